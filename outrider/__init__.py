@@ -1,0 +1,21 @@
+"""Outrider: an LLM inference engine in which speculation never changes a token."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outrider.api.llm import LLM
+    from outrider.api.params import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+_LAZY = {"LLM": "outrider.api.llm", "SamplingParams": "outrider.api.params"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the heavy entry points on first use, so that `import outrider` stays fast."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'outrider' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -1,0 +1,39 @@
+"""The user's settings of an engine. "auto" is allowed here and nowhere later."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Auto = Literal["auto"]
+Dtype = Literal["float32", "bfloat16", "float16", "int8"]
+Executor = Literal["eager", "tape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    page_size: int = 16  # tokens per page, 1 to 64
+    kv_tokens: int | Auto = "auto"  # capacity in tokens; auto takes a share of free memory
+    prefix: bool = True  # share the KV of equal prefixes between requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """How much work is taken on at a time."""
+
+    context: int | Auto = "auto"  # prompt and output of one request; auto is the model's own
+    rows: int = 32  # requests that run at the same time
+    step_tokens: int = 512  # query tokens of one step: long prompts are cut into chunks of this
+    queued: int = 1024  # requests that may wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine is built from, besides the model's folder."""
+
+    dtype: Dtype | Auto = "auto"
+    device: str = "auto"  # "cpu", "cuda", "cuda:1", ...
+    executor: Executor | Auto = "auto"
+    depth: int = 0  # steps in flight while the next is planned: 0 waits, 1 overlaps
+    cache: CacheConfig = CacheConfig()
+    limits: LimitsConfig = LimitsConfig()

@@ -1,0 +1,81 @@
+"""Settings hold values only: what `resolve` made of the user's configuration for one model."""
+
+from dataclasses import dataclass
+
+from outrider.config.engine import Dtype, EngineConfig, Executor
+from outrider.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """What the deciding half needs. Lengths count tokens."""
+
+    max_context: int
+    max_rows: int
+    max_step_tokens: int
+    max_queued: int
+    page_size: int
+    prefix_cache: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The resolved configuration. Nobody writes it, and nobody passes it on whole."""
+
+    dtype: Dtype
+    device: str
+    executor: Executor
+    depth: int
+    host: HostSettings
+
+
+def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Settings:
+    """Check the user's configuration against the model and replace every "auto" by a value."""
+    _check(config)
+    device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
+    if device.startswith("cuda") and not has_cuda:
+        raise ConfigError("no CUDA device is visible; use --device cpu")
+    on_cpu = not device.startswith("cuda")
+    context = model_context if config.limits.context == "auto" else config.limits.context
+    if context > model_context:
+        raise ConfigError(
+            f"context {context} exceeds the model's {model_context}; "
+            f"use --max-context {model_context} or less"
+        )
+    return Settings(
+        dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
+        device=device,
+        executor="eager" if config.executor == "auto" else config.executor,
+        depth=config.depth,
+        host=HostSettings(
+            max_context=context,
+            max_rows=config.limits.rows,
+            max_step_tokens=config.limits.step_tokens,
+            max_queued=config.limits.queued,
+            page_size=config.cache.page_size,
+            prefix_cache=config.cache.prefix,
+        ),
+    )
+
+
+def _check(config: EngineConfig) -> None:
+    limits, cache = config.limits, config.cache
+    if not 1 <= cache.page_size <= 64:
+        raise ConfigError(f"page size must be between 1 and 64, got {cache.page_size}")
+    if config.depth not in (0, 1):
+        raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {config.depth}")
+    named = {
+        "max rows": limits.rows,
+        "max step tokens": limits.step_tokens,
+        "max queued": limits.queued,
+        "max context": 1 if limits.context == "auto" else limits.context,
+        "kv tokens": 1 if cache.kv_tokens == "auto" else cache.kv_tokens,
+    }
+    for name, value in named.items():
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    if limits.step_tokens <= limits.rows:
+        raise ConfigError(
+            f"max step tokens ({limits.step_tokens}) must exceed max rows ({limits.rows}), "
+            "or prompts would never advance beside decoding rows"
+        )

@@ -1,0 +1,51 @@
+"""The static facts of a step. Steps of equal shape run the same operations at equal addresses."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warps:
+    """Which parts of the sampling law any row of the step needs; a part nobody needs is not run.
+
+    Leaving a part out never changes the token of a row that does not use it.
+    """
+
+    noise: bool = False
+    filters: bool = False
+    penalties: bool = False
+    bias: bool = False  # logit bias and bans
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkShape:
+    """The ragged part of a step: prompt chunks, causal among themselves."""
+
+    rows: int
+    tokens: int  # all chunks together
+    width: int  # the longest chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """Sizes after padding. Query tokens lie flat: [rows * nodes] uniform ones, then the chunks."""
+
+    rows: int  # rows of the uniform part
+    nodes: int  # query tokens of each of them: the nodes of its draft tree
+    chunk: ChunkShape
+    pages: int  # page-table columns attention may read
+    warps: Warps
+
+    @property
+    def num_uniform(self) -> int:
+        return self.rows * self.nodes
+
+    @property
+    def num_query(self) -> int:
+        return self.num_uniform + self.chunk.tokens
+
+    @property
+    def num_sampled(self) -> int:
+        """Query tokens whose logits are needed: every node, and the last token of each chunk."""
+        return self.num_uniform + self.chunk.rows

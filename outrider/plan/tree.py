@@ -1,0 +1,26 @@
+"""The proposal of a drafter and what the target makes of it."""
+
+from dataclasses import dataclass
+
+import torch
+
+MAX_NODES = 64  # the ancestors of a node are one int64 bitmask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTree:
+    """Proposed continuations of every row. Node 0 is the last token already emitted."""
+
+    tokens: torch.Tensor  # [rows, nodes]
+    parents: torch.Tensor  # [rows, nodes] index of the parent node, -1 for node 0
+    depths: torch.Tensor  # [rows, nodes]
+    ancestors: torch.Tensor  # [rows, nodes] int64 bitmask of the path from node 0, itself included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the target kept of each row's tree. `path` lists node indices, node 0 first."""
+
+    path: torch.Tensor  # [rows, depth + 1] kept nodes; past `kept` it repeats the last kept node
+    kept: torch.Tensor  # [rows] number of drafts agreed with
+    emitted: torch.Tensor  # [rows, depth + 1] the target's token after each node of `path`

@@ -1,0 +1,62 @@
+"""What goes down: one step as the scheduler decided it. The host knows bounds, not lengths."""
+
+from dataclasses import dataclass
+
+from outrider.wire.sampling import RowSampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAdmission:
+    """A row of the device tables gets a new owner. Its history feeds the penalties."""
+
+    row: int
+    sampling: RowSampling
+    prompt: tuple[int, ...]  # empty unless a penalty needs it
+    output: tuple[int, ...]  # what a preempted request had already emitted; likewise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageGrant:
+    """Pages appended to a row's page table from index `first` on."""
+
+    row: int
+    first: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledChunk:
+    """Query tokens the host knows: a piece of a prompt, run after `start` cached tokens."""
+
+    row: int
+    start: int
+    tokens: tuple[int, ...]
+    is_last: bool  # the prompt ends here, so the row emits its first token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledDecode:
+    """A row that continues from its own last token, which only the device knows."""
+
+    row: int
+    bound: int  # at most this many tokens are cached before the step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledBatch:
+    """One step: first the table updates, then the rows that run."""
+
+    step: int
+    admissions: tuple[RowAdmission, ...]
+    grants: tuple[PageGrant, ...]
+    chunks: tuple[ScheduledChunk, ...]
+    decodes: tuple[ScheduledDecode, ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows that run, in the order in which results name them: decodes, then chunks."""
+        return tuple(entry.row for entry in self.decodes) + tuple(c.row for c in self.chunks)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.chunks and not self.decodes

@@ -1,0 +1,50 @@
+"""What a front end submits to the engine and what it hears back."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider.wire.result import TokenLogprobs
+from outrider.wire.sampling import RowSampling
+
+FinishReason = Literal["running", "stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a request ends by its tokens alone. Stop strings are the front end's business."""
+
+    max_tokens: int
+    stop_ids: frozenset[int]  # end-of-sequence ids included unless the user ignores them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One request: token ids in, a law of sampling, limits, and its place in the queue."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    sampling: RowSampling
+    limits: Limits
+    priority: int = 0  # smaller goes first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Counts of one request so far. A round keeps some of its drafts and adds the bonus token."""
+
+    cached: int  # prompt tokens served by the prefix cache at first admission
+    rounds: int
+    drafted: int
+    kept: int
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestUpdate:
+    """News of one request after a step. The finishing stop id, if any, is the last token."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish: FinishReason
+    progress: Progress
