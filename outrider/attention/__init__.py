@@ -1,0 +1,1 @@
+"""Attention backends: one protocol (bind, fill, run), one file per backend."""

@@ -1,0 +1,1 @@
+"""Speculation: drafters propose trees, one verify judges them, one commit keeps the outcome."""

@@ -1,0 +1,42 @@
+"""The one judge of drafts: walk from node 0 along the tokens that the target itself chose."""
+
+import torch
+
+from outrider.plan.tree import DraftTree, Verdict
+
+
+def verify(tree: DraftTree, choice: torch.Tensor) -> Verdict:
+    """Keep the deepest path the target confirms; `choice` [rows, nodes] is its token after each."""
+    agreed = tree.tokens == choice.gather(1, tree.parents.clamp_min(0))  # [rows, nodes]
+    agreed |= tree.parents < 0  # node 0 was emitted before
+    alive = _all_ancestors(agreed, tree.ancestors)
+    tip = (tree.depths.masked_fill(~alive, -1)).argmax(1, keepdim=True)  # [rows, 1]
+    path = _path_to(tip, tree)
+    return Verdict(
+        path=path, kept=tree.depths.gather(1, tip).squeeze(1), emitted=choice.gather(1, path)
+    )
+
+
+def path_tokens(tree: DraftTree) -> torch.Tensor:  # [rows, nodes, nodes - 1]
+    """Drafts on the way from node 0 to each node, the node itself included; -1 elsewhere."""
+    draft = torch.arange(1, tree.tokens.shape[1], device=tree.tokens.device)
+    on_path = (tree.ancestors[:, :, None] >> draft & 1).bool()
+    return torch.where(on_path, tree.tokens[:, None, 1:], -1)
+
+
+def _all_ancestors(agreed: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:
+    """True for a node whose whole path from node 0 is agreed; all three are [rows, nodes]."""
+    node = torch.arange(agreed.shape[1], device=agreed.device)
+    mask = (agreed.to(torch.int64) << node).sum(1, keepdim=True)  # [rows, 1] bit per agreed node
+    return (ancestors & mask) == ancestors
+
+
+def _path_to(tip: torch.Tensor, tree: DraftTree) -> torch.Tensor:  # [rows, nodes]
+    """Nodes from node 0 to the tip in order of depth; the tip is repeated to the end."""
+    rows, nodes = tree.tokens.shape
+    node = torch.arange(nodes, device=tip.device)
+    on_path = (tree.ancestors.gather(1, tip) >> node & 1).bool()  # [rows, nodes]
+    # Nodes off the path land in one spare column that is cut off again.
+    column = torch.where(on_path, tree.depths, nodes)
+    path = tip.expand(rows, nodes + 1).clone()
+    return path.scatter_(1, column, node.expand(rows, nodes))[:, :nodes]

@@ -1,0 +1,1 @@
+"""From a scheduled batch to a running program: row table, shapes, plans, executors."""

@@ -1,0 +1,49 @@
+"""Device tables with one entry per live request. Row 0 is padding: empty, on page 0, unchanging."""
+
+import torch
+
+from outrider.wire.batch import PageGrant, RowAdmission
+
+
+class RowTable:
+    """Owns true lengths, last tokens and page tables; the host keeps only upper bounds of these."""
+
+    def __init__(self, *, max_rows: int, max_pages: int, device: torch.device) -> None:
+        size = max_rows + 1
+        self.lengths = torch.zeros(size, dtype=torch.int64, device=device)  # cached tokens: L
+        self.last_tokens = torch.zeros(size, dtype=torch.int64, device=device)  # at position L
+        self.pages = torch.zeros(size, max_pages, dtype=torch.int64, device=device)
+
+    def admit(self, admissions: tuple[RowAdmission, ...]) -> None:
+        """Forget the former owner: its pages may already belong to somebody else."""
+        if admissions:
+            rows = torch.tensor([admission.row for admission in admissions])
+            self.pages.index_fill_(0, rows.to(self.pages.device), 0)
+
+    def grant(self, grants: tuple[PageGrant, ...]) -> None:
+        """Append pages to the tables of their rows."""
+        if not grants:
+            return
+        entries = [
+            (grant.row, grant.first + i, page)
+            for grant in grants
+            for i, page in enumerate(grant.pages)
+        ]
+        row, column, page = torch.tensor(entries, device=self.pages.device).unbind(1)
+        self.pages.index_put_((row, column), page)
+
+    def slots(self, rows: torch.Tensor, positions: torch.Tensor, page_size: int) -> torch.Tensor:
+        """Where in the pool each (row, position) lives; all three have one shape."""
+        page = self.pages[rows, positions // page_size]
+        return page * page_size + positions % page_size
+
+    def commit(
+        self,
+        rows: torch.Tensor,  # [n]
+        lengths: torch.Tensor,  # [n]
+        last_tokens: torch.Tensor,  # [n]
+    ) -> None:
+        """Write the state after a step. Row 0 stays empty however often padding names it."""
+        is_real = (rows > 0).to(lengths.dtype)
+        self.lengths.index_copy_(0, rows, lengths * is_real)
+        self.last_tokens.index_copy_(0, rows, last_tokens * is_real)

@@ -1,0 +1,99 @@
+import random
+from dataclasses import fields, is_dataclass
+
+import pytest
+import torch
+from support.steps import NO_WARPS, batch_of, small_device
+from support.trees import random_tree
+
+from outrider.step.fill import fill, resolve_lengths
+
+NODES = 3
+
+
+def planned(device, lengths, chunks, seed=0):
+    for row, length in lengths.items():
+        device.table.lengths[row] = length
+    batch = batch_of(lengths, chunks, slack=1)
+    plan = device.planner.plan(batch, nodes=NODES, warps=NO_WARPS)
+    resolve_lengths(plan, device.table)
+    tree = random_tree(random.Random(seed), rows=plan.shape.rows, nodes=NODES, vocab=50)
+    fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
+    return plan, tree
+
+
+def views(record):
+    """Every tensor of a plan by its dotted name."""
+    found = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, torch.Tensor):
+            found[field.name] = value
+        elif is_dataclass(value):
+            found.update({f"{field.name}.{k}": v for k, v in views(value).items()})
+    return found
+
+
+@pytest.mark.parametrize("pad", [1, 4])
+def test_fill_writes_every_element_of_every_view(pad):
+    device = small_device(random.Random(0), page_size=4, nodes=NODES, pad=pad)
+    lengths, chunks = {2: 5, 1: 9}, {3: (4, [1, 2, 3]), 5: (0, [4, 5])}
+    clean = {k: v.clone() for k, v in views(planned(device, lengths, chunks)[0]).items()}
+    device.arena.poison()
+    poisoned = views(planned(device, lengths, chunks)[0])
+    for name, view in poisoned.items():
+        assert torch.equal(view, clean[name]), name
+
+
+def test_equal_shapes_share_one_plan_and_its_addresses():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    one, _ = planned(device, {2: 5}, {})
+    two, _ = planned(device, {4: 6}, {})
+    assert one is two
+
+
+def test_positions_count_depth_while_slots_count_nodes():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    plan, tree = planned(device, {2: 5}, {3: (6, [1, 2])})
+    assert plan.queries.positions[:NODES].tolist() == (5 + tree.depths[0]).tolist()
+    assert plan.queries.slots[:NODES].tolist() == [device.slot(2, 5 + n) for n in range(NODES)]
+    assert plan.queries.positions[NODES:].tolist() == [6, 7]
+    assert plan.queries.slots[NODES:].tolist() == [device.slot(3, 6), device.slot(3, 7)]
+
+
+def test_each_node_and_each_chunk_end_chooses_the_token_at_its_next_position():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    plan, tree = planned(device, {2: 5}, {3: (6, [1, 2]), 4: (0, [3])})
+    assert plan.sampled.index.tolist() == [0, 1, 2, 4, 5]
+    assert plan.sampled.rows.tolist() == [2, 2, 2, 3, 4]
+    assert plan.sampled.positions.tolist() == [*(6 + tree.depths[0]).tolist(), 8, 1]
+
+
+def test_padding_is_row_0_and_writes_only_to_page_0():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES, pad=4)
+    plan, _ = planned(device, {2: 5}, {3: (4, [1, 2, 3])})
+    assert plan.shape.rows == 4
+    assert plan.shape.chunk.tokens == 4
+    assert plan.uniform.rows.tolist() == [2, 0, 0, 0]
+    real = {device.slot(2, 5 + n) for n in range(NODES)} | {device.slot(3, 4 + n) for n in range(3)}
+    others = [slot for slot in plan.queries.slots.tolist() if slot not in real]
+    assert len(others) == 3 * NODES + 1
+    assert all(slot < device.page_size for slot in others)
+
+
+@pytest.mark.parametrize("pad", [1, 2, 7])
+def test_shapes_are_multiples_of_their_buckets_and_cover_the_bounds(pad):
+    device = small_device(random.Random(0), page_size=4, nodes=NODES, pad=pad)
+    plan, _ = planned(device, {2: 5, 1: 9}, {3: (4, [1, 2, 3])})
+    shape = plan.shape
+    assert shape.rows % pad == shape.chunk.tokens % pad == shape.chunk.rows % pad == 0
+    assert shape.pages % pad == 0
+    assert shape.pages * 4 >= 9 + 1 + NODES
+
+
+def test_commit_never_moves_row_0():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    rows = torch.tensor([2, 0, 0])
+    device.table.commit(rows, torch.tensor([6, 1, 1]), torch.tensor([9, 8, 8]))
+    assert device.table.lengths.tolist()[:3] == [0, 0, 6]
+    assert device.table.last_tokens.tolist()[:3] == [0, 0, 9]

@@ -1,0 +1,1 @@
+"""Real small parts that tests share."""

@@ -1,0 +1,85 @@
+"""Engines around a loaded model, with padding forced where a test wants it."""
+
+from dataclasses import dataclass
+
+from outrider.models.decoder import Decoder
+
+from outrider.config.settings import HostSettings, Settings
+from outrider.engine.engine import Engine
+from outrider.runtime.build import assemble_runner
+from outrider.step.buckets import Buckets
+from outrider.wire.request import Limits, RequestUpdate, Submission
+from outrider.wire.sampling import RowSampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How an engine runs, as opposed to what it is asked."""
+
+    page_size: int = 4
+    pad: int = 1  # sizes are rounded up to multiples of this
+    executor: str = "eager"
+    depth: int = 0
+    step_tokens: int = 64
+    max_rows: int = 4
+    kv_tokens: int = 1024
+    max_context: int = 128
+    prefix_cache: bool = True
+
+
+def engine_of(model: Decoder, shape: Shape) -> Engine:
+    settings = Settings(
+        dtype="float32",
+        device="cpu",
+        executor=shape.executor,
+        depth=shape.depth,
+        host=HostSettings(
+            max_context=shape.max_context,
+            max_rows=shape.max_rows,
+            max_step_tokens=shape.step_tokens,
+            max_queued=100,
+            page_size=shape.page_size,
+            prefix_cache=shape.prefix_cache,
+        ),
+    )
+    pad = shape.pad
+    buckets = Buckets(
+        page_size=shape.page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
+    )
+    runner, facts = assemble_runner(model, settings, kv_tokens=shape.kv_tokens, buckets=buckets)
+    return Engine(runner, facts)
+
+
+@dataclass
+class Heard:
+    """Everything the engine said about one request."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    last: RequestUpdate
+
+
+def ask(
+    request_id: str,
+    prompt: list[int],
+    sampling: RowSampling,
+    *,
+    max_tokens: int = 8,
+    stop_ids: tuple[int, ...] = (),
+) -> Submission:
+    limits = Limits(max_tokens=max_tokens, stop_ids=frozenset(stop_ids))
+    return Submission(request_id=request_id, prompt=tuple(prompt), sampling=sampling, limits=limits)
+
+
+def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, Heard]:
+    """Submit everything at once and listen until the engine falls silent."""
+    for submission in submissions:
+        engine.add(submission)
+    heard: dict[str, Heard] = {}
+    while engine.has_work:
+        for update in engine.step():
+            entry = heard.setdefault(update.request_id, Heard([], [], update))
+            entry.tokens += update.tokens
+            entry.logprobs += [logprobs.chosen for logprobs in update.logprobs]
+            entry.last = update
+    return heard

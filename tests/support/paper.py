@@ -1,0 +1,148 @@
+"""A runner on paper: it obeys ScheduledBatch to the letter, with a hash for a model.
+
+Every slot remembers which token was written there. A row's next token is a hash of the history read
+back through its page table, so a page that is lost, shared wrongly or overwritten changes the text.
+"""
+
+import random
+import zlib
+from dataclasses import dataclass, field
+
+from outrider.config.settings import HostSettings
+from outrider.wire.batch import ScheduledBatch
+from outrider.wire.request import Limits, Submission
+from outrider.wire.result import RowResult, StepResult
+from outrider.wire.sampling import RowSampling
+from outrider.wire.worker import RunnerFacts
+
+VOCAB = 50
+
+
+def next_token(history: list[int]) -> int:
+    """The paper model: one token from the whole history."""
+    return zlib.crc32(bytes(history)) % VOCAB
+
+
+def expected_output(submission: Submission, max_context: int) -> list[int]:
+    """What a request must answer, computed without any engine."""
+    tokens = list(submission.prompt)
+    limits = submission.limits
+    while True:
+        tokens.append(next_token(tokens))
+        num_output = len(tokens) - len(submission.prompt)
+        if tokens[-1] in limits.stop_ids or num_output >= limits.max_tokens:
+            return tokens[len(submission.prompt) :]
+        if len(tokens) >= max_context:
+            return tokens[len(submission.prompt) :]
+
+
+@dataclass
+class PaperResult:
+    result: StepResult
+
+    def wait(self) -> StepResult:
+        return self.result
+
+
+@dataclass
+class PaperRunner:
+    """A device that is always done; it accepts a random number of drafts."""
+
+    facts: RunnerFacts
+    rng: random.Random
+    slots: dict[int, int] = field(default_factory=dict)
+    tables: dict[int, list[int]] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+    num_steps: int = 0
+    widest_step: int = 0
+
+    def submit(self, batch: ScheduledBatch) -> PaperResult:
+        self.num_steps += 1
+        self._update_tables(batch)
+        width = sum(len(c.tokens) for c in batch.chunks) + len(batch.decodes) * self.facts.nodes
+        self.widest_step = max(self.widest_step, width)
+        rows = [self._decode(entry.row, entry.bound) for entry in batch.decodes]
+        rows += [self._chunk(entry) for entry in batch.chunks]
+        return PaperResult(StepResult(step=batch.step, rows=tuple(rows)))
+
+    def _update_tables(self, batch: ScheduledBatch) -> None:
+        for admission in batch.admissions:
+            assert 1 <= admission.row <= self.facts.host.max_rows
+            self.tables[admission.row] = []
+        for grant in batch.grants:
+            table = self.tables[grant.row]
+            assert grant.first == len(table), "grants append"
+            assert 0 not in grant.pages, "page 0 is nobody's"
+            table.extend(grant.pages)
+
+    def _slot(self, row: int, position: int) -> int:
+        page_size = self.facts.host.page_size
+        return self.tables[row][position // page_size] * page_size + position % page_size
+
+    def _history(self, row: int, length: int) -> list[int]:
+        return [self.slots[self._slot(row, position)] for position in range(length)]
+
+    def _chunk(self, chunk) -> RowResult:
+        for offset, token in enumerate(chunk.tokens):
+            self.slots[self._slot(chunk.row, chunk.start + offset)] = token
+        length = chunk.start + len(chunk.tokens)
+        token = next_token(self._history(chunk.row, length))
+        self.lengths[chunk.row], self.last[chunk.row] = length, token
+        return RowResult(row=chunk.row, tokens=(token,) if chunk.is_last else (), logprobs=())
+
+    def _decode(self, row: int, bound: int) -> RowResult:
+        length = self.lengths[row]
+        assert length <= bound, "a bound is never below the truth"
+        for node in range(self.facts.nodes):  # drafts occupy slots before they are judged
+            self.slots[self._slot(row, length + node)] = VOCAB + node
+        history, emitted = self._history(row, length), []
+        token = self.last[row]
+        for _ in range(self.rng.randint(1, self.facts.nodes)):
+            self.slots[self._slot(row, len(history))] = token
+            history.append(token)
+            token = next_token(history)
+            emitted.append(token)
+        self.lengths[row], self.last[row] = len(history), token
+        return RowResult(row=row, tokens=tuple(emitted), logprobs=())
+
+
+def facts(
+    *,
+    num_pages: int = 64,
+    page_size: int = 4,
+    nodes: int = 1,
+    depth: int = 0,
+    max_rows: int = 4,
+    step_tokens: int = 16,
+    max_context: int = 64,
+    max_queued: int = 1000,
+    prefix_cache: bool = True,
+) -> RunnerFacts:
+    return RunnerFacts(
+        num_pages=num_pages,
+        vocab_size=VOCAB,
+        nodes=nodes,
+        max_chunks=3,
+        host=HostSettings(
+            max_context=max_context,
+            max_rows=max_rows,
+            max_step_tokens=step_tokens,
+            max_queued=max_queued,
+            page_size=page_size,
+            prefix_cache=prefix_cache,
+        ),
+        depth=depth,
+    )
+
+
+def submission(
+    request_id: str, prompt: list[int], *, max_tokens: int = 8, stop=(), priority: int = 0
+) -> Submission:
+    return Submission(
+        request_id=request_id,
+        prompt=tuple(prompt),
+        sampling=RowSampling(seed=0),
+        limits=Limits(max_tokens=max_tokens, stop_ids=frozenset(stop)),
+        priority=priority,
+    )

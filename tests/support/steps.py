@@ -1,0 +1,82 @@
+"""A planner, tables and a pool at small odd sizes, for tests of what runs on a plan."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from outrider.attention.reference import ReferenceAttention
+from outrider.memory.arena import Arena
+from outrider.plan.shape import ChunkShape, Warps
+from outrider.step.buckets import Buckets, largest_shape
+from outrider.step.planner import Planner
+from outrider.step.rows import RowTable
+from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk, ScheduledDecode
+
+
+@dataclass
+class SmallDevice:
+    """Tables whose rows own random pages of a pool, and a planner over them."""
+
+    arena: Arena
+    attention: ReferenceAttention
+    planner: Planner
+    table: RowTable
+    num_pages: int
+    page_size: int
+
+    def slot(self, row: int, position: int) -> int:
+        page = int(self.table.pages[row, position // self.page_size])
+        return page * self.page_size + position % self.page_size
+
+
+def small_device(
+    rng: random.Random, *, page_size: int, nodes: int, pad: int = 1, rows: int = 5, reach: int = 40
+) -> SmallDevice:
+    buckets = Buckets(page_size=page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad)
+    arena, device = Arena(torch.device("cpu")), torch.device("cpu")
+    attention = ReferenceAttention(page_size=page_size, dtype=torch.float32)
+    max_pages = -(-(reach + nodes) // page_size)
+    planner = Planner(
+        arena=arena,
+        attention=attention,
+        buckets=buckets,
+        largest=largest_shape(
+            rows=rows,
+            nodes=nodes,
+            chunk=ChunkShape(rows=4, tokens=64, width=64),
+            pages=max_pages,
+            buckets=buckets,
+        ),
+    )
+    width = -(-max_pages // pad) * pad  # padded columns must exist
+    table = RowTable(max_rows=rows, max_pages=width, device=device)
+    pages = list(range(1, rows * max_pages + 1))
+    rng.shuffle(pages)
+    grants = [
+        PageGrant(row=row, first=0, pages=tuple(pages[(row - 1) * max_pages : row * max_pages]))
+        for row in range(1, rows + 1)
+    ]
+    table.grant(tuple(grants))
+    return SmallDevice(arena, attention, planner, table, len(pages) + 1, page_size)
+
+
+def batch_of(
+    decodes: dict[int, int], chunks: dict[int, tuple[int, list[int]]], *, slack: int = 0
+) -> ScheduledBatch:
+    """Decodes by row with lengths (bounds exceed them by `slack`); chunks with (start, tokens)."""
+    return ScheduledBatch(
+        step=1,
+        admissions=(),
+        grants=(),
+        chunks=tuple(
+            ScheduledChunk(row=row, start=start, tokens=tuple(tokens), is_last=True)
+            for row, (start, tokens) in chunks.items()
+        ),
+        decodes=tuple(
+            ScheduledDecode(row=row, bound=length + slack) for row, length in decodes.items()
+        ),
+    )
+
+
+NO_WARPS = Warps()
