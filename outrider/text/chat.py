@@ -1,0 +1,153 @@
+"""Chat templates: messages to prompt text. Templates are foreign code and run in a sandbox."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from outrider.errors import ConfigError, RequestError
+
+DEFAULT = "default"
+TOOL_USE = "tool_use"  # the name of the template a model keeps apart for requests with tools
+
+Message = Mapping[str, object]
+
+
+class ChatTemplate:
+    """Owns the compiled templates of one model, by name; every model has a default one."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        *,
+        special_tokens: Mapping[str, str],  # such as {"bos_token": "<s>"}; templates spell them out
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        if DEFAULT not in sources:
+            raise ConfigError(
+                f"the chat templates are named {', '.join(sources)}; name one of them {DEFAULT!r}"
+            )
+        self.source = sources[DEFAULT]
+        self._special_tokens = dict(special_tokens)
+        environment = _environment(now)
+        self._templates = {name: _compile(environment, text) for name, text in sources.items()}
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, object]] = (),
+        **variables: object,
+    ) -> str:
+        """The prompt text. It holds its own special tokens: encode it with `add_special=False`."""
+        checked = check_messages(messages)
+        template = self._templates[TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT]
+        # Templates compare absent tools and documents with none.
+        absent = {"tools": list(tools) or None, "documents": None}
+        values = {**absent, **self._special_tokens, **variables}
+        try:
+            return template.render(
+                values, messages=checked, add_generation_prompt=add_generation_prompt
+            )
+        except Exception as error:  # foreign code fed by a request: whatever it raises answers it
+            raise RequestError(
+                f"the chat template refused the messages: {_one_line(error)}"
+            ) from error
+
+
+class NoChatTemplate:
+    """The chat template of a model that has none."""
+
+    source = ""
+
+    def render(
+        self,
+        messages: Sequence[Message],  # noqa: ARG002
+        *,
+        add_generation_prompt: bool,  # noqa: ARG002
+        tools: Sequence[Mapping[str, object]] = (),  # noqa: ARG002
+        **variables: object,  # noqa: ARG002
+    ) -> str:
+        raise RequestError("this model has no chat template; send a plain prompt (--raw)")
+
+
+def check_messages(messages: object) -> list[dict[str, object]]:
+    """The messages in the form templates expect: a role, and content that is one string."""
+    if not isinstance(messages, list | tuple) or not messages:
+        raise RequestError("messages must be a list of at least one {role, content}")
+    return [_check_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _check_message(message: object, place: str) -> dict[str, object]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RequestError(f"{place} must be an object with a role that is a string")
+    if message.get("content") is None and message.get("tool_calls"):
+        return {**message, "content": None}  # templates tell a bare tool call by this
+    return {**message, "content": _check_content(message.get("content"), place)}
+
+
+def _check_content(content: object, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise RequestError(f"{place}.content must be a string or a list of text parts")
+    return "\n".join(_check_part(part, place) for part in content)
+
+
+def _check_part(part: object, place: str) -> str:
+    if isinstance(part, Mapping) and part.get("type") == "text":
+        text = part.get("text")
+        if isinstance(text, str):
+            return text
+    raise RequestError(
+        f'{place}.content may only hold parts like {{"type": "text", "text": "..."}}'
+    )
+
+
+class _Generation(Extension):
+    """Accepts `{% generation %}` blocks, which mark assistant text for training, as plain text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
+    return environment
+
+
+def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Template:
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ConfigError(
+            f"the chat template does not compile ({_one_line(error)}); fix it in the model folder"
+        ) from error
+
+
+def _to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
+    """Plain JSON; the filter of jinja itself would escape it for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
