@@ -60,7 +60,7 @@ def penalised(z, sampling, tokens, num_prompt):
 
 
 def filtered(z, sampling):
-    """Ties at a threshold stay: a filter keeps all tokens that are as likely as the last one kept."""
+    """Ties stay: a filter keeps all tokens that are as likely as the last one it keeps."""
     filters = sampling.filters
     if filters.top_k:
         kth = np.sort(z)[::-1][min(filters.top_k, len(z)) - 1]

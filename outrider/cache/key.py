@@ -1,0 +1,69 @@
+"""Keys of the radix tree: O(1) views over one token array, compared slice by slice in C."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenKey:
+    """A sequence of units: tokens, or pairs of neighbouring tokens.
+
+    KV of the target at position i is a function of tokens 0 .. i; draft KV also depends on token
+    i+1. So its units are the pairs (t_i, t_i+1), and neighbouring units share a token:
+
+        lookahead 0    units [a, b)  are made of tokens  [a, b)
+        lookahead 1    units [a, b)  are made of tokens  [a, b+1), or of none if a == b
+    """
+
+    tokens: "array[int]"  # shared by all views of it, never written
+    start: int
+    stop: int
+    lookahead: int = 0
+
+    @classmethod
+    def of(cls, tokens: Sequence[int]) -> "TokenKey":
+        return cls(tokens=array("i", tokens), start=0, stop=len(tokens))
+
+    def as_pairs(self) -> "TokenKey":
+        """The same tokens, read as pairs: one unit fewer than tokens."""
+        return replace(self, lookahead=1)
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start - self.lookahead)
+
+    def __getitem__(self, units: slice) -> "TokenKey":
+        first, last, step = units.indices(len(self))
+        assert step == 1, "a view has no gaps"
+        start = self.start + first
+        stop = self.start + last + self.lookahead if first < last else start
+        return replace(self, start=start, stop=stop)
+
+    def whole_pages(self, page_size: int) -> "TokenKey":
+        return self[: len(self) // page_size * page_size]
+
+    def head(self, num_units: int) -> bytes:
+        """A hashable copy of the first units."""
+        return self.tokens[self.start : self.start + num_units + self.lookahead].tobytes()
+
+    def num_common(self, other: "TokenKey") -> int:
+        """How many leading units are equal."""
+        ours, theirs = self.start, other.start
+        same, limit = 0, min(self.stop - ours, other.stop - theirs)  # tokens, not units
+        probe = limit  # an edge mostly matches as a whole; if not, bisect
+        while same < limit:
+            left = self.tokens[ours + same : ours + probe]
+            if left == other.tokens[theirs + same : theirs + probe]:
+                same = probe
+            else:
+                limit = probe - 1
+            probe = (same + limit + 1) // 2
+        return max(0, same - self.lookahead)
+
+    def followed_by(self, other: "TokenKey") -> "TokenKey":
+        """Our units and then the other's, which begin with the token we looked ahead to."""
+        assert len(self) > 0, "an empty key looks ahead to nothing"
+        ours = self.tokens[self.start : self.stop]
+        theirs = other.tokens[other.start + self.lookahead : other.stop]
+        joined = ours + theirs
+        return replace(self, tokens=joined, start=0, stop=len(joined))

@@ -1,0 +1,1 @@
+"""The deciding half: requests, scheduling, results. Plain Python; it never imports torch."""

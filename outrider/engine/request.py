@@ -1,0 +1,93 @@
+"""One request while the engine holds it: its tokens, its place on the device, its bounds."""
+
+from enum import Enum, auto
+
+from outrider.cache.prefix import Lease
+from outrider.wire.request import FinishReason, Progress, Submission
+
+
+class Phase(Enum):
+    """Where a request is. Preemption leads back from the running phases to WAITING."""
+
+    WAITING = auto()
+    PREFILLING = auto()
+    DECODING = auto()
+    FINISHED = auto()
+
+
+class Placement:
+    """What a running request holds on the device. A new placement begins with every admission.
+
+    [0, cached)      served by the prefix cache at admission
+    [0, bound)       at most this much is cached once every submitted step has run
+    [0, goal)        known tokens at admission: the prompt, and what was emitted before a preemption
+    """
+
+    __slots__ = ("bound", "goal", "lease", "num_inflight", "row")
+
+    def __init__(self, *, row: int, lease: Lease, goal: int) -> None:
+        self.row = row
+        self.lease = lease
+        self.goal = goal
+        self.bound = lease.cached
+        self.num_inflight = 0  # decode rounds submitted and not yet read
+
+
+class Request:
+    """Owns the tokens of one submission and the counts reported about it."""
+
+    def __init__(self, submission: Submission, arrival: int) -> None:
+        self.submission = submission
+        self.rank = (submission.priority, arrival)  # smaller goes first; never two alike
+        self.phase = Phase.WAITING
+        self.tokens = list(submission.prompt)  # prompt and output
+        self.finish: FinishReason = "running"
+        self._cached_at_first = -1
+        self._rounds = 0
+        self._drafted = 0
+        self._kept = 0
+        self._preemptions = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.submission.request_id
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - len(self.submission.prompt)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            cached=max(self._cached_at_first, 0),
+            rounds=self._rounds,
+            drafted=self._drafted,
+            kept=self._kept,
+            preemptions=self._preemptions,
+        )
+
+    def note_admission(self, cached: int) -> None:
+        """The first admission's cache hit is what the user hears; later ones are our own doing."""
+        if self._cached_at_first < 0:
+            self._cached_at_first = cached
+
+    def note_preemption(self) -> None:
+        self._preemptions += 1
+
+    def note_round(self, *, drafted: int, kept: int) -> None:
+        self._rounds += 1
+        self._drafted += drafted
+        self._kept += kept
+
+    def append(self, tokens: tuple[int, ...], *, max_context: int) -> int:
+        """Take tokens until one ends the request; returns how many were taken."""
+        limits = self.submission.limits
+        for count, token in enumerate(tokens, start=1):
+            self.tokens.append(token)
+            if token in limits.stop_ids:
+                self.finish = "stop"
+            elif self.num_output >= limits.max_tokens or len(self.tokens) >= max_context:
+                self.finish = "length"
+            if self.finish != "running":
+                return count
+        return len(tokens)

@@ -1,0 +1,180 @@
+"""Decides each step: who decodes, who prefills how much, who is admitted, who gives way.
+
+Decoding rows go first and take one round each. What is left of the step's token budget is shared
+by the prompts in progress, so that a long prompt delays nobody by more than its share. Pages are
+reserved for the most a step can write. When they run out, the running request of the worst rank
+gives way: it loses its pages, keeps its tokens, and is computed again later.
+"""
+
+from outrider.cache.prefix import PrefixCache
+from outrider.engine.draft import Expected, StepDraft
+from outrider.engine.request import Phase, Placement, Request
+from outrider.engine.shares import pick_prompts, share_budget
+from outrider.engine.waiting import WaitingQueue
+from outrider.errors import CapacityError
+from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.worker import RunnerFacts
+
+
+class Scheduler:
+    """Owns rows, pages and the queue. It learns a length only from the result that tells it."""
+
+    def __init__(self, facts: RunnerFacts) -> None:
+        self._facts = facts
+        self._limits = facts.host
+        self.cache = PrefixCache(
+            num_pages=facts.num_pages + 1,  # page 0 is nobody's
+            page_size=facts.host.page_size,
+            enabled=facts.host.prefix_cache,
+        )
+        self._waiting = WaitingQueue()
+        self._running: dict[Request, Placement] = {}
+        self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
+        self._step = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def is_running(self, request: Request, placement: Placement) -> bool:
+        """False once the request finished or gave way: results of that placement are void."""
+        return self._running.get(request) is placement
+
+    def enqueue(self, request: Request) -> None:
+        self._waiting.push(request)
+
+    def finish(self, request: Request) -> None:
+        """Release everything a request holds; what it computed stays in the prefix cache."""
+        if request.phase is Phase.WAITING:
+            self._waiting.discard(request)
+        else:
+            self._release(request)
+        request.phase = Phase.FINISHED
+
+    def schedule(self) -> tuple[ScheduledBatch, list[Expected]]:
+        """The next step, and what to expect of each of its rows. It may be empty."""
+        draft = StepDraft()
+        self._schedule_decodes(draft)
+        self._admit(draft)
+        self._schedule_chunks(draft)
+        self._step += 1
+        return draft.freeze(self._step)
+
+    def _schedule_decodes(self, draft: StepDraft) -> None:
+        nodes = self._facts.nodes
+        for request in self._ranked(Phase.DECODING):
+            if request not in self._running or self._has_surely_ended(request):
+                continue
+            placement = self._running[request]
+            if not self._grow(request, placement, draft):
+                continue
+            decode = ScheduledDecode(row=placement.row, bound=placement.bound)
+            draft.decode(Expected(request, placement, most=nodes, is_round=True), decode)
+            placement.bound += nodes
+            placement.num_inflight += 1
+
+    def _has_surely_ended(self, request: Request) -> bool:
+        """Each result in flight brings at least one token, which may be all that was missing."""
+        coming = self._running[request].num_inflight
+        return (
+            request.num_output + coming >= request.submission.limits.max_tokens
+            or len(request.tokens) + coming >= self._limits.max_context
+        )
+
+    def _grow(self, request: Request, placement: Placement, draft: StepDraft) -> bool:
+        """Reserve the pages of one more round; False if the request itself had to give way."""
+        while True:
+            try:
+                pages = self.cache.extend(placement.lease, placement.bound + self._facts.nodes)
+            except CapacityError:
+                worst = self._worst()
+                self._preempt(worst, draft)
+                if worst is request:
+                    return False
+            else:
+                draft.grant(placement, pages)
+                return True
+
+    def _admit(self, draft: StepDraft) -> None:
+        """Take waiting requests in order of rank while there is room for the first of them."""
+        while len(self._waiting):
+            head = self._waiting.head()
+            if not (self._free_rows and self._place(head, draft)):
+                worst = self._worst() if self._running else head
+                if worst.submission.priority <= head.submission.priority:
+                    return
+                self._preempt(worst, draft)
+
+    def _place(self, head: Request, draft: StepDraft) -> bool:
+        """Give the first waiting request a row and the pages of its prompt, or change nothing."""
+        goal = len(head.tokens)
+        lease = self.cache.open(head.tokens[:-1])  # the last token must run: its logits are needed
+        needed = self.cache.pages_for(goal + self._facts.nodes) - len(lease.pages)
+        # Running rows will need about a page each soon; without this they would evict the newcomer.
+        if needed + len(self._running) > self.cache.num_available:
+            self.cache.close(lease, ())
+            return False
+        self.cache.extend(lease, goal + self._facts.nodes)
+        self._waiting.pop()
+        head.phase = Phase.PREFILLING
+        head.note_admission(lease.cached)
+        placement = Placement(row=self._free_rows.pop(), lease=lease, goal=goal)
+        self._running[head] = placement
+        draft.admit(head, placement)
+        return True
+
+    def _schedule_chunks(self, draft: StepDraft) -> None:
+        budget = self._limits.max_step_tokens - draft.num_decodes * self._facts.nodes
+        prompts = {
+            request: self._running[request].goal - self._running[request].bound
+            for request in self._ranked(Phase.PREFILLING)
+        }
+        picked = pick_prompts(prompts, self._facts.max_chunks)
+        for request, count in share_budget(picked, budget).items():
+            self._schedule_chunk(request, count, draft)
+
+    def _schedule_chunk(self, request: Request, count: int, draft: StepDraft) -> None:
+        placement = self._running[request]
+        start, stop = placement.bound, placement.bound + count
+        is_last = stop == placement.goal
+        chunk = ScheduledChunk(
+            row=placement.row,
+            start=start,
+            tokens=tuple(request.tokens[start:stop]),
+            is_last=is_last,
+        )
+        draft.chunk(Expected(request, placement, most=int(is_last), is_round=False), chunk)
+        placement.bound = stop
+        # Steps run in order, so whoever is admitted later finds these pages written.
+        self.cache.publish(placement.lease, request.tokens[:stop])
+        if is_last:
+            request.phase = Phase.DECODING
+            placement.num_inflight += 1
+
+    def _ranked(self, phase: Phase) -> list[Request]:
+        return sorted(
+            (request for request in self._running if request.phase is phase),
+            key=lambda request: request.rank,
+        )
+
+    def _worst(self) -> Request:
+        return max(self._running, key=lambda request: request.rank)
+
+    def _preempt(self, request: Request, draft: StepDraft) -> None:
+        """Take a request off the device. Results in flight are void: they will be the same again."""
+        draft.remove(request, self._running[request])
+        self._release(request)
+        request.note_preemption()
+        request.phase = Phase.WAITING
+        self._waiting.push(request)
+
+    def _release(self, request: Request) -> None:
+        placement = self._running.pop(request)
+        # The last known token is never cached yet; of a prompt, only what was submitted is.
+        num_cached = min(placement.bound, len(request.tokens) - 1)
+        self.cache.close(placement.lease, request.tokens[:num_cached])
+        self._free_rows.append(placement.row)

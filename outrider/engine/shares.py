@@ -1,0 +1,27 @@
+"""How the prompts in progress share a step's tokens. Pure functions over counts."""
+
+from outrider.engine.request import Request
+
+
+def pick_prompts(remaining: dict[Request, int], most: int) -> dict[Request, int]:
+    """At most `most` prompts: half of them by rank, the rest by how little they still need.
+
+    Rank alone would let a few long prompts hold up all short ones; need alone, the reverse.
+    `remaining` is in order of rank.
+    """
+    by_rank = list(remaining)[: max(1, most // 2)]
+    others = [request for request in remaining if request not in by_rank]
+    by_need = sorted(others, key=lambda request: remaining[request])[: most - len(by_rank)]
+    return {request: remaining[request] for request in [*by_rank, *by_need]}
+
+
+def share_budget(remaining: dict[Request, int], budget: int) -> dict[Request, int]:
+    """Tokens for each prompt: equal shares, and what one does not need goes to the others."""
+    shares: dict[Request, int] = {}
+    ascending = sorted(remaining, key=lambda request: remaining[request])
+    for index, request in enumerate(ascending):
+        share = min(remaining[request], -(-budget // (len(ascending) - index)))
+        if share > 0:
+            shares[request] = share
+            budget -= share
+    return shares

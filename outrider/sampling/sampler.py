@@ -1,0 +1,35 @@
+"""The law of sampling: the token is a function of (logits, seed, position).
+
+In order: penalties, bias, bans, temperature, top-k, top-p, min-p; then noise, then argmax.
+"""
+
+import torch
+
+from outrider.plan.shape import Warps
+from outrider.sampling.noise import gumbel
+from outrider.sampling.table import SamplingTable
+from outrider.sampling.warp import column, edit_, filter_, penalise_
+
+
+def choose(
+    logits: torch.Tensor,  # [n, vocab] float32; overwritten
+    table: SamplingTable,
+    rows: torch.Tensor,  # [n] int64
+    positions: torch.Tensor,  # [n] int64 absolute position of the token being chosen
+    path: torch.Tensor,  # [n, depth] int64 tokens from below node 0 to the node, padded with -1
+    warps: Warps,
+) -> torch.Tensor:  # [n] int64
+    """The token of each row: argmax of z / temperature + g, the lowest id if several are equal.
+
+    Computed as argmax of z + temperature * g, which is the same and needs no case for 0.
+    """
+    if warps.penalties:
+        penalise_(logits, table, rows, path)
+    if warps.bias:
+        edit_(logits, table, rows, positions)
+    if warps.filters:
+        filter_(logits, table, rows)
+    if warps.noise:
+        noise = gumbel(table.seed.index_select(0, rows), positions, table.vocab)
+        logits.add_(noise.mul_(column(table.temperature, rows)))
+    return logits.argmax(1)

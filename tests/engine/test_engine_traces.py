@@ -1,0 +1,78 @@
+"""Random arrivals, lengths, priorities, aborts and evictions: whatever happens, texts are right."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paper import PaperRunner, expected_output, facts, submission
+
+from outrider.engine.engine import Engine
+
+sizes = st.fixed_dictionaries(
+    {
+        "page_size": st.sampled_from([1, 2, 4, 16, 64]),
+        "nodes": st.integers(1, 4),
+        "depth": st.integers(0, 1),
+        "max_rows": st.integers(1, 5),
+        "step_tokens": st.integers(21, 40),
+        "max_context": st.integers(12, 40),
+        "prefix_cache": st.booleans(),
+    }
+)
+arrivals = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # arrives at this step
+        st.lists(st.integers(0, 2), min_size=1, max_size=10),  # few tokens: prefixes are shared
+        st.integers(1, 20),  # max_tokens
+        st.integers(0, 2),  # priority
+        st.integers(-20, 12),  # aborted so many steps after arrival; never if negative
+        st.booleans(),  # stops at token 7
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(sizes=sizes, arrivals=arrivals, scarcity=st.floats(0, 1), seed=st.integers(0, 999))
+def test_every_request_ends_with_its_own_tokens_and_every_page_comes_back(
+    sizes, arrivals, scarcity, seed
+):
+    page_size, context = sizes["page_size"], sizes["max_context"]
+    least = -(-(context + 2 * sizes["nodes"]) // page_size)  # one request must fit
+    num_pages = least + int(scarcity * 4 * least)
+    known = facts(num_pages=num_pages, **sizes)
+    engine = Engine(PaperRunner(known, random.Random(seed)), known)
+    tokens, due_aborts = {}, {}
+    pending = {
+        f"r{i}": (at, submission(f"r{i}", prompt, max_tokens=n, priority=p, stop=[7] * s), abort)
+        for i, (at, prompt, n, p, abort, s) in enumerate(arrivals)
+    }
+    everything = {name: request for name, (_, request, _) in pending.items()}
+    aborted, finished, now = set(), set(), 0
+    while pending or engine.has_work:
+        for name, (at, request, abort) in list(pending.items()):
+            if at <= now:
+                engine.add(request)
+                del pending[name]
+                if abort >= 0:
+                    due_aborts[name] = now + abort
+        for name, at in due_aborts.items():
+            if at == now and name not in finished:
+                engine.abort(name)
+                aborted.add(name)
+        for update in engine.step():
+            assert update.request_id not in aborted | finished
+            tokens.setdefault(update.request_id, []).extend(update.tokens)
+            if update.finish != "running":
+                finished.add(update.request_id)
+        now += 1
+        assert now < 5000, "the engine does not come to an end"
+    assert finished | aborted == set(everything)
+    for name, request in everything.items():
+        right = expected_output(request, context)
+        got = tokens.get(name, [])
+        assert got == (right if name in finished else right[: len(got)])
+    cache = engine._scheduler.cache
+    assert cache.num_available == cache.num_pages
+    assert sorted(engine._scheduler._free_rows) == list(range(1, sizes["max_rows"] + 1))
