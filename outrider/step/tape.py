@@ -25,12 +25,13 @@ class _Operation:
     call: Callable[..., Any]
     args: Sequence[Any]
     kwargs: dict[str, Any]
-    outputs: tuple[torch.Tensor, ...]  # fresh tensors to refresh on replay; empty if in place
+    outputs: tuple[torch.Tensor, ...]  # to be refreshed on replay; none if it works in place
 
     def replay(self) -> None:
         result = self.call(*self.args, **self.kwargs)
         if self.outputs:
-            for fixed, fresh in zip(self.outputs, _tensors(result), strict=True):
+            outputs = (tensor for tensor in _tensors(result) if tensor.numel())
+            for fixed, fresh in zip(self.outputs, outputs, strict=True):
                 fixed.copy_(fresh)
 
 
@@ -47,10 +48,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         del types
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("a program read a device value on the host; keep it on the device")
-        result = func(*args, **(kwargs or {}))
-        if not _is_view(func):
-            outputs = () if _writes_in_place(func) else _tensors(result)
-            self.operations.append(_Operation(func, args, kwargs or {}, outputs))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if _writes_in_place(func):
+            self.operations.append(_Operation(func, args, kwargs, ()))
+        elif fresh := _fresh(result, inputs=_tensors((args, kwargs))):
+            self.operations.append(_Operation(func, args, kwargs, fresh))
         return result
 
 
@@ -77,12 +80,22 @@ def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
 
 
-def _is_view(func: Any) -> bool:
-    """Views alias their input: refreshing the input refreshes them."""
-    returns = func._schema.returns
-    return bool(returns) and all(
-        ret.alias_info is not None and not ret.alias_info.is_write for ret in returns
-    )
+def _fresh(result: Any, *, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Outputs with memory of their own; a view is refreshed with the tensor it looks into.
+
+    The schema does not tell: `reshape` is declared a view and copies when it must.
+    """
+    outputs = tuple(tensor for tensor in _tensors(result) if tensor.numel())
+    known = {_storage(tensor) for tensor in inputs}
+    fresh = tuple(tensor for tensor in outputs if _storage(tensor) not in known)
+    assert len(fresh) in (0, len(outputs)), "an operation returns views or new tensors, not both"
+    return fresh
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    # Packed weights (oneDNN) have no storage to point to, and nothing is ever a view of them.
+    is_opaque = tensor.layout is not torch.strided
+    return id(tensor) if is_opaque else tensor.untyped_storage().data_ptr()
 
 
 def _writes_in_place(func: Any) -> bool:

@@ -26,6 +26,18 @@ def test_replay_computes_from_what_the_inputs_hold_now():
     assert seen.tolist() == [22, 22]
 
 
+@torch.inference_mode()
+def test_a_reshape_that_has_to_copy_is_refreshed_like_any_other_result():
+    tape, plan = TapeExecutor(), plan_of([[1.0, 2.0], [3.0, 4.0]])
+
+    def program(plan):
+        return plan.x.transpose(0, 1).reshape(4)
+
+    tape.run(program, plan)
+    plan.x.copy_(torch.tensor([[5.0, 6.0], [7.0, 8.0]]))
+    assert tape.run(program, plan).tolist() == [5, 7, 6, 8]
+
+
 def test_replay_runs_no_python_of_the_program():
     tape, plan, calls = TapeExecutor(), plan_of([1.0]), []
 

@@ -1,0 +1,90 @@
+"""Runs a batch file: lines are drawn as there is room, and answered in any order, each once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.api.bars import Advance
+from outrider.api.batch.journal import Journal
+from outrider.api.batch.lines import InputLine, LineRequest, parse_line, read_lines
+from outrider.api.feed import Feed
+from outrider.api.frontend import Frontend
+from outrider.api.live import LiveRequest, PreparedRequest
+from outrider.api.params import SamplingParams, override
+from outrider.api.prompts import TextPrompt, TokenPrompt, parse_prompt
+from outrider.api.report import describe
+from outrider.errors import ConfigError, OutriderError, RequestError
+
+Framing = Callable[[str], TextPrompt]  # how the text of a user becomes a prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDefaults:
+    """What holds for every line that does not say otherwise."""
+
+    params: SamplingParams
+    framing: Framing
+    window: int
+
+
+class Batch:
+    """Owns one run from an input file to an output file."""
+
+    def __init__(self, frontend: Frontend, defaults: BatchDefaults, journal: Journal) -> None:
+        self._frontend = frontend
+        self._defaults = defaults
+        self._journal = journal
+        self.num_failed = 0
+
+    def run(self, source: Path, advance: Advance) -> None:
+        """Answer every line that is not answered yet; a bad line gets its error as the answer."""
+        feed = Feed(self._frontend, self._requests(source, advance), window=self._defaults.window)
+        for line, live in feed:
+            if not isinstance(live, LiveRequest):
+                self._fail(line, live, advance)
+                continue
+            output = live.output()
+            self._journal.append(line, describe(output))
+            advance(output.usage.completion_tokens)
+
+    def _requests(
+        self, source: Path, advance: Advance
+    ) -> Iterator[tuple[InputLine, PreparedRequest]]:
+        for line in read_lines(source):
+            if self._journal.is_done(line):
+                continue
+            try:
+                yield line, self._prepare(line)
+            except RequestError as error:
+                self._fail(line, error, advance)
+
+    def _prepare(self, line: InputLine) -> PreparedRequest:
+        request = parse_line(line)
+        params = override(self._defaults.params, request.changes)
+        return self._frontend.prepare(self._prompt(request), params)
+
+    def _prompt(self, request: LineRequest) -> TextPrompt | TokenPrompt:
+        if request.kind == "prompt":
+            return self._defaults.framing(request.body)
+        if request.kind == "messages":
+            return self._frontend.render(request.body)
+        return parse_prompt({request.kind: request.body})
+
+    def _fail(self, line: InputLine, error: OutriderError, advance: Advance) -> None:
+        self.num_failed += 1
+        self._journal.append(line, {"error": str(error)})
+        advance(0)
+
+
+def count_lines(source: Path, journal: Journal) -> int:
+    """How many lines there are to answer in all; refuses a file that is not the one begun with."""
+    total = num_done = 0
+    for line in read_lines(source):
+        total += 1
+        num_done += journal.is_done(line)
+    if num_done < len(journal.done):
+        raise ConfigError(
+            f"{source} lacks lines that are answered already; use another --output, "
+            "or delete it to start again"
+        )
+    return total

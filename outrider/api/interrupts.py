@@ -1,0 +1,31 @@
+"""Ctrl-C between steps instead of inside one, so that an interrupted engine stays whole."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Run the body to its end before a Ctrl-C counts; a second Ctrl-C does not wait."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or handler is not signal.default_int_handler:
+        yield  # elsewhere Python never interrupts, and another owner of the signal knows better
+        return
+    arrived: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if arrived:
+            signal.default_int_handler(number, frame)
+        arrived.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if arrived:
+        raise KeyboardInterrupt

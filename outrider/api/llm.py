@@ -1,0 +1,186 @@
+"""The offline entry point. Names and shapes are vLLM's where it has them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from outrider.api.bars import batch_bar, no_bar
+from outrider.api.feed import Feed
+from outrider.api.frontend import Frontend
+from outrider.api.live import LiveRequest
+from outrider.api.outputs import RequestOutput
+from outrider.api.params import SamplingParams
+from outrider.api.prompts import (
+    Message,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    is_conversation,
+    list_conversations,
+    list_prompts,
+    parse_prompt,
+)
+from outrider.api.stream import Stream, open_stream
+from outrider.config.engine import Auto, CacheConfig, Dtype, EngineConfig, Executor, LimitsConfig
+from outrider.errors import ConfigError, OutriderError, RequestError
+from outrider.store.aliases import DEFAULT_ALIAS
+from outrider.store.bars import BarReporter
+from outrider.store.resolve import resolve
+from outrider.text.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_CACHE, _LIMITS = CacheConfig(), LimitsConfig()
+
+# Requests with the engine at a time: enough to keep its rows busy, little enough to keep in memory.
+WINDOW = 256
+
+
+class LLM:
+    """Owns one loaded model.
+
+    `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "none", or
+    "auto" for the best one this version has for the model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_ALIAS,
+        *,
+        draft: str = "auto",
+        dtype: Dtype | Auto = "auto",
+        device: str = "auto",
+        max_model_len: int | None = None,  # None takes the model's own
+        max_num_seqs: int = _LIMITS.rows,
+        max_num_batched_tokens: int = _LIMITS.step_tokens,
+        enable_prefix_caching: bool = _CACHE.prefix,
+        block_size: int = _CACHE.page_size,
+        kv_tokens: int | Auto = _CACHE.kv_tokens,
+        executor: Executor | Auto = "auto",
+        depth: int = EngineConfig().depth,
+    ) -> None:
+        _check_draft(draft)
+        limits = LimitsConfig(
+            context="auto" if max_model_len is None else max_model_len,
+            rows=max_num_seqs,
+            step_tokens=max_num_batched_tokens,
+        )
+        cache = CacheConfig(page_size=block_size, kv_tokens=kv_tokens, prefix=enable_prefix_caching)
+        self.frontend = _open_frontend(
+            model,
+            EngineConfig(
+                dtype=dtype,
+                device=device,
+                executor=executor,
+                depth=depth,
+                cache=cache,
+                limits=limits,
+            ),
+        )
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """The outputs in the order of the prompts; nothing runs unless every request is good."""
+        parsed = _each(list_prompts(prompts), parse_prompt)
+        return self._run(parsed, sampling_params, use_tqdm=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to one conversation or several, written down by the model's chat template."""
+        variables = {
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tuple(tools or ()),
+            **(chat_template_kwargs or {}),
+        }
+        rendered = _each(
+            list_conversations(messages),
+            lambda conversation: self.frontend.render(conversation, **variables),
+        )
+        return self._run(rendered, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+    ) -> Stream:
+        """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
+        if is_conversation(prompt):
+            parsed: TextPrompt | TokenPrompt = self.frontend.render(prompt)
+        else:
+            parsed = parse_prompt(prompt)
+        return open_stream(self.frontend, parsed, sampling_params or SamplingParams())
+
+    def get_tokenizer(self) -> Tokenizer | NoTokenizer:
+        return self.frontend.tokenizer
+
+    def _run(
+        self,
+        prompts: Sequence[TextPrompt | TokenPrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        pairs = list(zip(prompts, _params_of_each(sampling_params, len(prompts)), strict=True))
+        prepared = _each(pairs, lambda pair: self.frontend.prepare(*pair))
+        outputs: dict[int, RequestOutput] = {}
+        with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
+            for index, live in Feed(self.frontend, enumerate(prepared), window=WINDOW):
+                if not isinstance(live, LiveRequest):
+                    raise _named(live, index, len(prepared))
+                outputs[index] = live.output()
+                advance(outputs[index].usage.completion_tokens)
+        return [outputs[index] for index in range(len(prepared))]
+
+
+def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
+    folder = resolve(str(model), BarReporter())
+    tokenizer = load_tokenizer(folder)
+    from outrider.api.assemble import build_engine  # torch takes a second: bad names fail before
+
+    return Frontend(build_engine(folder, config), tokenizer)
+
+
+def _check_draft(draft: str) -> None:
+    if draft not in ("auto", "none"):
+        raise ConfigError(f"unknown drafter {draft!r}; this version has 'none' (or 'auto')")
+
+
+def _params_of_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if len(params) != num_prompts:
+        raise RequestError(
+            f"{len(params)} sampling params for {num_prompts} prompts; give one, or one for each"
+        )
+    return list(params)
+
+
+def _each(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
+    """The function of every item; an error says which item it was."""
+    results = []
+    for index, item in enumerate(items):
+        try:
+            results.append(function(item))
+        except RequestError as error:
+            raise _named(error, index, len(items)) from error
+    return results
+
+
+def _named(error: OutriderError, index: int, total: int) -> OutriderError:
+    return error if total == 1 else type(error)(f"prompt {index}: {error}")

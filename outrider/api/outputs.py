@@ -1,0 +1,85 @@
+"""What a user gets back. The first fields are vLLM's; usage, timing, seed and acceptance are ours.
+
+Where vLLM says None (still running, not asked), so do these records: they mirror its shape.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprob:
+    """One token's log-probability under the model's own law, before any warp."""
+
+    logprob: float
+    rank: int  # 1 is the most likely token
+    decoded_token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """How the drafts of one output fared. Plain decoding drafts nothing."""
+
+    rounds: int
+    drafted: int
+    kept: int
+
+    @property
+    def accept_length(self) -> float:
+        """Mean tokens per round: the kept drafts and the one the target adds."""
+        return 1.0 + self.kept / self.rounds if self.rounds else 1.0
+
+    @property
+    def accept_rate(self) -> float:
+        """Share of the drafted tokens that were kept."""
+        return self.kept / self.drafted if self.drafted else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """One answer. An ending stop id stays in `token_ids`, as in vLLM, but not in `text`."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: Literal["stop", "length", "abort"] | None
+    stop_reason: int | str | None  # the stop id or string; None for end of sequence
+    seed: int
+    acceptance: Acceptance
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one request, over all its outputs."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int  # prompt tokens whose KV was already there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds since the request was submitted; waiting for a free row counts."""
+
+    first_token_s: float
+    total_s: float
+    tokens_per_s: float  # after the first token, so that the prompt's length does not blur it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """One request: its prompt and its `n` outputs in order."""
+
+    request_id: str
+    prompt: str | None  # None when token ids were given
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    usage: Usage
+    timing: Timing

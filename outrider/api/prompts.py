@@ -1,0 +1,83 @@
+"""The shapes a prompt or a conversation may have, and what they become: text or token ids."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from outrider.errors import RequestError
+
+_SHAPES = 'give a string, a list of token ids, {"prompt": ...} or {"prompt_token_ids": [...]}'
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A prompt to be tokenised; a rendered conversation brings its special tokens itself."""
+
+    text: str
+    add_special: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt that is tokens already."""
+
+    token_ids: tuple[int, ...]
+
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | Mapping[str, Any] | TextPrompt | TokenPrompt
+
+
+def parse_prompt(prompt: object) -> TextPrompt | TokenPrompt:
+    """One prompt in any of its shapes."""
+    if isinstance(prompt, TextPrompt | TokenPrompt):
+        return prompt
+    if isinstance(prompt, str):
+        return TextPrompt(prompt)
+    if isinstance(prompt, Mapping):
+        return _parse_mapping(prompt)
+    if isinstance(prompt, Sequence):
+        return TokenPrompt(_parse_tokens(prompt))
+    raise RequestError(f"a prompt cannot be {type(prompt).__name__}; {_SHAPES}")
+
+
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list; a list that starts with an integer is one prompt."""
+    if isinstance(prompts, str | Mapping | TextPrompt | TokenPrompt):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise RequestError(f"a prompt cannot be {type(prompts).__name__}; {_SHAPES}")
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]  # the first element decides
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def list_conversations(messages: Sequence[Any]) -> list[Sequence[Message]]:
+    """One conversation or several, as a list."""
+    if is_conversation(messages):
+        return [messages]
+    return list(messages)
+
+
+def is_conversation(value: object) -> TypeGuard[Sequence[Message]]:
+    """Whether this is one list of messages, each with a role."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        return False
+    return isinstance(value[0], Mapping) and "role" in value[0]
+
+
+def _parse_mapping(prompt: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
+    if "prompt_token_ids" in prompt:
+        return TokenPrompt(_parse_tokens(prompt["prompt_token_ids"]))
+    if isinstance(prompt.get("prompt"), str):
+        return TextPrompt(prompt["prompt"])
+    raise RequestError(f"a prompt cannot have the keys {sorted(prompt)}; {_SHAPES}")
+
+
+def _parse_tokens(tokens: object) -> tuple[int, ...]:
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str):
+        raise RequestError(f"prompt_token_ids must be a list of integers, got {tokens!r}")
+    for token in tokens:
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise RequestError(f"prompt_token_ids must be integers, got {token!r}; {_SHAPES}")
+    return tuple(tokens)

@@ -1,0 +1,104 @@
+"""From what a user asked to what the engine runs: complete values, checked against the model."""
+
+import secrets
+from dataclasses import dataclass
+
+from outrider.api.params import MAX_SEED, SamplingParams
+from outrider.errors import RequestError
+from outrider.wire.request import Limits
+from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+
+MAX_BANNED = 128  # stop ids under `min_tokens`; the device tables have room for so many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBounds:
+    """What a request must respect of the model it is sent to."""
+
+    max_context: int  # prompt and output together
+    vocab_size: int
+    eos_ids: frozenset[int]
+
+
+def check_prompt(prompt: tuple[int, ...], bounds: ModelBounds) -> None:
+    """Refuse a prompt the model cannot run."""
+    if not prompt:
+        raise RequestError("the prompt is empty; give at least one token")
+    if len(prompt) >= bounds.max_context:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens and the context holds {bounds.max_context}, "
+            "answer included; shorten the prompt or load the model with a larger context"
+        )
+    _check_tokens("the prompt", prompt, bounds.vocab_size)
+
+
+def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:
+    """When the request ends: no later than the end of the context."""
+    room = bounds.max_context - prompt_len
+    stop_ids = frozenset(params.stop_token_ids or ())
+    _check_tokens("stop_token_ids", tuple(stop_ids), bounds.vocab_size)
+    return Limits(
+        max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+        stop_ids=stop_ids if params.ignore_eos else stop_ids | bounds.eos_ids,
+    )
+
+
+def resolve_sampling(
+    params: SamplingParams, *, seed: int, prompt_len: int, limits: Limits, bounds: ModelBounds
+) -> RowSampling:
+    """The law of one row; `min_tokens` becomes a ban of the stop ids before a position."""
+    bias = tuple(sorted((params.logit_bias or {}).items()))
+    _check_tokens("logit_bias", tuple(token for token, _ in bias), bounds.vocab_size)
+    return RowSampling(
+        seed=seed,
+        temperature=float(params.temperature),
+        filters=Filters(top_k=max(params.top_k, 0), top_p=params.top_p, min_p=params.min_p),
+        penalties=Penalties(
+            repetition=params.repetition_penalty,
+            presence=params.presence_penalty,
+            frequency=params.frequency_penalty,
+        ),
+        bias=bias,
+        ban=_ban(min(params.min_tokens, limits.max_tokens), prompt_len, limits.stop_ids),
+        logprobs=LogprobsAsked(
+            chosen=params.logprobs is not None, top=min(params.logprobs or 0, bounds.vocab_size)
+        ),
+    )
+
+
+def _ban(min_tokens: int, prompt_len: int, stop_ids: frozenset[int]) -> Ban:
+    if not min_tokens or not stop_ids:
+        return Ban()
+    if len(stop_ids) > MAX_BANNED:
+        raise RequestError(
+            f"min_tokens works with at most {MAX_BANNED} stop ids, got {len(stop_ids)}; drop some"
+        )
+    return Ban(before=prompt_len + min_tokens, tokens=tuple(sorted(stop_ids)))
+
+
+def admit_seed(params: SamplingParams) -> int:
+    """The user's seed, or a random one short enough to be read out and typed in again."""
+    if params.seed is None or params.seed == -1:
+        return secrets.randbits(32)
+    return params.seed
+
+
+def child_seed(seed: int, index: int) -> int:
+    """The seed of output `index` of one request: the seed itself, then mixes of (seed, index)."""
+    if index == 0:
+        return seed
+    # The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that scatters close inputs.
+    word = 2**64 - 1
+    mixed = (seed + index * 0x9E3779B97F4A7C15) & word
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & word
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & word
+    return (mixed ^ (mixed >> 31)) & MAX_SEED
+
+
+def _check_tokens(name: str, tokens: tuple[int, ...], vocab_size: int) -> None:
+    for token in tokens:
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"{name} holds token {token}, outside the vocabulary; "
+                f"use ids from 0 to {vocab_size - 1}"
+            )

@@ -1,0 +1,78 @@
+"""One output while it is written: tokens come in, certain text comes out, and something ends it."""
+
+from dataclasses import dataclass
+
+from outrider.api.output_text import OutputText
+from outrider.wire.request import FinishReason, Progress, RequestUpdate
+from outrider.wire.result import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an output ended, if it did."""
+
+    finish: FinishReason
+    stop: int | str | None = None  # the stop id or string, None for other ends, as vLLM has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRules:
+    """What to say and show when a stop id ends the output."""
+
+    named: frozenset[int]  # ids that are reported as the stop reason: the user's own
+    is_shown: bool  # whether the text of the stop id is part of the text
+
+
+class Transcript:
+    """Owns the tokens, the text and the ending of one output."""
+
+    def __init__(self, writer: OutputText, rules: StopRules) -> None:
+        self._writer = writer
+        self._rules = rules
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.text = ""
+        self.ending = Ending(finish="running")
+        self.progress = Progress(cached=0, rounds=0, drafted=0, kept=0, preemptions=0)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.ending.finish != "running"
+
+    def push(self, update: RequestUpdate) -> None:
+        """Take the news of one step; tokens after a completed stop string are dropped."""
+        assert not self.is_finished, "the front end forgets an output when it ends"
+        self.progress = update.progress
+        for place, token in enumerate(update.tokens):
+            self.token_ids.append(token)
+            self.logprobs.extend(update.logprobs[place : place + 1])
+            is_stop_id = update.finish == "stop" and place == len(update.tokens) - 1
+            if is_stop_id and not self._rules.is_shown:
+                continue
+            if self._write(token):
+                return
+        if update.finish != "running":
+            self._end(update)
+
+    def abort(self) -> None:
+        """End here, because nobody wants the rest."""
+        self.text += self._writer.finish().text
+        self.ending = Ending(finish="abort")
+
+    def _write(self, token: int) -> bool:
+        """Whether the text of this token completed a stop string, which ends the output."""
+        scan = self._writer.push(token)
+        self.text += scan.text
+        if scan.matched:
+            self.ending = Ending(finish="stop", stop=scan.matched)
+        return self.is_finished
+
+    def _end(self, update: RequestUpdate) -> None:
+        scan = self._writer.finish()
+        self.text += scan.text
+        if scan.matched:
+            self.ending = Ending(finish="stop", stop=scan.matched)
+            return
+        last = self.token_ids[-1] if self.token_ids else -1
+        is_named = update.finish == "stop" and last in self._rules.named
+        self.ending = Ending(finish=update.finish, stop=last if is_named else None)

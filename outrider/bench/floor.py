@@ -1,0 +1,64 @@
+"""The least time a decode step can take: its bytes, read once at the measured bandwidth.
+
+Computation is not part of this floor. At large batches, where a CPU computes for longer than it
+reads, nobody comes near it.
+"""
+
+from dataclasses import dataclass
+
+from outrider.config.engine import Dtype
+from outrider.models.config import ModelConfig
+from outrider.models.loader import tensor_shapes
+
+_ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_SCALE_BYTES = 4  # of an int8 output channel
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What one decode step of a batch must read."""
+
+    dtype: Dtype
+    batch: int
+    weight_bytes: int
+    kv_bytes: int
+    bandwidth: float  # bytes per second
+
+    @property
+    def step_s(self) -> float:
+        return (self.weight_bytes + self.kv_bytes) / self.bandwidth
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch / self.step_s
+
+
+def weight_bytes(config: ModelConfig, dtype: Dtype) -> int:
+    """Bytes of all weights a step reads whole: layers and head, but not an embedding of its own.
+
+    int8 applies to the maps, which then carry a scale per output channel; the rest is float32.
+    """
+    shapes = tensor_shapes(config)
+    if not config.is_tied:
+        del shapes[_EMBEDDING]  # a step looks up one row of it per token
+    return sum(_tensor_bytes(shape, dtype) for shape in shapes.values())
+
+
+def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
+    """Bytes of the keys and values of a batch whose rows have cached `context` tokens each."""
+    attention = config.attention
+    values = 2 * config.num_layers * attention.kv_heads * attention.head_dim  # of one token
+    return round(batch * context * values * _activation_bytes(dtype))
+
+
+def _tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
+    if len(shape) == 1:  # a norm or a bias
+        return shape[0] * _activation_bytes(dtype)
+    rows, columns = shape
+    scales = rows * _SCALE_BYTES if dtype == "int8" else 0
+    return rows * columns * _ITEM_BYTES[dtype] + scales
+
+
+def _activation_bytes(dtype: Dtype) -> int:
+    return _ITEM_BYTES["float32"] if dtype == "int8" else _ITEM_BYTES[dtype]

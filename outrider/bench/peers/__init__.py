@@ -1,0 +1,1 @@
+"""The engines we measure ourselves against, and ours behind the same protocol."""

@@ -1,0 +1,132 @@
+"""`outrider bench perplexity`: what a type of weights costs in quality, on texts of the user's.
+
+Perplexity is exp of the mean negative log-likelihood of every token after the first of its text,
+under the model's own law. It runs the serving decoder: its weights, planner, attention and pages.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from outrider.attention.reference import ReferenceAttention
+from outrider.config.engine import Dtype
+from outrider.errors import ConfigError
+from outrider.memory.arena import Arena
+from outrider.memory.pool import KVLayout, KVPool
+from outrider.models.config import read_config
+from outrider.models.decoder import Decoder
+from outrider.models.loader import load_decoder
+from outrider.plan.plan import StepPlan
+from outrider.plan.shape import ChunkShape, Warps
+from outrider.spec.drafter import NullDrafter
+from outrider.step.buckets import Buckets, largest_shape
+from outrider.step.fill import fill, resolve_lengths
+from outrider.step.planner import Planner
+from outrider.step.rows import RowTable
+from outrider.text.tokenizer import load_tokenizer
+from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk
+
+MAX_TEXT_TOKENS = 512  # longer texts are cut: all logits of a text are in memory at a time
+PAGE_SIZE = 16
+
+_CPU = torch.device("cpu")
+_ROW = 1  # the only row; row 0 is padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perplexity:
+    """The perplexity of all texts together with weights of one type."""
+
+    dtype: Dtype
+    perplexity: float
+    num_tokens: int  # that were predicted
+
+
+def encode_texts(folder: Path, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Token ids of the texts as they stand, without a chat template; those with a prediction."""
+    limit = min(MAX_TEXT_TOKENS, read_config(folder).max_context)
+    tokenizer = load_tokenizer(folder)
+    encoded = (tuple(tokenizer.encode(text, add_special=True)[:limit]) for text in texts)
+    usable = [tokens for tokens in encoded if len(tokens) > 1]
+    if not usable:
+        raise ConfigError("no text has two tokens or more; give longer ones with --prompts")
+    return usable
+
+
+def measure_perplexity(
+    folder: Path,
+    dtype: Dtype,
+    texts: Sequence[tuple[int, ...]],
+    note: Callable[[str], None],
+) -> Perplexity:
+    """Load the model with weights of this type, score every text, and free it again."""
+    scorer = Scorer(load_decoder(folder, dtype=dtype, device=_CPU), max(map(len, texts)))
+    total = 0.0
+    for tokens in texts:
+        note(f"perplexity {dtype}")
+        total += scorer.surprise(tokens)
+    del scorer
+    gc.collect()
+    num_tokens = sum(map(len, texts)) - len(texts)
+    return Perplexity(dtype=dtype, perplexity=math.exp(total / num_tokens), num_tokens=num_tokens)
+
+
+class Scorer:
+    """Owns a decoder and the cache of one text, which the next text overwrites."""
+
+    def __init__(self, model: Decoder, max_tokens: int) -> None:
+        num_pages = -(-max_tokens // PAGE_SIZE)
+        layout = _kv_layout(model)
+        self._model = model
+        self._kv = KVPool(layout, num_pages=num_pages + 1, device=_CPU)
+        self._table = RowTable(max_rows=1, max_pages=num_pages, device=_CPU)
+        own_pages = tuple(range(1, num_pages + 1))
+        self._table.grant((PageGrant(row=_ROW, first=0, pages=own_pages),))
+        self._attention = ReferenceAttention(page_size=PAGE_SIZE, dtype=layout.dtype)
+        buckets = Buckets(page_size=PAGE_SIZE)
+        self._planner = Planner(
+            arena=Arena(_CPU),
+            attention=self._attention,
+            buckets=buckets,
+            largest=largest_shape(
+                rows=1,
+                nodes=1,
+                chunk=ChunkShape(rows=1, tokens=max_tokens, width=max_tokens),
+                pages=num_pages,
+                buckets=buckets,
+            ),
+        )
+
+    @torch.inference_mode()
+    def surprise(self, tokens: tuple[int, ...]) -> float:
+        """The negative log-likelihood of a text after its first token, in nats."""
+        plan = self._plan(tokens)
+        hidden = self._model.hidden(plan, self._kv, self._attention)  # [tokens, hidden]
+        logits = self._model.logits(hidden[:-1])  # [tokens - 1, vocab]
+        return float(F.cross_entropy(logits, torch.tensor(tokens[1:]), reduction="sum"))
+
+    def _plan(self, tokens: tuple[int, ...]) -> StepPlan:
+        """One step with the whole text as one chunk."""
+        chunk = ScheduledChunk(row=_ROW, start=0, tokens=tokens, is_last=True)
+        batch = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(chunk,), decodes=())
+        plan = self._planner.plan(batch, nodes=1, warps=Warps())
+        resolve_lengths(plan, self._table)
+        tree = NullDrafter().propose(plan, self._table)
+        fill(plan, tree, table=self._table, attention=self._attention, page_size=PAGE_SIZE)
+        return plan
+
+
+def _kv_layout(model: Decoder) -> KVLayout:
+    attention = model.config.attention
+    return KVLayout(
+        layers=model.config.num_layers,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        page_size=PAGE_SIZE,
+        dtype=model.dtype,
+    )

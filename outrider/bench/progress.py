@@ -1,0 +1,30 @@
+"""A bar of runs with a line on what runs now. It draws on stderr and only on a terminal.
+
+It redraws between runs only: a thread that draws would take time from what is measured.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+
+@contextmanager
+def run_bar(total: int) -> Iterator[Callable[[str], None]]:
+    """The function to call with the name of every run as it begins; the bar vanishes at the end."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("starting", total=total, completed=-1)  # the first run is not done
+
+        def note(name: str) -> None:
+            progress.update(task, description=name, advance=1, refresh=True)
+
+        yield note

@@ -1,0 +1,87 @@
+"""The outcome of `outrider bench offline` as records, and the ratios between them."""
+
+import statistics
+from dataclasses import dataclass
+
+from outrider.bench.floor import Floor
+from outrider.bench.machine import Machine
+from outrider.bench.trace import DecodeSpeed
+from outrider.bench.workload import Workload
+from outrider.config.engine import Dtype
+
+OURS = "outrider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """All runs of one engine at one batch size; the median run counts."""
+
+    batch: int
+    runs: tuple[DecodeSpeed, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return statistics.median(run.tokens_per_s for run in self.runs)
+
+    @property
+    def step_s(self) -> float:
+        return statistics.median(run.step_s for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineResult:
+    """One engine with weights of one type."""
+
+    engine: str
+    version: str
+    dtype: Dtype
+    first_token_runs_s: tuple[float, ...]
+    decodes: tuple[Decode, ...]
+
+    @property
+    def first_token_s(self) -> float:
+        return statistics.median(self.first_token_runs_s)
+
+    def at(self, batch: int) -> Decode:
+        return next(decode for decode in self.decodes if decode.batch == batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What was measured on what."""
+
+    model: str
+    machine: Machine
+    workload: Workload
+    bandwidth: float  # bytes per second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineReport:
+    """Everything one run found out."""
+
+    setting: Setting
+    floors: tuple[Floor, ...]
+    results: tuple[EngineResult, ...]
+    missing: tuple[str, ...]  # peers that are not installed
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        return tuple(decode.batch for decode in self.results[0].decodes)
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers that were measured, each once."""
+        return tuple(dict.fromkeys(r.engine for r in self.results if r.engine != OURS))
+
+    def floor(self, dtype: Dtype, batch: int) -> Floor:
+        return next(f for f in self.floors if (f.dtype, f.batch) == (dtype, batch))
+
+    def of_floor(self, result: EngineResult, batch: int) -> float:
+        """Share of the floor's speed that was reached; 1 is the floor."""
+        return result.at(batch).tokens_per_s / self.floor(result.dtype, batch).tokens_per_s
+
+    def against(self, peer: str, result: EngineResult, batch: int) -> float:
+        """How many times a peer's speed this is, with the peer's fastest weights at this batch."""
+        theirs = (r.at(batch).tokens_per_s for r in self.results if r.engine == peer)
+        return result.at(batch).tokens_per_s / max(theirs)

@@ -1,0 +1,86 @@
+"""A report for people: a few lines about the setting, one table, a line on what it means."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from outrider.bench.floor import Floor
+from outrider.bench.report import OURS, EngineResult, OfflineReport, Setting
+
+WIDTH = 100  # columns, wherever the output goes
+
+
+def print_report(report: OfflineReport) -> None:
+    """Print it on stdout."""
+    console = Console(width=WIDTH, highlight=False)
+    for line in _heading(report):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(_table(report))
+    console.print(
+        "floor: bytes of weights and KV at the measured bandwidth; of floor, vs: by tokens/s.",
+        style="dim",
+    )
+
+
+def _heading(report: OfflineReport) -> Iterator[str]:
+    setting, machine = report.setting, report.setting.machine
+    lengths = setting.workload.lengths
+    neighbour = "one busy process beside" if machine.has_busy_neighbour else "no neighbour"
+    yield f"model      {setting.model}"
+    yield (
+        f"machine    {machine.cpu}, {machine.cores} cores, {machine.threads} threads, "
+        f"torch {machine.torch}, {neighbour}"
+    )
+    yield (
+        f"shapes     {lengths.prompt} prompt tokens ({setting.workload.origin}), "
+        f"{lengths.answer} new tokens, greedy, mean context {lengths.mean_context:g}"
+    )
+    yield f"bandwidth  {setting.bandwidth / 1e9:.1f} GB/s read, measured"
+    for result in report.results:
+        yield f"engine     {result.engine} {result.version} {result.dtype}"
+    for name in report.missing:
+        yield f"engine     {name}: not installed"
+
+
+def _table(report: OfflineReport) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("batch", justify="right")
+    table.add_column("engine")
+    table.add_column("dtype")
+    for heading in ("tokens/s", "ms/step", "first ms", "of floor"):
+        table.add_column(heading, justify="right")
+    for peer in report.peers:
+        table.add_column(f"vs {peer}", justify="right")
+    for batch in report.batches:
+        for result in report.results:
+            table.add_row(*_row(report, result, batch))
+        for floor in report.floors:
+            if floor.batch == batch:
+                table.add_row(*_floor_row(floor), style="dim")
+        table.add_section()
+    return table
+
+
+def _row(report: OfflineReport, result: EngineResult, batch: int) -> list[str]:
+    decode, is_ours = result.at(batch), result.engine == OURS
+    return [
+        str(batch),
+        result.engine,
+        result.dtype,
+        f"{decode.tokens_per_s:.1f}",
+        f"{decode.step_s * 1e3:.2f}",
+        f"{result.first_token_s * 1e3:.1f}" if batch == 1 else "",
+        f"{report.of_floor(result, batch):.0%}",
+        *(f"{report.against(peer, result, batch):.2f}x" for peer in report.peers if is_ours),
+    ]
+
+
+def _floor_row(floor: Floor) -> list[str]:
+    return [
+        str(floor.batch),
+        "floor",
+        floor.dtype,
+        f"{floor.tokens_per_s:.1f}",
+        f"{floor.step_s * 1e3:.2f}",
+    ]

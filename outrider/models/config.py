@@ -1,0 +1,159 @@
+"""What config.json says about a decoder. Strict: what is not understood is refused by name."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.registry import Family, family_of
+from outrider.models.scaling import RopeScaling, parse_scaling
+
+# Settings that would change the computation, and the only values the decoder computes.
+_UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "use_sliding_window": (False,),
+    "partial_rotary_factor": (1.0,),
+    "quantization_config": (None,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockConfig:
+    """Widths of the residual stream and of the feed-forward part."""
+
+    hidden: int
+    intermediate: int
+    norm_eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """Heads; `kv_heads` of them are stored, and each serves an equal group of query heads."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding."""
+
+    theta: float
+    scaling: RopeScaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Everything the decoder is built from, besides its weights."""
+
+    family: Family
+    num_layers: int
+    vocab_size: int
+    max_context: int  # tokens, prompt and output together
+    is_tied: bool  # the head is the embedding
+    block: BlockConfig
+    attention: AttentionConfig
+    rope: RopeConfig
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The decoder that a Hugging Face folder describes."""
+    path = folder / "config.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}); pass a Hugging Face model folder"
+        ) from error
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{path} is not a JSON object; download the model again")
+    return parse_config(fields)
+
+
+def parse_config(fields: dict[str, Any]) -> ModelConfig:
+    """The decoder that the fields of a config.json describe."""
+    family = family_of(_architecture(fields))
+    _refuse_unsupported(fields)
+    max_context = _size(fields, "max_position_embeddings")
+    return ModelConfig(
+        family=family,
+        num_layers=_size(fields, "num_hidden_layers"),
+        vocab_size=_size(fields, "vocab_size"),
+        max_context=max_context,
+        is_tied=bool(fields.get("tie_word_embeddings", False)),
+        block=BlockConfig(
+            hidden=_size(fields, "hidden_size"),
+            intermediate=_size(fields, "intermediate_size"),
+            norm_eps=_real(fields, "rms_norm_eps"),
+        ),
+        attention=_attention(fields),
+        rope=_rope(fields, max_context),
+    )
+
+
+def _architecture(fields: dict[str, Any]) -> str:
+    names = fields.get("architectures")
+    if not isinstance(names, list) or len(names) != 1:
+        raise ConfigError(f"config.json must name one architecture, got {names}; fix the field")
+    return str(names[0])
+
+
+def _refuse_unsupported(fields: dict[str, Any]) -> None:
+    for key, allowed in _UNSUPPORTED_UNLESS.items():
+        if key in fields and fields[key] not in allowed:
+            raise ConfigError(
+                f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported; "
+                "use another model"
+            )
+    # Qwen keeps a window size in its files and says apart whether it is used.
+    has_window = fields.get("sliding_window") is not None and "use_sliding_window" not in fields
+    if has_window or "sliding_attention" in (fields.get("layer_types") or ()):
+        raise ConfigError(
+            f"config.json sets sliding_window to {fields.get('sliding_window')}, which is not "
+            "supported; use a model with full attention"
+        )
+
+
+def _attention(fields: dict[str, Any]) -> AttentionConfig:
+    heads = _size(fields, "num_attention_heads")
+    kv_heads = _size_or(fields, "num_key_value_heads", heads)
+    head_dim = _size_or(fields, "head_dim", _size(fields, "hidden_size") // heads)
+    if heads % kv_heads or head_dim % 2:
+        raise ConfigError(
+            f"config.json has {heads} heads, {kv_heads} key-value heads and head_dim {head_dim}; "
+            "heads must be a multiple of key-value heads and head_dim even"
+        )
+    return AttentionConfig(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+
+
+def _rope(fields: dict[str, Any], max_context: int) -> RopeConfig:
+    """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
+    older = dict(fields.get("rope_scaling") or {})
+    if "rope_theta" in fields:
+        older["rope_theta"] = fields["rope_theta"]
+    rope = dict(fields.get("rope_parameters") or older)
+    theta = _real(rope, "rope_theta") if "rope_theta" in rope else 10000.0  # the format's default
+    rope.pop("rope_theta", None)
+    return RopeConfig(theta=theta, scaling=parse_scaling(rope, max_context))
+
+
+def _size(fields: dict[str, Any], key: str) -> int:
+    value = fields.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"config.json needs a positive integer {key}, got {value}; fix the field")
+    return value
+
+
+def _size_or(fields: dict[str, Any], key: str, default: int) -> int:
+    return default if fields.get(key) is None else _size(fields, key)
+
+
+def _real(fields: dict[str, Any], key: str) -> float:
+    value = fields.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
+    return float(value)

@@ -1,0 +1,155 @@
+"""Builds a decoder from a model folder, a layer at a time: each tensor is read, converted and
+packed before the next, so the peak is the finished model and one fused map.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from outrider.models.checkpoint import Checkpoint
+from outrider.models.config import ModelConfig, read_config
+from outrider.models.decoder import Block, Decoder, DecoderParts
+from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
+from outrider.models.layers.linear import (
+    BiasedLinear,
+    Linear,
+    LinearMaker,
+    WeightType,
+    choose_linear,
+)
+from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.norm import Norm, make_norm
+from outrider.models.layers.rope import RotaryEmbedding
+
+_EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+def load_decoder(folder: Path, *, dtype: WeightType, device: torch.device) -> Decoder:
+    """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
+    config = read_config(folder)
+    with Checkpoint(folder) as checkpoint:
+        checkpoint.check(tensor_shapes(config), ignored=_ignored(config))
+        return _Builder(config, checkpoint, dtype=dtype, device=device).build()
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that the folder of such a model must hold."""
+    hidden, vocab = config.block.hidden, config.vocab_size
+    shapes: dict[str, tuple[int, ...]] = {
+        _EMBEDDING: (vocab, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config.is_tied:
+        shapes[_HEAD] = (vocab, hidden)
+    for index in range(config.num_layers):
+        shapes.update({_layer(index) + name: shape for name, shape in _block_shapes(config)})
+    return shapes
+
+
+def _block_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    attention, hidden, wide = config.attention, config.block.hidden, config.block.intermediate
+    query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    yield "input_layernorm.weight", (hidden,)
+    yield "post_attention_layernorm.weight", (hidden,)
+    for name, rows in zip(_QKV, (query, key, key), strict=True):
+        yield f"self_attn.{name}.weight", (rows, hidden)
+        if config.family.has_qkv_bias:
+            yield f"self_attn.{name}.bias", (rows,)
+    if config.family.has_head_norm:
+        yield "self_attn.q_norm.weight", (attention.head_dim,)
+        yield "self_attn.k_norm.weight", (attention.head_dim,)
+    yield "self_attn.o_proj.weight", (hidden, query)
+    yield "mlp.gate_proj.weight", (wide, hidden)
+    yield "mlp.up_proj.weight", (wide, hidden)
+    yield "mlp.down_proj.weight", (hidden, wide)
+
+
+def _layer(index: int) -> str:
+    return f"model.layers.{index}."
+
+
+def _ignored(config: ModelConfig) -> tuple[str, ...]:
+    """Tensors that may be stored but say nothing new: frequencies, and the head if it is tied."""
+    return ("rotary_emb.inv_freq", *((_HEAD,) if config.is_tied else ()))
+
+
+class _Builder:
+    """Makes the parts of one decoder from an open checkpoint."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        *,
+        dtype: WeightType,
+        device: torch.device,
+    ) -> None:
+        self._config = config
+        self._checkpoint = checkpoint
+        self._make_linear: LinearMaker = choose_linear(dtype, device)
+        self._dtype = torch.float32 if dtype == "int8" else getattr(torch, dtype)
+        self._device = device
+
+    def build(self) -> Decoder:
+        config = self._config
+        embedding = self._read(_EMBEDDING)
+        head = embedding if config.is_tied else self._read(_HEAD)
+        parts = DecoderParts(
+            embedding=embedding,
+            rotary=RotaryEmbedding(
+                config.rope,
+                head_dim=config.attention.head_dim,
+                dtype=self._dtype,
+                device=self._device,
+            ),
+            blocks=tuple(self._block(_layer(index)) for index in range(config.num_layers)),
+            norm=self._norm("model.norm.weight"),
+            head=self._make_linear(head),
+        )
+        return Decoder(config, parts)
+
+    def _block(self, layer: str) -> Block:
+        return Block(
+            attention_norm=self._norm(layer + "input_layernorm.weight"),
+            attention=SelfAttention(
+                self._config.attention,
+                qkv=self._qkv(layer + "self_attn."),
+                head_norm=self._head_norm(layer + "self_attn."),
+                output=self._linear(layer + "self_attn.o_proj.weight"),
+            ),
+            mlp_norm=self._norm(layer + "post_attention_layernorm.weight"),
+            mlp=Mlp(
+                gate_up=self._linear(layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"),
+                down=self._linear(layer + "mlp.down_proj.weight"),
+            ),
+        )
+
+    def _qkv(self, prefix: str) -> Linear:
+        linear = self._linear(*(f"{prefix}{name}.weight" for name in _QKV))
+        if not self._config.family.has_qkv_bias:
+            return linear
+        return BiasedLinear(linear, self._read(*(f"{prefix}{name}.bias" for name in _QKV)))
+
+    def _head_norm(self, prefix: str) -> HeadNorm:
+        if not self._config.family.has_head_norm:
+            return NoHeadNorm()
+        attention = self._config.attention
+        query = self._read(prefix + "q_norm.weight").expand(attention.heads, -1)
+        key = self._read(prefix + "k_norm.weight").expand(attention.kv_heads, -1)
+        weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
+        return NormEachHead(make_norm(weight, self._config.block.norm_eps))
+
+    def _norm(self, name: str) -> Norm:
+        return make_norm(self._read(name), self._config.block.norm_eps)
+
+    def _linear(self, *names: str) -> Linear:
+        """One map for several weights that share their input, stacked."""
+        return self._make_linear(self._read(*names))
+
+    def _read(self, *names: str) -> torch.Tensor:
+        """The tensors, one below the other, on the device in the type of activations."""
+        stacked = torch.cat([self._checkpoint.read(name) for name in names])
+        return stacked.to(self._device, self._dtype)

@@ -1,0 +1,1 @@
+"""The computing half's conductor: it turns a scheduled batch into a step result."""

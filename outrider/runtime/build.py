@@ -1,0 +1,118 @@
+"""Assembles an engine in the one order that works: weights, pools, backends, planner, runner."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from outrider.attention.reference import ReferenceAttention
+from outrider.config.engine import Auto, EngineConfig
+from outrider.config.settings import HostSettings, Settings, resolve
+from outrider.memory.arena import Arena
+from outrider.memory.pool import KVLayout, KVPool
+from outrider.models.config import read_config
+from outrider.models.decoder import Decoder
+from outrider.models.loader import load_decoder
+from outrider.plan.shape import ChunkShape, StepShape
+from outrider.runtime.capacity import count_pages
+from outrider.runtime.program import DeviceState, StepProgram
+from outrider.runtime.runner import Runner
+from outrider.sampling.table import SamplingTable
+from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.step.buckets import Buckets, largest_shape, round_up
+from outrider.step.executor import EagerExecutor
+from outrider.step.planner import Planner
+from outrider.step.rows import RowTable
+from outrider.step.tape import TapeExecutor
+from outrider.wire.worker import RunnerFacts
+
+MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
+
+_log = logging.getLogger(__name__)
+
+
+def build_runner(folder: Path, config: EngineConfig) -> tuple[Runner, RunnerFacts]:
+    """A runner for the model in a folder, and what the deciding half must know about it."""
+    model_config = read_config(folder)
+    settings = resolve(
+        config, model_context=model_config.max_context, has_cuda=torch.cuda.is_available()
+    )
+    _log.info("%s", settings)
+    model = load_decoder(folder, dtype=settings.dtype, device=torch.device(settings.device))
+    return assemble_runner(
+        model,
+        settings,
+        kv_tokens=config.cache.kv_tokens,
+        buckets=Buckets(page_size=settings.host.page_size),
+    )
+
+
+def assemble_runner(
+    model: Decoder, settings: Settings, *, kv_tokens: int | Auto, buckets: Buckets
+) -> tuple[Runner, RunnerFacts]:
+    """Pools, tables, planner and program around a loaded model, in that order."""
+    drafter = NullDrafter()
+    host, device = settings.host, torch.device(settings.device)
+    layout = _kv_layout(model, host.page_size)
+    reach = _reach(host, drafter)
+    num_pages = count_pages(layout, kv_tokens, max_tokens=host.max_rows * reach, device=device)
+    state = DeviceState(
+        kv=KVPool(layout, num_pages=num_pages + 1, device=device),
+        rows=RowTable(
+            max_rows=host.max_rows,
+            max_pages=round_up(-(-reach // host.page_size), buckets.pages),
+            device=device,
+        ),
+        sampling=SamplingTable(
+            rows=host.max_rows + 1, vocab=model.config.vocab_size, device=device
+        ),
+    )
+    attention = ReferenceAttention(page_size=host.page_size, dtype=layout.dtype)
+    runner = Runner(
+        program=StepProgram(model=model, drafter=drafter, attention=attention, state=state),
+        planner=Planner(
+            arena=Arena(device),
+            attention=attention,
+            buckets=buckets,
+            largest=_largest(host, drafter, buckets),
+        ),
+        executor=TapeExecutor() if settings.executor == "tape" else EagerExecutor(),
+        state=state,
+        nodes=drafter.nodes,
+    )
+    facts = RunnerFacts(
+        num_pages=num_pages,
+        vocab_size=model.config.vocab_size,
+        nodes=drafter.nodes,
+        max_chunks=MAX_CHUNKS,
+        host=host,
+        depth=settings.depth,
+    )
+    return runner, facts
+
+
+def _reach(host: HostSettings, drafter: Drafter) -> int:
+    """Positions a row may touch: its context, and two rounds in flight past its end."""
+    return host.max_context + 2 * drafter.nodes
+
+
+def _kv_layout(model: Decoder, page_size: int) -> KVLayout:
+    attention = model.config.attention
+    return KVLayout(
+        layers=model.config.num_layers,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        page_size=page_size,
+        dtype=model.dtype,
+    )
+
+
+def _largest(host: HostSettings, drafter: Drafter, buckets: Buckets) -> StepShape:
+    tokens = host.max_step_tokens
+    return largest_shape(
+        rows=host.max_rows,
+        nodes=drafter.nodes,
+        chunk=ChunkShape(rows=MAX_CHUNKS, tokens=tokens, width=tokens),
+        pages=-(-_reach(host, drafter) // host.page_size),
+        buckets=buckets,
+    )

@@ -1,0 +1,65 @@
+"""The command line without a model: parsing, refusals, exit codes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from outrider import __version__
+from outrider.api.cli import run
+
+GENERATE = ["generate", "hello"]
+WRONG = [
+    (["generate", "--bogus"], 2, "--bogus"),
+    (["frobnicate"], 2, "frobnicate"),
+    ([*GENERATE, "--top-q", "1"], 2, "--top-p"),
+    ([*GENERATE, "--max-tokens", "many"], 2, "--max-tokens"),
+    ([*GENERATE, "--dtype", "float3"], 2, "float32"),
+    ([*GENERATE, "extra"], 2, "extra"),
+    ([*GENERATE, "--temperature", "-1"], 1, "use 0 for greedy"),
+    ([*GENERATE, "--top-p", "0"], 1, "top_p"),
+    ([*GENERATE, "--n", "0"], 1, "of at least 1"),
+    ([*GENERATE, "--stop", ""], 1, "non-empty"),
+    ([*GENERATE, "--draft", "eagle"], 1, "'none'"),
+    ([*GENERATE, "--raw", "--system", "x"], 1, "--system"),
+    ([*GENERATE, "--logprobs", "3"], 1, "--json"),
+    ([*GENERATE, "--model", "no-such-model"], 1, "unknown model"),
+    ([*GENERATE, "--model", "./no/such/folder"], 1, "check the path"),
+    (["generate", ""], 1, "empty"),
+    (["generate", "--input", "a.jsonl"], 1, "--output"),
+    (["generate", "--input", "/no/such", "--output", "b.jsonl"], 1, "check --input"),
+    ([*GENERATE, "--input", __file__, "--output", "b.jsonl"], 1, "leave those out"),
+    (["generate", "--input", __file__, "--output", __file__], 1, "another file"),
+    (["chat", "--min-p", "2"], 1, "min_p"),
+    (["pull", "no-such-model"], 1, "unknown model"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "reason"), WRONG, ids=lambda v: str(v)[:60])
+def test_a_mistake_is_answered_with_one_line_and_a_code(arguments, code, reason, capsys):
+    assert run(arguments) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1
+    assert reason in shown.err
+
+
+def test_version_and_help_succeed(capsys):
+    assert run(["--version"]) == 0
+    assert run(["generate", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert __version__ in shown
+    for flag in ("--model", "--draft", "--max-tokens", "--min-p", "--seed", "--raw", "--json"):
+        assert flag in shown
+
+
+def test_mistakes_are_found_before_torch_is_loaded():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from outrider.api.cli import run\n"
+        "codes = [run(['generate', 'a', '--top-p', '0']), run(['generate', 'a', '--model', 'x'])]\n"
+        "assert codes == [1, 1], codes\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

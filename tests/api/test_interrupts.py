@@ -1,0 +1,53 @@
+"""Ctrl-C waits for the end of a step."""
+
+import signal
+import threading
+
+import pytest
+
+from outrider.api.interrupts import held_interrupts
+
+
+def hold(*actions):
+    with held_interrupts():
+        for action in actions:
+            action()
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def fail():
+    raise ValueError("broken")
+
+
+@pytest.fixture
+def ended():
+    yield []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_counts_only_after_the_body(ended):
+    with pytest.raises(KeyboardInterrupt):
+        hold(interrupt, lambda: ended.append(True))
+    assert ended
+
+
+def test_a_second_interrupt_does_not_wait(ended):
+    with pytest.raises(KeyboardInterrupt):
+        hold(interrupt, interrupt, lambda: ended.append(True))
+    assert not ended
+
+
+@pytest.mark.usefixtures("ended")
+def test_an_error_of_the_body_is_not_hidden_by_an_interrupt():
+    with pytest.raises(ValueError, match="broken"):
+        hold(interrupt, fail)
+
+
+def test_other_threads_are_left_alone(ended):
+    thread = threading.Thread(target=hold, args=[lambda: ended.append(True)])
+    thread.start()
+    thread.join()
+    assert ended

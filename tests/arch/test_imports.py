@@ -1,0 +1,106 @@
+"""Imports go downwards only, and only wire/ crosses the line between deciding and computing."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "outrider"
+
+DECIDE = ["api", "text", "engine", "cache"]
+COMPUTE = [
+    "runtime",
+    "spec",
+    "sampling",
+    "step",
+    "models",
+    "attention",
+    "plan",
+    "memory",
+    "kernels",
+]
+PLAIN = ["store", "wire", "config", "observe", "errors"]
+TOOLS = ["bench"]  # use the engine; nothing uses them, except the command line that starts them
+NO_TORCH = ["text", "engine", "cache", *PLAIN]
+
+
+def modules():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def layer_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_names(path):
+    """Full names of everything a module imports, wherever the statement stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module or ""
+
+
+def may_import(user, used):
+    if used == user or (used in PLAIN and user not in PLAIN):
+        return True
+    if user in PLAIN:
+        return used in PLAIN and PLAIN.index(used) > PLAIN.index(user)
+    if user in TOOLS:
+        return True
+    if user == "api":
+        return used in [*DECIDE, *TOOLS, "runtime"]
+    order = DECIDE if user in DECIDE else COMPUTE
+    return used in order and order.index(used) > order.index(user)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_downwards(path):
+    user = layer_of(path)
+    for name in imported_names(path):
+        parts = name.split(".")
+        if parts[0] != "outrider" or len(parts) < 2 or user == "__init__":
+            continue
+        assert may_import(user, parts[1]), f"{user}/ must not import {name}"
+
+
+@pytest.mark.parametrize("layer", NO_TORCH)
+def test_the_deciding_half_never_imports_torch(layer):
+    for path in modules():
+        if layer_of(path) == layer:
+            assert not any(name.split(".")[0] == "torch" for name in imported_names(path)), path
+
+
+BLOCK = """
+import importlib.abc, sys
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run_blocked(blocked, code):
+    source = BLOCK.format(blocked=set(blocked)) + code
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+
+
+def test_the_core_imports_without_the_web_stack():
+    web = ["fastapi", "starlette", "uvicorn", "pydantic", "zmq", "msgspec", "gguf", "xgrammar"]
+    web += ["transformers", "prometheus_client", "openai", "scipy"]
+    code = "import outrider; outrider.LLM; import outrider.api.cli"
+    done = run_blocked(web, code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_does_not_import_torch():
+    code = (
+        "import sys; sys.argv = ['outrider', '--help']\nfrom outrider.api.cli import main; main()"
+    )
+    done = run_blocked(["torch", "transformers", "numpy"], code)
+    assert done.returncode == 0, done.stderr
+    assert "generate" in done.stdout

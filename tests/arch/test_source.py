@@ -1,0 +1,93 @@
+"""House rules that a machine can hold, read off the source."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "outrider"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+ids = [str(path.relative_to(PACKAGE)) for path in SOURCES]
+
+# Programs and everything below them. What runs before the first step may look at the host.
+PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "attention", "plan", "memory", "kernels"]
+BEFORE_THE_FIRST_STEP = ["models/config.py", "models/loader.py", "models/registry.py"]
+HOST_READS = {"item", "tolist", "cpu", "numpy", "nonzero", "synchronize"}
+HOST_MODULES = {"time", "os", "random", "datetime"}
+
+MAX_FUNCTION = 50
+MAX_FILE = 400
+VAGUE_NAMES = {"utils", "util", "common", "helper", "helpers", "info", "manager", "data", "misc"}
+
+
+def program_sources():
+    return [
+        path
+        for path in SOURCES
+        if path.relative_to(PACKAGE).parts[0] in PROGRAM_LAYERS
+        and str(path.relative_to(PACKAGE)) not in BEFORE_THE_FIRST_STEP
+    ]
+
+
+def calls(tree):
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+@pytest.mark.parametrize("path", program_sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_programs_never_read_the_host(path):
+    tree = ast.parse(path.read_text())
+    for call in calls(tree):
+        if isinstance(call.func, ast.Attribute):
+            assert call.func.attr not in HOST_READS, f"{path}:{call.lineno} {call.func.attr}()"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not {alias.name for alias in node.names} & HOST_MODULES, f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_only_the_planner_makes_plans(path):
+    if path == PACKAGE / "step" / "planner.py":
+        return
+    made = [c for c in calls(ast.parse(path.read_text())) if ast.unparse(c.func) == "StepPlan"]
+    assert not made, f"{path}:{made[0].lineno}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_files_and_functions_fit_a_reader(path):
+    source = path.read_text()
+    assert source.isascii()
+    assert source.count("\n") <= MAX_FILE
+    assert path.stem not in VAGUE_NAMES
+    tree = ast.parse(source)
+    assert ast.get_docstring(tree) or not tree.body, "a module says what it knows"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno
+            is_kernel = any("triton" in ast.unparse(d) for d in node.decorator_list)
+            assert is_kernel or length <= MAX_FUNCTION, f"{path}:{node.lineno} {node.name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_nothing_is_asked_whether_it_has_an_attribute(path):
+    for call in calls(ast.parse(path.read_text())):
+        name = ast.unparse(call.func)
+        assert name != "hasattr", f"{path}:{call.lineno}"
+        assert name != "getattr" or len(call.args) == 2, f"{path}:{call.lineno}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_a_todo_names_an_issue(path):
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if "TODO" in line or "FIXME" in line:
+            assert re.search(r"# TODO\(#\d+\): ", line), f"{path}:{number}"
+
+
+def test_every_link_in_the_docs_leads_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert pages
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,17 @@
+"""However a step is run, the tokens are those of the reference decoder."""
+
+import pytest
+from support.matrix import all_cases, mismatches, some_cases
+
+
+@pytest.mark.parametrize("case", some_cases(28, seed=0), ids=str)
+def test_every_way_of_running_gives_the_reference_tokens(tiny, case):
+    theirs, ours = tiny
+    assert not mismatches(theirs, ours, case)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", all_cases(), ids=str)
+def test_the_complete_matrix(tiny, case):
+    theirs, ours = tiny
+    assert not mismatches(theirs, ours, case)

@@ -1,0 +1,120 @@
+import json
+
+import pytest
+
+from outrider.errors import ConfigError
+from outrider.models.config import parse_config, read_config
+from outrider.models.scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
+
+FIELDS = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 50,
+}
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def parsed(**changes):
+    return parse_config(FIELDS | changes)
+
+
+def test_absent_fields_take_the_defaults_of_the_format():
+    config = parsed()
+    assert config.attention.kv_heads == 4
+    assert config.attention.head_dim == 16
+    assert config.rope.theta == 10000.0
+    assert config.rope.scaling == NoScaling()
+    assert not config.is_tied
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA3}},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "rope_type": "llama3", **LLAMA3}},
+    ],
+    ids=["rope_parameters", "rope_scaling", "both spellings"],
+)
+def test_every_spelling_of_rope_settings_means_the_same(fields):
+    rope = parsed(**fields).rope
+    assert rope.theta == 5e5
+    assert rope.scaling == Llama3Scaling(
+        factor=8.0, low_turns=1.0, high_turns=4.0, original_context=64
+    )
+
+
+def test_linear_scaling_in_its_oldest_spelling_is_read():
+    scaling = parsed(rope_scaling={"type": "linear", "factor": 2}).rope.scaling
+    assert scaling == LinearScaling(factor=2.0)
+
+
+def test_yarn_without_an_original_context_starts_from_the_models_own():
+    scaling = parsed(rope_scaling={"rope_type": "yarn", "factor": 4.0}).rope.scaling
+    assert isinstance(scaling, YarnScaling)
+    assert scaling.original_context == 128
+    assert scaling.attention_factor == pytest.approx(1.1386, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM, MistralForCausalLM"),
+        ({"architectures": None}, "architecture"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window"),
+        ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"vocab_size": "50"}, "vocab_size"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps"),
+        ({"num_key_value_heads": 3}, "key-value heads"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"rope_scaling": {"type": "linear"}}, "factor"),
+        ({"rope_scaling": {"type": "linear", "factor": "x"}}, "linear"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "mscale"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_the_decoder_does_not_compute_is_refused_by_name(changes, named):
+    with pytest.raises(ConfigError, match=named):
+        parsed(**changes)
+
+
+def test_a_window_that_qwen_does_not_use_is_no_obstacle():
+    parsed(
+        architectures=["Qwen2ForCausalLM"],
+        use_sliding_window=False,
+        sliding_window=32768,
+        max_window_layers=28,
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_a_damaged_config_is_named(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_config(tmp_path)
+
+
+def test_a_folder_without_config_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_config(tmp_path)
+
+
+def test_a_config_is_read_from_its_folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(FIELDS))
+    assert read_config(tmp_path) == parsed()

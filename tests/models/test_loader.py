@@ -1,0 +1,138 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.tiny import save_tiny, tiny_model
+
+from outrider.errors import ConfigError
+from outrider.models.loader import load_decoder
+
+CPU = torch.device("cpu")
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_tiny("llama", tmp_path)
+    return tmp_path
+
+
+def load(folder):
+    return load_decoder(folder, dtype="float32", device=CPU)
+
+
+def edit(folder, change):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def shards_of(folder):
+    return sorted(folder.glob("model-*.safetensors"))
+
+
+def head_of(decoder):
+    with torch.inference_mode():
+        return decoder.logits(torch.eye(decoder.config.block.hidden))
+
+
+def test_a_missing_tensor_is_named(folder):
+    edit(folder, lambda tensors: tensors.pop(DOWN))
+    with pytest.raises(ConfigError, match=rf"lacks tensors \(1\): {DOWN}"):
+        load(folder)
+
+
+def test_many_missing_tensors_are_counted_and_five_named(folder):
+    edit(folder, lambda tensors: [tensors.pop(n) for n in list(tensors) if "layers.2" in n])
+    with pytest.raises(ConfigError, match=r"lacks tensors \(9\): .* and 4 more") as caught:
+        load(folder)
+    assert str(caught.value).count("model.layers.2") == 5
+
+
+def test_an_unexpected_tensor_is_named(folder):
+    edit(folder, lambda tensors: tensors.update({"model.layers.1.extra": torch.zeros(3)}))
+    with pytest.raises(ConfigError, match=r"unexpected tensors \(1\): model\.layers\.1\.extra"):
+        load(folder)
+
+
+def test_a_layer_beyond_the_config_is_unexpected(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    with pytest.raises(ConfigError, match=r"unexpected tensors \(9\): model\.layers\.2"):
+        load(folder)
+
+
+def test_a_mis_shaped_tensor_is_named_with_both_shapes(folder):
+    edit(folder, lambda tensors: tensors.update({DOWN: torch.zeros(32, 47)}))
+    with pytest.raises(ConfigError, match=rf"{DOWN} \[32, 47\] instead of \[32, 48\]"):
+        load(folder)
+
+
+def test_a_tensor_that_is_not_floating_point_is_named(folder):
+    edit(folder, lambda tensors: tensors.update({DOWN: torch.zeros(32, 48, dtype=torch.int8)}))
+    with pytest.raises(ConfigError, match=rf"{DOWN} as I8"):
+        load(folder)
+
+
+def test_stored_frequencies_are_ignored(folder):
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    edit(folder, lambda tensors: tensors.update({name: torch.zeros(4)}))
+    load(folder)
+
+
+def test_an_untied_model_must_store_its_head(folder):
+    edit(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(ConfigError, match=r"lm_head\.weight"):
+        load(folder)
+
+
+def test_a_tied_model_may_store_its_head_and_uses_the_embedding(tmp_path):
+    model = save_tiny("llama-tied", tmp_path)
+    edit(tmp_path, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(67, 32)}))
+    weight = model.model.embed_tokens.weight
+    torch.testing.assert_close(head_of(load(tmp_path)), weight.T.contiguous())
+
+
+def test_shards_load_like_one_file(tmp_path):
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(shards_of(tmp_path)) > 2
+    torch.testing.assert_close(head_of(load(tmp_path)), model.lm_head.weight.T.contiguous())
+
+
+def test_weights_stored_in_half_precision_are_converted(tmp_path):
+    model = tiny_model("llama").bfloat16()
+    model.save_pretrained(tmp_path)
+    decoder = load(tmp_path)
+    assert decoder.dtype == torch.float32
+    torch.testing.assert_close(head_of(decoder), model.lm_head.weight.float().T.contiguous())
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.01, 0.0])
+def test_a_truncated_file_is_named(keep, folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(ConfigError, match=r"model\.safetensors is missing or damaged"):
+        load(folder)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path, max_shard_size="20KB")
+    lost = shards_of(tmp_path)[1]
+    lost.unlink()
+    with pytest.raises(ConfigError, match=f"{lost.name} is missing or damaged"):
+        load(tmp_path)
+
+
+def test_a_damaged_index_is_named(folder):
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"index\.json is damaged"):
+        load(folder)
+
+
+def test_a_folder_without_weights_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"model\.safetensors is missing"):
+        load(folder)
