@@ -12,7 +12,6 @@ from outrider.api.prompts import Message, TextPrompt, TokenPrompt
 from outrider.api.resolve import (
     ModelBounds,
     admit_seed,
-    check_prompt,
     child_seed,
     resolve_limits,
     resolve_sampling,
@@ -20,7 +19,7 @@ from outrider.api.resolve import (
 from outrider.api.transcript import StopRules, Transcript
 from outrider.errors import RequestError
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
-from outrider.wire.request import RequestUpdate, Submission
+from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.sampling import RowSampling
 
 
@@ -33,6 +32,7 @@ class EnginePort(Protocol):
     def vocab_size(self) -> int: ...
     @property
     def has_work(self) -> bool: ...
+    def check(self, prompt: tuple[int, ...], limits: Limits) -> None: ...
     def add(self, submission: Submission) -> None: ...
     def abort(self, request_id: str) -> None: ...
     def step(self) -> tuple[RequestUpdate, ...]: ...
@@ -74,10 +74,10 @@ class Frontend:
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
         tokens = self.encode(prompt)
-        check_prompt(tokens, self.bounds)
         if params.stops and isinstance(self.tokenizer, NoTokenizer):
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
+        self._engine.check(tokens, limits)
         seed = admit_seed(params)
         return PreparedRequest(
             text=prompt.text if isinstance(prompt, TextPrompt) else None,

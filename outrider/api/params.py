@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from outrider.errors import RequestError
+from outrider.wire.sampling import MAX_BIAS
 
 MAX_OUTPUTS = 1024
 MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
-MAX_BIAS = 1024  # tokens with a bias; the device tables have room for so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from outrider.api.params import MAX_SEED, SamplingParams
 from outrider.errors import RequestError
 from outrider.wire.request import Limits
-from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
-
-MAX_BANNED = 128  # stop ids under `min_tokens`; the device tables have room for so many
+from outrider.wire.sampling import (
+    MAX_BANNED,
+    Ban,
+    Filters,
+    LogprobsAsked,
+    Penalties,
+    RowSampling,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,18 +23,6 @@ class ModelBounds:
     max_context: int  # prompt and output together
     vocab_size: int
     eos_ids: frozenset[int]
-
-
-def check_prompt(prompt: tuple[int, ...], bounds: ModelBounds) -> None:
-    """Refuse a prompt the model cannot run."""
-    if not prompt:
-        raise RequestError("the prompt is empty; give at least one token")
-    if len(prompt) >= bounds.max_context:
-        raise RequestError(
-            f"the prompt has {len(prompt)} tokens and the context holds {bounds.max_context}, "
-            "answer included; shorten the prompt or load the model with a larger context"
-        )
-    _check_tokens("the prompt", prompt, bounds.vocab_size)
 
 
 def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:

@@ -7,39 +7,28 @@ speeds mean is defined in `trace`, the floor in `floor`.
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from outrider.bench.asked import OfflineAsked
 from outrider.bench.bandwidth import read_bandwidth
 from outrider.bench.floor import Floor, kv_bytes, weight_bytes
 from outrider.bench.machine import this_machine
 from outrider.bench.neighbour import busy_neighbour, no_neighbour
-from outrider.bench.peers.catalogue import PeerPackage
 from outrider.bench.peers.ours import OurEngine
 from outrider.bench.peers.protocol import Peer
 from outrider.bench.report import OURS, Decode, EngineResult, OfflineReport, Setting
-from outrider.bench.trace import Trace, decode_speed, first_token_s
+from outrider.bench.trace import decode_speed, first_token_s
 from outrider.bench.workload import Workload
 from outrider.config.engine import Dtype
 from outrider.models.config import read_config
 
-Note = Callable[[str], None]  # hears what runs next, once for every run
+Note = Callable[[str], None]  # hears the name of every run as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineConfig:
-    """What to measure, besides the work itself."""
-
-    folder: Path
-    dtypes: tuple[Dtype, ...]
-    batches: tuple[int, ...]
-    peers: tuple[PeerPackage, ...]
-    repetitions: int
-    has_busy_neighbour: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """An engine with its weights' type, before it is loaded."""
+class Entry:
+    """An engine with weights of one type, before it is loaded."""
 
     engine: str
     version: str
@@ -47,97 +36,82 @@ class _Entry:
     load: Callable[[], Peer]
 
 
-def count_runs(config: OfflineConfig) -> int:
-    """How often `note` will be called."""
-    num_peers = sum(len(p.dtypes_for(config.dtypes)) for p in config.peers if p.is_installed)
-    quantities = 1 + len(config.batches)  # the first token, and decoding at each batch
-    return (len(config.dtypes) + num_peers) * quantities * (1 + config.repetitions)
-
-
-def run_offline(model: str, config: OfflineConfig, workload: Workload, note: Note) -> OfflineReport:
-    """Measure the bandwidth of the quiet machine, then every engine in turn."""
-    machine = this_machine(has_busy_neighbour=config.has_busy_neighbour)
+def run_offline(
+    model: str, folder: Path, asked: OfflineAsked, workload: Workload, note: Note
+) -> OfflineReport:
+    """Measure the bandwidth of the machine without its neighbour, then every engine in turn."""
+    machine = this_machine(has_busy_neighbour=asked.has_busy_neighbour)
     bandwidth = read_bandwidth()
-    entries = (*_our_entries(config, workload, machine.outrider), *_peer_entries(config))
-    with busy_neighbour() if config.has_busy_neighbour else no_neighbour():
-        results = tuple(_measure(entry, config, workload, note) for entry in entries)
+    entries = [*_our_entries(folder, asked, machine.outrider), *_peer_entries(folder, asked)]
+    with busy_neighbour() if asked.has_busy_neighbour else no_neighbour():
+        results = tuple(_measure(entry, asked, workload, note) for entry in entries)
     return OfflineReport(
         setting=Setting(model=model, machine=machine, workload=workload, bandwidth=bandwidth),
-        floors=tuple(_floors(config, workload, {r.dtype for r in results}, bandwidth)),
+        floors=tuple(_floors(folder, asked, {entry.dtype for entry in entries}, bandwidth)),
         results=results,
-        missing=tuple(peer.name for peer in config.peers if not peer.is_installed),
+        missing=tuple(peer.name for peer in asked.peers if not peer.is_installed),
     )
 
 
-def _our_entries(config: OfflineConfig, workload: Workload, version: str) -> Iterator[_Entry]:
-    for dtype in config.dtypes:
-
-        def load(dtype: Dtype = dtype) -> Peer:
-            return OurEngine(
-                config.folder,
-                dtype=dtype,
-                lengths=workload.lengths,
-                max_batch=max(config.batches),
-            )
-
-        yield _Entry(engine=OURS, version=version, dtype=dtype, load=load)
+def count_runs(asked: OfflineAsked) -> int:
+    """How many runs `note` will hear of."""
+    installed = (peer for peer in asked.peers if peer.is_installed)
+    num_entries = len(asked.dtypes) + sum(len(p.dtypes_for(asked.dtypes)) for p in installed)
+    num_quantities = 1 + len(asked.batches)  # the first token, and decoding at each batch size
+    return num_entries * num_quantities * (1 + asked.repetitions)
 
 
-def _peer_entries(config: OfflineConfig) -> Iterator[_Entry]:
-    for peer in config.peers:
-        for dtype in peer.dtypes_for(config.dtypes) if peer.is_installed else ():
-
-            def load(peer: PeerPackage = peer, dtype: Dtype = dtype) -> Peer:
-                return peer.load(config.folder, dtype)
-
-            yield _Entry(engine=peer.name, version=peer.version, dtype=dtype, load=load)
+def _our_entries(folder: Path, asked: OfflineAsked, version: str) -> Iterator[Entry]:
+    engine = partial(OurEngine, folder, lengths=asked.lengths, max_batch=max(asked.batches))
+    for dtype in asked.dtypes:
+        load = partial(engine, dtype=dtype)
+        yield Entry(engine=OURS, version=version, dtype=dtype, load=load)
 
 
-def _measure(
-    entry: _Entry, config: OfflineConfig, workload: Workload, note: Note
-) -> EngineResult:
+def _peer_entries(folder: Path, asked: OfflineAsked) -> Iterator[Entry]:
+    for peer in asked.peers:
+        if not peer.is_installed:
+            continue
+        for dtype in peer.dtypes_for(asked.dtypes):
+            load = partial(peer.load, folder, dtype)
+            yield Entry(engine=peer.name, version=peer.version, dtype=dtype, load=load)
+
+
+def _measure(entry: Entry, asked: OfflineAsked, workload: Workload, note: Note) -> EngineResult:
     """Load one engine, time it, and free it before the next is loaded."""
-    name = f"{entry.engine} {entry.dtype}"
-    peer = entry.load()
-
-    def runs(what: str, *, batch: int, max_tokens: int) -> list[Trace]:
-        traces = []
-        for _ in range(1 + config.repetitions):
-            note(f"{name}, {what}")
-            traces.append(peer.run(workload.prompts[:batch], max_tokens=max_tokens))
-        return traces[1:]
-
-    first = [first_token_s(trace) for trace in runs("first token", batch=1, max_tokens=1)]
-    answer = workload.lengths.answer
-    decodes = [
-        Decode(
-            batch=batch,
-            runs=tuple(map(decode_speed, runs(f"batch {batch}", batch=batch, max_tokens=answer))),
-        )
-        for batch in config.batches
-    ]
-    del peer, runs
-    gc.collect()
+    peer, name = entry.load(), f"{entry.engine} {entry.dtype}"
+    prompts, answer = workload.prompts, workload.lengths.answer
+    first, decodes = [], []
+    for _ in range(1 + asked.repetitions):
+        note(f"{name}, first token")
+        first.append(first_token_s(peer.run(prompts[:1], max_tokens=1)))
+    for batch in asked.batches:
+        speeds = []
+        for _ in range(1 + asked.repetitions):
+            note(f"{name}, batch {batch}")
+            speeds.append(decode_speed(peer.run(prompts[:batch], max_tokens=answer)))
+        decodes.append(Decode(batch=batch, runs=tuple(speeds[1:])))  # the first run warmed up
+    del peer
+    gc.collect()  # models are full of cycles
     return EngineResult(
         engine=entry.engine,
         version=entry.version,
         dtype=entry.dtype,
-        first_token_runs_s=tuple(first),
+        first_token_runs_s=tuple(first[1:]),
         decodes=tuple(decodes),
     )
 
 
 def _floors(
-    config: OfflineConfig, workload: Workload, dtypes: set[Dtype], bandwidth: float
+    folder: Path, asked: OfflineAsked, dtypes: set[Dtype], bandwidth: float
 ) -> Iterator[Floor]:
-    model = read_config(config.folder)
+    config, context = read_config(folder), asked.lengths.mean_context
     for dtype in sorted(dtypes):
-        for batch in config.batches:
-            context = workload.lengths.mean_context
+        for batch in asked.batches:
             yield Floor(
                 dtype=dtype,
                 batch=batch,
-                weight_bytes=weight_bytes(model, dtype),
-                kv_bytes=kv_bytes(model, dtype, batch=batch, context=context),
+                weight_bytes=weight_bytes(config, dtype),
+                kv_bytes=kv_bytes(config, dtype, batch=batch, context=context),
                 bandwidth=bandwidth,
             )

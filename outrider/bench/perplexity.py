@@ -46,6 +46,10 @@ class Perplexity:
     perplexity: float
     num_tokens: int  # that were predicted
 
+    def change_from(self, other: "Perplexity") -> float:
+        """The relative change; above 0 is worse."""
+        return self.perplexity / other.perplexity - 1.0
+
 
 def encode_texts(folder: Path, texts: Sequence[str]) -> list[tuple[int, ...]]:
     """Token ids of the texts as they stand, without a chat template; those with a prediction."""

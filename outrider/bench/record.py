@@ -1,14 +1,11 @@
-"""A report for machines: one JSON file that is there completely or not at all."""
+"""Reports for machines: plain values that JSON can hold."""
 
-import json
-import os
-import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from outrider.bench.perplexity import Perplexity
 from outrider.bench.report import OURS, Decode, EngineResult, OfflineReport
-from outrider.errors import ConfigError
 
 
 def describe(report: OfflineReport) -> dict[str, Any]:
@@ -33,18 +30,15 @@ def describe(report: OfflineReport) -> dict[str, Any]:
     }
 
 
-def check_target(path: Path) -> None:
-    """Refuse a file that could not be written, before minutes are spent on its content."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"cannot write {path}; give --json a file in a folder you may write to")
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file at once."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
-        partial = Path(folder) / path.name
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+def describe_perplexities(
+    model: str, num_texts: int, found: Sequence[Perplexity]
+) -> dict[str, Any]:
+    """Every number, with the change against the first type of weights."""
+    return {
+        "model": model,
+        "num_texts": num_texts,
+        "results": [asdict(each) | {"change": each.change_from(found[0])} for each in found],
+    }
 
 
 def _describe_result(report: OfflineReport, result: EngineResult) -> dict[str, Any]:

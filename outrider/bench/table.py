@@ -1,12 +1,13 @@
-"""A report for people: a few lines about the setting, one table, a line on what it means."""
+"""Reports for people: a few lines about the setting, one table, a line on what it means."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from outrider.bench.floor import Floor
-from outrider.bench.report import OURS, EngineResult, OfflineReport, Setting
+from outrider.bench.perplexity import Perplexity
+from outrider.bench.report import OURS, EngineResult, OfflineReport
 
 WIDTH = 100  # columns, wherever the output goes
 
@@ -21,6 +22,20 @@ def print_report(report: OfflineReport) -> None:
         "floor: bytes of weights and KV at the measured bandwidth; of floor, vs: by tokens/s.",
         style="dim",
     )
+
+
+def print_perplexities(model: str, num_texts: int, found: Sequence[Perplexity]) -> None:
+    """Print them on stdout with the change against the first."""
+    first = found[0]
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("dtype")
+    for heading in ("perplexity", f"vs {first.dtype}"):
+        table.add_column(heading, justify="right")
+    for each in found:
+        table.add_row(each.dtype, f"{each.perplexity:.4f}", f"{each.change_from(first):+.3%}")
+    console = Console(width=WIDTH, highlight=False)
+    console.print(f"{model}: {num_texts} texts, {first.num_tokens} tokens", markup=False)
+    console.print(table)
 
 
 def _heading(report: OfflineReport) -> Iterator[str]:

@@ -4,26 +4,14 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.bench.asked import Lengths
 from outrider.bench.texts import read_texts
 from outrider.errors import ConfigError
-from outrider.models.config import ModelConfig
+from outrider.models.config import ModelConfig, read_config
 from outrider.text.chat import NoChatTemplate
 from outrider.text.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
 
 _SEED = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Tokens of every prompt and of every answer."""
-
-    prompt: int
-    answer: int
-
-    @property
-    def mean_context(self) -> float:
-        """Tokens cached on average while an answer grows."""
-        return self.prompt + self.answer / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +23,9 @@ class Workload:
     origin: str  # where the prompts came from, for the reader
 
 
-def random_workload(config: ModelConfig, lengths: Lengths, *, num_prompts: int) -> Workload:
+def random_workload(folder: Path, lengths: Lengths, *, num_prompts: int) -> Workload:
     """Prompts of random ids, the same ones at every call."""
+    config = read_config(folder)
     _check_context(config, lengths)
     draw = random.Random(_SEED)
     prompts = tuple(
@@ -46,14 +35,12 @@ def random_workload(config: ModelConfig, lengths: Lengths, *, num_prompts: int) 
     return Workload(prompts=prompts, lengths=lengths, origin=f"random ids, seed {_SEED}")
 
 
-def file_workload(
-    folder: Path, config: ModelConfig, lengths: Lengths, *, path: Path, num_prompts: int
-) -> Workload:
+def file_workload(folder: Path, lengths: Lengths, *, path: Path, num_prompts: int) -> Workload:
     """Real prompts as the chat template frames them: the ends of those that are long enough.
 
     The end is kept because the answer follows from it; a cut beginning costs little.
     """
-    _check_context(config, lengths)
+    _check_context(read_config(folder), lengths)
     tokenizer = load_tokenizer(folder)
     encoded = (encode_chat(tokenizer, text) for text in read_texts(path))
     long_enough = [tokens for tokens in encoded if len(tokens) >= lengths.prompt]

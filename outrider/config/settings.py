@@ -1,6 +1,7 @@
 """Settings hold values only: what `resolve` made of the user's configuration for one model."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from outrider.config.engine import Dtype, EngineConfig, Executor
 from outrider.errors import ConfigError
@@ -60,6 +61,8 @@ def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Sett
 
 def _check(config: EngineConfig) -> None:
     limits, cache = config.limits, config.cache
+    _check_choice("dtype", config.dtype, ("auto", *get_args(Dtype)))
+    _check_choice("executor", config.executor, ("auto", *get_args(Executor)))
     if not 1 <= cache.page_size <= 64:
         raise ConfigError(f"page size must be between 1 and 64, got {cache.page_size}")
     if config.depth not in (0, 1):
@@ -79,3 +82,8 @@ def _check(config: EngineConfig) -> None:
             f"max step tokens ({limits.step_tokens}) must exceed max rows ({limits.rows}), "
             "or prompts would never advance beside decoding rows"
         )
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"unknown {name} {value!r}; choose from {', '.join(choices)}")

@@ -6,7 +6,7 @@ from outrider.engine.draft import Expected
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
-from outrider.wire.request import RequestUpdate, Submission
+from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.result import RowResult, StepResult
 from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
 
@@ -40,11 +40,31 @@ class Engine:
 
     def add(self, submission: Submission) -> None:
         """Queue a request, or refuse it with the reason."""
-        self._check(submission)
+        self.check(submission.prompt, submission.limits)
+        if submission.request_id in self._requests:
+            raise RequestError(f"request id {submission.request_id!r} is already in use")
+        if self._scheduler.num_waiting >= self._facts.host.max_queued:
+            raise CapacityError(
+                f"{self._scheduler.num_waiting} requests are waiting already; try again later or "
+                "raise max queued"
+            )
         self._num_arrived += 1
         request = Request(submission, arrival=self._num_arrived)
         self._requests[submission.request_id] = request
         self._scheduler.enqueue(request)
+
+    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
+        """Refuse what could never run, however long it waited."""
+        if not prompt:
+            raise RequestError("the prompt is empty; give at least one token")
+        if len(prompt) >= self.max_context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self.max_context}, "
+                "answer included; shorten the prompt or load the model with a larger context"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            raise RequestError(f"prompt token ids must be between 0 and {self.vocab_size - 1}")
+        self._check_room(prompt, limits)
 
     def abort(self, request_id: str) -> None:
         """Stop a request and free what it holds; no further update names it."""
@@ -89,31 +109,11 @@ class Engine:
             progress=request.progress,
         )
 
-    def _check(self, submission: Submission) -> None:
-        prompt, facts = submission.prompt, self._facts
-        if submission.request_id in self._requests:
-            raise RequestError(f"request id {submission.request_id!r} is already in use")
-        if not prompt:
-            raise RequestError("the prompt is empty; give at least one token")
-        if len(prompt) >= facts.host.max_context:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, but the context is {self.max_context} with "
-                "room for at least one new token; shorten the prompt"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < facts.vocab_size:
-            raise RequestError(f"prompt token ids must be between 0 and {facts.vocab_size - 1}")
-        self._check_capacity(submission)
-
-    def _check_capacity(self, submission: Submission) -> None:
+    def _check_room(self, prompt: tuple[int, ...], limits: Limits) -> None:
         host, capacity = self._facts.host, self._facts.num_pages * self._facts.host.page_size
-        wanted = min(len(submission.prompt) + submission.limits.max_tokens, host.max_context)
+        wanted = min(len(prompt) + limits.max_tokens, host.max_context)
         if wanted + 2 * self._facts.nodes > capacity:
             raise RequestError(
                 f"the request may grow to {wanted} tokens, but the KV cache holds {capacity}; "
                 "lower max_tokens or raise the cache's kv_tokens"
-            )
-        if self._scheduler.num_waiting >= host.max_queued:
-            raise CapacityError(
-                f"{self._scheduler.num_waiting} requests are waiting already; try again later or "
-                "raise max queued"
             )

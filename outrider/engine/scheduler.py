@@ -165,7 +165,7 @@ class Scheduler:
         return max(self._running, key=lambda request: request.rank)
 
     def _preempt(self, request: Request, draft: StepDraft) -> None:
-        """Take a request off the device. Results in flight are void: they will be the same again."""
+        """Take a request off the device. Results in flight are void: they will come again."""
         draft.remove(request, self._running[request])
         self._release(request)
         request.note_preemption()

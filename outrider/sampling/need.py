@@ -5,10 +5,6 @@ from collections.abc import Iterable
 from outrider.plan.shape import Warps
 from outrider.wire.sampling import Filters, Penalties, RowSampling
 
-# Room per row in the device tables. The API rejects a request that needs more.
-MAX_BIAS = 1024
-MAX_BANNED = 128
-
 
 def warps_of(samplings: Iterable[RowSampling]) -> Warps:
     """The parts that at least one of the rows needs."""

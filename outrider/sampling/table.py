@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.sampling.need import MAX_BANNED, MAX_BIAS
 from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import RowSampling
+from outrider.wire.sampling import MAX_BANNED, MAX_BIAS, RowSampling
 
 _FOREVER = 2**63 - 1  # a position that no token reaches
 

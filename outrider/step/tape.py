@@ -35,11 +35,11 @@ class _Operation:
                 fixed.copy_(fresh)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation below autograd while a program runs for the first time."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
 
     def __torch_dispatch__(

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+# Room per row in the device tables; a request that needs more is refused.
+MAX_BIAS = 1024
+MAX_BANNED = 128
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:

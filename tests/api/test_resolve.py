@@ -2,19 +2,16 @@
 
 import pytest
 
-from outrider.api.params import MAX_BIAS, SamplingParams
+from outrider.api.params import SamplingParams
 from outrider.api.resolve import (
-    MAX_BANNED,
     ModelBounds,
     admit_seed,
-    check_prompt,
     child_seed,
     resolve_limits,
     resolve_sampling,
 )
 from outrider.errors import RequestError
-from outrider.sampling import need
-from outrider.wire.sampling import Ban, Filters, LogprobsAsked, RowSampling
+from outrider.wire.sampling import MAX_BANNED, Ban, Filters, LogprobsAsked, RowSampling
 
 BOUNDS = ModelBounds(max_context=32, vocab_size=100, eos_ids=frozenset({2}))
 
@@ -71,22 +68,10 @@ def test_more_stop_ids_than_the_device_can_ban_are_refused():
         resolve_sampling(params, seed=1, prompt_len=1, limits=limits, bounds=bounds)
 
 
-def test_what_the_api_lets_through_fits_in_the_device_tables():
-    assert (MAX_BIAS, MAX_BANNED) == (need.MAX_BIAS, need.MAX_BANNED)
-
-
 @pytest.mark.parametrize("field", [{"stop_token_ids": [100]}, {"logit_bias": {100: 1.0}}])
 def test_ids_outside_the_vocabulary_are_refused(field):
     with pytest.raises(RequestError, match="use ids from 0 to 99"):
         resolved(SamplingParams(**field))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "reason"), [((), "empty"), ((1,) * 32, "shorten"), ((1, -1), "0 to 99")]
-)
-def test_a_prompt_the_model_cannot_run_is_refused(prompt, reason):
-    with pytest.raises(RequestError, match=reason):
-        check_prompt(prompt, BOUNDS)
 
 
 def test_a_missing_seed_is_drawn_and_a_given_one_kept():

@@ -3,11 +3,18 @@
 import pytest
 import torch
 
-from outrider.sampling.need import MAX_BANNED, MAX_BIAS, warps_of
+from outrider.sampling.need import warps_of
 from outrider.sampling.sampler import choose
 from outrider.sampling.table import SamplingTable
 from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import Ban, Filters, Penalties, RowSampling
+from outrider.wire.sampling import (
+    MAX_BANNED,
+    MAX_BIAS,
+    Ban,
+    Filters,
+    Penalties,
+    RowSampling,
+)
 
 VOCAB = 2048
 PLAIN = RowSampling(seed=5, temperature=0.7)

@@ -55,7 +55,8 @@ class SamplingFlags:
     """How tokens are chosen and when an answer ends."""
 
     max_tokens: Annotated[int, _sampling_flag("Longest answer.")] = 512
-    temperature: Annotated[float, _sampling_flag("0 takes the likeliest token.")] = 0.7
+    # Low enough that small models stay coherent without a filter, which would cost time per token.
+    temperature: Annotated[float, _sampling_flag("0 takes the likeliest token.")] = 0.2
     top_p: Annotated[float, _sampling_flag("Keep the likeliest tokens of this total.")] = 1.0
     top_k: Annotated[int, _sampling_flag("Keep this many tokens; 0 keeps all.")] = 0
     min_p: Annotated[float, _sampling_flag("Keep tokens above this share of the best.")] = 0.0

@@ -1,7 +1,6 @@
 """Which peers there are, which of them are installed here, and how each is loaded."""
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +12,16 @@ from outrider.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerPackage:
-    """A peer before it is loaded. `name` is what pip installs and what --peers takes."""
+    """A peer before it is loaded. Its name is what --peers takes and what pip installs."""
 
     name: str
-    module: str
+    needs: tuple[str, ...]  # further packages
     dtypes: tuple[Dtype, ...]
     load: Callable[[Path, Dtype], Peer]
 
     @property
     def is_installed(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
+        return all(_has_package(package) for package in (self.name, *self.needs))
 
     @property
     def version(self) -> str:
@@ -33,10 +32,24 @@ class PeerPackage:
         return tuple(dtype for dtype in asked if dtype in self.dtypes) or self.dtypes[:1]
 
 
+def _has_package(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _load_transformers(folder: Path, dtype: Dtype) -> Peer:
     from outrider.bench.peers.transformers import TransformersPeer
 
     return TransformersPeer(folder, dtype)
+
+
+def _load_openvino(folder: Path, dtype: Dtype) -> Peer:
+    from outrider.bench.peers.openvino import OpenVinoPeer
+
+    return OpenVinoPeer(folder, dtype)
 
 
 PEERS = {
@@ -44,17 +57,27 @@ PEERS = {
     for peer in (
         PeerPackage(
             name="transformers",
-            module="transformers",
+            needs=(),
             dtypes=("float32", "bfloat16"),
             load=_load_transformers,
         ),
+        PeerPackage(
+            name="openvino-genai",
+            needs=("optimum-intel",),  # exports the model
+            dtypes=("float32", "int8"),
+            load=_load_openvino,
+        ),
     )
 }
+_WORDS = {"all": tuple(PEERS.values()), "none": ()}
 
 
-def find_peers(names: tuple[str, ...]) -> tuple[PeerPackage, ...]:
-    """The peers of these names, installed or not."""
+def parse_peers(value: str) -> tuple[PeerPackage, ...]:
+    """The peers of a comma list, of `all` or of `none`, installed or not."""
+    if value in _WORDS:
+        return _WORDS[value]
+    names = [name.strip() for name in value.split(",")]
     for name in names:
         if name not in PEERS:
-            raise ConfigError(f"unknown peer {name!r}; use one of {', '.join(PEERS)}, or none")
-    return tuple(PEERS[name] for name in names)
+            raise ConfigError(f"--peers has {name!r}; use {', '.join(PEERS)}, all or none")
+    return tuple(PEERS[name] for name in dict.fromkeys(names))

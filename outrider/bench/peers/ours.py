@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.api.assemble import build_engine
+from outrider.bench.asked import Lengths
 from outrider.bench.trace import Step, Trace
-from outrider.bench.workload import Lengths
 from outrider.config.engine import CacheConfig, Dtype, EngineConfig, LimitsConfig
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.sampling import RowSampling
@@ -15,18 +15,21 @@ _GREEDY = RowSampling(seed=0, temperature=0.0)
 
 
 class OurEngine:
-    """Owns an engine with room for one batch. Repetitions share no prefix: that would be cheating."""
+    """Owns an engine with room for one batch, without a prefix cache: repetitions must work."""
 
     def __init__(self, folder: Path, *, dtype: Dtype, lengths: Lengths, max_batch: int) -> None:
+        context = lengths.prompt + lengths.answer
         limits = LimitsConfig(
-            context=lengths.prompt + lengths.answer,
+            context=context,
             rows=max_batch,
             step_tokens=max(LimitsConfig().step_tokens, 2 * max_batch),
         )
-        config = EngineConfig(
-            dtype=dtype, device="cpu", limits=limits, cache=CacheConfig(prefix=False)
+        # Two pages to spare for each row, so that all rows run at a time whatever the rounding.
+        kv_tokens = max_batch * (context + 2 * CacheConfig().page_size)
+        cache = CacheConfig(kv_tokens=kv_tokens, prefix=False)
+        self._engine = build_engine(
+            folder, EngineConfig(dtype=dtype, device="cpu", limits=limits, cache=cache)
         )
-        self._engine = build_engine(folder, config)
 
     def run(self, prompts: Sequence[tuple[int, ...]], *, max_tokens: int) -> Trace:
         start = time.perf_counter()

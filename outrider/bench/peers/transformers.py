@@ -48,6 +48,6 @@ class _Clock(StoppingCriteria):  # type: ignore[misc]
         self._never = torch.zeros(num_rows, dtype=torch.bool)
         self._start = time.perf_counter()
 
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> torch.Tensor:
+    def __call__(self, *_: Any, **__: Any) -> torch.Tensor:
         self.steps.append(Step(time.perf_counter() - self._start, self._tokens))
         return self._never  # [batch]
