@@ -20,6 +20,7 @@ from outrider.api.transcript import StopRules, Transcript
 from outrider.errors import RequestError
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.request import Limits, RequestUpdate, Submission
+from outrider.wire.speculation import UNBOUNDED
 from outrider.wire.sampling import RowSampling
 
 
@@ -140,6 +141,7 @@ class Frontend:
                 prompt=live.prepared.prompt,
                 sampling=sampling,
                 limits=live.prepared.limits,
+                budget=UNBOUNDED,
             )
         )
         self._live[name] = (live, index)

@@ -39,12 +39,16 @@ class Entry:
 def run_offline(
     model: str, folder: Path, asked: OfflineAsked, workload: Workload, note: Note
 ) -> OfflineReport:
-    """Measure the bandwidth of the machine without its neighbour, then every engine in turn."""
+    """Measure every engine in turn, and the bandwidth before and after them.
+
+    Whatever disturbs the bandwidth makes it smaller, so the larger value counts.
+    """
     machine = this_machine(has_busy_neighbour=asked.has_busy_neighbour)
     bandwidth = read_bandwidth()
     entries = [*_our_entries(folder, asked, machine.outrider), *_peer_entries(folder, asked)]
     with busy_neighbour() if asked.has_busy_neighbour else no_neighbour():
         results = tuple(_measure(entry, asked, workload, note) for entry in entries)
+    bandwidth = max(bandwidth, read_bandwidth())
     return OfflineReport(
         setting=Setting(model=model, machine=machine, workload=workload, bandwidth=bandwidth),
         floors=tuple(_floors(folder, asked, {entry.dtype for entry in entries}, bandwidth)),

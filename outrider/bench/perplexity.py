@@ -23,7 +23,7 @@ from outrider.models.decoder import Decoder
 from outrider.models.loader import load_decoder
 from outrider.plan.plan import StepPlan
 from outrider.plan.shape import ChunkShape, Warps
-from outrider.spec.drafter import NullDrafter
+from outrider.spec.drafter import single_node
 from outrider.step.buckets import Buckets, largest_shape
 from outrider.step.fill import fill, resolve_lengths
 from outrider.step.planner import Planner
@@ -120,7 +120,7 @@ class Scorer:
         batch = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(chunk,), decodes=())
         plan = self._planner.plan(batch, nodes=1, warps=Warps())
         resolve_lengths(plan, self._table)
-        tree = NullDrafter().propose(plan, self._table)
+        tree = single_node(self._table.last_tokens[plan.uniform.rows])
         fill(plan, tree, table=self._table, attention=self._attention, page_size=PAGE_SIZE)
         return plan
 

@@ -81,7 +81,15 @@ class OfflineReport:
         """Share of the floor's speed that was reached; 1 is the floor."""
         return result.at(batch).tokens_per_s / self.floor(result.dtype, batch).tokens_per_s
 
+    @property
+    def is_floor_beaten(self) -> bool:
+        """Whether the bandwidth was measured too low for the numbers beside it to mean anything."""
+        return any(
+            self.of_floor(each, batch) > 1 for each in self.results for batch in self.batches
+        )
+
     def against(self, peer: str, result: EngineResult, batch: int) -> float:
-        """How many times a peer's speed this is, with the peer's fastest weights at this batch."""
-        theirs = (r.at(batch).tokens_per_s for r in self.results if r.engine == peer)
-        return result.at(batch).tokens_per_s / max(theirs)
+        """How many times a peer's speed this is: with equal weights, else with the peer's first."""
+        theirs = [other for other in self.results if other.engine == peer]
+        alike = [other for other in theirs if other.dtype == result.dtype]
+        return result.at(batch).tokens_per_s / (alike or theirs)[0].at(batch).tokens_per_s

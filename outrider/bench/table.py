@@ -18,8 +18,11 @@ def print_report(report: OfflineReport) -> None:
     for line in _heading(report):
         console.print(line, markup=False, soft_wrap=True)
     console.print(_table(report))
+    if report.is_floor_beaten:
+        console.print("the floor was beaten: the machine was not quiet, measure again", style="red")
     console.print(
-        "floor: bytes of weights and KV at the measured bandwidth; of floor, vs: by tokens/s.",
+        "floor: bytes of weights and KV at the measured bandwidth, no computation\n"
+        "of floor, vs: by tokens/s; vs a peer with equal weights, or else with its first",
         style="dim",
     )
 
@@ -27,7 +30,7 @@ def print_report(report: OfflineReport) -> None:
 def print_perplexities(model: str, num_texts: int, found: Sequence[Perplexity]) -> None:
     """Print them on stdout with the change against the first."""
     first = found[0]
-    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table = Table(box=None, header_style="bold")
     table.add_column("dtype")
     for heading in ("perplexity", f"vs {first.dtype}"):
         table.add_column(heading, justify="right")
@@ -59,14 +62,14 @@ def _heading(report: OfflineReport) -> Iterator[str]:
 
 
 def _table(report: OfflineReport) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table = Table(box=None, collapse_padding=True, header_style="bold")
     table.add_column("batch", justify="right")
-    table.add_column("engine")
+    table.add_column("engine", no_wrap=True)
     table.add_column("dtype")
     for heading in ("tokens/s", "ms/step", "first ms", "of floor"):
         table.add_column(heading, justify="right")
     for peer in report.peers:
-        table.add_column(f"vs {peer}", justify="right")
+        table.add_column(f"vs\n{peer}", justify="right")
     for batch in report.batches:
         for result in report.results:
             table.add_row(*_row(report, result, batch))

@@ -96,7 +96,7 @@ class Engine:
         placement.num_inflight -= 1
         placement.bound -= expected.most - len(row.tokens)
         if expected.is_round:
-            request.note_round(drafted=expected.most - 1, kept=len(row.tokens) - 1)
+            request.note_round(drafted=row.drafted, kept=len(row.tokens) - 1)
         taken = request.append(row.tokens, max_context=self.max_context)
         if request.finish != "running":
             self._scheduler.finish(request)
@@ -112,7 +112,7 @@ class Engine:
     def _check_room(self, prompt: tuple[int, ...], limits: Limits) -> None:
         host, capacity = self._facts.host, self._facts.num_pages * self._facts.host.page_size
         wanted = min(len(prompt) + limits.max_tokens, host.max_context)
-        if wanted + 2 * self._facts.nodes > capacity:
+        if wanted + 2 * self._facts.reach > capacity:
             raise RequestError(
                 f"the request may grow to {wanted} tokens, but the KV cache holds {capacity}; "
                 "lower max_tokens or raise the cache's kv_tokens"

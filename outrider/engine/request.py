@@ -45,7 +45,7 @@ class Request:
         self._cached_at_first = -1
         self._rounds = 0
         self._drafted = 0
-        self._kept = 0
+        self._kept_per_depth: list[int] = []
         self._preemptions = 0
 
     @property
@@ -62,7 +62,7 @@ class Request:
             cached=max(self._cached_at_first, 0),
             rounds=self._rounds,
             drafted=self._drafted,
-            kept=self._kept,
+            kept_per_depth=tuple(self._kept_per_depth),
             preemptions=self._preemptions,
         )
 
@@ -77,7 +77,9 @@ class Request:
     def note_round(self, *, drafted: int, kept: int) -> None:
         self._rounds += 1
         self._drafted += drafted
-        self._kept += kept
+        self._kept_per_depth += [0] * (kept - len(self._kept_per_depth))
+        for depth in range(kept):
+            self._kept_per_depth[depth] += 1
 
     def append(self, tokens: tuple[int, ...], *, max_context: int) -> int:
         """Take tokens until one ends the request; returns how many were taken."""

@@ -13,6 +13,7 @@ from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.speculation import Budget
 from outrider.wire.worker import RunnerFacts
 
 
@@ -26,6 +27,7 @@ class Scheduler:
             num_pages=facts.num_pages + 1,  # page 0 is nobody's
             page_size=facts.host.page_size,
             enabled=facts.host.prefix_cache,
+            pairs=facts.draft.needs_next_token,
         )
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
@@ -65,17 +67,20 @@ class Scheduler:
         return draft.freeze(self._step)
 
     def _schedule_decodes(self, draft: StepDraft) -> None:
-        nodes = self._facts.nodes
         for request in self._ranked(Phase.DECODING):
             if request not in self._running or self._has_surely_ended(request):
                 continue
             placement = self._running[request]
             if not self._grow(request, placement, draft):
                 continue
-            decode = ScheduledDecode(row=placement.row, bound=placement.bound)
-            draft.decode(Expected(request, placement, most=nodes, is_round=True), decode)
-            placement.bound += nodes
+            budget = self._budget_of(request)
+            decode = ScheduledDecode(row=placement.row, bound=placement.bound, budget=budget)
+            draft.decode(Expected(request, placement, most=budget.nodes, is_round=True), decode)
+            placement.bound += budget.nodes
             placement.num_inflight += 1
+
+    def _budget_of(self, request: Request) -> Budget:
+        return request.submission.budget.within(self._facts.draft.budget)
 
     def _has_surely_ended(self, request: Request) -> bool:
         """Each result in flight brings at least one token, which may be all that was missing."""
@@ -89,7 +94,7 @@ class Scheduler:
         """Reserve the pages of one more round; False if the request itself had to give way."""
         while True:
             try:
-                pages = self.cache.extend(placement.lease, placement.bound + self._facts.nodes)
+                pages = self.cache.extend(placement.lease, placement.bound + self._facts.reach)
             except CapacityError:
                 worst = self._worst()
                 self._preempt(worst, draft)
@@ -113,12 +118,12 @@ class Scheduler:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = len(head.tokens)
         lease = self.cache.open(head.tokens[:-1])  # the last token must run: its logits are needed
-        needed = self.cache.pages_for(goal + self._facts.nodes) - len(lease.pages)
+        needed = self.cache.pages_for(goal + self._facts.reach) - len(lease.pages)
         # Running rows will need about a page each soon; without this they would evict the newcomer.
         if needed + len(self._running) > self.cache.num_available:
             self.cache.close(lease, ())
             return False
-        self.cache.extend(lease, goal + self._facts.nodes)
+        self.cache.extend(lease, goal + self._facts.reach)
         self._waiting.pop()
         head.phase = Phase.PREFILLING
         head.note_admission(lease.cached)
@@ -128,7 +133,7 @@ class Scheduler:
         return True
 
     def _schedule_chunks(self, draft: StepDraft) -> None:
-        budget = self._limits.max_step_tokens - draft.num_decodes * self._facts.nodes
+        budget = self._limits.max_step_tokens - draft.num_decodes * self._facts.draft.budget.nodes
         prompts = {
             request: self._running[request].goal - self._running[request].bound
             for request in self._ranked(Phase.PREFILLING)
@@ -145,7 +150,7 @@ class Scheduler:
             row=placement.row,
             start=start,
             tokens=tuple(request.tokens[start:stop]),
-            is_last=is_last,
+            follower=-1 if is_last else request.tokens[stop],
         )
         draft.chunk(Expected(request, placement, most=int(is_last), is_round=False), chunk)
         placement.bound = stop

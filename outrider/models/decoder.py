@@ -1,6 +1,7 @@
 """The forward pass that all families share: a pure function of a plan, the weights and the KV."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
 from outrider.models.config import ModelConfig
+from outrider.models.draft import Taps
 from outrider.models.layers.attention import AttentionStep, SelfAttention, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import Mlp
@@ -37,6 +39,14 @@ class DecoderParts:
     head: Linear
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStates:
+    """What a run of the target leaves behind, one row per query token."""
+
+    hidden: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
+    features: torch.Tensor  # [num_query, tapped] the tapped states side by side
+
+
 class Decoder:
     """Owns the weights. `dtype` is that of activations and of the KV cache."""
 
@@ -46,10 +56,20 @@ class Decoder:
         self._parts = parts
         self._min_rows = parts.head.min_rows
 
+    @property
+    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
+        return self._parts.embedding
+
     def hidden(
         self, plan: StepPlan, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, hidden]
         """The final, normalised state of every query token; writes their KV."""
+        return self.run(plan, kv, attention, Taps()).hidden
+
+    def run(
+        self, plan: StepPlan, kv: KVPool, attention: AttentionBackend, taps: Taps
+    ) -> TargetStates:
+        """The final state of every query token, and what the taps ask for; writes their KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
         step = AttentionStep(
@@ -61,13 +81,34 @@ class Decoder:
         # Rows past num_query only give the linear maps a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         stream = F.embedding(tokens, parts.embedding)
-        for block, layer in zip(parts.blocks, kv.layers, strict=True):
+        tapped = {0: stream[:num_query]}
+        for depth, (block, layer) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
             stream = block.attention(block.attention_norm(stream), stream, layer, step)
             stream = block.mlp(block.mlp_norm(stream), stream)
-        return parts.norm(stream[:num_query])
+            if depth in taps.layers:
+                tapped[depth] = stream[:num_query]
+        hidden = parts.norm(stream[:num_query])
+        return TargetStates(hidden=hidden, features=_features(taps, tapped, hidden))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab] float32
         """Scores of every token of the vocabulary, before any sampling law."""
         num_rows = hidden.shape[0]
         padded = pad_rows(hidden, max(num_rows, self._min_rows))
         return self._parts.head(padded)[:num_rows].float()
+
+    def with_vocabulary(self, size: int) -> "Decoder":
+        """The same decoder, but one that may also read token ids up to `size`: they mean nothing.
+
+        Models of one tokenizer are padded to different sizes; no id of one may break another.
+        """
+        extra = max(size - self.embedding.shape[0], 0)
+        embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
+        return Decoder(self.config, replace(self._parts, embedding=embedding))
+
+
+def _features(
+    taps: Taps, tapped: Mapping[int, torch.Tensor], hidden: torch.Tensor
+) -> torch.Tensor:  # [num_query, tapped]
+    """The states in the order of the taps; no columns where nothing is tapped."""
+    states = [tapped[layer] for layer in taps.layers] + [hidden] * taps.final
+    return torch.cat(states, dim=-1) if states else hidden[:, :0]

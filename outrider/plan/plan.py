@@ -23,6 +23,7 @@ class UniformRows:
 
     rows: torch.Tensor  # [rows] int64 index into the device tables
     lengths: torch.Tensor  # [rows] int64 cached tokens: L, the position of node 0
+    budgets: torch.Tensor  # [3, rows] int64 steps, topk and nodes of each row's own budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class ChunkRows:
     rows: torch.Tensor  # [chunk.rows] int64
     starts: torch.Tensor  # [chunk.rows] int64 cached tokens before the chunk
     counts: torch.Tensor  # [chunk.rows] int64 tokens of the chunk
-    is_last: torch.Tensor  # [chunk.rows] int64 1 where the prompt ends
+    followers: torch.Tensor  # [chunk.rows] int64 the next token of the prompt, -1 at its end
     owners: torch.Tensor  # [chunk.tokens] int64 which chunk each flat token belongs to
     tokens: torch.Tensor  # [chunk.tokens] int64
 
@@ -56,6 +57,7 @@ class StepPlan:
     chunk: ChunkRows
     sampled: Sampled
     attention: Any  # the backend's own part; only that backend looks inside
+    draft: Any  # the drafter's own part, likewise
 
 
 def chunk_offsets(chunk: ChunkRows) -> torch.Tensor:  # [chunk.tokens]

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from outrider.wire.speculation import Budget
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warps:
@@ -32,10 +34,14 @@ class StepShape:
     """Sizes after padding. Query tokens lie flat: [rows * nodes] uniform ones, then the chunks."""
 
     rows: int  # rows of the uniform part
-    nodes: int  # query tokens of each of them: the nodes of its draft tree
+    tree: Budget  # the largest of their draft trees; each of its nodes is a query token
     chunk: ChunkShape
     pages: int  # page-table columns attention may read
     warps: Warps
+
+    @property
+    def nodes(self) -> int:
+        return self.tree.nodes
 
     @property
     def num_uniform(self) -> int:

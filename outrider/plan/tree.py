@@ -9,7 +9,10 @@ MAX_NODES = 64  # the ancestors of a node are one int64 bitmask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTree:
-    """Proposed continuations of every row. Node 0 is the last token already emitted."""
+    """Proposed continuations of every row. Node 0 is the last token already emitted.
+
+    A row that proposes fewer nodes than its neighbours has absent ones: token -1, agreed by nobody.
+    """
 
     tokens: torch.Tensor  # [rows, nodes]
     parents: torch.Tensor  # [rows, nodes] index of the parent node, -1 for node 0
@@ -24,3 +27,4 @@ class Verdict:
     path: torch.Tensor  # [rows, depth + 1] kept nodes; past `kept` it repeats the last kept node
     kept: torch.Tensor  # [rows] number of drafts agreed with
     emitted: torch.Tensor  # [rows, depth + 1] the target's token after each node of `path`
+    drafted: torch.Tensor  # [rows] number of drafts proposed

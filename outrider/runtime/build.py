@@ -1,6 +1,7 @@
 """Assembles an engine in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,10 +16,11 @@ from outrider.models.decoder import Decoder
 from outrider.models.loader import load_decoder
 from outrider.plan.shape import ChunkShape, StepShape
 from outrider.runtime.capacity import count_pages
+from outrider.runtime.drafts import DraftKind, DraftRoom, NoDraft
 from outrider.runtime.program import DeviceState, StepProgram
 from outrider.runtime.runner import Runner
 from outrider.sampling.table import SamplingTable
-from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.spec.drafter import Drafter
 from outrider.step.buckets import Buckets, largest_shape, round_up
 from outrider.step.executor import EagerExecutor
 from outrider.step.planner import Planner
@@ -42,77 +44,97 @@ def build_runner(folder: Path, config: EngineConfig) -> tuple[Runner, RunnerFact
     return assemble_runner(
         model,
         settings,
+        draft=NoDraft(),
         kv_tokens=config.cache.kv_tokens,
         buckets=Buckets(page_size=settings.host.page_size),
     )
 
 
 def assemble_runner(
-    model: Decoder, settings: Settings, *, kv_tokens: int | Auto, buckets: Buckets
+    model: Decoder,
+    settings: Settings,
+    *,
+    draft: DraftKind,
+    kv_tokens: int | Auto,
+    buckets: Buckets,
 ) -> tuple[Runner, RunnerFacts]:
-    """Pools, tables, planner and program around a loaded model, in that order."""
-    drafter = NullDrafter()
-    host, device = settings.host, torch.device(settings.device)
-    layout = _kv_layout(model, host.page_size)
-    reach = _reach(host, drafter)
-    num_pages = count_pages(layout, kv_tokens, max_tokens=host.max_rows * reach, device=device)
+    """Pools, tables, drafter, planner and program around a loaded model, in that order."""
+    host, device, layout = settings.host, torch.device(settings.device), _kv_layout(model, settings)
+    reach = _reach(host, draft)
+    num_pages = count_pages(
+        kv_tokens,
+        page_size=layout.page_size,
+        page_bytes=layout.page_bytes + draft.page_bytes(layout),
+        max_tokens=host.max_rows * reach,
+        device=device,
+    )
+    max_pages = round_up(-(-reach // host.page_size), buckets.pages)
+    vocab = model.config.vocab_size
     state = DeviceState(
         kv=KVPool(layout, num_pages=num_pages + 1, device=device),
-        rows=RowTable(
-            max_rows=host.max_rows,
-            max_pages=round_up(-(-reach // host.page_size), buckets.pages),
-            device=device,
-        ),
-        sampling=SamplingTable(
-            rows=host.max_rows + 1, vocab=model.config.vocab_size, device=device
-        ),
+        rows=RowTable(max_rows=host.max_rows, max_pages=max_pages, device=device),
+        sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
     )
-    attention = ReferenceAttention(page_size=host.page_size, dtype=layout.dtype)
-    runner = Runner(
-        program=StepProgram(model=model, drafter=drafter, attention=attention, state=state),
-        planner=Planner(
-            arena=Arena(device),
-            attention=attention,
-            buckets=buckets,
-            largest=_largest(host, drafter, buckets),
-        ),
-        executor=TapeExecutor() if settings.executor == "tape" else EagerExecutor(),
-        state=state,
-        nodes=drafter.nodes,
+    room = DraftRoom(
+        target=layout,
+        num_pages=num_pages + 1,
+        attention=ReferenceAttention(page_size=host.page_size, dtype=layout.dtype),
+        sampling=state.sampling,
+        largest=_largest(host, draft, buckets),
     )
     facts = RunnerFacts(
         num_pages=num_pages,
-        vocab_size=model.config.vocab_size,
-        nodes=drafter.nodes,
+        vocab_size=vocab,
+        draft=draft.facts,
         max_chunks=MAX_CHUNKS,
         host=host,
         depth=settings.depth,
     )
-    return runner, facts
+    return _runner(model, draft.build(room), room, state, settings, buckets), facts
 
 
-def _reach(host: HostSettings, drafter: Drafter) -> int:
+def _runner(
+    model: Decoder,
+    drafter: Drafter,
+    room: DraftRoom,
+    state: DeviceState,
+    settings: Settings,
+    buckets: Buckets,
+) -> Runner:
+    program = StepProgram(model=model, drafter=drafter, attention=room.attention, state=state)
+    planner = Planner(
+        arena=Arena(torch.device(settings.device)),
+        attention=room.attention,
+        draft=drafter,
+        buckets=replace(buckets, lead=drafter.facts.lead),
+        largest=room.largest,
+    )
+    executor = TapeExecutor() if settings.executor == "tape" else EagerExecutor()
+    return Runner(program=program, planner=planner, executor=executor, state=state)
+
+
+def _reach(host: HostSettings, draft: DraftKind) -> int:
     """Positions a row may touch: its context, and two rounds in flight past its end."""
-    return host.max_context + 2 * drafter.nodes
+    return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
 
 
-def _kv_layout(model: Decoder, page_size: int) -> KVLayout:
+def _kv_layout(model: Decoder, settings: Settings) -> KVLayout:
     attention = model.config.attention
     return KVLayout(
         layers=model.config.num_layers,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
-        page_size=page_size,
+        page_size=settings.host.page_size,
         dtype=model.dtype,
     )
 
 
-def _largest(host: HostSettings, drafter: Drafter, buckets: Buckets) -> StepShape:
+def _largest(host: HostSettings, draft: DraftKind, buckets: Buckets) -> StepShape:
     tokens = host.max_step_tokens
     return largest_shape(
         rows=host.max_rows,
-        nodes=drafter.nodes,
+        tree=draft.facts.budget,
         chunk=ChunkShape(rows=MAX_CHUNKS, tokens=tokens, width=tokens),
-        pages=-(-_reach(host, drafter) // host.page_size),
+        pages=-(-_reach(host, draft) // host.page_size),
         buckets=buckets,
     )

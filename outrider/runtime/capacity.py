@@ -4,23 +4,27 @@ import torch
 
 from outrider.config.engine import Auto
 from outrider.errors import ConfigError
-from outrider.memory.pool import KVLayout
 
 MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
 CPU_KV_BYTES = 4 << 30  # more than a CPU can keep busy
 
 
 def count_pages(
-    layout: KVLayout, kv_tokens: int | Auto, *, max_tokens: int, device: torch.device
+    kv_tokens: int | Auto,
+    *,
+    page_size: int,
+    page_bytes: int,
+    max_tokens: int,
+    device: torch.device,
 ) -> int:
     """Usable pages: what the user asked for, or what memory allows up to `max_tokens`.
 
     `max_tokens` is the most that can ever be in use: every row at the end of its context.
     """
     if kv_tokens != "auto":
-        return -(-kv_tokens // layout.page_size)
-    wanted = -(-max_tokens // layout.page_size)
-    fitting = int(_free_bytes(device) * MEMORY_SHARE) // layout.page_bytes
+        return -(-kv_tokens // page_size)
+    wanted = -(-max_tokens // page_size)
+    fitting = int(_free_bytes(device) * MEMORY_SHARE) // page_bytes
     if not fitting:
         raise ConfigError("no memory is left for the KV cache; free some or use a smaller model")
     return min(wanted, fitting)

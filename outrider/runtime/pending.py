@@ -1,7 +1,7 @@
 """A step in flight. Its result is copied to the host in the background and read when asked for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -21,6 +21,7 @@ class _Copies:
     kept: list[int]
     emitted: list[list[int]]
     chunk_choice: list[int]
+    drafted: list[int]
 
 
 class Pending:
@@ -44,7 +45,8 @@ class Pending:
         for i, decode in enumerate(batch.decodes):
             num = copies.kept[i] + 1
             places = [i * nodes + node for node in copies.path[i][:num]]
-            rows.append(self._row(i, decode.row, copies.emitted[i][:num], places))
+            row = self._row(i, decode.row, copies.emitted[i][:num], places)
+            rows.append(replace(row, drafted=copies.drafted[i]))
         for i, chunk in enumerate(batch.chunks):
             num = 1 if chunk.is_last else 0
             tokens, places = copies.chunk_choice[i : i + num], [num_uniform + i][:num]
@@ -57,13 +59,14 @@ class Pending:
             kept=self._verdict.kept.tolist(),
             emitted=self._verdict.emitted.tolist(),
             chunk_choice=self._chunk_choice.tolist(),
+            drafted=self._verdict.drafted.tolist(),
         )
 
     def _row(self, index: int, row: int, tokens: list[int], places: list[int]) -> RowResult:
         asked = self._asked[index]
         wants = asked.chosen or asked.top > 0
         logprobs = tuple(self._at(place, asked.top) for place in places) if wants else ()
-        return RowResult(row=row, tokens=tuple(tokens), logprobs=logprobs)
+        return RowResult(row=row, tokens=tuple(tokens), logprobs=logprobs, drafted=0)
 
     def _at(self, place: int, top: int) -> TokenLogprobs:
         taken = self._logprobs

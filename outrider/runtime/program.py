@@ -16,7 +16,7 @@ from outrider.sampling.logprobs import LogprobTensors, logprobs_of
 from outrider.sampling.sampler import choose
 from outrider.sampling.table import SamplingTable
 from outrider.spec.commit import commit
-from outrider.spec.drafter import Drafter
+from outrider.spec.drafter import Drafter, Outcome
 from outrider.spec.verify import path_tokens, verify
 from outrider.step.fill import fill, resolve_lengths
 from outrider.step.rows import RowTable
@@ -61,8 +61,8 @@ class StepProgram:
         resolve_lengths(plan, state.rows)
         tree = self._drafter.propose(plan, state.rows)
         self._fill(plan, tree)
-        hidden = self._model.hidden(plan, state.kv, self._attention)
-        logits = self._model.logits(hidden.index_select(0, plan.sampled.index))
+        states = self._model.run(plan, state.kv, self._attention, self._drafter.taps)
+        logits = self._model.logits(states.hidden.index_select(0, plan.sampled.index))
         choice, logprobs = self._choose(plan, tree, logits)
         node_choice, chunk_choice = torch.split(
             choice, [plan.shape.num_uniform, plan.shape.chunk.rows]
@@ -70,6 +70,8 @@ class StepProgram:
         verdict = verify(tree, node_choice.view_as(tree.tokens))
         commit(plan, verdict, chunk_choice, table=state.rows, kv=state.kv)
         self._record(plan, verdict, chunk_choice)
+        outcome = Outcome(features=states.features, verdict=verdict, chunk_choice=chunk_choice)
+        self._drafter.observe(plan, outcome, state.rows)
         return StepOutput(verdict=verdict, chunk_choice=chunk_choice, logprobs=logprobs)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
@@ -101,4 +103,4 @@ class StepProgram:
         is_emitted = depth <= verdict.kept[:, None]
         record = self._state.sampling.record
         record(plan.uniform.rows, verdict.emitted, is_emitted)
-        record(plan.chunk.rows, chunk_choice[:, None], plan.chunk.is_last[:, None].bool())
+        record(plan.chunk.rows, chunk_choice[:, None], (plan.chunk.followers < 0)[:, None])

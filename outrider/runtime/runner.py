@@ -21,13 +21,11 @@ class Runner:
         planner: Planner,
         executor: Executor,
         state: DeviceState,
-        nodes: int,
     ) -> None:
         self._program = program
         self._planner = planner
         self._executor = executor
         self._state = state
-        self._nodes = nodes
         self._samplings: dict[int, RowSampling] = {}  # the law of each row's present owner
 
     @torch.inference_mode()
@@ -35,7 +33,7 @@ class Runner:
         """Start a step; the result can be waited for while the next step is planned."""
         self._update_tables(batch)
         laws = [self._samplings[row] for row in batch.rows]
-        plan = self._planner.plan(batch, nodes=self._nodes, warps=warps_of(laws))
+        plan = self._planner.plan(batch, warps=warps_of(laws))
         output = self._executor.run(self._program, plan)
         return Pending(batch, [law.logprobs for law in laws], output)
 

@@ -1,39 +1,88 @@
 """What a drafter is. Plain decoding is the drafter that proposes nothing beyond node 0."""
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
-from outrider.plan.plan import StepPlan
-from outrider.plan.tree import DraftTree
+from outrider.models.draft import Taps
+from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
+from outrider.plan.shape import StepShape
+from outrider.plan.tree import DraftTree, Verdict
 from outrider.step.rows import RowTable
+from outrider.wire.worker import DraftFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the target made of a step, as a drafter needs it."""
+
+    features: torch.Tensor  # [num_query, tapped] of every query token
+    verdict: Verdict
+    chunk_choice: torch.Tensor  # [chunk.rows] the target's token after each chunk
 
 
 class Drafter(Protocol):
-    """Rides ahead of the target. `nodes` is the size of every tree it proposes, node 0 included."""
+    """Rides ahead of the target. Proposing changes nothing that outlives the step."""
 
     @property
-    def nodes(self) -> int: ...
+    def facts(self) -> DraftFacts: ...
+
+    @property
+    def taps(self) -> Taps:
+        """Which states of the target it wants to observe."""
+        ...
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+        """Its own part of a plan, made once per shape."""
+        ...
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """A tree for every uniform row of the plan, by device operations alone."""
+        ...
+
+    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+        """Catch up with what the target chose. Lengths in the plan are those before the step."""
         ...
 
 
 class NullDrafter:
     """Proposes a tree of one node: the last token, whose successor the target then chooses."""
 
+    def __init__(self, facts: DraftFacts) -> None:
+        self._facts = facts
+
     @property
-    def nodes(self) -> int:
-        return 1
+    def facts(self) -> DraftFacts:
+        return self._facts
+
+    @property
+    def taps(self) -> Taps:
+        return Taps()
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+        del shape, uniform, chunk
+        return ()
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        rows = plan.uniform.rows
-        return single_node(table.last_tokens[rows])
+        return single_node(table.last_tokens.index_select(0, plan.uniform.rows))
+
+    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+        pass
 
 
 def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]
     """The tree of node 0 alone."""
-    tokens = tokens[:, None]
-    zero = torch.zeros_like(tokens)
-    return DraftTree(tokens=tokens, parents=zero - 1, depths=zero, ancestors=zero + 1)
+    return chain(tokens[:, None])
+
+
+def chain(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
+    """Every node below the one before it."""
+    node = torch.arange(tokens.shape[1], device=tokens.device)
+    below = torch.ones_like(node) << node  # bit of each node
+    return DraftTree(
+        tokens=tokens,
+        parents=(node - 1).expand_as(tokens),
+        depths=node.expand_as(tokens),
+        ancestors=below.cumsum(0).expand_as(tokens),
+    )

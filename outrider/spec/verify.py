@@ -13,7 +13,10 @@ def verify(tree: DraftTree, choice: torch.Tensor) -> Verdict:
     tip = (tree.depths.masked_fill(~alive, -1)).argmax(1, keepdim=True)  # [rows, 1]
     path = _path_to(tip, tree)
     return Verdict(
-        path=path, kept=tree.depths.gather(1, tip).squeeze(1), emitted=choice.gather(1, path)
+        path=path,
+        kept=tree.depths.gather(1, tip).squeeze(1),
+        emitted=choice.gather(1, path),
+        drafted=(tree.tokens[:, 1:] >= 0).sum(1),
     )
 
 

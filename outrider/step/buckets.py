@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from outrider.plan.shape import ChunkShape, StepShape, Warps
 from outrider.wire.batch import ScheduledBatch
+from outrider.wire.speculation import PLAIN, Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,19 +12,24 @@ class Buckets:
     """Sizes are rounded up to multiples of these; 1 everywhere is exact."""
 
     page_size: int
+    lead: int = 0  # positions a draft model runs ahead, which it may read and write
     rows: int = 1
     chunk_rows: int = 1
     chunk_tokens: int = 1
     pages: int = 1
 
-    def fit(self, batch: ScheduledBatch, *, nodes: int, warps: Warps) -> StepShape:
-        """The padded shape of this batch when every decoding row runs `nodes` query tokens."""
-        rows = round_up(len(batch.decodes), self.rows)
+    def fit(self, batch: ScheduledBatch, *, warps: Warps) -> StepShape:
+        """The padded shape of this batch; its tree is as large as the largest budget asks."""
+        budgets = [decode.budget for decode in batch.decodes] or [PLAIN]
         return StepShape(
-            rows=rows,
-            nodes=nodes,
+            rows=round_up(len(batch.decodes), self.rows),
+            tree=Budget(
+                steps=max(budget.steps for budget in budgets),
+                topk=max(budget.topk for budget in budgets),
+                nodes=max(budget.nodes for budget in budgets),
+            ),
             chunk=self._fit_chunks(tuple(len(chunk.tokens) for chunk in batch.chunks)),
-            pages=round_up(-(-_most_keys(batch, nodes) // self.page_size), self.pages),
+            pages=round_up(-(-self._most_keys(batch) // self.page_size), self.pages),
             warps=warps,
         )
 
@@ -36,15 +42,22 @@ class Buckets:
         rows = round_up(len(counts) + (1 if padding else 0), self.chunk_rows)
         return ChunkShape(rows=rows, tokens=tokens, width=max(*counts, padding))
 
+    def _most_keys(self, batch: ScheduledBatch) -> int:
+        """Keys the longest row may read: what is cached at most, and what this step may write."""
+        reach = max((decode.budget.reach(self.lead) for decode in batch.decodes), default=0)
+        decodes = (decode.bound + reach for decode in batch.decodes)
+        chunks = (chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks)
+        return max((*decodes, *chunks))
+
 
 def largest_shape(
-    *, rows: int, nodes: int, chunk: ChunkShape, pages: int, buckets: Buckets
+    *, rows: int, tree: Budget, chunk: ChunkShape, pages: int, buckets: Buckets
 ) -> StepShape:
     """The shape no step exceeds; what the arena is sized by."""
     tokens = round_up(chunk.tokens, buckets.chunk_tokens)
     return StepShape(
         rows=round_up(rows, buckets.rows),
-        nodes=nodes,
+        tree=tree,
         chunk=ChunkShape(
             rows=round_up(chunk.rows + 1, buckets.chunk_rows),
             tokens=tokens,
@@ -57,10 +70,3 @@ def largest_shape(
 
 def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
-
-
-def _most_keys(batch: ScheduledBatch, nodes: int) -> int:
-    """Keys the longest row may read: what is cached at most, and this step's own."""
-    decodes = (decode.bound + nodes for decode in batch.decodes)
-    chunks = (chunk.start + len(chunk.tokens) for chunk in batch.chunks)
-    return max((*decodes, *chunks))

@@ -20,9 +20,13 @@ def fill(
     table: RowTable,
     attention: AttentionBackend,
     page_size: int,
+    first_node: int = 0,
 ) -> None:
-    """Write every element of the plan that the host did not stage, by device operations alone."""
-    _fill_queries(plan, tree, table, page_size)
+    """Write every element of the plan that the host did not stage, by device operations alone.
+
+    Node n is stored at position L + first_node + n: a draft step keeps what earlier steps stored.
+    """
+    _fill_queries(plan, tree, table, page_size, first_node)
     _fill_sampled(plan)
     attention.fill(
         plan.attention,
@@ -35,15 +39,18 @@ def fill(
     )
 
 
-def _fill_queries(plan: StepPlan, tree: DraftTree, table: RowTable, page_size: int) -> None:
+def _fill_queries(
+    plan: StepPlan, tree: DraftTree, table: RowTable, page_size: int, first_node: int
+) -> None:
     shape, queries, uniform = plan.shape, plan.queries, plan.uniform
     split = [shape.num_uniform, shape.chunk.tokens]
     positions, chunk_positions = torch.split(queries.positions, split)
     slots, chunk_slots = torch.split(queries.slots, split)
     # A node is seen at its depth (siblings share a position) but stored at its own index.
-    node = torch.arange(shape.nodes, device=positions.device)
+    node = torch.arange(first_node, first_node + shape.nodes, device=positions.device)
     stored = uniform.lengths[:, None] + node  # [rows, nodes]
     torch.cat([tree.tokens.flatten(), plan.chunk.tokens], out=queries.tokens)
+    queries.tokens.clamp_min_(0)  # absent nodes run as some token that nobody asks about
     positions.copy_((uniform.lengths[:, None] + tree.depths).flatten())
     rows = uniform.rows[:, None].expand_as(stored)
     slots.copy_(table.slots(rows, stored, page_size).flatten())

@@ -1,6 +1,7 @@
 """The only maker of plans: fit pads, bind makes views once per shape, stage sends a batch down."""
 
 from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,21 +17,79 @@ from outrider.wire.batch import ScheduledBatch
 MAX_PLANS = 1024
 
 
+class DraftPart(Protocol):
+    """A drafter's hand in planning: it binds its own part of every plan."""
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any: ...
+
+
+class NoDraftPart:
+    """For plans that no drafter looks into."""
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+        del shape, uniform, chunk
+        return ()
+
+
+class Binder:
+    """Owns the views of one role, target or draft, and makes plans of them."""
+
+    def __init__(self, arena: Arena, attention: AttentionBackend, largest: StepShape) -> None:
+        self._arena = arena
+        self._attention = attention
+        for name in ("tokens", "positions", "slots"):
+            arena.reserve(f"queries.{name}", largest.num_query, torch.int64)
+        for name in ("index", "rows", "positions"):
+            arena.reserve(f"sampled.{name}", largest.num_sampled, torch.int64)
+        attention.reserve(arena, largest)
+
+    def make(
+        self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows, draft: DraftPart
+    ) -> StepPlan:
+        """A plan of this shape over the given rows."""
+        arena, query, sampled = self._arena, shape.num_query, shape.num_sampled
+        return StepPlan(
+            shape=shape,
+            queries=Queries(
+                tokens=arena.view("queries.tokens", query),
+                positions=arena.view("queries.positions", query),
+                slots=arena.view("queries.slots", query),
+            ),
+            uniform=uniform,
+            chunk=chunk,
+            sampled=Sampled(
+                index=arena.view("sampled.index", sampled),
+                rows=arena.view("sampled.rows", sampled),
+                positions=arena.view("sampled.positions", sampled),
+            ),
+            attention=self._attention.bind(arena, shape),
+            draft=draft.bind(shape, uniform, chunk),
+        )
+
+
 class Planner:
     """Owns the arena and the plan of every shape seen. Equal shapes share addresses."""
 
     def __init__(
-        self, *, arena: Arena, attention: AttentionBackend, buckets: Buckets, largest: StepShape
+        self,
+        *,
+        arena: Arena,
+        attention: AttentionBackend,
+        draft: DraftPart,
+        buckets: Buckets,
+        largest: StepShape,
     ) -> None:
         self._arena = arena
-        self._attention = attention
+        self._draft = draft
         self._buckets = buckets
         self._plans: dict[StepShape, StepPlan] = {}
-        self._reserve(largest)
+        self._binder = Binder(arena, attention, largest)
+        arena.reserve("inputs", sum(_input_sizes(largest)), torch.int64)
+        arena.reserve("lengths", largest.rows, torch.int64)
 
-    def plan(self, batch: ScheduledBatch, *, nodes: int, warps: Warps) -> StepPlan:
+    def plan(self, batch: ScheduledBatch, *, warps: Warps) -> StepPlan:
         """The plan this batch runs on, with the host's part of it written."""
-        plan = self.bind(self._buckets.fit(batch, nodes=nodes, warps=warps))
+        plan = self.bind(self._buckets.fit(batch, warps=warps))
         self._stage(batch, plan)
         return plan
 
@@ -39,43 +98,28 @@ class Planner:
         if shape not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)))
-            self._plans[shape] = self._make(shape)
+            uniform, chunk = self._inputs(shape)
+            self._plans[shape] = self._binder.make(shape, uniform, chunk, self._draft)
         return self._plans[shape]
 
-    def _reserve(self, largest: StepShape) -> None:
-        arena = self._arena
-        arena.reserve("inputs", sum(_input_sizes(largest)), torch.int64)
-        arena.reserve("lengths", largest.rows, torch.int64)
-        for name in ("tokens", "positions", "slots"):
-            arena.reserve(f"queries.{name}", largest.num_query, torch.int64)
-        for name in ("index", "rows", "positions"):
-            arena.reserve(f"sampled.{name}", largest.num_sampled, torch.int64)
-        self._attention.reserve(arena, largest)
-
-    def _make(self, shape: StepShape) -> StepPlan:
-        arena, query, sampled = self._arena, shape.num_query, shape.num_sampled
-        uniform_rows, *chunk_inputs = self._inputs(shape)
-        return StepPlan(
-            shape=shape,
-            queries=Queries(
-                tokens=arena.view("queries.tokens", query),
-                positions=arena.view("queries.positions", query),
-                slots=arena.view("queries.slots", query),
-            ),
-            uniform=UniformRows(rows=uniform_rows, lengths=arena.view("lengths", shape.rows)),
-            chunk=_chunk_rows(*chunk_inputs),
-            sampled=Sampled(
-                index=arena.view("sampled.index", sampled),
-                rows=arena.view("sampled.rows", sampled),
-                positions=arena.view("sampled.positions", sampled),
-            ),
-            attention=self._attention.bind(arena, shape),
-        )
-
-    def _inputs(self, shape: StepShape) -> tuple[torch.Tensor, ...]:
-        """The packed host inputs, cut into their parts."""
+    def _inputs(self, shape: StepShape) -> tuple[UniformRows, ChunkRows]:
+        """The packed host inputs, cut into their parts and named in the order of `_input_sizes`."""
         sizes = _input_sizes(shape)
-        return torch.split(self._arena.view("inputs", sum(sizes)), sizes)
+        packed = torch.split(self._arena.view("inputs", sum(sizes)), sizes)
+        uniform = UniformRows(
+            rows=packed[0],
+            lengths=self._arena.view("lengths", shape.rows),
+            budgets=packed[1].view(3, shape.rows),
+        )
+        chunk = ChunkRows(
+            rows=packed[2],
+            starts=packed[3],
+            counts=packed[4],
+            followers=packed[5],
+            owners=packed[6],
+            tokens=packed[7],
+        )
+        return uniform, chunk
 
     def _stage(self, batch: ScheduledBatch, plan: StepPlan) -> None:
         """Write all host inputs, padding included, in one copy."""
@@ -84,38 +128,27 @@ class Planner:
         inputs.copy_(torch.from_numpy(packed), non_blocking=True)
 
 
-def _chunk_rows(
-    rows: torch.Tensor,
-    starts: torch.Tensor,
-    counts: torch.Tensor,
-    is_last: torch.Tensor,
-    owners: torch.Tensor,
-    tokens: torch.Tensor,
-) -> ChunkRows:
-    """Name the packed inputs of the chunks, in the order of `_input_sizes`."""
-    return ChunkRows(
-        rows=rows, starts=starts, counts=counts, is_last=is_last, owners=owners, tokens=tokens
-    )
-
-
 def _input_sizes(shape: StepShape) -> list[int]:
-    """Uniform rows; chunk rows, starts, counts, is_last; owners and tokens of the chunk tokens."""
+    """Uniform rows, their budgets; chunk rows, starts, counts, followers; owners and tokens."""
     chunk = shape.chunk
-    return [shape.rows, *[chunk.rows] * 4, chunk.tokens, chunk.tokens]
+    return [shape.rows, 3 * shape.rows, *[chunk.rows] * 4, chunk.tokens, chunk.tokens]
 
 
 def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     """The parts named by `_input_sizes`, each padded to its size."""
-    chunks = batch.chunks
+    chunks, budgets = batch.chunks, [decode.budget for decode in batch.decodes]
     counts = [len(chunk.tokens) for chunk in chunks]
     padding = shape.chunk.tokens - sum(counts)
     if padding:
         counts.append(padding)
     yield _padded([decode.row for decode in batch.decodes], shape.rows)
+    yield _padded([budget.steps for budget in budgets], shape.rows)
+    yield _padded([budget.topk for budget in budgets], shape.rows)
+    yield _padded([budget.nodes for budget in budgets], shape.rows)
     yield _padded([chunk.row for chunk in chunks], shape.chunk.rows)
     yield _padded([chunk.start for chunk in chunks], shape.chunk.rows)
     yield _padded(counts, shape.chunk.rows)
-    yield _padded([int(chunk.is_last) for chunk in chunks], shape.chunk.rows)
+    yield _padded([chunk.follower for chunk in chunks], shape.chunk.rows)
     yield np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     yield _padded([token for chunk in chunks for token in chunk.tokens], shape.chunk.tokens)
 

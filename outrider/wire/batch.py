@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,11 @@ class ScheduledChunk:
     row: int
     start: int
     tokens: tuple[int, ...]
-    is_last: bool  # the prompt ends here, so the row emits its first token
+    follower: int  # the next token of the prompt, or -1 at its end, where the row emits a token
+
+    @property
+    def is_last(self) -> bool:
+        return self.follower < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class ScheduledDecode:
 
     row: int
     bound: int  # at most this many tokens are cached before the step
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from outrider.wire.result import TokenLogprobs
 from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
 
 FinishReason = Literal["running", "stop", "length", "abort"]
 
@@ -25,6 +26,7 @@ class Submission:
     prompt: tuple[int, ...]
     sampling: RowSampling
     limits: Limits
+    budget: Budget  # the most this request may draft; the engine's own budget bounds it
     priority: int = 0  # smaller goes first
 
 
@@ -35,8 +37,12 @@ class Progress:
     cached: int  # prompt tokens served by the prefix cache at first admission
     rounds: int
     drafted: int
-    kept: int
+    kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
+
+    @property
+    def kept(self) -> int:
+        return sum(self.kept_per_depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ class RowResult:
     row: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]  # one per token when asked, else empty
+    drafted: int  # drafts that were proposed; at most one less than tokens were kept of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

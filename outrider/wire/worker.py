@@ -6,6 +6,16 @@ from typing import Protocol
 from outrider.config.settings import HostSettings
 from outrider.wire.batch import ScheduledBatch
 from outrider.wire.result import StepResult
+from outrider.wire.speculation import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftFacts:
+    """What the drafter's nature means for the host."""
+
+    budget: Budget  # the most a row may use; its nodes are the most it can emit in a step
+    lead: int  # positions the draft model runs ahead of the target
+    needs_next_token: bool  # draft KV of a position depends on the token after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,10 +24,15 @@ class RunnerFacts:
 
     num_pages: int  # usable KV pages; page 0 not counted
     vocab_size: int
-    nodes: int  # query tokens of a decoding row, and so the most it can emit in a step
+    draft: DraftFacts
     max_chunks: int  # prompts that may share one step
     host: HostSettings
     depth: int  # steps in flight while the next is planned
+
+    @property
+    def reach(self) -> int:
+        """Positions past the cached ones that a decoding row may write in a step."""
+        return self.draft.budget.reach(self.draft.lead)
 
 
 class PendingResult(Protocol):

@@ -43,7 +43,7 @@ def test_every_query_sees_its_history_and_ancestors_and_nothing_else(page_size, 
     chunks = {3: (5, [1, 2, 3, 4, 5, 6]), 5: (0, [9, 8])}
     for row, length in lengths.items():
         device.table.lengths[row] = length
-    plan = device.planner.plan(batch_of(lengths, chunks, slack=2), nodes=nodes, warps=NO_WARPS)
+    plan = device.planner.plan(batch_of(lengths, chunks, nodes=nodes, slack=2), warps=NO_WARPS)
     resolve_lengths(plan, device.table)
     tree = random_tree(rng, rows=plan.shape.rows, nodes=nodes, vocab=100)
     fill(plan, tree, table=device.table, attention=device.attention, page_size=page_size)

@@ -17,9 +17,9 @@ def plan_attention_before_padding(monkeypatch):
     """The attention part is made for the batch as it was before `fit` padded it."""
     fit, bind, exact = Buckets.fit, ReferenceAttention.bind, {}
 
-    def remembering_fit(self, batch, *, nodes, warps):
-        shape = fit(self, batch, nodes=nodes, warps=warps)
-        exact[shape] = fit(Buckets(page_size=self.page_size), batch, nodes=nodes, warps=warps)
+    def remembering_fit(self, batch, *, warps):
+        shape = fit(self, batch, warps=warps)
+        exact[shape] = fit(Buckets(page_size=self.page_size), batch, warps=warps)
         return shape
 
     monkeypatch.setattr(Buckets, "fit", remembering_fit)

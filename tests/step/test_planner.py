@@ -14,8 +14,8 @@ NODES = 3
 def planned(device, lengths, chunks, seed=0):
     for row, length in lengths.items():
         device.table.lengths[row] = length
-    batch = batch_of(lengths, chunks, slack=1)
-    plan = device.planner.plan(batch, nodes=NODES, warps=NO_WARPS)
+    batch = batch_of(lengths, chunks, nodes=NODES, slack=1)
+    plan = device.planner.plan(batch, warps=NO_WARPS)
     resolve_lengths(plan, device.table)
     tree = random_tree(random.Random(seed), rows=plan.shape.rows, nodes=NODES, vocab=50)
     fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)

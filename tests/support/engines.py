@@ -7,9 +7,14 @@ from outrider.models.decoder import Decoder
 from outrider.config.settings import HostSettings, Settings
 from outrider.engine.engine import Engine
 from outrider.runtime.build import assemble_runner
+from outrider.runtime.drafts import DraftKind, NoDraft
 from outrider.step.buckets import Buckets
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
+
+NO_DRAFT = NoDraft()
+UNLIMITED = Budget(steps=64, topk=64, nodes=64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +32,7 @@ class Shape:
     prefix_cache: bool = True
 
 
-def engine_of(model: Decoder, shape: Shape) -> Engine:
+def engine_of(model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT) -> Engine:
     settings = Settings(
         dtype="float32",
         device="cpu",
@@ -46,7 +51,9 @@ def engine_of(model: Decoder, shape: Shape) -> Engine:
     buckets = Buckets(
         page_size=shape.page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
     )
-    runner, facts = assemble_runner(model, settings, kv_tokens=shape.kv_tokens, buckets=buckets)
+    runner, facts = assemble_runner(
+        model, settings, draft=draft, kv_tokens=shape.kv_tokens, buckets=buckets
+    )
     return Engine(runner, facts)
 
 
@@ -66,9 +73,12 @@ def ask(
     *,
     max_tokens: int = 8,
     stop_ids: tuple[int, ...] = (),
+    budget: Budget = UNLIMITED,
 ) -> Submission:
     limits = Limits(max_tokens=max_tokens, stop_ids=frozenset(stop_ids))
-    return Submission(request_id=request_id, prompt=tuple(prompt), sampling=sampling, limits=limits)
+    return Submission(
+        request_id=request_id, prompt=tuple(prompt), sampling=sampling, limits=limits, budget=budget
+    )
 
 
 def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, Heard]:

@@ -13,7 +13,8 @@ from outrider.wire.batch import ScheduledBatch
 from outrider.wire.request import Limits, Submission
 from outrider.wire.result import RowResult, StepResult
 from outrider.wire.sampling import RowSampling
-from outrider.wire.worker import RunnerFacts
+from outrider.wire.speculation import Budget
+from outrider.wire.worker import DraftFacts, RunnerFacts
 
 VOCAB = 50
 
@@ -60,9 +61,11 @@ class PaperRunner:
     def submit(self, batch: ScheduledBatch) -> PaperResult:
         self.num_steps += 1
         self._update_tables(batch)
-        width = sum(len(c.tokens) for c in batch.chunks) + len(batch.decodes) * self.facts.nodes
+        width = sum(len(c.tokens) for c in batch.chunks) + sum(
+            d.budget.nodes for d in batch.decodes
+        )
         self.widest_step = max(self.widest_step, width)
-        rows = [self._decode(entry.row, entry.bound) for entry in batch.decodes]
+        rows = [self._decode(entry) for entry in batch.decodes]
         rows += [self._chunk(entry) for entry in batch.chunks]
         return PaperResult(StepResult(step=batch.step, rows=tuple(rows)))
 
@@ -89,22 +92,25 @@ class PaperRunner:
         length = chunk.start + len(chunk.tokens)
         token = next_token(self._history(chunk.row, length))
         self.lengths[chunk.row], self.last[chunk.row] = length, token
-        return RowResult(row=chunk.row, tokens=(token,) if chunk.is_last else (), logprobs=())
+        return RowResult(
+            row=chunk.row, tokens=(token,) if chunk.is_last else (), logprobs=(), drafted=0
+        )
 
-    def _decode(self, row: int, bound: int) -> RowResult:
+    def _decode(self, entry) -> RowResult:
+        row, nodes = entry.row, entry.budget.nodes
         length = self.lengths[row]
-        assert length <= bound, "a bound is never below the truth"
-        for node in range(self.facts.nodes):  # drafts occupy slots before they are judged
+        assert length <= entry.bound, "a bound is never below the truth"
+        for node in range(nodes):  # drafts occupy slots before they are judged
             self.slots[self._slot(row, length + node)] = VOCAB + node
         history, emitted = self._history(row, length), []
         token = self.last[row]
-        for _ in range(self.rng.randint(1, self.facts.nodes)):
+        for _ in range(self.rng.randint(1, nodes)):
             self.slots[self._slot(row, len(history))] = token
             history.append(token)
             token = next_token(history)
             emitted.append(token)
         self.lengths[row], self.last[row] = len(history), token
-        return RowResult(row=row, tokens=tuple(emitted), logprobs=())
+        return RowResult(row=row, tokens=tuple(emitted), logprobs=(), drafted=nodes - 1)
 
 
 def facts(
@@ -122,7 +128,9 @@ def facts(
     return RunnerFacts(
         num_pages=num_pages,
         vocab_size=VOCAB,
-        nodes=nodes,
+        draft=DraftFacts(
+            budget=Budget(steps=nodes - 1, nodes=nodes), lead=0, needs_next_token=nodes > 1
+        ),
         max_chunks=3,
         host=HostSettings(
             max_context=max_context,
@@ -144,5 +152,6 @@ def submission(
         prompt=tuple(prompt),
         sampling=RowSampling(seed=0),
         limits=Limits(max_tokens=max_tokens, stop_ids=frozenset(stop)),
+        budget=Budget(steps=63, topk=64, nodes=64),
         priority=priority,
     )

@@ -9,9 +9,10 @@ from outrider.attention.reference import ReferenceAttention
 from outrider.memory.arena import Arena
 from outrider.plan.shape import ChunkShape, Warps
 from outrider.step.buckets import Buckets, largest_shape
-from outrider.step.planner import Planner
+from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.rows import RowTable
 from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.speculation import Budget
 
 
 @dataclass
@@ -40,10 +41,11 @@ def small_device(
     planner = Planner(
         arena=arena,
         attention=attention,
+        draft=NoDraftPart(),
         buckets=buckets,
         largest=largest_shape(
             rows=rows,
-            nodes=nodes,
+            tree=Budget(steps=nodes, nodes=nodes),
             chunk=ChunkShape(rows=4, tokens=64, width=64),
             pages=max_pages,
             buckets=buckets,
@@ -62,7 +64,11 @@ def small_device(
 
 
 def batch_of(
-    decodes: dict[int, int], chunks: dict[int, tuple[int, list[int]]], *, slack: int = 0
+    decodes: dict[int, int],
+    chunks: dict[int, tuple[int, list[int]]],
+    *,
+    nodes: int,
+    slack: int = 0,
 ) -> ScheduledBatch:
     """Decodes by row with lengths (bounds exceed them by `slack`); chunks with (start, tokens)."""
     return ScheduledBatch(
@@ -70,11 +76,12 @@ def batch_of(
         admissions=(),
         grants=(),
         chunks=tuple(
-            ScheduledChunk(row=row, start=start, tokens=tuple(tokens), is_last=True)
+            ScheduledChunk(row=row, start=start, tokens=tuple(tokens), follower=-1)
             for row, (start, tokens) in chunks.items()
         ),
         decodes=tuple(
-            ScheduledDecode(row=row, bound=length + slack) for row, length in decodes.items()
+            ScheduledDecode(row=row, bound=length + slack, budget=Budget(steps=nodes, nodes=nodes))
+            for row, length in decodes.items()
         ),
     )
 

@@ -5,14 +5,14 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino  # type: ignore[import-not-found]
 import openvino_genai
 import torch
-from optimum.exporters.openvino import main_export  # type: ignore[import-not-found]
 from optimum.intel import (  # type: ignore[import-not-found]
-    OVConfig,
+    OVModelForCausalLM,
     OVWeightQuantizationConfig,
 )
 
@@ -57,13 +57,10 @@ def _trace(times_ms: Sequence[float], total_s: float, *, num_rows: int) -> Trace
 
 
 def _export(folder: Path, target: Path, dtype: Dtype) -> None:
-    quantization = {"int8": {"quantization_config": OVWeightQuantizationConfig(bits=8)}}
+    weights: dict[str, Any] = {"load_in_8bit": False}  # said aloud: it shrinks large models else
+    if dtype == "int8":
+        weights = {"quantization_config": OVWeightQuantizationConfig(bits=8)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the tracer, about branches
-        main_export(
-            str(folder),
-            target,
-            task="text-generation-with-past",
-            library_name="transformers",
-            ov_config=OVConfig(**quantization.get(dtype, {"dtype": "fp32"})),
-        )
+        model = OVModelForCausalLM.from_pretrained(folder, export=True, compile=False, **weights)
+    model.save_pretrained(target)

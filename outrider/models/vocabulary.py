@@ -1,0 +1,60 @@
+"""Whether two model folders number their tokens alike, read from their tokenizer.json files."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from outrider.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerAgreement:
+    """What is known, and why."""
+
+    verdict: Literal["same", "different", "unknown"]
+    reason: str
+
+
+def check_same_tokenizer(one: Path, other: Path) -> None:
+    """Refuse two folders whose tokenizers differ; a folder without one is taken on trust."""
+    found = compare_tokenizers(one, other)
+    if found.verdict == "different":
+        raise ConfigError(f"{found.reason}; use two models with the same tokenizer")
+    if found.verdict == "unknown":
+        _log.warning("tokenizers not compared: %s", found.reason)
+
+
+def compare_tokenizers(one: Path, other: Path) -> TokenizerAgreement:
+    """Compare every token with its id."""
+    for folder in (one, other):
+        if not (folder / "tokenizer.json").is_file():
+            return TokenizerAgreement(verdict="unknown", reason=f"{folder} has no tokenizer.json")
+    ours, theirs = _token_ids(one), _token_ids(other)
+    if ours == theirs:
+        return TokenizerAgreement(verdict="same", reason=f"{len(ours)} tokens with equal ids")
+    differing = ours.items() ^ theirs.items()
+    token = min(text for text, _ in differing)
+    return TokenizerAgreement(
+        verdict="different",
+        reason=(
+            f"the tokenizers of {one} and {other} differ: token {token!r} has id "
+            f"{ours.get(token, 'none')} and {theirs.get(token, 'none')}"
+        ),
+    )
+
+
+def _token_ids(folder: Path) -> dict[str, int]:
+    """Every token of a tokenizer.json, added ones included, with its id."""
+    path = folder / "tokenizer.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        vocab: Any = fields["model"]["vocab"]
+        if isinstance(vocab, list):  # unigram: [text, score] in the order of ids
+            vocab = {text: index for index, (text, _) in enumerate(vocab)}
+        return vocab | {added["content"]: added["id"] for added in fields["added_tokens"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); download it again") from error

@@ -1,0 +1,94 @@
+"""Kinds of drafters an engine can be built with. Each knows its facts before anything is allocated."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+from outrider.attention.protocol import AttentionBackend
+from outrider.memory.pool import KVLayout, KVPool
+from outrider.models.draft import DraftModel
+from outrider.plan.shape import StepShape
+from outrider.sampling.table import SamplingTable
+from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.spec.model_drafter import ModelDrafter
+from outrider.wire.speculation import PLAIN, Budget
+from outrider.wire.worker import DraftFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRoom:
+    """What a drafter is built into."""
+
+    target: KVLayout
+    num_pages: (
+        int  # of each KV pool, page 0 included: a page id means the same place in all of them
+    )
+    attention: AttentionBackend
+    sampling: SamplingTable
+    largest: StepShape
+
+
+class DraftKind(Protocol):
+    """A choice of drafter, ready to be built."""
+
+    @property
+    def facts(self) -> DraftFacts: ...
+
+    def page_bytes(self, target: KVLayout) -> int:
+        """What each KV page costs on top of the target's own."""
+        ...
+
+    def build(self, room: DraftRoom) -> Drafter: ...
+
+
+class NoDraft:
+    """Plain decoding."""
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(budget=PLAIN, lead=0, needs_next_token=False)
+
+    def page_bytes(self, target: KVLayout) -> int:
+        del target
+        return 0
+
+    def build(self, room: DraftRoom) -> Drafter:
+        del room
+        return NullDrafter(self.facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDraft:
+    """A draft model with KV of its own."""
+
+    model: DraftModel
+    budget: Budget
+
+    @property
+    def facts(self) -> DraftFacts:
+        lead = self.model.facts.lead
+        return DraftFacts(budget=self.budget, lead=lead, needs_next_token=lead == 0)
+
+    def page_bytes(self, target: KVLayout) -> int:
+        return self._layout(target).page_bytes
+
+    def build(self, room: DraftRoom) -> Drafter:
+        layout, device = self._layout(room.target), room.sampling.seed.device
+        return ModelDrafter(
+            self.model,
+            kv=KVPool(layout, num_pages=room.num_pages, device=device),
+            attention=room.attention,
+            sampling=room.sampling,
+            budget=self.budget,
+            largest=room.largest,
+        )
+
+    def _layout(self, target: KVLayout) -> KVLayout:
+        facts = self.model.facts
+        return KVLayout(
+            layers=facts.num_layers,
+            kv_heads=facts.attention.kv_heads,
+            head_dim=facts.attention.head_dim,
+            page_size=target.page_size,
+            dtype=target.dtype,
+        )

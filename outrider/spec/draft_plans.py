@@ -1,0 +1,87 @@
+"""The plans of a draft model: over the rows of the target's step, in memory of their own."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from outrider.attention.protocol import AttentionBackend
+from outrider.memory.arena import Arena
+from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
+from outrider.plan.shape import ChunkShape, StepShape
+from outrider.step.planner import Binder, NoDraftPart
+from outrider.wire.speculation import Budget
+
+_NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPlans:
+    """A drafter's part of a step's plan."""
+
+    level: StepPlan  # [rows, topk] one level of the tree
+    catch_up: StepPlan  # [rows, nodes] and the chunks: what the target decided
+    bonus: StepPlan  # [chunk.rows, 1] the token after each chunk, for models that run ahead
+
+
+class DraftPlanner:
+    """Owns the memory of all draft plans. They run one after another, so they share it."""
+
+    def __init__(
+        self, attention: AttentionBackend, largest: StepShape, device: torch.device
+    ) -> None:
+        self._arena = Arena(device)
+        self._binder = Binder(self._arena, attention, _largest_of(largest))
+        rows, chunk = largest.rows, largest.chunk
+        for name, size in (("level", rows), ("catch_up", rows), ("bonus", chunk.rows)):
+            self._arena.reserve(f"{name}.lengths", size, torch.int64)
+        self._arena.reserve("catch_up.tokens", chunk.tokens, torch.int64)
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> DraftPlans:
+        """The three plans that go with a step of this shape."""
+        tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
+        level = replace(shape, tree=_of_width(shape.tree.topk), chunk=_NO_CHUNKS)
+        bonus = replace(shape, rows=shape.chunk.rows, tree=_of_width(1), chunk=_NO_CHUNKS)
+        none = _cut(chunk)
+        return DraftPlans(
+            level=self._make("level", level, uniform, uniform.rows, none),
+            catch_up=self._make(
+                "catch_up", shape, uniform, uniform.rows, replace(chunk, tokens=tokens)
+            ),
+            bonus=self._make("bonus", bonus, uniform, chunk.rows, none),
+        )
+
+    def _make(
+        self,
+        name: str,
+        shape: StepShape,
+        uniform: UniformRows,
+        rows: torch.Tensor,
+        chunk: ChunkRows,
+    ) -> StepPlan:
+        lengths = self._arena.view(f"{name}.lengths", shape.rows)
+        own = UniformRows(rows=rows, lengths=lengths, budgets=uniform.budgets)
+        return self._binder.make(shape, own, chunk, NoDraftPart())
+
+
+def _of_width(nodes: int) -> Budget:
+    return Budget(steps=1, topk=1, nodes=nodes)
+
+
+def _largest_of(shape: StepShape) -> StepShape:
+    """A shape with room for all three plans."""
+    nodes = max(shape.tree.nodes, shape.tree.topk)
+    return replace(
+        shape, rows=max(shape.rows, shape.chunk.rows), tree=replace(shape.tree, nodes=nodes)
+    )
+
+
+def _cut(chunk: ChunkRows) -> ChunkRows:
+    """No chunks at all, as views."""
+    return ChunkRows(
+        rows=chunk.rows[:0],
+        starts=chunk.starts[:0],
+        counts=chunk.counts[:0],
+        followers=chunk.followers[:0],
+        owners=chunk.owners[:0],
+        tokens=chunk.tokens[:0],
+    )

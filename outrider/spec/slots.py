@@ -1,0 +1,34 @@
+"""The one owner of where a round's own draft KV lies: after the row's history, step by step."""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.plan.tree import MAX_NODES
+from outrider.wire.speculation import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSlots:
+    """Branch b of step i is node (i - 1) * topk + b of the scratch region that follows position L.
+
+    The region is thrown away after every round: catch-up rewrites it from true target features.
+    """
+
+    tree: Budget
+
+    def __post_init__(self) -> None:
+        assert self.num_nodes <= MAX_NODES, "checked when the budget was configured"
+
+    @property
+    def num_nodes(self) -> int:
+        return max(self.tree.steps - 1, 0) * self.tree.topk
+
+    def first_node(self, step: int) -> int:
+        """Scratch node of the first branch of a step, counted from 1."""
+        return (step - 1) * self.tree.topk
+
+    def own_bits(self, step: int, device: torch.device) -> torch.Tensor:  # [topk] int64
+        """One bit per branch: its own place in the ancestor masks of the scratch region."""
+        node = torch.arange(self.tree.topk, device=device) + self.first_node(step)
+        return torch.ones_like(node) << node

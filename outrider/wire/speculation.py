@@ -1,0 +1,31 @@
+"""How far a row may draft in a round."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The size of a draft tree. One node drafts nothing: plain decoding."""
+
+    steps: int = 0  # depth of the tree
+    topk: int = 1  # children per node; 1 makes a chain
+    nodes: int = 1  # nodes sent to the target, node 0 included
+
+    def reach(self, lead: int) -> int:
+        """Positions past the cached ones that a round may write, in the target's KV or the draft's.
+
+        A draft model runs `lead` positions ahead and stores every branch of all steps but the last.
+        """
+        return max(self.nodes, lead + (self.steps - 1) * self.topk)
+
+    def within(self, other: "Budget") -> "Budget":
+        """The largest budget that exceeds neither."""
+        return Budget(
+            steps=min(self.steps, other.steps),
+            topk=min(self.topk, other.topk),
+            nodes=min(self.nodes, other.nodes),
+        )
+
+
+PLAIN = Budget()
+UNBOUNDED = Budget(steps=63, topk=64, nodes=64)  # whatever the engine's own budget allows
