@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from outrider import __version__
-from outrider.api.commands import bench, chat, generate, models
+from outrider.api.commands import bench, chat, check, doctor, generate, models
 from outrider.errors import OutriderError
 
 # Typer has kept the parser's base error in different modules; its children always had this one.
@@ -23,6 +23,8 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("pull")(models.pull)
 app.command("models")(models.models)
+app.command("check")(check.check)
+app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 
 

@@ -16,11 +16,11 @@ from outrider.api.resolve import (
     resolve_limits,
     resolve_sampling,
 )
+from outrider.api.speculation import parse_speculation
 from outrider.api.transcript import StopRules, Transcript
 from outrider.errors import RequestError
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.request import Limits, RequestUpdate, Submission
-from outrider.wire.speculation import UNBOUNDED
 from outrider.wire.sampling import RowSampling
 
 
@@ -95,6 +95,7 @@ class Frontend:
                 )
                 for index in range(params.n)
             ),
+            budget=parse_speculation(params.speculation),
         )
 
     def submit(self, prepared: PreparedRequest) -> LiveRequest:
@@ -141,7 +142,7 @@ class Frontend:
                 prompt=live.prepared.prompt,
                 sampling=sampling,
                 limits=live.prepared.limits,
-                budget=UNBOUNDED,
+                budget=live.prepared.budget,
             )
         )
         self._live[name] = (live, index)

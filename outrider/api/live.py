@@ -17,6 +17,7 @@ from outrider.text.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.request import Limits, RequestUpdate
 from outrider.wire.result import TokenLogprobs
 from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class PreparedRequest:
     params: SamplingParams
     limits: Limits
     samplings: tuple[RowSampling, ...]
+    budget: Budget
 
 
 class LiveRequest:
@@ -85,7 +87,9 @@ class LiveRequest:
             stop_reason=ending.stop,
             seed=self.prepared.samplings[index].seed,
             acceptance=Acceptance(
-                rounds=progress.rounds, drafted=progress.drafted, kept=progress.kept
+                rounds=progress.rounds,
+                drafted=progress.drafted,
+                kept_per_position=list(progress.kept_per_depth),
             ),
         )
 

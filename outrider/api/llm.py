@@ -1,10 +1,12 @@
 """The offline entry point. Names and shapes are vLLM's where it has them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from outrider.api.bars import batch_bar, no_bar
+from outrider.api.drafter import find_drafter
 from outrider.api.feed import Feed
 from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest
@@ -21,8 +23,19 @@ from outrider.api.prompts import (
     parse_prompt,
 )
 from outrider.api.stream import Stream, open_stream
-from outrider.config.engine import Auto, CacheConfig, Dtype, EngineConfig, Executor, LimitsConfig
-from outrider.errors import ConfigError, OutriderError, RequestError
+from outrider.config.draft import DraftConfig
+from outrider.config.draft_dialects import choose_dialect
+from outrider.config.engine import (
+    Auto,
+    CacheConfig,
+    Dtype,
+    EngineConfig,
+    ExecutionConfig,
+    Executor,
+    LimitsConfig,
+)
+from outrider.config.threads import let_idle_threads_sleep
+from outrider.errors import OutriderError, RequestError
 from outrider.store.aliases import DEFAULT_ALIAS
 from outrider.store.bars import BarReporter
 from outrider.store.resolve import resolve
@@ -40,27 +53,36 @@ WINDOW = 256
 class LLM:
     """Owns one loaded model.
 
-    `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "none", or
-    "auto" for the best one this version has for the model.
+    `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
+    the head that belongs to the model, "none", "ngram", or a smaller model or head given like
+    `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
     """
 
     def __init__(
         self,
         model: str | Path = DEFAULT_ALIAS,
         *,
-        draft: str = "auto",
+        draft: str | Path | DraftConfig = "auto",
+        steps: int | Auto = "auto",
+        topk: int | Auto = "auto",
+        nodes: int | Auto = "auto",
+        speculative_config: Mapping[str, Any] | None = None,  # the same choice in vLLM's words
         dtype: Dtype | Auto = "auto",
         device: str = "auto",
         max_model_len: int | None = None,  # None takes the model's own
         max_num_seqs: int = _LIMITS.rows,
-        max_num_batched_tokens: int = _LIMITS.step_tokens,
+        max_num_batched_tokens: int | Auto = _LIMITS.step_tokens,
         enable_prefix_caching: bool = _CACHE.prefix,
         block_size: int = _CACHE.page_size,
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
-        depth: int = EngineConfig().depth,
+        depth: int = ExecutionConfig().depth,
     ) -> None:
-        _check_draft(draft)
+        wanted = choose_dialect(
+            _own_draft(draft, steps=steps, topk=topk, nodes=nodes),
+            vllm=speculative_config or {},
+            sglang={},
+        )
         limits = LimitsConfig(
             context="auto" if max_model_len is None else max_model_len,
             rows=max_num_seqs,
@@ -72,10 +94,10 @@ class LLM:
             EngineConfig(
                 dtype=dtype,
                 device=device,
-                executor=executor,
-                depth=depth,
+                execution=ExecutionConfig(executor=executor, depth=depth),
                 cache=cache,
                 limits=limits,
+                draft=wanted,
             ),
         )
 
@@ -146,17 +168,21 @@ class LLM:
         return [outputs[index] for index in range(len(prepared))]
 
 
+def _own_draft(draft: str | Path | DraftConfig, **sizes: Any) -> DraftConfig:
+    """The drafter in our own terms; a size that is given wins over the configuration's."""
+    config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
+    return replace(config, **{name: size for name, size in sizes.items() if size != "auto"})
+
+
 def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
     folder = resolve(str(model), BarReporter())
+    draft = find_drafter(config.draft, model=str(model), reporter=BarReporter())
+    config = replace(config, draft=draft)
     tokenizer = load_tokenizer(folder)
+    let_idle_threads_sleep()
     from outrider.api.assemble import build_engine  # torch takes a second: bad names fail before
 
     return Frontend(build_engine(folder, config), tokenizer)
-
-
-def _check_draft(draft: str) -> None:
-    if draft not in ("auto", "none"):
-        raise ConfigError(f"unknown drafter {draft!r}; this version has 'none' (or 'auto')")
 
 
 def _params_of_each(

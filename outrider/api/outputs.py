@@ -22,7 +22,12 @@ class Acceptance:
 
     rounds: int
     drafted: int
-    kept: int
+    kept_per_position: list[int]  # rounds that kept the first draft, the second, ...
+
+    @property
+    def kept(self) -> int:
+        """Drafts that became part of the output."""
+        return sum(self.kept_per_position)
 
     @property
     def accept_length(self) -> float:

@@ -1,10 +1,11 @@
-"""What a user may ask of one request. The names, defaults and meanings are vLLM's."""
+"""What a user may ask of one request. Names, defaults and meanings are vLLM's where it has them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from outrider.api.speculation import Speculation, parse_speculation
 from outrider.errors import RequestError
 from outrider.wire.sampling import MAX_BIAS
 
@@ -40,6 +41,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     detokenize: bool = True  # False returns token ids and an empty text
+    # Bounds the drafts of this request, never its tokens: "off", or sizes such as {"steps": 2}.
+    speculation: Speculation = None
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -52,6 +55,7 @@ class SamplingParams:
         _check_length(self)
         _check_stops(self)
         _check_bias(self)
+        parse_speculation(self.speculation)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -101,6 +105,7 @@ _RANGES = {
 }
 _MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs"})
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
+_ALIASES = {"speculative": "speculation"}  # what requests over HTTP call it
 _TOKEN = _Range(int, 0, math.inf, "give a token id")
 _BIAS = _Range(float, -100, 100, "use -100 to forbid a token")
 
@@ -108,6 +113,7 @@ _BIAS = _Range(float, -100, 100, "use -100 to forbid a token")
 def override(params: SamplingParams, changes: Mapping[str, Any]) -> SamplingParams:
     """The same parameters with some fields replaced by name, as JSON gives them."""
     known = {field.name for field in fields(SamplingParams)}
+    changes = {_ALIASES.get(name, name): value for name, value in changes.items()}
     for name in changes:
         if name not in known:
             listed = ", ".join(sorted(known))

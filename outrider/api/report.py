@@ -37,10 +37,11 @@ def _describe_completion(completion: CompletionOutput) -> dict[str, Any]:
     return report | {"logprobs": positions}
 
 
-def _describe_acceptance(acceptance: Acceptance) -> dict[str, float]:
+def _describe_acceptance(acceptance: Acceptance) -> dict[str, Any]:
     return {
         "rounds": acceptance.rounds,
         "drafted": acceptance.drafted,
         "kept": acceptance.kept,
+        "kept_per_position": acceptance.kept_per_position,
         "accept_length": round(acceptance.accept_length, 4),
     }

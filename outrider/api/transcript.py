@@ -33,7 +33,7 @@ class Transcript:
         self.logprobs: list[TokenLogprobs] = []
         self.text = ""
         self.ending = Ending(finish="running")
-        self.progress = Progress(cached=0, rounds=0, drafted=0, kept=0, preemptions=0)
+        self.progress = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
 
     @property
     def is_finished(self) -> bool:

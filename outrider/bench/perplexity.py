@@ -26,10 +26,11 @@ from outrider.plan.shape import ChunkShape, Warps
 from outrider.spec.drafter import single_node
 from outrider.step.buckets import Buckets, largest_shape
 from outrider.step.fill import fill, resolve_lengths
-from outrider.step.planner import Planner
+from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.rows import RowTable
 from outrider.text.tokenizer import load_tokenizer
 from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk
+from outrider.wire.speculation import PLAIN
 
 MAX_TEXT_TOKENS = 512  # longer texts are cut: all logits of a text are in memory at a time
 PAGE_SIZE = 16
@@ -96,10 +97,11 @@ class Scorer:
         self._planner = Planner(
             arena=Arena(_CPU),
             attention=self._attention,
+            draft=NoDraftPart(),
             buckets=buckets,
             largest=largest_shape(
                 rows=1,
-                nodes=1,
+                tree=PLAIN,
                 chunk=ChunkShape(rows=1, tokens=max_tokens, width=max_tokens),
                 pages=num_pages,
                 buckets=buckets,
@@ -116,9 +118,9 @@ class Scorer:
 
     def _plan(self, tokens: tuple[int, ...]) -> StepPlan:
         """One step with the whole text as one chunk."""
-        chunk = ScheduledChunk(row=_ROW, start=0, tokens=tokens, is_last=True)
+        chunk = ScheduledChunk(row=_ROW, start=0, tokens=tokens, follower=-1)
         batch = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(chunk,), decodes=())
-        plan = self._planner.plan(batch, nodes=1, warps=Warps())
+        plan = self._planner.plan(batch, warps=Warps())
         resolve_lengths(plan, self._table)
         tree = single_node(self._table.last_tokens[plan.uniform.rows])
         fill(plan, tree, table=self._table, attention=self._attention, page_size=PAGE_SIZE)

@@ -56,20 +56,22 @@ def _heading(report: OfflineReport) -> Iterator[str]:
     )
     yield f"bandwidth  {setting.bandwidth / 1e9:.1f} GB/s read, measured"
     for result in report.results:
-        yield f"engine     {result.engine} {result.version} {result.dtype}"
+        first_ms = result.first_token_s * 1e3
+        name = f"{result.engine} {result.version} {result.dtype}"
+        yield f"engine     {name}, first token of a single request after {first_ms:.1f} ms"
     for name in report.missing:
         yield f"engine     {name}: not installed"
 
 
 def _table(report: OfflineReport) -> Table:
-    table = Table(box=None, collapse_padding=True, header_style="bold")
+    table = Table(box=None, header_style="bold")
     table.add_column("batch", justify="right")
     table.add_column("engine", no_wrap=True)
     table.add_column("dtype")
-    for heading in ("tokens/s", "ms/step", "first ms", "of floor"):
+    for heading in ("tokens/s", "ms/step", "of floor"):
         table.add_column(heading, justify="right")
     for peer in report.peers:
-        table.add_column(f"vs\n{peer}", justify="right")
+        table.add_column(f"vs {peer}", justify="right")
     for batch in report.batches:
         for result in report.results:
             table.add_row(*_row(report, result, batch))
@@ -88,7 +90,6 @@ def _row(report: OfflineReport, result: EngineResult, batch: int) -> list[str]:
         result.dtype,
         f"{decode.tokens_per_s:.1f}",
         f"{decode.step_s * 1e3:.2f}",
-        f"{result.first_token_s * 1e3:.1f}" if batch == 1 else "",
         f"{report.of_floor(result, batch):.0%}",
         *(f"{report.against(peer, result, batch):.2f}x" for peer in report.peers if is_ours),
     ]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from outrider.config.draft import NO_DRAFT, DraftConfig
+
 Auto = Literal["auto"]
 Dtype = Literal["float32", "bfloat16", "float16", "int8"]
 Executor = Literal["eager", "tape"]
@@ -23,8 +25,17 @@ class LimitsConfig:
 
     context: int | Auto = "auto"  # prompt and output of one request; auto is the model's own
     rows: int = 32  # requests that run at the same time
-    step_tokens: int = 512  # query tokens of one step: long prompts are cut into chunks of this
+    # Query tokens of one step, drafts included: what rows leave of it, prompts are cut into.
+    step_tokens: int | Auto = "auto"
     queued: int = 1024  # requests that may wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionConfig:
+    """How steps are run."""
+
+    executor: Executor | Auto = "auto"
+    depth: int = 0  # steps in flight while the next is planned: 0 waits, 1 overlaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +44,7 @@ class EngineConfig:
 
     dtype: Dtype | Auto = "auto"
     device: str = "auto"  # "cpu", "cuda", "cuda:1", ...
-    executor: Executor | Auto = "auto"
-    depth: int = 0  # steps in flight while the next is planned: 0 waits, 1 overlaps
+    execution: ExecutionConfig = ExecutionConfig()
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
+    draft: DraftConfig = NO_DRAFT  # "auto" needs somebody who knows the model

@@ -3,8 +3,13 @@
 from dataclasses import dataclass
 from typing import get_args
 
+from outrider.config.draft import resolve_budget
 from outrider.config.engine import Dtype, EngineConfig, Executor
 from outrider.errors import ConfigError
+
+# Query tokens of a step by default. A chunk of a quarter still keeps a CPU's cores busy.
+_STEP_TOKENS = 512
+_LEAST_CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,7 @@ def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Sett
     device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
     if device.startswith("cuda") and not has_cuda:
         raise ConfigError("no CUDA device is visible; use --device cpu")
-    on_cpu = not device.startswith("cuda")
+    on_cpu, execution = not device.startswith("cuda"), config.execution
     context = model_context if config.limits.context == "auto" else config.limits.context
     if context > model_context:
         raise ConfigError(
@@ -46,12 +51,12 @@ def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Sett
     return Settings(
         dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
         device=device,
-        executor="eager" if config.executor == "auto" else config.executor,
-        depth=config.depth,
+        executor="eager" if execution.executor == "auto" else execution.executor,
+        depth=execution.depth,
         host=HostSettings(
             max_context=context,
             max_rows=config.limits.rows,
-            max_step_tokens=config.limits.step_tokens,
+            max_step_tokens=_step_tokens(config),
             max_queued=config.limits.queued,
             page_size=config.cache.page_size,
             prefix_cache=config.cache.prefix,
@@ -59,17 +64,31 @@ def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Sett
     )
 
 
+def _step_tokens(config: EngineConfig) -> int:
+    """Room for the draft trees of all rows, and for prompts to advance beside them."""
+    limits, nodes = config.limits, resolve_budget(config.draft).tree.nodes
+    decoding = limits.rows * nodes
+    if limits.step_tokens == "auto":
+        return max(_STEP_TOKENS, decoding + _LEAST_CHUNK)
+    if limits.step_tokens <= decoding:
+        raise ConfigError(
+            f"max step tokens ({limits.step_tokens}) must exceed max rows ({limits.rows}) times "
+            f"nodes ({nodes}), or prompts would never advance beside decoding rows"
+        )
+    return limits.step_tokens
+
+
 def _check(config: EngineConfig) -> None:
-    limits, cache = config.limits, config.cache
+    limits, cache, depth = config.limits, config.cache, config.execution.depth
     _check_choice("dtype", config.dtype, ("auto", *get_args(Dtype)))
-    _check_choice("executor", config.executor, ("auto", *get_args(Executor)))
+    _check_choice("executor", config.execution.executor, ("auto", *get_args(Executor)))
     if not 1 <= cache.page_size <= 64:
         raise ConfigError(f"page size must be between 1 and 64, got {cache.page_size}")
-    if config.depth not in (0, 1):
-        raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {config.depth}")
+    if depth not in (0, 1):
+        raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {depth}")
     named = {
         "max rows": limits.rows,
-        "max step tokens": limits.step_tokens,
+        "max step tokens": 1 if limits.step_tokens == "auto" else limits.step_tokens,
         "max queued": limits.queued,
         "max context": 1 if limits.context == "auto" else limits.context,
         "kv tokens": 1 if cache.kv_tokens == "auto" else cache.kv_tokens,
@@ -77,11 +96,6 @@ def _check(config: EngineConfig) -> None:
     for name, value in named.items():
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
-    if limits.step_tokens <= limits.rows:
-        raise ConfigError(
-            f"max step tokens ({limits.step_tokens}) must exceed max rows ({limits.rows}), "
-            "or prompts would never advance beside decoding rows"
-        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

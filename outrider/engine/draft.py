@@ -26,7 +26,8 @@ class Expected:
 class StepDraft:
     """Collects the entries of one step by request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, needs_text: bool) -> None:
+        self._needs_text = needs_text  # the drafter's wish
         self._admissions: dict[Request, RowAdmission] = {}
         self._grants: dict[Placement, list[PageGrant]] = {}
         self._decodes: dict[Request, tuple[Expected, ScheduledDecode]] = {}
@@ -39,13 +40,13 @@ class StepDraft:
     def admit(self, request: Request, placement: Placement) -> None:
         """A request gets its row; all pages of its lease go into the row's empty page table."""
         submission = request.submission
-        needs_history = submission.sampling.penalties != Penalties()
+        needs_text = self._needs_text or submission.sampling.penalties != Penalties()
         num_prompt = len(submission.prompt)
         self._admissions[request] = RowAdmission(
             row=placement.row,
             sampling=submission.sampling,
-            prompt=submission.prompt if needs_history else (),
-            output=tuple(request.tokens[num_prompt:]) if needs_history else (),
+            prompt=submission.prompt if needs_text else (),
+            output=tuple(request.tokens[num_prompt:]) if needs_text else (),
         )
         self.grant(placement, tuple(placement.lease.pages))
 

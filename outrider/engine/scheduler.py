@@ -59,7 +59,7 @@ class Scheduler:
 
     def schedule(self) -> tuple[ScheduledBatch, list[Expected]]:
         """The next step, and what to expect of each of its rows. It may be empty."""
-        draft = StepDraft()
+        draft = StepDraft(needs_text=self._facts.draft.needs_text)
         self._schedule_decodes(draft)
         self._admit(draft)
         self._schedule_chunks(draft)

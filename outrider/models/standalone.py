@@ -1,4 +1,6 @@
-"""A whole smaller model as a drafter: it needs nothing of the target but the tokens."""
+"""A whole smaller model as a drafter: it runs on tokens alone and keeps a KV cache of its own."""
+
+from pathlib import Path
 
 import torch
 
@@ -6,46 +8,53 @@ from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftFacts, Taps
+from outrider.models.layers.linear import WeightType
+from outrider.models.loader import load_decoder
+from outrider.models.vocabulary import check_same_tokenizer
 from outrider.plan.plan import StepPlan
 
 
 class StandaloneDraft:
-    """Runs one position ahead of a head: its KV holds the last token itself, not a feature of it."""
+    """Its state is its own final one, and only predicts: the history is in its KV.
 
-    def __init__(self, decoder: Decoder, *, vocab_size: int) -> None:
-        self._decoder = decoder
+    Models of one tokenizer are padded to different vocabularies, so it proposes what both have.
+    """
+
+    def __init__(self, decoder: Decoder, *, target_vocab: int) -> None:
         config = decoder.config
-        self._facts = DraftFacts(
+        self.facts = DraftFacts(
             taps=Taps(),
             width=config.block.hidden,
             lead=1,
             num_layers=config.num_layers,
             attention=config.attention,
         )
-        # Models of one tokenizer are padded to different sizes; ids past the target's mean nothing.
-        size = min(config.vocab_size, vocab_size)
-        self._target_ids = torch.arange(size, device=decoder.embedding.device)
+        device = decoder.embedding.device
+        self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
+        self._decoder = decoder.with_vocabulary(target_vocab)
 
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def target_ids(self) -> torch.Tensor:
-        return self._target_ids
-
-    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, 0]
-        return features.new_zeros(features.shape[0], self._facts.width)
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, 0] -> [.., width]
+        return features.new_zeros(features.shape[0], self.facts.width)
 
     def advance(
-        self,
-        plan: StepPlan,
-        state: torch.Tensor,  # [num_query, width], which a whole model does not need
-        kv: KVPool,
-        attention: AttentionBackend,
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         del state
-        return self._decoder.run(plan, kv, attention, self._facts.taps).hidden
+        return self._decoder.hidden(plan, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
-        return self._decoder.logits(state)[:, : self._target_ids.shape[0]]
+        return self._decoder.logits(state)[:, : self.target_ids.shape[0]]
+
+
+def load_standalone(
+    folder: Path,
+    *,
+    target: Decoder,
+    target_folder: Path,
+    dtype: WeightType,
+    device: torch.device,
+) -> StandaloneDraft:
+    """The model in a folder as a drafter for the target; their tokenizers must agree."""
+    check_same_tokenizer(folder, target_folder)
+    decoder = load_decoder(folder, dtype=dtype, device=device)
+    return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

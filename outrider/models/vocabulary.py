@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from outrider.errors import ConfigError
 
@@ -52,9 +52,10 @@ def _token_ids(folder: Path) -> dict[str, int]:
     path = folder / "tokenizer.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        vocab: Any = fields["model"]["vocab"]
+        vocab = fields["model"]["vocab"]
         if isinstance(vocab, list):  # unigram: [text, score] in the order of ids
             vocab = {text: index for index, (text, _) in enumerate(vocab)}
-        return vocab | {added["content"]: added["id"] for added in fields["added_tokens"]}
+        added = {token["content"]: token["id"] for token in fields["added_tokens"]}
+        return {**vocab, **added}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); download it again") from error

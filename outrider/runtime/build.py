@@ -16,11 +16,13 @@ from outrider.models.decoder import Decoder
 from outrider.models.loader import load_decoder
 from outrider.plan.shape import ChunkShape, StepShape
 from outrider.runtime.capacity import count_pages
-from outrider.runtime.drafts import DraftKind, DraftRoom, NoDraft
+from outrider.runtime.drafts import DraftKind, DraftRoom
+from outrider.runtime.load_draft import load_draft
 from outrider.runtime.program import DeviceState, StepProgram
 from outrider.runtime.runner import Runner
 from outrider.sampling.table import SamplingTable
 from outrider.spec.drafter import Drafter
+from outrider.spec.guard import GuardedDrafter
 from outrider.step.buckets import Buckets, largest_shape, round_up
 from outrider.step.executor import EagerExecutor
 from outrider.step.planner import Planner
@@ -44,7 +46,13 @@ def build_runner(folder: Path, config: EngineConfig) -> tuple[Runner, RunnerFact
     return assemble_runner(
         model,
         settings,
-        draft=NoDraft(),
+        draft=load_draft(
+            config.draft,
+            target=model,
+            target_folder=folder,
+            dtype=settings.dtype,
+            max_context=settings.host.max_context,
+        ),
         kv_tokens=config.cache.kv_tokens,
         buckets=Buckets(page_size=settings.host.page_size),
     )
@@ -65,7 +73,7 @@ def assemble_runner(
         kv_tokens,
         page_size=layout.page_size,
         page_bytes=layout.page_bytes + draft.page_bytes(layout),
-        max_tokens=host.max_rows * reach,
+        most_pages=host.max_rows * -(-reach // layout.page_size),
         device=device,
     )
     max_pages = round_up(-(-reach // host.page_size), buckets.pages)
@@ -90,7 +98,8 @@ def assemble_runner(
         host=host,
         depth=settings.depth,
     )
-    return _runner(model, draft.build(room), room, state, settings, buckets), facts
+    drafter = GuardedDrafter(draft.build(room))
+    return _runner(model, drafter, room, state, settings, buckets), facts
 
 
 def _runner(
@@ -110,7 +119,7 @@ def _runner(
         largest=room.largest,
     )
     executor = TapeExecutor() if settings.executor == "tape" else EagerExecutor()
-    return Runner(program=program, planner=planner, executor=executor, state=state)
+    return Runner(program=program, drafter=drafter, planner=planner, executor=executor, state=state)
 
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:

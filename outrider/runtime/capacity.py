@@ -14,20 +14,19 @@ def count_pages(
     *,
     page_size: int,
     page_bytes: int,
-    max_tokens: int,
+    most_pages: int,
     device: torch.device,
 ) -> int:
-    """Usable pages: what the user asked for, or what memory allows up to `max_tokens`.
+    """Usable pages: what the user asked for, or what memory allows up to `most_pages`.
 
-    `max_tokens` is the most that can ever be in use: every row at the end of its context.
+    `most_pages` is the most that can ever be in use: every row at the end of its context.
     """
     if kv_tokens != "auto":
         return -(-kv_tokens // page_size)
-    wanted = -(-max_tokens // page_size)
     fitting = int(_free_bytes(device) * MEMORY_SHARE) // page_bytes
     if not fitting:
         raise ConfigError("no memory is left for the KV cache; free some or use a smaller model")
-    return min(wanted, fitting)
+    return min(most_pages, fitting)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -1,8 +1,7 @@
-"""Kinds of drafters an engine can be built with. Each knows its facts before anything is allocated."""
+"""Kinds of drafters an engine can be built with, each with its facts known beforehand."""
 
 from dataclasses import dataclass
 from typing import Protocol
-
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVLayout, KVPool
@@ -11,6 +10,7 @@ from outrider.plan.shape import StepShape
 from outrider.sampling.table import SamplingTable
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.ngram import NgramDrafter
 from outrider.wire.speculation import PLAIN, Budget
 from outrider.wire.worker import DraftFacts
 
@@ -46,7 +46,7 @@ class NoDraft:
 
     @property
     def facts(self) -> DraftFacts:
-        return DraftFacts(budget=PLAIN, lead=0, needs_next_token=False)
+        return DraftFacts(budget=PLAIN, lead=0, needs_next_token=False, needs_text=False)
 
     def page_bytes(self, target: KVLayout) -> int:
         del target
@@ -67,7 +67,9 @@ class ModelDraft:
     @property
     def facts(self) -> DraftFacts:
         lead = self.model.facts.lead
-        return DraftFacts(budget=self.budget, lead=lead, needs_next_token=lead == 0)
+        return DraftFacts(
+            budget=self.budget, lead=lead, needs_next_token=lead == 0, needs_text=False
+        )
 
     def page_bytes(self, target: KVLayout) -> int:
         return self._layout(target).page_bytes
@@ -92,3 +94,28 @@ class ModelDraft:
             page_size=target.page_size,
             dtype=target.dtype,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramDraft:
+    """A lookup in the row's own text, which has no KV."""
+
+    budget: Budget
+    min_match: int  # this many of the last tokens must have stood together before
+    max_match: int  # more of them do not make a match better
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(budget=self.budget, lead=0, needs_next_token=False, needs_text=True)
+
+    def page_bytes(self, target: KVLayout) -> int:
+        del target
+        return 0
+
+    def build(self, room: DraftRoom) -> Drafter:
+        rows, page_size = room.sampling.seed.shape[0], room.target.page_size
+        text = TextTable(
+            rows=rows, reach=room.largest.pages * page_size, device=room.sampling.seed.device
+        )
+        match = Match(least=self.min_match, most=self.max_match)
+        return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)

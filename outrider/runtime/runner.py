@@ -5,6 +5,7 @@ import torch
 from outrider.runtime.pending import Pending
 from outrider.runtime.program import DeviceState, StepProgram
 from outrider.sampling.need import warps_of
+from outrider.spec.drafter import Drafter
 from outrider.step.executor import Executor
 from outrider.step.planner import Planner
 from outrider.wire.batch import RowAdmission, ScheduledBatch
@@ -18,11 +19,13 @@ class Runner:
         self,
         *,
         program: StepProgram,
+        drafter: Drafter,
         planner: Planner,
         executor: Executor,
         state: DeviceState,
     ) -> None:
         self._program = program
+        self._drafter = drafter
         self._planner = planner
         self._executor = executor
         self._state = state
@@ -46,4 +49,5 @@ class Runner:
             return
         self._state.rows.admit(admissions)
         self._state.sampling.admit(admissions)
+        self._drafter.admit(admissions)
         self._samplings.update((entry.row, entry.sampling) for entry in admissions)

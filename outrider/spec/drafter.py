@@ -1,5 +1,6 @@
 """What a drafter is. Plain decoding is the drafter that proposes nothing beyond node 0."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import StepShape
 from outrider.plan.tree import DraftTree, Verdict
 from outrider.step.rows import RowTable
+from outrider.wire.batch import RowAdmission
 from outrider.wire.worker import DraftFacts
 
 
@@ -35,6 +37,10 @@ class Drafter(Protocol):
 
     def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
         """Its own part of a plan, made once per shape."""
+        ...
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        """Rows get new owners, before a step that may run them."""
         ...
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
@@ -63,6 +69,9 @@ class NullDrafter:
     def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
         del shape, uniform, chunk
         return ()
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        pass
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         return single_node(table.last_tokens.index_select(0, plan.uniform.rows))

@@ -1,5 +1,6 @@
 """The one draft loop: any draft model, head or whole, proposes through it and catches up in it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from outrider.spec.grow import Level, advance_frontier, expand, select
 from outrider.spec.slots import DraftSlots
 from outrider.step.fill import fill
 from outrider.step.rows import RowTable
+from outrider.wire.batch import RowAdmission
 from outrider.wire.speculation import Budget
 from outrider.wire.worker import DraftFacts
 
@@ -50,7 +52,9 @@ class ModelDrafter:
         self._attention = attention
         self._sampling = sampling
         lead = model.facts.lead
-        self._facts = DraftFacts(budget=budget, lead=lead, needs_next_token=lead == 0)
+        self._facts = DraftFacts(
+            budget=budget, lead=lead, needs_next_token=lead == 0, needs_text=False
+        )
         rows, device = sampling.seed.shape[0], sampling.seed.device
         width, dtype = model.facts.width, kv.layout.dtype
         self._states = torch.zeros(rows, width, dtype=dtype, device=device)
@@ -66,6 +70,9 @@ class ModelDrafter:
 
     def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> DraftPlans:
         return self._planner.bind(shape, uniform, chunk)
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        pass  # a row's state is written when its prompt ends
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Grow a tree from each row's state: `steps` selections, one forward less than that."""

@@ -8,11 +8,11 @@ from outrider.wire.speculation import Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAdmission:
-    """A row of the device tables gets a new owner. Its history feeds the penalties."""
+    """A row of the device tables gets a new owner. Its text feeds penalties and some drafters."""
 
     row: int
     sampling: RowSampling
-    prompt: tuple[int, ...]  # empty unless a penalty needs it
+    prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # what a preempted request had already emitted; likewise
 
 

@@ -14,9 +14,10 @@ class Budget:
     def reach(self, lead: int) -> int:
         """Positions past the cached ones that a round may write, in the target's KV or the draft's.
 
-        A draft model runs `lead` positions ahead and stores every branch of all steps but the last.
+        A draft model runs `lead` positions ahead. It stores every branch of all steps but the last,
+        and afterwards as many tokens as the target can emit.
         """
-        return max(self.nodes, lead + (self.steps - 1) * self.topk)
+        return lead + max(self.nodes, (self.steps - 1) * self.topk)
 
     def within(self, other: "Budget") -> "Budget":
         """The largest budget that exceeds neither."""

@@ -93,6 +93,36 @@ def ids_only_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def draft_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A disturbed copy of that model: it agrees with the original now and then."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("draft")
+    model = tiny_llama()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def foreign_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with two letters of the tokenizer swapped."""
+    folder = tmp_path_factory.mktemp("foreign")
+    tiny_llama().save_pretrained(folder)
+    write_tokenizer(folder)
+    path = folder / "tokenizer.json"
+    swapped = json.loads(path.read_text())
+    vocab = swapped["model"]["vocab"]
+    vocab["y"], vocab["z"] = vocab["z"], vocab["y"]
+    path.write_text(json.dumps(swapped))
+    return folder
+
+
 def tiny_llama():
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -91,10 +91,10 @@ def test_a_feed_waits_for_room_and_answers_every_request(make_frontend):
 
 
 def test_a_feed_names_the_request_the_engine_refuses_and_goes_on(make_frontend):
-    frontend = make_frontend(num_pages=8)  # 32 tokens of KV
+    frontend, roomy = make_frontend(num_pages=8), make_frontend()  # 32 tokens of KV, and 1024
     sizes = {"small": 8, "large": 60, "last": 8}
     requests = [
-        (name, frontend.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
+        (name, roomy.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
         for name, size in sizes.items()
     ]
     answers = dict(Feed(frontend, requests, window=8))

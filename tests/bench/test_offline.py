@@ -35,9 +35,17 @@ def outcome(
 def test_the_table_names_machine_engines_and_floor_within_a_hundred_columns(outcome):
     shown, _ = outcome
     header, *rows = shown[shown.index(" batch") :].splitlines()
-    for word in ("tokens/s", "ms/step", "first ms", "of floor", "transformers"):
+    for word in ("tokens/s", "ms/step", "of floor", "vs transformers"):
         assert word in header
-    for word in ("1 threads", "torch", "GB/s", "6 prompt tokens", "9 new tokens", "seed 0"):
+    for word in (
+        "1 threads",
+        "torch",
+        "GB/s",
+        "6 prompt tokens",
+        "9 new tokens",
+        "seed 0",
+        "first token",
+    ):
         assert word in shown
     assert max(map(len, [header, *rows])) <= 100
     engines = [row.split()[:3] for row in rows[:10]]

@@ -29,8 +29,8 @@ prompts = st.lists(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(shape=shapes, prompts=prompts, seed=st.integers(0, 2**62), law=st.integers(0, 1))
-def test_a_request_is_answered_alike_alone_and_in_any_company(tiny, shape, prompts, seed, law):
-    _, model = tiny
+def test_a_request_is_answered_alike_alone_and_in_any_company(models, shape, prompts, seed, law):
+    model = models.target
     base = RowSampling(seed=seed, temperature=0.9)
     sampling = [base, replace(base, penalties=Penalties(repetition=1.3, frequency=0.4))][law]
     asked = [

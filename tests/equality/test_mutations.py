@@ -1,12 +1,19 @@
 """Known mistakes, put back one at a time: the matrix must notice each of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.engines import Shape
-from support.matrix import Case, mismatches
+from support.matrix import LAWS, Case, mismatches
 
 from outrider.attention.reference import ReferenceAttention
 from outrider.runtime import program
+from outrider.runtime.runner import Runner
+from outrider.spec import commit, model_drafter
+from outrider.spec.draft_plans import DraftPlanner
+from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.slots import DraftSlots
 from outrider.step import fill, tape
 from outrider.step.buckets import Buckets
 
@@ -91,30 +98,119 @@ def count_the_prompts_last_token_as_cached(monkeypatch):
     monkeypatch.setattr(program, "commit", off_by_one)
 
 
+def write_all_draft_steps_to_the_same_slots(monkeypatch):
+    """The scratch region is not cut into steps."""
+    monkeypatch.setattr(DraftSlots, "first_node", lambda self, step: 0)
+
+
+def swap_scratch_between_rows(monkeypatch):
+    bind = DraftPlanner.bind
+
+    def swapped(self, shape, uniform, chunk):
+        other = replace(uniform, rows=uniform.rows.roll(1))
+        return replace(
+            bind(self, shape, uniform, chunk), level=bind(self, shape, other, chunk).level
+        )
+
+    monkeypatch.setattr(DraftPlanner, "bind", swapped)
+
+
+def leave_accepted_kv_where_the_tree_put_it(monkeypatch):
+    monkeypatch.setattr(commit, "_compact", lambda plan, verdict, table, kv: None)
+
+
+def skip_every_second_catch_up(monkeypatch):
+    observe, calls = ModelDrafter.observe, []
+
+    def sometimes(self, plan, outcome, table):
+        calls.append(1)
+        if len(calls) % 2:
+            observe(self, plan, outcome, table)
+
+    monkeypatch.setattr(ModelDrafter, "observe", sometimes)
+
+
+def take_the_hosts_bound_for_the_length(monkeypatch):
+    """The host assumes that everything it planned for was accepted."""
+    submit, bounds = Runner.submit, []
+
+    def remembering(self, batch):
+        bounds[:] = [decode.bound for decode in batch.decodes]
+        return submit(self, batch)
+
+    def from_the_host(plan, table):
+        padded = bounds + [0] * (plan.shape.rows - len(bounds))
+        plan.uniform.lengths.copy_(torch.tensor(padded, dtype=torch.int64))
+
+    monkeypatch.setattr(Runner, "submit", remembering)
+    monkeypatch.setattr(program, "resolve_lengths", from_the_host)
+
+
+def draft_with_noise_of_another_position(monkeypatch):
+    """The coupling is lost: the drafter samples well, but not what the target will sample."""
+    original = model_drafter.gumbel_at
+    monkeypatch.setattr(
+        model_drafter,
+        "gumbel_at",
+        lambda seeds, positions, tokens: original(seeds, positions + 1, tokens),
+    )
+
+
+def forget_that_a_whole_model_runs_ahead(monkeypatch):
+    """Catch-up of a standalone model lands one position early."""
+    facts = ModelDrafter.facts.fget
+    monkeypatch.setattr(ModelDrafter, "facts", property(lambda self: replace(facts(self), lead=0)))
+    original = ModelDrafter.__init__
+
+    def forgetful(self, model, **parts):
+        original(self, model, **parts)
+        self._facts = replace(self._facts, lead=0)
+
+    monkeypatch.setattr(ModelDrafter, "__init__", forgetful)
+
+
+ALWAYS = [Case(PADDED_TAPE, is_prefix_hit=False, law=law) for law in LAWS]
+EAGER = replace(PADDED_TAPE, executor="eager", step_tokens=40)
+SPECULATIVE = [
+    Case(shape, is_prefix_hit=False, law=law, drafter=drafter, tree=tree)
+    for shape in (EAGER, replace(EAGER, executor="tape"))
+    for law in LAWS
+    for drafter, tree in [("twin", "chain"), ("relative", "tree")]
+]
 MUTATIONS = [
-    plan_attention_before_padding,
-    read_results_out_of_the_executors_buffers,
-    fill_attention_only_once,
-    freeze_lengths_while_recording,
-    draw_noise_one_position_early,
-    draw_noise_of_another_row,
-    forget_to_refresh_what_an_operation_returned,
-    count_the_prompts_last_token_as_cached,
+    (plan_attention_before_padding, ALWAYS),
+    (read_results_out_of_the_executors_buffers, ALWAYS),
+    (fill_attention_only_once, ALWAYS),
+    (freeze_lengths_while_recording, ALWAYS),
+    (draw_noise_one_position_early, ALWAYS),
+    (draw_noise_of_another_row, ALWAYS),
+    (forget_to_refresh_what_an_operation_returned, ALWAYS),
+    (count_the_prompts_last_token_as_cached, ALWAYS),
+    (write_all_draft_steps_to_the_same_slots, SPECULATIVE),
+    (swap_scratch_between_rows, SPECULATIVE),
+    (leave_accepted_kv_where_the_tree_put_it, SPECULATIVE),
+    (skip_every_second_catch_up, SPECULATIVE),
+    (take_the_hosts_bound_for_the_length, SPECULATIVE),
+    (draft_with_noise_of_another_position, SPECULATIVE),
+    (forget_that_a_whole_model_runs_ahead, SPECULATIVE),
 ]
 
 
-@pytest.mark.parametrize("law", ["greedy", "sampled", "warped"])
-def test_the_unharmed_engine_passes_where_mutants_are_caught(tiny, law):
-    assert not mismatches(*tiny, Case(PADDED_TAPE, is_prefix_hit=False, law=law))
+@pytest.mark.parametrize("case", [*ALWAYS, *SPECULATIVE], ids=str)
+def test_the_unharmed_engine_passes_where_mutants_are_caught(models, case):
+    assert not mismatches(models, case)
 
 
-@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
-def test_the_matrix_catches(tiny, monkeypatch, mutate):
+@pytest.mark.parametrize(
+    ("mutate", "cases"), MUTATIONS, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_the_matrix_catches(models, monkeypatch, mutate, cases):
     mutate(monkeypatch)
-    caught = []
-    for law in ("greedy", "sampled", "warped"):
+    for case in cases:
         try:
-            caught += mismatches(*tiny, Case(PADDED_TAPE, is_prefix_hit=False, law=law))
-        except (RuntimeError, IndexError) as error:  # some mistakes do not even run
-            caught.append(str(error))
-    assert caught
+            caught = mismatches(models, case)
+        except (RuntimeError, IndexError, AssertionError):  # some mistakes do not even run
+            return
+        if caught:
+            return
+    pytest.fail("no case noticed")

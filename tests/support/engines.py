@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from outrider.models.decoder import Decoder
-
 from outrider.config.settings import HostSettings, Settings
 from outrider.engine.engine import Engine
+from outrider.models.decoder import Decoder
 from outrider.runtime.build import assemble_runner
 from outrider.runtime.drafts import DraftKind, NoDraft
 from outrider.step.buckets import Buckets

@@ -3,8 +3,13 @@
 import itertools
 import random
 from dataclasses import dataclass
+from typing import Any
 
+from outrider.models.decoder import Decoder
+from outrider.models.standalone import StandaloneDraft
+from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
 from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.speculation import Budget
 from support.engines import Shape, ask, engine_of, run_all
 from support.reference import Answer, decode
 
@@ -26,30 +31,70 @@ _shared = [7, 3, 44, 19, 60, 2, 31, 8, 8, 25]  # more than two pages of four
 PROMPTS = [[*_shared, 13, 21, 40], [*_shared, 13, 5], [50], [4, 66, 12, 9, 33]]
 MAX_TOKENS = 9
 
+# A twin is kept completely, a stranger almost never, a relative now and then.
+DRAFTERS = ["none", "twin", "relative", "stranger"]
+TREES = {
+    "one-step": Budget(steps=1, topk=1, nodes=2),
+    "chain": Budget(steps=3, topk=1, nodes=4),
+    "tree": Budget(steps=3, topk=3, nodes=8),
+    "wide": Budget(steps=2, topk=5, nodes=20),
+}
+
+
+@dataclass(frozen=True)
+class Models:
+    """The target as transformers runs it and as we load it, and models to draft for it."""
+
+    theirs: Any
+    target: Decoder
+    relative: Decoder
+    stranger: Decoder
+
+    def draft(self, name: str, budget: Budget) -> DraftKind:
+        drafts = {"twin": self.target, "relative": self.relative, "stranger": self.stranger}
+        if name == "none":
+            return NoDraft()
+        vocab = self.target.config.vocab_size
+        return ModelDraft(model=StandaloneDraft(drafts[name], target_vocab=vocab), budget=budget)
+
 
 @dataclass(frozen=True)
 class Case:
     shape: Shape
     is_prefix_hit: bool  # the same prompts have been answered before, so their pages are cached
     law: str
+    drafter: str = "none"
+    tree: str = "chain"
 
     def __str__(self) -> str:
         s = self.shape
         words = [f"page{s.page_size}", f"pad{s.pad}", s.executor, f"depth{s.depth}"]
         words += [f"chunk{s.step_tokens}", "hit" if self.is_prefix_hit else "cold", self.law]
-        return "-".join(words)
+        return "-".join([*words, self.drafter, *([self.tree] if self.drafter != "none" else [])])
 
 
 def all_cases() -> list[Case]:
+    drafters = [("none", "chain"), *itertools.product(DRAFTERS[1:], TREES)]
     return [
         Case(
+            # Even the largest trees of all rows must leave room for a prompt.
             Shape(page_size=page, pad=pad, executor=executor, depth=depth, step_tokens=chunk),
             is_prefix_hit=hit,
             law=law,
+            drafter=drafter,
+            tree=tree,
         )
-        for page, pad, executor, depth, chunk, hit, law in itertools.product(
-            [1, 4, 16, 64], [1, 4], ["eager", "tape"], [0, 1], [5, 11, 64], [False, True], LAWS
+        for page, pad, executor, depth, extra, hit, law, (drafter, tree) in itertools.product(
+            [1, 4, 16, 64],
+            [1, 4],
+            ["eager", "tape"],
+            [0, 1],
+            [1, 7, 60],
+            [False, True],
+            LAWS,
+            drafters,
         )
+        for chunk in [4 * (1 if drafter == "none" else TREES[tree].nodes) + extra]
     ]
 
 
@@ -67,23 +112,40 @@ def right_answer(theirs, law: str, index: int) -> Answer:
     return _answers[law, index]
 
 
-def mismatches(theirs, ours, case: Case) -> list[str]:
-    """Run one case; what differs from the reference decoder, in words."""
-    engine = engine_of(ours, case.shape)
+def run_case(models: Models, case: Case):
+    """What the engine says to all prompts at once, by request id."""
+    engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
     submissions = [
         ask(f"r{i}", prompt, LAWS[case.law], max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
     if case.is_prefix_hit:
         run_all(engine, submissions)
-    heard = run_all(engine, submissions)
+    return run_all(engine, submissions)
+
+
+def mismatches(models: Models, case: Case) -> list[str]:
+    """Run one case; what differs from the reference decoder, in words."""
+    heard = run_case(models, case)
     found = []
     for i in range(len(PROMPTS)):
-        right, got = right_answer(theirs, case.law, i), heard[f"r{i}"]
+        right, got = right_answer(models.theirs, case.law, i), heard[f"r{i}"]
         if got.tokens != right.tokens:
             found.append(f"prompt {i}: {got.tokens} instead of {right.tokens}")
         elif max(abs(a - b) for a, b in zip(got.logprobs, right.logprobs, strict=True)) > 1e-4:
             found.append(f"prompt {i}: logprobs {got.logprobs} instead of {right.logprobs}")
     if case.is_prefix_hit and case.shape.page_size <= 4 and not heard["r0"].last.progress.cached:
         found.append("the prefix cache served nothing")
+    if case.drafter == "twin" and case.law != "warped" and case.tree in ("one-step", "chain"):
+        found += _incomplete_acceptance(heard)
     return found
+
+
+def _incomplete_acceptance(heard) -> list[str]:
+    """A drafter that is the target proposes what the target will choose, sampled or not."""
+    progress = [entry.last.progress for entry in heard.values()]
+    # The last round may draft past the end of the answer, which is cut and not counted as kept.
+    if not all(each.drafted for each in progress):
+        return ["a twin drafted nothing"]
+    missed = sum(each.drafted - each.kept for each in progress)
+    return [f"{missed} drafts of a twin were not kept"] if missed > 0 else []

@@ -129,7 +129,10 @@ def facts(
         num_pages=num_pages,
         vocab_size=VOCAB,
         draft=DraftFacts(
-            budget=Budget(steps=nodes - 1, nodes=nodes), lead=0, needs_next_token=nodes > 1
+            budget=Budget(steps=nodes - 1, nodes=nodes),
+            lead=0,
+            needs_next_token=nodes > 1,
+            needs_text=False,
         ),
         max_chunks=3,
         host=HostSettings(

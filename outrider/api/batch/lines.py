@@ -12,7 +12,7 @@ from outrider.errors import ConfigError, RequestError
 _BODIES = ("prompt", "messages", "prompt_token_ids")
 _SHAPES = (
     'write a JSON string, or an object with one of "prompt", "messages" and "prompt_token_ids" '
-    'and optionally "id" and "params"'
+    'and optionally "id", "params" and "speculative"'
 )
 
 
@@ -73,12 +73,14 @@ def parse_line(line: InputLine) -> LineRequest:
     if not isinstance(value, Mapping):
         raise RequestError(f"a line cannot be {type(value).__name__}; {_SHAPES}")
     kinds = [key for key in _BODIES if key in value]
-    unknown = sorted(value.keys() - {*_BODIES, "id", "params"})
+    unknown = sorted(value.keys() - {*_BODIES, "id", "params", "speculative"})
     if len(kinds) != 1 or unknown:
         raise RequestError(f"the line has the keys {', '.join(value)}; {_SHAPES}")
     changes = value.get("params", {})
     if not isinstance(changes, Mapping):
         raise RequestError('"params" must be an object of sampling parameters')
+    if "speculative" in value:
+        changes = {**changes, "speculative": value["speculative"]}
     body = value[kinds[0]]
     if kinds[0] == "prompt" and not (isinstance(body, str) and body):
         raise RequestError(f'"prompt" must be a string that is not empty; {_SHAPES}')

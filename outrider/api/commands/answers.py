@@ -66,7 +66,7 @@ def print_closing_line(output: RequestOutput) -> None:
         f"ended by {first.finish_reason}",
     ]
     if first.acceptance.drafted:
-        facts.insert(2, f"{first.acceptance.accept_length:.2f} tokens/round")
+        facts.insert(2, f"{first.acceptance.accept_length:.1f} tokens per round")
     print(f"[{', '.join(facts)}]", file=sys.stderr)
 
 

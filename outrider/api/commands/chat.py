@@ -5,22 +5,23 @@ from typing import Annotated
 
 import typer
 
-from outrider.api.commands.flags import ModelFlags, SamplingFlags, expand_flags
+from outrider.api.commands.flags import DraftFlags, ModelFlags, SamplingFlags, expand_flags
 
 
 @expand_flags
 def chat(
     *,
     model_flags: ModelFlags,
+    draft_flags: DraftFlags,
     sampling_flags: SamplingFlags,
     system: Annotated[str, typer.Option(help="System message.", show_default=False)] = "",
 ) -> None:
     """Talk to a model; it remembers the conversation."""
-    params = sampling_flags.params()
+    params, draft = sampling_flags.params(), draft_flags.config()
 
     from outrider.api.commands.chat_session import ChatSession
 
-    session = ChatSession(model_flags.load().frontend, params, system=system)
+    session = ChatSession(model_flags.load(draft).frontend, params, system=system)
     line = "/help"
     while not session.is_over:
         try:

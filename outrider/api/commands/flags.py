@@ -2,13 +2,18 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from outrider.api.params import SamplingParams
+from outrider.api.speculation import Speculation
+from outrider.config.draft import DraftConfig
+from outrider.config.draft_dialects import choose_dialect
+from outrider.errors import ConfigError
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
@@ -17,6 +22,10 @@ if TYPE_CHECKING:
 
 def _model_flag(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel="Model")
+
+
+def _draft_flag(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel="Speculation")
 
 
 def _sampling_flag(text: str) -> Any:
@@ -28,7 +37,6 @@ class ModelFlags:
     """Which model runs, and where."""
 
     model: Annotated[str, _model_flag("Alias, hub id, GGUF file or folder.")] = DEFAULT_ALIAS
-    draft: Annotated[str, _model_flag("Drafter: auto or none.")] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         _model_flag("Type of the weights in memory."),
@@ -38,16 +46,71 @@ class ModelFlags:
         int | None, _model_flag("Tokens of prompt and answer; default: the model's own.")
     ] = None
 
-    def load(self) -> "LLM":
+    def load(self, draft: DraftConfig, **settings: Any) -> "LLM":
+        """The model with this drafter; `settings` are further arguments of `LLM`."""
         from outrider.api.llm import LLM
 
         return LLM(
             self.model,
-            draft=self.draft,
+            draft=draft,
             dtype=self.dtype,
             device=self.device,
             max_model_len=self.max_context,
+            **settings,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftFlags:
+    """What rides ahead, in our words, vLLM's or SGLang's."""
+
+    draft: Annotated[
+        str, _draft_flag("auto, none, ngram, or a smaller model or head, given like --model.")
+    ] = "auto"
+    steps: Annotated[int | None, _draft_flag("Depth of a draft tree.")] = None
+    topk: Annotated[int | None, _draft_flag("Children per node; 1 makes a chain.")] = None
+    nodes: Annotated[int | None, _draft_flag("Size of a tree, root included.")] = None
+    speculative_config: Annotated[
+        str, _draft_flag('vLLM\'s: {"method", "model", "num_speculative_tokens"}.')
+    ] = ""
+    speculative_algorithm: Annotated[str | None, _draft_flag("SGLang's.")] = None
+    speculative_draft_model_path: Annotated[str | None, _draft_flag("SGLang's.")] = None
+    speculative_num_steps: Annotated[int | None, _draft_flag("SGLang's.")] = None
+    speculative_eagle_topk: Annotated[int | None, _draft_flag("SGLang's.")] = None
+    speculative_num_draft_tokens: Annotated[
+        int | None, _draft_flag("SGLang's; counts the root.")
+    ] = None
+
+    def config(self) -> DraftConfig:
+        """The one configuration that all dialects mean."""
+        sizes = {"steps": self.steps, "topk": self.topk, "nodes": self.nodes}
+        sglang = {
+            "algorithm": self.speculative_algorithm,
+            "draft_model_path": self.speculative_draft_model_path,
+            "num_steps": self.speculative_num_steps,
+            "eagle_topk": self.speculative_eagle_topk,
+            "num_draft_tokens": self.speculative_num_draft_tokens,
+        }
+        return choose_dialect(
+            replace(DraftConfig(drafter=self.draft), **_given(sizes)),
+            vllm=_json_object("--speculative-config", self.speculative_config),
+            sglang=_given(sglang),
+        )
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _json_object(flag: str, text: str) -> dict[str, Any]:
+    """The object that a flag holds, or nothing when the flag is not used."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise ConfigError(f"{flag} is not JSON ({error}); quote it for the shell") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{flag} must be a JSON object, got {text}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +132,9 @@ class SamplingFlags:
     frequency_penalty: Annotated[float, _sampling_flag("The same, per occurrence.")] = 0.0
     min_tokens: Annotated[int, _sampling_flag("Shortest answer.")] = 0
     ignore_eos: Annotated[bool, _sampling_flag("Go on after the end of the answer.")] = False
+    speculative: Annotated[
+        str, _sampling_flag('Limit of drafts per request: off, or such as {"steps": 2}.')
+    ] = ""
 
     def params(self, **more: Any) -> SamplingParams:
         return SamplingParams(
@@ -84,15 +150,24 @@ class SamplingFlags:
             frequency_penalty=self.frequency_penalty,
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
+            speculation=self._speculation(),
             **more,
         )
+
+    def _speculation(self) -> Speculation:
+        if not self.speculative.startswith("{"):
+            return self.speculative or None
+        return _json_object("--speculative", self.speculative)
+
+
+_RECORDS = (ModelFlags, DraftFlags, SamplingFlags)
 
 
 def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Show typer every field of a record parameter as a flag, and call with the records."""
     hints = get_type_hints(command, include_extras=True)
     del hints["return"]
-    records = {name: hint for name, hint in hints.items() if hint in (ModelFlags, SamplingFlags)}
+    records = {name: hint for name, hint in hints.items() if hint in _RECORDS}
     flat = [
         parameter
         for name, own in inspect.signature(command).parameters.items()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.api.commands.flags import ModelFlags, SamplingFlags, expand_flags
+from outrider.api.commands.flags import DraftFlags, ModelFlags, SamplingFlags, expand_flags
 from outrider.errors import ConfigError, RequestError
 
 
@@ -15,6 +15,7 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; else standard input.")] = None,
     *,
     model_flags: ModelFlags,
+    draft_flags: DraftFlags,
     sampling_flags: SamplingFlags,
     n: Annotated[int, typer.Option("--n", help="Answers per prompt.")] = 1,
     logprobs: Annotated[int | None, typer.Option(help="Likeliest tokens in the JSON.")] = None,
@@ -29,7 +30,7 @@ def generate(
     ] = None,
 ) -> None:
     """Answer a prompt, or every line of a file."""
-    params = sampling_flags.params(n=n, logprobs=logprobs)
+    params, draft = sampling_flags.params(n=n, logprobs=logprobs), draft_flags.config()
     if raw and system:
         raise ConfigError("--raw uses no chat template, so it takes no --system; drop one of them")
     if logprobs is not None and not (as_json or target):
@@ -41,7 +42,7 @@ def generate(
 
     from outrider.api.commands import answers  # torch comes with it: bad flags fail before
 
-    llm = model_flags.load()
+    llm = model_flags.load(draft)
     framing = answers.choose_framing(llm.frontend, raw=raw, system=system)
     if files:
         answers.answer_file(llm.frontend, files, params, framing)

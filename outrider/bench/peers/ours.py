@@ -9,7 +9,7 @@ from outrider.api.params import SamplingParams
 from outrider.api.prompts import TokenPrompt
 from outrider.bench.asked import Lengths
 from outrider.bench.trace import Step, Trace
-from outrider.config.engine import CacheConfig, Dtype, LimitsConfig
+from outrider.config.engine import CacheConfig, Dtype
 
 
 class OurEngine:
@@ -24,7 +24,6 @@ class OurEngine:
             device="cpu",
             max_model_len=context,
             max_num_seqs=max_batch,
-            max_num_batched_tokens=max(LimitsConfig().step_tokens, 2 * max_batch),
             enable_prefix_caching=False,
             # Two pages to spare for each row, so that all rows run at a time.
             kv_tokens=max_batch * (context + 2 * CacheConfig().page_size),

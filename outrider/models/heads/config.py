@@ -1,4 +1,4 @@
-"""What a draft head is, once its dialect has been read. Layers are counted as `Taps` counts them."""
+"""What a draft head is, once its dialect has been read. Layers are counted as in `Taps`."""
 
 from dataclasses import dataclass
 from typing import Literal

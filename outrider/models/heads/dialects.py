@@ -63,8 +63,7 @@ def parse_head(
 
 def is_head_config(fields: dict[str, Any]) -> bool:
     """Whether a config.json says by itself that it describes a head and not a whole model."""
-    architectures = fields.get("architectures") or ()
-    is_named = any(name in _ARCHITECTURES for name in architectures)
+    is_named = any(name in _ARCHITECTURES for name in _architectures(fields))
     return is_named or "speculators_model_type" in fields or fields.get("model_type") == "eagle"
 
 
@@ -76,7 +75,10 @@ def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect,
         return "speculators", "eagle3"
     if fields.get("model_type") == "eagle":
         return "vLLM", "eagle"
-    architecture = _architecture(fields)
+    architectures = _architectures(fields)
+    if len(architectures) != 1:
+        raise ConfigError(f"config.json must name one architecture, got {architectures}; fix it")
+    (architecture,) = architectures
     if architecture in _ARCHITECTURES:
         return _ARCHITECTURES[architecture]
     if "fc.weight" not in names:
@@ -92,11 +94,9 @@ def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect,
     return "SafeAILab", "eagle3" if has_own_norms else "eagle"
 
 
-def _architecture(fields: dict[str, Any]) -> str:
+def _architectures(fields: dict[str, Any]) -> list[str]:
     names = fields.get("architectures")
-    if not isinstance(names, list) or len(names) != 1:
-        raise ConfigError(f"config.json must name one architecture, got {names}; fix the field")
-    return str(names[0])
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
@@ -122,12 +122,12 @@ def _plain_layer(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
 def _biased(fields: dict[str, Any]) -> tuple[str, ...]:
     if fields.get("attention_bias"):
         return (*_QKV, "o_proj")
-    is_qwen2 = "Qwen2ForCausalLMEagle" in (fields.get("architectures") or ())
+    is_qwen2 = "Qwen2ForCausalLMEagle" in _architectures(fields)
     return _QKV if fields.get("qkv_bias", is_qwen2) else ()
 
 
 def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:
-    """Whether `fc` of an EAGLE head has a bias; a config that does not say leaves it to the file."""
+    """Whether `fc` of an EAGLE head has a bias; where the config is silent, the file decides."""
     said = fields.get("bias", fields.get("eagle_fc_bias"))
     return "fc.bias" in names if said is None else bool(said)
 
@@ -191,14 +191,13 @@ def _capture_layers(
             f"{_LAYER_IDS} {list(outer)} at the top level and {list(inner)} in eagle_config "
             f"mean different layers; used: after {list(outer)}"
         )
-    suspects = ((outer, tuple(layer - 1 for layer in usual)), ((), ()) if outer else (inner, usual))
-    for ids, other_meaning in suspects:
-        if ids and ids == other_meaning:
-            notes.append(
-                f"{_LAYER_IDS} {list(ids)} are the usual layers in the other meaning of that key "
-                "(top level: after k layers; eagle_config: output of layer k); if the probe "
-                "fails, they were copied from one place to the other"
-            )
+    ids, mistaken = (outer, tuple(layer - 1 for layer in usual)) if outer else (inner, usual)
+    if ids and ids == mistaken:
+        notes.append(
+            f"{_LAYER_IDS} {list(ids)} would be the usual layers in the other meaning of that key "
+            "(top level: after k layers; eagle_config: output of layer k); if position 0 is "
+            "never kept, they were copied from one place to the other"
+        )
     return outer or inner_layers or usual
 
 

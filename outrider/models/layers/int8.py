@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 _ENGINE = "fbgemm"
-_ZERO_POINT = 128  # activations are stored unsigned
 _TINY = 1e-12  # a row of zeros must not divide by zero
 
 
@@ -28,8 +27,9 @@ class Int8Linear:
 
     def __init__(self, weight: torch.Tensor) -> None:  # [out, in] float32
         self._packed = _pack(weight)
-        # Without VNNI the products of two neighbours are summed in int16: halve the range.
+        # Without VNNI the products of two neighbours are summed in int16: 7 bits then fit.
         self._levels = 127 if torch.cpu._is_vnni_supported() else 63
+        self._zero_point = self._levels + 1  # activations are stored unsigned
         self._tiny = torch.tensor(_TINY)
         self._digits = torch.tensor([1.0, 2.0 * self._levels])[:, None, None]  # [2, 1, 1]
         self._apply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
@@ -49,7 +49,7 @@ class Int8Linear:
         high, low = scaled.unbind()
         # What the first digit rounds off, in finer steps. Both digits share one read of the weight.
         low.sub_(high.round(), alpha=2 * self._levels)
-        y = self._apply(scaled.flatten(0, 1), 1.0, _ZERO_POINT, self._packed)  # [2 * n, out]
+        y = self._apply(scaled.flatten(0, 1), 1.0, self._zero_point, self._packed)  # [2 * n, out]
         high, low = y.unflatten(0, (2, -1)).unbind()
         return torch.add(high, low, alpha=0.5 / self._levels), step
 

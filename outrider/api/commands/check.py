@@ -1,0 +1,56 @@
+"""`outrider check`: does speculation change a token of this model on this machine?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.api.commands.flags import DraftFlags, ModelFlags, expand_flags
+from outrider.config.draft import AUTO, NONE
+from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.api.check.cases import Configuration
+    from outrider.api.llm import LLM
+
+
+@expand_flags
+def check(
+    *,
+    model_flags: ModelFlags,
+    draft_flags: DraftFlags,
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSONL file of prompts; default: four of ours.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Take this many prompts.", min=1)] = 4,
+    max_tokens: Annotated[int, typer.Option(help="Length of every answer.", min=1)] = 32,
+) -> None:
+    """Compare drafted answers with plain ones, token by token; exit code 1 if any differ."""
+    from outrider.api.check.cases import PROMPTS, configurations
+    from outrider.api.drafter import own_drafter
+    from outrider.bench.texts import read_texts
+
+    draft = draft_flags.config()
+    if NONE in (draft.drafter, draft.drafter == AUTO and own_drafter(model_flags.model)):
+        raise ConfigError("there is nothing to check without a drafter; name one with --draft")
+    texts = (PROMPTS if prompts is None else read_texts(prompts))[:limit]
+    tried = tuple(configurations(draft, has_tape=not model_flags.device.startswith("cuda")))
+
+    from outrider.api.bars import batch_bar
+    from outrider.api.check.run import Work, run_check  # torch comes with it
+    from outrider.api.check.table import print_findings
+
+    def load(configuration: "Configuration") -> "LLM":
+        return model_flags.load(
+            configuration.draft,
+            executor=configuration.executor,
+            depth=configuration.depth,
+            max_num_seqs=max(2, len(texts)),
+        )
+
+    work = Work(prompts=texts, max_tokens=max_tokens)
+    with batch_bar(work.num_requests(len(tried))) as advance:
+        findings = list(run_check(tried, work, load, advance))
+    print_findings(findings)
+    if any(finding.mismatches for finding in findings):
+        raise typer.Exit(1)

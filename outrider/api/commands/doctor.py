@@ -1,0 +1,85 @@
+"""`outrider doctor`: does this draft head fit this model, and if not, why?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.store.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from outrider.api.commands.doctor_probe import Probe
+    from outrider.runtime.doctor import HeadReport
+
+
+def doctor(
+    head: Annotated[str, typer.Argument(help="Folder or hub id of a draft head.")],
+    model: Annotated[
+        str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")
+    ] = DEFAULT_ALIAS,
+    run_probe: Annotated[
+        bool, typer.Option("--probe/--no-probe", help="Also draft a few real prompts.")
+    ] = True,
+) -> None:
+    """Examine a draft head: format, tensors, widths, vocabulary, and how often it is right."""
+    from rich.console import Console
+
+    from outrider.store.bars import BarReporter
+    from outrider.store.resolve import resolve
+
+    folder, target = _head_folder(head), resolve(model, BarReporter())
+    from outrider.runtime.doctor import examine_head  # torch comes with it: bad names fail before
+
+    console = Console(highlight=False, soft_wrap=True)
+    report = examine_head(folder, target)
+    _print_report(console, report)
+    if report.problems:
+        raise typer.Exit(1)
+    if run_probe:
+        from outrider.api.commands.doctor_probe import probe
+
+        _print_probe(console, probe(model, folder))
+
+
+def _head_folder(name: str) -> Path:
+    """A local folder is taken as it is: its weights may be pickled, and reporting is our task."""
+    from outrider.store.bars import BarReporter
+    from outrider.store.resolve import resolve
+
+    path = Path(name).expanduser()
+    return path if (path / "config.json").is_file() else resolve(name, BarReporter())
+
+
+def _print_report(console: "Console", report: "HeadReport") -> None:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for label, value in report.facts:
+        table.add_row(label, value)
+    console.print(table)
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False)
+    for problem in report.problems:
+        console.print(f"problem: {problem}", markup=False, style="red")
+    if not report.problems:
+        console.print("the head fits: every tensor is there, used and of the right shape")
+
+
+def _print_probe(console: "Console", probe: "Probe") -> None:
+    from rich.table import Table
+
+    from outrider.api.commands.doctor_probe import explain
+
+    table = Table(box=None, header_style="bold")
+    for heading in ("position", "kept", "of all rounds", "of those that got there"):
+        table.add_column(heading, justify="right")
+    for position, (kept, rates) in enumerate(
+        zip(probe.kept_per_position, probe.rates(), strict=True)
+    ):
+        table.add_row(str(position), str(kept), *(f"{rate:.1%}" for rate in rates))
+    console.print(f"\nprobe: {probe.rounds} rounds, greedy")
+    console.print(table)
+    for line in explain(probe):
+        console.print(line, markup=False)

@@ -1,0 +1,140 @@
+"""What to draft with and how far, as the user says it, and the values that "auto" becomes."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider.errors import ConfigError
+
+AUTO: Literal["auto"] = "auto"
+NONE = "none"
+NGRAM = "ngram"
+
+MAX_NODES = 64  # the ancestors of a node are one 64-bit mask
+MAX_SCRATCH = 64  # branches whose draft KV a round keeps: every step's but the last
+
+_STEPS_OF_MODELS = 3
+_STEPS_OF_NGRAMS = 7  # looking up costs nothing, so it may as well reach further
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchLengths:
+    """How many of the last tokens must occur earlier before an n-gram drafter copies on."""
+
+    min: int = 2
+    max: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """A drafter and the size of its trees. Every dialect of flags becomes one of these."""
+
+    drafter: str = AUTO  # auto, none, ngram, or a model: alias, hub id, GGUF file or folder
+    steps: int | Literal["auto"] = AUTO  # depth of a tree
+    topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
+    nodes: int | Literal["auto"] = AUTO  # tokens the target checks at once, the root included
+    match: MatchLengths = MatchLengths()
+
+
+NO_DRAFT = DraftConfig(drafter=NONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSize:
+    """The size of every draft tree; one node is plain decoding."""
+
+    steps: int
+    topk: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings:
+    """The drafter with values only. `notes` say where the user's sizes were cut down, and why."""
+
+    drafter: str  # none, ngram, or the folder of a model
+    tree: TreeSize
+    match: MatchLengths
+    notes: tuple[str, ...]
+
+
+def resolve_budget(config: DraftConfig) -> DraftSettings:
+    """Check a draft's sizes and replace every "auto". The drafter itself is known by now."""
+    assert config.drafter != AUTO, "whoever opens the model decides what it drafts with"
+    _check_match(config.match)
+    sizes = {"steps": config.steps, "topk": config.topk, "nodes": config.nodes}
+    given = {name: size for name, size in sizes.items() if size != AUTO}
+    for name, size in given.items():
+        _check_size(name, size)
+    tree, notes = _plain(given) if config.drafter == NONE else _trim(_complete(config))
+    return DraftSettings(drafter=config.drafter, tree=tree, match=config.match, notes=notes)
+
+
+def check_fit(draft: DraftSettings, *, vocab_size: int, max_context: int) -> None:
+    """Refuse trees that are larger than the model they are for."""
+    tree = draft.tree
+    if tree.topk > vocab_size:
+        raise ConfigError(
+            f"topk {tree.topk} exceeds the vocabulary of {vocab_size} tokens; lower --topk"
+        )
+    if tree.steps >= max_context:
+        raise ConfigError(
+            f"a draft of {tree.steps} steps does not fit in a context of {max_context} tokens; "
+            "lower --steps or raise --max-context"
+        )
+
+
+def _check_size(name: str, size: object) -> None:
+    most = MAX_NODES - 1 if name == "steps" else MAX_NODES
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most:
+        fix = " (--draft none decodes plainly)" if size == 0 else ""
+        raise ConfigError(f"{name} must be between 1 and {most}, got {size}; change --{name}{fix}")
+
+
+def _check_match(match: MatchLengths) -> None:
+    if not 1 <= match.min <= match.max:
+        raise ConfigError(
+            f"n-grams of {match.min} to {match.max} tokens cannot be looked up; "
+            "the shortest must be at least 1 and at most the longest"
+        )
+
+
+def _plain(given: Collection[str]) -> tuple[TreeSize, tuple[str, ...]]:
+    flags = ", ".join(f"--{name}" for name in given)
+    note = f"{flags}: no effect without a drafter; name one with --draft"
+    return TreeSize(steps=0, topk=1, nodes=1), (note,) if given else ()
+
+
+def _complete(config: DraftConfig) -> TreeSize:
+    """The three sizes, where one that is missing follows from those that are given."""
+    topk = 1 if config.topk == "auto" else config.topk
+    if config.steps != "auto":
+        steps = config.steps
+    elif config.nodes != "auto" and config.nodes > 1 and topk == 1:
+        steps = config.nodes - 1
+    else:
+        usual = _STEPS_OF_NGRAMS if config.drafter == NGRAM else _STEPS_OF_MODELS
+        steps = min(usual, 1 + MAX_SCRATCH // topk)
+    scratch = (steps - 1) * topk
+    if config.drafter != NGRAM and scratch > MAX_SCRATCH:
+        raise ConfigError(
+            f"steps {steps} and topk {topk} grow too many branches: (steps - 1) * topk is "
+            f"{scratch}, at most {MAX_SCRATCH}; lower --steps or --topk"
+        )
+    nodes = min(MAX_NODES, 1 + steps * topk) if config.nodes == "auto" else config.nodes
+    return TreeSize(steps=steps, topk=topk, nodes=nodes)
+
+
+def _trim(asked: TreeSize) -> tuple[TreeSize, tuple[str, ...]]:
+    """No node without a branch to hang on, no step without a node to show for it."""
+    steps, topk, notes = asked.steps, asked.topk, []
+    most = 1 + topk + (steps - 1) * topk * topk  # `topk` branches grow `topk` children each
+    nodes = min(asked.nodes, most)
+    if nodes < asked.nodes:
+        notes.append(
+            f"nodes {asked.nodes} becomes {nodes}, all that steps {steps} and topk {topk} can fill"
+        )
+    deepest = max(1, nodes - 1)
+    if steps > deepest:
+        notes.append(f"steps {steps} becomes {deepest}, as deep as {nodes} nodes can reach")
+    return TreeSize(steps=min(steps, deepest), topk=topk, nodes=nodes), tuple(notes)

@@ -1,0 +1,66 @@
+"""EAGLE-3: reads states from several depths of the target, and has its own vocabulary and head."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.attention.protocol import AttentionBackend
+from outrider.memory.pool import KVPool
+from outrider.models.draft import DraftFacts
+from outrider.models.heads.layer import HeadLayer
+from outrider.models.layers.norm import Norm
+from outrider.plan.plan import StepPlan
+
+Rows = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Norms:
+    """The norms around the layer, and the two places where training recipes differ."""
+
+    embedding: Norm
+    state: Norm
+    output: Norm
+    is_residual_normed: bool  # the residual is the state after its norm
+    is_state_normed: bool  # what is handed on is the state after the output norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Parts:
+    """All weights of an EAGLE-3 head; the embedding and the scoring may be the target's."""
+
+    embedding: torch.Tensor  # [vocab, width]
+    project: Rows  # [n, tapped] -> [n, width]
+    layer: HeadLayer
+    norms: Eagle3Norms
+    score: Rows  # [n, width] normalised -> [n, draft_vocab] float32
+    target_ids: torch.Tensor  # [draft_vocab] int64
+
+
+class Eagle3Head:
+    """A draft row attends with a token and the state before it side by side, each normalised."""
+
+    def __init__(self, facts: DraftFacts, parts: Eagle3Parts) -> None:
+        self.facts = facts
+        self.target_ids = parts.target_ids
+        self._parts = parts
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, tapped] -> [.., width]
+        return self._parts.project(features)
+
+    def advance(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        parts, norms = self._parts, self._parts.norms
+        embedded = norms.embedding(F.embedding(plan.queries.tokens, parts.embedding))
+        normed = norms.state(state)
+        x = torch.cat([embedded, normed], dim=-1)  # [num_query, 2 * width]
+        residual = normed if norms.is_residual_normed else state
+        after = parts.layer(plan, x, residual, kv, attention)
+        return norms.output(after) if norms.is_state_normed else after
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
+        norms = self._parts.norms
+        return self._parts.score(state if norms.is_state_normed else norms.output(state))

@@ -1,0 +1,52 @@
+"""The one decoder layer of a head, in the form both algorithms share."""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.attention.protocol import AttentionBackend
+from outrider.memory.pool import KVPool
+from outrider.models.layers.attention import AttentionStep, SelfAttention, pad_rows
+from outrider.models.layers.linear import Linear
+from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.norm import Norm
+from outrider.models.layers.rope import RotaryEmbedding
+from outrider.plan.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadLayer:
+    """Attention over the head's own KV, then feed-forward. Norms before it are the caller's."""
+
+    rotary: RotaryEmbedding
+    attention: SelfAttention
+    mlp_norm: Norm
+    mlp: Mlp
+    min_rows: int  # fewer rows cost its linear maps more time than these
+
+    def __call__(
+        self,
+        plan: StepPlan,
+        x: torch.Tensor,  # [num_query or more, read] what queries, keys and values are made of
+        residual: torch.Tensor,  # [num_query or more, width]
+        kv: KVPool,
+        backend: AttentionBackend,
+    ) -> torch.Tensor:  # [num_query, width]
+        queries = plan.queries
+        num_query = queries.tokens.shape[0]
+        step = AttentionStep(
+            rotation=self.rotary.at(queries.positions),
+            slots=queries.slots,
+            backend=backend,
+            plan=plan.attention,
+        )
+        (layer,) = kv.layers
+        rows = max(num_query, self.min_rows)
+        stream = self.attention(pad_rows(x, rows), pad_rows(residual, rows), layer, step)
+        return self.mlp(self.mlp_norm(stream), stream)[:num_query]
+
+
+def apply_padded(linear: Linear, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out]
+    """The map of every row, computed with rows of zeros below where that is faster."""
+    num_rows = x.shape[0]
+    return linear(pad_rows(x, max(num_rows, linear.min_rows)))[:num_rows]

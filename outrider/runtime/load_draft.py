@@ -1,0 +1,59 @@
+"""Loads what a target drafts with: nothing, an n-gram lookup, a draft head or a whole model."""
+
+import logging
+from pathlib import Path
+
+from outrider.config.draft import (
+    NGRAM,
+    NONE,
+    DraftConfig,
+    DraftSettings,
+    check_fit,
+    resolve_budget,
+)
+from outrider.config.engine import Dtype
+from outrider.models.decoder import Decoder
+from outrider.models.draft import DraftModel
+from outrider.models.heads.inspect import is_head
+from outrider.models.heads.loader import load_head
+from outrider.models.standalone import load_standalone
+from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
+from outrider.wire.speculation import Budget
+
+_log = logging.getLogger(__name__)
+
+
+def load_draft(
+    config: DraftConfig, *, target: Decoder, target_folder: Path, dtype: Dtype, max_context: int
+) -> DraftKind:
+    """The drafter that was asked for, with trees that fit the target."""
+    draft = resolve_budget(config)
+    for note in draft.notes:
+        _log.warning("note: %s", note)
+    check_fit(draft, vocab_size=target.config.vocab_size, max_context=max_context)
+    if draft.drafter == NONE:
+        return NoDraft()
+    budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
+    if draft.drafter == NGRAM:
+        from outrider.runtime.drafts import NgramDraft
+
+        match = draft.match
+        return NgramDraft(budget=budget, min_match=match.min, max_match=match.max)
+    model = _load_model(draft, target=target, target_folder=target_folder, dtype=dtype)
+    check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
+    return ModelDraft(model=model, budget=budget)
+
+
+def _load_model(
+    draft: DraftSettings, *, target: Decoder, target_folder: Path, dtype: Dtype
+) -> DraftModel:
+    """A head or a whole model: the folder itself says which."""
+    folder = Path(draft.drafter)
+    load = load_head if is_head(folder) else load_standalone
+    return load(
+        folder,
+        target=target,
+        target_folder=target_folder,
+        dtype=dtype,
+        device=target.embedding.device,
+    )

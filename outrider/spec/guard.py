@@ -1,0 +1,70 @@
+"""A drafter that fails costs speed, never an answer: its rows go on by plain decoding."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from outrider.models.draft import Taps
+from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
+from outrider.plan.shape import StepShape
+from outrider.plan.tree import DraftTree
+from outrider.spec.drafter import Drafter, Outcome, chain
+from outrider.step.rows import RowTable
+from outrider.wire.batch import RowAdmission
+from outrider.wire.worker import DraftFacts
+
+_log = logging.getLogger(__name__)
+
+
+class GuardedDrafter:
+    """Owns a drafter until it raises; from then on every draft is absent.
+
+    Nothing has to be undone: a proposal writes only scratch, and what a broken drafter would have
+    remembered is never read again.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.is_broken = False
+
+    @property
+    def facts(self) -> DraftFacts:
+        return self._drafter.facts
+
+    @property
+    def taps(self) -> Taps:
+        return self._drafter.taps
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+        return self._drafter.bind(shape, uniform, chunk)
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        self._drafter.admit(admissions)
+
+    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
+        if not self.is_broken:
+            try:
+                return self._drafter.propose(plan, table)
+            except Exception:
+                self._give_up("proposing")
+        return _absent(table.last_tokens.index_select(0, plan.uniform.rows), plan.shape.nodes)
+
+    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+        if self.is_broken:
+            return
+        try:
+            self._drafter.observe(plan, outcome, table)
+        except Exception:
+            self._give_up("catching up")
+
+    def _give_up(self, doing: str) -> None:
+        self.is_broken = True
+        _log.exception("the drafter failed while %s; going on by plain decoding", doing)
+
+
+def _absent(root: torch.Tensor, nodes: int) -> DraftTree:  # root [rows]
+    """Node 0 and drafts that agree with nothing."""
+    drafts = root.new_full((root.shape[0], nodes - 1), -1)
+    return chain(torch.cat([root[:, None], drafts], dim=1))

@@ -1,0 +1,82 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from outrider.errors import ConfigError
+from outrider.models.layers.int8 import Int8Linear
+from outrider.models.layers.linear import (
+    BiasedLinear,
+    PackedLinear,
+    PlainLinear,
+    choose_linear,
+)
+from outrider.models.layers.norm import LengthNorm, RmsNorm
+
+CPU = torch.device("cpu")
+OUT, IN = 37, 53
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed():
+    torch.manual_seed(0)
+
+
+def rounded_to_int8(weight):
+    """The weight an int8 map stands for."""
+    step = weight.abs().amax(1, keepdim=True) / 127
+    return (weight / step).round() * step
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 7, 70])
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, Int8Linear])
+def test_every_kind_of_map_multiplies_and_adds_for_any_number_of_rows(kind, num_rows):
+    weight, bias = torch.randn(OUT, IN), torch.randn(OUT)
+    x, residual = torch.randn(num_rows, IN), torch.randn(num_rows, OUT)
+    linear = kind(weight)
+    expected = F.linear(x, rounded_to_int8(weight) if kind is Int8Linear else weight)
+    close = {"atol": 1e-3 if kind is Int8Linear else 1e-5, "rtol": 0}
+    torch.testing.assert_close(linear(x), expected, **close)
+    torch.testing.assert_close(linear.plus(x, residual), expected + residual, **close)
+    biased = BiasedLinear(linear, bias)
+    torch.testing.assert_close(biased(x), expected + bias, **close)
+    torch.testing.assert_close(biased.plus(x, residual), expected + bias + residual, **close)
+
+
+def test_int8_keeps_small_activations_beside_a_large_one():
+    weight = torch.randn(OUT, IN)
+    x = torch.randn(1, IN)
+    x[0, 3] = 100.0  # one digit would round the others to multiples of 0.8
+    expected = F.linear(x, rounded_to_int8(weight))
+    assert (Int8Linear(weight)(x) - expected).abs().max() <= 0.02
+
+
+def test_int8_without_vnni_keeps_two_digits_of_7_bits(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    weight, x = torch.randn(OUT, IN), torch.randn(3, IN)
+    expected = F.linear(x, rounded_to_int8(weight))
+    assert (Int8Linear(weight)(x) - expected).abs().max() <= 5e-3
+
+
+def test_int8_maps_a_row_of_zeros_to_zeros():
+    assert not Int8Linear(torch.randn(OUT, IN))(torch.zeros(2, IN)).any()
+
+
+def test_int8_weights_are_refused_off_the_cpu():
+    with pytest.raises(ConfigError, match="int8"):
+        choose_linear("int8", torch.device("cuda"))
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
+def test_norms_equal_that_of_transformers(kind, scale):
+    reference = LlamaRMSNorm(IN, eps=1e-5)
+    torch.nn.init.normal_(reference.weight)
+    x = torch.randn(5, IN) * scale
+    weight = reference.weight.detach()
+    torch.testing.assert_close(kind(weight, 1e-5)(x), reference(x).detach(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
+def test_norms_leave_a_row_of_zeros_alone(kind):
+    assert not kind(torch.ones(IN), 1e-5)(torch.zeros(2, IN)).any()

@@ -1,0 +1,51 @@
+"""A drafter that raises in the middle of an answer leaves the answer as it was."""
+
+import logging
+
+import pytest
+import torch
+from support.engines import Shape, ask, engine_of, run_all
+from support.tiny import save_tiny
+
+from outrider.models.loader import load_decoder
+from outrider.models.standalone import StandaloneDraft
+from outrider.runtime.drafts import ModelDraft
+from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
+
+
+class FailingDraft(StandaloneDraft):
+    """A real draft model until its n-th forward."""
+
+    num_forwards = 0
+    fails_at = 10**9
+
+    def advance(self, plan, state, kv, attention):
+        FailingDraft.num_forwards += 1
+        if FailingDraft.num_forwards >= FailingDraft.fails_at:
+            raise RuntimeError("the draft model broke")
+        return super().advance(plan, state, kv, attention)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny("llama", folder)
+    return load_decoder(folder, dtype="float32", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("executor", ["eager", "tape"])
+@pytest.mark.parametrize("fails_at", range(1, 9))
+def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails_at, executor):
+    asked = [ask(f"r{i}", [3 + i, 9, 4], RowSampling(seed=i), max_tokens=12) for i in range(3)]
+    plain = run_all(engine_of(target, Shape()), asked)
+    monkeypatch.setattr(FailingDraft, "num_forwards", 0)
+    monkeypatch.setattr(FailingDraft, "fails_at", fails_at)
+    draft = ModelDraft(
+        model=FailingDraft(target, target_vocab=target.config.vocab_size),
+        budget=Budget(steps=3, topk=2, nodes=6),
+    )
+    with caplog.at_level(logging.ERROR):
+        heard = run_all(engine_of(target, Shape(executor=executor), draft), asked)
+    assert {k: v.tokens for k, v in heard.items()} == {k: v.tokens for k, v in plain.items()}
+    assert "going on by plain decoding" in caplog.text
