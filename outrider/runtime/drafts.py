@@ -9,8 +9,9 @@ from outrider.models.draft import DraftModel
 from outrider.plan.shape import StepShape
 from outrider.sampling.table import SamplingTable
 from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.spec.history import TextTable
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.spec.ngram import NgramDrafter
+from outrider.spec.ngram import Match, NgramDrafter
 from outrider.wire.speculation import PLAIN, Budget
 from outrider.wire.worker import DraftFacts
 

@@ -8,24 +8,20 @@ from outrider.wire.batch import RowAdmission
 
 
 class TextTable:
-    """Owns the tokens of each row. What lies past a row's last token is stale and never read.
+    """Owns the tokens of each row by position. Past a row's last token they mean nothing."""
 
-    The columns before position 0 hold -1, which is no token: a comparison may run off the text.
-    """
-
-    def __init__(self, *, rows: int, reach: int, margin: int, device: torch.device) -> None:
-        self._margin = margin
-        self._tokens = torch.full((rows, margin + reach), -1, dtype=torch.int32, device=device)
+    def __init__(self, *, rows: int, reach: int, device: torch.device) -> None:
+        self._tokens = torch.zeros(rows, reach, dtype=torch.int32, device=device)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Give rows to new owners, whose text is known up to where they decode."""
+        """Give rows to new owners. Their whole text is known, cached or yet to be run."""
         for admission in admissions:
             text = torch.tensor(admission.prompt + admission.output, dtype=torch.int32)
-            self._tokens[admission.row, self._margin : self._margin + text.shape[0]].copy_(text)
+            self._tokens[admission.row, : text.shape[0]].copy_(text)
 
-    def read(self, rows: torch.Tensor, width: int) -> torch.Tensor:  # [rows] -> [rows, columns]
-        """The margin and the first `width` positions of some rows."""
-        return self._tokens[:, : self._margin + width].index_select(0, rows)
+    def read(self, rows: torch.Tensor, width: int) -> torch.Tensor:  # [rows] -> [rows, width]
+        """The first `width` positions of some rows."""
+        return self._tokens[:, :width].index_select(0, rows)
 
     def write(
         self,
@@ -33,6 +29,5 @@ class TextTable:
         positions: torch.Tensor,  # [rows, count]
         tokens: torch.Tensor,  # [rows, count]
     ) -> None:
-        """Store tokens at their positions. Padding writes to row 0, which nobody reads."""
-        columns = self._margin + positions
-        self._tokens.index_put_((rows[:, None], columns), tokens.to(torch.int32))
+        """Store tokens at their positions. Row 0 takes what nobody will read."""
+        self._tokens.index_put_((rows[:, None], positions), tokens.to(torch.int32))

@@ -29,12 +29,13 @@ class Shape:
     kv_tokens: int = 1024
     max_context: int = 128
     prefix_cache: bool = True
+    device: str = "cpu"
 
 
 def engine_of(model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT) -> Engine:
     settings = Settings(
         dtype="float32",
-        device="cpu",
+        device=shape.device,
         executor=shape.executor,
         depth=shape.depth,
         host=HostSettings(

@@ -8,6 +8,7 @@ from outrider.api.llm import LLM
 from outrider.api.params import SamplingParams
 from outrider.text.chat import NoChatTemplate
 
+STEPS = 5  # positions that are probed
 MAX_TOKENS = 64  # of each answer
 LOWEST_FIRST = 0.15  # share of first drafts that even a poor head has kept
 PROMPTS = (
@@ -47,7 +48,7 @@ class Probe:
 
 def probe(model: str, head: Path) -> Probe:
     """Answer the prompts greedily with the head as drafter."""
-    llm = LLM(model, draft=str(head))
+    llm = LLM(model, draft=head, steps=STEPS, topk=1)
     greedy = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
         outputs = llm.generate(PROMPTS, greedy, use_tqdm=False)

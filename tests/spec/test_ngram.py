@@ -1,0 +1,242 @@
+"""The n-gram drafter against hand-made texts and against a slow search that shares no code."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.steps import NO_WARPS, small_device
+
+from outrider.plan.tree import DraftTree, Verdict
+from outrider.spec.drafter import Outcome
+from outrider.spec.history import TextTable
+from outrider.spec.ngram import Match, NgramDrafter
+from outrider.step.fill import resolve_lengths
+from outrider.wire.batch import RowAdmission, ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
+from outrider.wire.worker import DraftFacts
+
+CHAIN = Budget(steps=3, topk=1, nodes=4)
+TREE = Budget(steps=3, topk=3, nodes=12)
+PAGE = 4
+
+
+class Scene:
+    """Rows 1, 2, ... with a text each, of which the last token is not cached yet."""
+
+    def __init__(self, *texts, match=Match(least=2, most=3), pad=1):
+        self.device = small_device(random.Random(0), page_size=PAGE, nodes=12, pad=pad, reach=60)
+        facts = DraftFacts(budget=TREE, lead=0, needs_next_token=False, needs_text=True)
+        text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
+        self.drafter = NgramDrafter(facts, text=text, match=match, page_size=PAGE)
+        for row, tokens in enumerate(texts, start=1):
+            self.admit(row, tokens)
+            self.device.table.lengths[row] = len(tokens) - 1
+            self.device.table.last_tokens[row] = tokens[-1]
+
+    def admit(self, row, prompt, output=()):
+        sampling = RowSampling(seed=0)
+        self.drafter.admit(
+            [RowAdmission(row=row, sampling=sampling, prompt=tuple(prompt), output=tuple(output))]
+        )
+
+    def plan(self, *budgets, chunks=()):
+        lengths = self.device.table.lengths
+        decodes = tuple(
+            ScheduledDecode(row=row, bound=int(lengths[row]) + 2, budget=budget)
+            for row, budget in enumerate(budgets, start=1)
+        )
+        batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes)
+        plan = self.device.planner.plan(batch, warps=NO_WARPS)
+        resolve_lengths(plan, self.device.table)
+        return plan
+
+    def propose(self, *budgets) -> list[list[tuple[int, ...]]]:
+        """For each row the path to each of its drafts, as tokens."""
+        tree = self.drafter.propose(self.plan(*budgets), self.device.table)
+        return [paths(tree, row) for row in range(len(budgets))]
+
+
+def paths(tree: DraftTree, row: int) -> list[tuple[int, ...]]:
+    """Read the tree by its parent pointers; the other fields must agree with them."""
+    tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
+    found: dict[int, tuple[int, ...]] = {0: ()}
+    for node in range(1, len(tokens)):
+        if tokens[node] >= 0:
+            found[node] = (*found[parents[node]], tokens[node])
+            assert tree.depths[row, node] == len(found[node])
+            above = int(tree.ancestors[row, parents[node]])
+            assert tree.ancestors[row, node] == above | 1 << node
+    return list(found.values())[1:]
+
+
+def test_the_longest_match_wins_over_a_later_one():
+    assert Scene([1, 2, 3, 9, 9, 4, 2, 3, 8, 1, 2, 3]).propose(CHAIN) == [[(9,), (9, 9), (9, 9, 4)]]
+
+
+def test_of_equally_long_matches_the_latest_wins():
+    assert Scene([2, 3, 8, 4, 2, 3, 9, 5, 2, 3]).propose(CHAIN) == [[(9,), (9, 5), (9, 5, 2)]]
+
+
+def test_tokens_past_the_longest_compared_match_do_not_count():
+    text = [1, 2, 3, 8, 4, 2, 3, 9, 5, 1, 2, 3]
+    assert Scene(text, match=Match(least=1, most=2)).propose(CHAIN)[0][0] == (9,)
+
+
+def test_a_match_that_is_too_short_proposes_nothing():
+    text = [1, 3, 8, 2, 3]
+    assert Scene(text).propose(CHAIN) == [[]]
+    assert Scene(text, match=Match(least=1, most=3)).propose(CHAIN)[0][0] == (8,)
+
+
+@pytest.mark.parametrize("text", [[4], [4, 5], [4, 5, 6, 7]])
+def test_a_text_without_repetition_proposes_nothing(text):
+    assert Scene(text).propose(TREE) == [[]]
+
+
+def test_the_end_of_the_text_is_no_occurrence_of_itself():
+    assert Scene([1, 2]).propose(CHAIN) == [[]]
+
+
+def test_a_period_shorter_than_the_round_is_repeated():
+    assert Scene([7, 7, 7]).propose(CHAIN) == [[(7,), (7, 7), (7, 7, 7)]]
+    assert Scene([1, 5, 6, 5, 6, 5, 6]).propose(CHAIN) == [[(5,), (5, 6), (5, 6, 5)]]
+
+
+def test_continuations_that_compete_make_a_tree_without_equal_siblings():
+    text = [2, 3, 8, 1, 2, 3, 9, 4, 2, 3, 9, 5, 2, 3]
+    assert sorted(Scene(text).propose(TREE)[0]) == [
+        (8,),
+        (8, 1),
+        (8, 1, 2),
+        (9,),  # of two occurrences, which part after it
+        (9, 4),
+        (9, 4, 2),
+        (9, 5),
+        (9, 5, 2),
+    ]
+
+
+def test_a_small_tree_keeps_the_most_likely_branches():
+    text = [2, 3, 8, 1, 2, 3, 9, 4, 2, 3, 9, 5, 2, 3]
+    assert Scene(text).propose(Budget(steps=3, topk=3, nodes=4)) == [[(9,), (9, 5), (9, 5, 2)]]
+
+
+def test_rows_with_different_budgets_share_a_batch():
+    text = [2, 3, 8, 1, 2, 3, 9, 4, 2, 3, 9, 5, 2, 3]
+    budgets = [
+        TREE,
+        Budget(steps=2, topk=1, nodes=12),
+        Budget(steps=1, topk=3, nodes=12),
+        Budget(steps=3, topk=3, nodes=3),
+        Budget(),
+    ]
+    together = Scene(*[text] * 5).propose(*budgets)
+    assert together[1:] == [[(9,), (9, 5)], [(8,), (9,)][::-1], [(9,), (9, 5)], []]
+    for budget, drafts in zip(budgets, together, strict=True):
+        assert Scene(text).propose(budget) == [drafts]
+
+
+def test_rows_do_not_see_each_others_text():
+    known, unknown = [5, 6, 7, 5, 6], [8, 9, 1, 2]
+    assert Scene(known, unknown, known, pad=4).propose(CHAIN, CHAIN, CHAIN)[1] == []
+
+
+def test_a_row_forgets_its_former_owner():
+    scene = Scene([5, 6, 7, 5, 6, 7, 5, 6])
+    scene.admit(1, [1, 2, 5, 6])
+    scene.device.table.lengths[1] = 3
+    assert scene.propose(CHAIN) == [[]]
+
+
+def test_a_preempted_request_brings_its_output_along():
+    scene = Scene([9])
+    scene.admit(1, prompt=[1, 2, 3], output=[4, 1, 2])
+    scene.device.table.lengths[1] = 5
+    assert scene.propose(CHAIN) == [[(3,), (3, 4), (3, 4, 1)]]
+
+
+def test_emitted_tokens_become_text():
+    scene = Scene([1, 2, 3, 4])
+    plan = scene.plan(CHAIN)
+    emitted = torch.tensor([[1, 2, 2, 2]])  # one draft kept, then the bonus, then nothing
+    scene.drafter.observe(plan, outcome_of(emitted, kept=1), scene.device.table)
+    scene.device.table.lengths[1] += 2
+    assert scene.propose(CHAIN) == [[(3,), (3, 4), (3, 4, 1)]]
+
+
+@pytest.mark.parametrize(("follower", "expected"), [(-1, (6,)), (3, (3,))])
+def test_the_token_after_a_chunk_is_chosen_only_at_the_end_of_the_prompt(follower, expected):
+    prompt = [1, 2, 3, 1, 2] if follower < 0 else [1, 2, 3, 1, 2, 3, 1, 2]
+    scene = Scene([9], prompt)
+    chunk = ScheduledChunk(row=2, start=0, tokens=tuple(prompt[:5]), follower=follower)
+    plan = scene.plan(CHAIN, chunks=(chunk,))
+    outcome = outcome_of(torch.full((1, 4), 9), kept=0, chunk_choice=torch.tensor([6]))
+    scene.drafter.observe(plan, outcome, scene.device.table)
+    text = scene.drafter._text.read(torch.tensor([2]), 8)[0].tolist()
+    assert tuple(text[5:6]) == expected
+
+
+def outcome_of(emitted, *, kept, chunk_choice=None) -> Outcome:
+    verdict = Verdict(
+        path=torch.zeros_like(emitted),
+        kept=torch.tensor([kept]),
+        emitted=emitted,
+        drafted=torch.tensor([3]),
+    )
+    choice = torch.zeros(0, dtype=torch.int64) if chunk_choice is None else chunk_choice
+    return Outcome(features=torch.zeros(0, 0), verdict=verdict, chunk_choice=choice)
+
+
+def slow_search(text: list[int], match: Match, count: int) -> list[int]:
+    """Ends of earlier occurrences of the last tokens, best first."""
+
+    def num_equal(end):
+        num = 0
+        while num < match.most and end - num >= 0 and text[end - num] == text[-1 - num]:
+            num += 1
+        return num
+
+    ends = [end for end in range(len(text) - 1) if num_equal(end) >= match.least]
+    return sorted(ends, key=lambda end: (num_equal(end), end), reverse=True)[:count]
+
+
+def slow_tree(text: list[int], match: Match, budget: Budget) -> list[tuple[int, ...]]:
+    """A dictionary of weighted paths, pruned to the budget."""
+    weight: dict[tuple[int, ...], float] = {}
+    for order, end in enumerate(slow_search(text, match, 1 if budget.topk == 1 else 16)):
+        longer = list(text)
+        for i in range(budget.steps):
+            longer.append(longer[end + 1 + i])
+            path = tuple(longer[len(text) :])
+            weight[path] = weight.get(path, 0.0) + 0.5**order
+    allowed = {()}
+    for path in sorted(weight, key=lambda path: (len(path), -weight[path])):
+        siblings = [other for other in allowed if other and other[:-1] == path[:-1]]
+        same_depth = [other for other in siblings if len(other) == len(path)]
+        if path[:-1] in allowed and len(same_depth) < budget.topk:
+            allowed.add(path)
+    best = sorted(
+        allowed - {()}, key=lambda path: math.log(weight[path]) + math.log(0.8) * len(path)
+    )
+    return sorted(best[::-1][: budget.nodes - 1])
+
+
+budgets = st.builds(
+    Budget, steps=st.integers(1, 5), topk=st.integers(1, 4), nodes=st.integers(2, 12)
+)
+texts = st.lists(st.integers(1, 3), min_size=1, max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=st.lists(st.tuples(texts, budgets), min_size=1, max_size=3), least=st.integers(1, 3))
+def test_any_batch_gets_the_trees_of_a_slow_search(texts, least):
+    match = Match(least=least, most=4)
+    scene = Scene(*[text for text, _ in texts], match=match, pad=2)
+    drafts = scene.propose(*[budget for _, budget in texts])
+    for (text, budget), found in zip(texts, drafts, strict=True):
+        assert sorted(found) == slow_tree(text, match, budget)
+        assert len(set(found)) == len(found), "equal siblings"
