@@ -17,7 +17,7 @@ from outrider.models.draft import DraftModel
 from outrider.models.heads.inspect import is_head
 from outrider.models.heads.loader import load_head
 from outrider.models.standalone import load_standalone
-from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
+from outrider.runtime.drafts import DraftKind, ModelDraft, NgramDraft, NoDraft
 from outrider.wire.speculation import Budget
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ def load_draft(
         return NoDraft()
     budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
     if draft.drafter == NGRAM:
-        from outrider.runtime.drafts import NgramDraft
-
         match = draft.match
         return NgramDraft(budget=budget, min_match=match.min, max_match=match.max)
     model = _load_model(draft, target=target, target_folder=target_folder, dtype=dtype)

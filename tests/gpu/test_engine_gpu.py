@@ -3,25 +3,14 @@
 import pytest
 import torch
 from support.engines import Shape
-from support.matrix import LAWS, Case, Models, mismatches
-from support.tiny import save_tiny
-
-from outrider.models.loader import load_decoder
+from support.matrix import LAWS, Case, mismatches
+from support.model_set import make_models
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     torch.backends.cuda.matmul.allow_tf32 = False
-
-    def load(name, **how):
-        folder = tmp_path_factory.mktemp(name)
-        theirs = save_tiny("llama", folder, **how)
-        return theirs, load_decoder(folder, dtype="float32", device=torch.device("cuda"))
-
-    theirs, target = load("target")
-    _, relative = load("relative", disturbance=0.02)
-    _, stranger = load("stranger", seed=7)
-    return Models(theirs=theirs, target=target, relative=relative, stranger=stranger)
+    return make_models(tmp_path_factory.mktemp("models"), "cuda")
 
 
 @pytest.mark.parametrize("pad", [1, 4])
@@ -29,7 +18,7 @@ def models(tmp_path_factory):
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(
     ("drafter", "tree"),
-    [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("stranger", "wide")],
+    [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")],
 )
 def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, depth, pad):
     shape = Shape(device="cuda", pad=pad, depth=depth, step_tokens=90)

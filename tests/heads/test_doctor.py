@@ -1,8 +1,11 @@
 """`outrider doctor` on a tiny target, and what a probe says in words."""
 
 import json
+import re
+import shutil
 
 import pytest
+import tokenizers
 from support.heads import write_head
 
 from outrider.api.cli import run
@@ -35,6 +38,18 @@ def test_a_broken_head_lists_all_problems_and_fails(target, tmp_path, capsys):
     assert "problem: the head has mis-shaped tensors (1): t2d [67] instead of [68]" in out
 
 
+def test_the_probe_drafts_real_prompts_and_explains_a_random_head(target, tmp_path, capsys):
+    head = write_head(tmp_path / "head", target.config)
+    model = shutil.copytree(target.folder, tmp_path / "model")
+    letters = tokenizers.models.BPE(vocab={c: i for i, c in enumerate("abcdefgh ")}, merges=[])
+    tokenizers.Tokenizer(letters).save(str(model / "tokenizer.json"))
+    assert run(["doctor", str(head), "--model", str(model)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"probe: \d+ rounds", out)
+    assert re.search(r"^ +4 +\d+ +\d+\.\d% +\d+\.\d%", out, re.MULTILINE)  # the last position
+    assert "1. Capture layers off by one" in out
+
+
 def test_a_folder_that_is_not_there_is_one_line(target, capsys):
     assert run(["doctor", "/nowhere", "--model", str(target.folder)]) == 1
     assert capsys.readouterr().err == (
@@ -48,7 +63,7 @@ def test_rates_are_of_all_rounds_and_of_those_that_got_there():
     assert probe.accept_length == 1.9
 
 
-@pytest.mark.parametrize("kept", [(), (3, 1)])
+@pytest.mark.parametrize("kept", [(0, 0), (3, 1)])
 def test_first_drafts_that_are_never_kept_are_explained(kept):
     text = "\n".join(explain(Probe(rounds=100, kept_per_position=kept)))
     for cause in ("Capture layers off by one", "Another target", "norm_before_residual", "rope"):

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 import pytest
 import torch
-import torch.nn.functional as F
-from support.heads import LAYER, Variant, head_tensors, write_head
+from support.head_oracle import Oracle
+from support.heads import Variant, head_tensors, write_head
 from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
 from support.tiny import VOCAB
 
@@ -17,7 +17,6 @@ from outrider.step.fill import fill, resolve_lengths
 CPU = torch.device("cpu")
 PAGE_SIZE = 4
 TOLERANCE = 1e-4  # largest difference of any element, in float32
-EPS = 1e-5  # of the heads that write_head writes
 LENGTH = 13
 
 VARIANTS = {
@@ -40,100 +39,6 @@ VARIANTS = {
     "the target's vocabulary and head": Variant(own_head=False),
     "its own head over the whole vocabulary": Variant(draft_vocab=VOCAB),
 }
-
-
-class Oracle:
-    """One head over one row, all of it at once."""
-
-    def __init__(self, model, variant, tensors):
-        self._model = model
-        self._variant = variant
-        self._weights = tensors
-
-    def features(self, tokens):
-        """What the head reads of the target at every position."""
-        model, variant = self._model.model, self._variant
-        stream = model.embed_tokens(torch.tensor([tokens]))
-        streams = [stream]
-        rotation = model.rotary_emb(stream, torch.arange(len(tokens))[None])
-        future = torch.full((len(tokens), len(tokens)), float("-inf")).triu(1)
-        for block in model.layers:
-            mask = future[None, None]
-            stream = block(stream, attention_mask=mask, position_embeddings=rotation)
-            streams.append(stream)
-        if variant.algorithm == "eagle" or not variant.uses_aux:
-            return model.norm(stream)[0]
-        captured = variant.layers or (2, 1, 0)  # the usual ones of a target of three layers
-        return torch.cat([streams[layer][0] for layer in captured], -1)
-
-    def project(self, features):
-        variant, weights = self._variant, self._weights
-        if variant.algorithm == "eagle" or not variant.uses_aux:
-            return features
-        if variant.norm_before_fc:
-            features = self._rms(features, "input_norm")
-        if variant.fc_norm:
-            width = weights["fc_norm.0.weight"].shape[0]
-            parts = features.split(width, -1)
-            features = torch.cat(
-                [self._rms(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1
-            )
-        return features @ weights["fc.weight"].T
-
-    def advance(self, tokens, states):
-        """States after every row, given those before."""
-        variant, weights = self._variant, self._weights
-        table = weights.get("embed_tokens.weight", self._model.model.embed_tokens.weight)
-        embedded = table[torch.tensor(tokens)]
-        if variant.algorithm == "eagle":
-            x = torch.cat([embedded, states], -1) @ weights["fc.weight"].T
-            x = residual = x + weights.get("fc.bias", 0.0)
-        else:
-            normed = self._rms(states, LAYER + "hidden_norm")
-            x = torch.cat([self._rms(embedded, LAYER + "input_layernorm"), normed], -1)
-            residual = normed if variant.norm_before_residual else states
-        y = residual + self._attend(x)
-        z = self._rms(y, LAYER + "post_attention_layernorm")
-        gate, up = self._linear(z, "mlp.gate_proj"), self._linear(z, "mlp.up_proj")
-        y = y + self._linear(F.silu(gate) * up, "mlp.down_proj")
-        return self._rms(y, "norm") if variant.norm_output else y
-
-    def logits(self, states):
-        if self._variant.algorithm == "eagle3" and not self._variant.norm_output:
-            states = self._rms(states, "norm")
-        head = self._weights.get("lm_head.weight", self._model.lm_head.weight)
-        return states @ head.T
-
-    def _attend(self, x):
-        length, head_dim = x.shape[0], self._variant.head_dim
-        query, key, value = (
-            self._linear(x, f"self_attn.{name}").view(length, -1, head_dim).transpose(0, 1)
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
-        if self._variant.head_norm:
-            query = self._rms(query, LAYER + "self_attn.q_norm")
-            key = self._rms(key, LAYER + "self_attn.k_norm")
-        query, key = self._rotate(query), self._rotate(key)
-        repeats = query.shape[0] // key.shape[0]
-        key, value = key.repeat_interleave(repeats, 0), value.repeat_interleave(repeats, 0)
-        scores = query @ key.transpose(1, 2) * head_dim**-0.5
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        out = scores.masked_fill(future, float("-inf")).softmax(-1) @ value
-        return self._linear(out.transpose(0, 1).reshape(length, -1), "self_attn.o_proj")
-
-    def _rotate(self, x):  # [heads, length, head_dim]
-        half = x.shape[-1] // 2
-        speed = self._variant.theta ** (-torch.arange(half) / half)
-        angle = torch.arange(x.shape[1])[:, None] * speed
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
-
-    def _linear(self, x, name):
-        weights = self._weights
-        return x @ weights[f"{LAYER}{name}.weight"].T + weights.get(f"{LAYER}{name}.bias", 0.0)
-
-    def _rms(self, x, name):
-        return x * (x.pow(2).mean(-1, keepdim=True) + EPS).rsqrt() * self._weights[f"{name}.weight"]
 
 
 @dataclass

@@ -22,12 +22,13 @@ from outrider.wire.worker import DraftFacts
 CHAIN = Budget(steps=3, topk=1, nodes=4)
 TREE = Budget(steps=3, topk=3, nodes=12)
 PAGE = 4
+MATCH = Match(least=2, most=3)
 
 
 class Scene:
     """Rows 1, 2, ... with a text each, of which the last token is not cached yet."""
 
-    def __init__(self, *texts, match=Match(least=2, most=3), pad=1):
+    def __init__(self, *texts, match=MATCH, pad=1):
         self.device = small_device(random.Random(0), page_size=PAGE, nodes=12, pad=pad, reach=60)
         facts = DraftFacts(budget=TREE, lead=0, needs_next_token=False, needs_text=True)
         text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
@@ -191,8 +192,8 @@ def outcome_of(emitted, *, kept, chunk_choice=None) -> Outcome:
     return Outcome(features=torch.zeros(0, 0), verdict=verdict, chunk_choice=choice)
 
 
-def slow_search(text: list[int], match: Match, count: int) -> list[int]:
-    """Ends of earlier occurrences of the last tokens, best first."""
+def slow_search(text: list[int], match: Match) -> list[tuple[int, int]]:
+    """Earlier occurrences of the last tokens, best first: how many agree, and where it ends."""
 
     def num_equal(end):
         num = 0
@@ -200,29 +201,30 @@ def slow_search(text: list[int], match: Match, count: int) -> list[int]:
             num += 1
         return num
 
-    ends = [end for end in range(len(text) - 1) if num_equal(end) >= match.least]
-    return sorted(ends, key=lambda end: (num_equal(end), end), reverse=True)[:count]
+    found = [(num_equal(end), end) for end in range(len(text) - 1)]
+    return sorted((entry for entry in found if entry[0] >= match.least), reverse=True)[:8]
 
 
 def slow_tree(text: list[int], match: Match, budget: Budget) -> list[tuple[int, ...]]:
-    """A dictionary of weighted paths, pruned to the budget."""
-    weight: dict[tuple[int, ...], float] = {}
-    for order, end in enumerate(slow_search(text, match, 1 if budget.topk == 1 else 16)):
+    """Every path with the occurrences that begin with it, pruned to the budget."""
+    occurrences = slow_search(text, match)
+    users: dict[tuple[int, ...], list[int]] = {}
+    for order, (_, end) in enumerate(occurrences):
         longer = list(text)
         for i in range(budget.steps):
             longer.append(longer[end + 1 + i])
-            path = tuple(longer[len(text) :])
-            weight[path] = weight.get(path, 0.0) + 0.5**order
-    allowed = {()}
-    for path in sorted(weight, key=lambda path: (len(path), -weight[path])):
-        siblings = [other for other in allowed if other and other[:-1] == path[:-1]]
-        same_depth = [other for other in siblings if len(other) == len(path)]
-        if path[:-1] in allowed and len(same_depth) < budget.topk:
-            allowed.add(path)
-    best = sorted(
-        allowed - {()}, key=lambda path: math.log(weight[path]) + math.log(0.8) * len(path)
-    )
-    return sorted(best[::-1][: budget.nodes - 1])
+            users.setdefault(tuple(longer[len(text) :]), []).append(order)
+
+    def score(path):
+        weight = sum(8.0 ** occurrences[order][0] for order in users[path])
+        return math.log(weight) + math.log(0.8) * len(path) - 1e-5 * users[path][0]
+
+    allowed: list[tuple[int, ...]] = [()]
+    for path in sorted(users, key=lambda path: (len(path), -score(path))):
+        siblings = [other for other in allowed[1:] if other[:-1] == path[:-1]]
+        if path[:-1] in allowed and len(siblings) < budget.topk:
+            allowed.append(path)
+    return sorted(sorted(allowed[1:], key=score, reverse=True)[: budget.nodes - 1])
 
 
 budgets = st.builds(

@@ -81,7 +81,7 @@ def test_the_reporter_hears_of_every_byte_once(make_gguf: Callable, tmp_path: Pa
     class Counter(SilentReporter):
         total = done = 0
 
-        def start(self, task: str, total: int) -> None:  # noqa: ARG002
+        def start(self, task: str, total: int) -> None:
             self.total += total
 
         def advance(self, amount: int) -> None:

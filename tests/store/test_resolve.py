@@ -53,7 +53,7 @@ def test_a_complete_folder_is_itself(tmp_path: Path) -> None:
     assert resolve(str(folder), SILENT) == folder
 
 
-def test_a_folder_without_config_is_refused(tmp_path: Path, cache: Path) -> None:  # noqa: ARG001
+def test_a_folder_without_config_is_refused(tmp_path: Path, cache: Path) -> None:
     folder = model_folder(tmp_path / "model", "model.safetensors")
     assert "has no config.json" in refusal(str(folder))
 
@@ -115,7 +115,7 @@ def test_a_cached_folder_that_lost_a_file_names_the_fix(cache: Path) -> None:
     ],
 )
 def test_an_unknown_name_says_what_would_be_right(
-    cache: Path,  # noqa: ARG001
+    cache: Path,
     name: str,
     complaint: str,
 ) -> None:
@@ -142,7 +142,7 @@ def test_ctrl_c_while_converting_leaves_the_cache_empty(
     class Interrupter(SilentReporter):
         num_calls = 0
 
-        def advance(self, amount: int) -> None:  # noqa: ARG002
+        def advance(self, amount: int) -> None:
             self.num_calls += 1
             if self.num_calls == 5:
                 signal.raise_signal(signal.SIGINT)

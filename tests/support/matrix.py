@@ -3,9 +3,11 @@
 import itertools
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from outrider.models.decoder import Decoder
+from outrider.models.draft import DraftModel
 from outrider.models.standalone import StandaloneDraft
 from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
 from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
@@ -32,7 +34,7 @@ PROMPTS = [[*_shared, 13, 21, 40], [*_shared, 13, 5], [50], [4, 66, 12, 9, 33]]
 MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
-DRAFTERS = ["none", "twin", "relative", "stranger"]
+DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3"]
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
     "chain": Budget(steps=3, topk=1, nodes=4),
@@ -49,11 +51,15 @@ class Models:
     target: Decoder
     relative: Decoder
     stranger: Decoder
+    folder: Path  # of the target
+    heads: dict[str, DraftModel]  # random ones, which are kept almost never
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
         drafts = {"twin": self.target, "relative": self.relative, "stranger": self.stranger}
         if name == "none":
             return NoDraft()
+        if name in self.heads:
+            return ModelDraft(model=self.heads[name], budget=budget)
         vocab = self.target.config.vocab_size
         return ModelDraft(model=StandaloneDraft(drafts[name], target_vocab=vocab), budget=budget)
 

@@ -1,11 +1,15 @@
 """`outrider bench`: the benchmarks, imported when one runs."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outrider.store.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from outrider.config.draft import DraftConfig
 
 app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_help=True)
 
@@ -64,6 +68,50 @@ def offline(
     )
 
 
+@app.command("speculation")
+def speculation(
+    model: ModelFlag = DEFAULT_ALIAS,
+    draft: Annotated[
+        list[str], typer.Option(help="ngram, or a smaller model or head; may be repeated.")
+    ] = ["ngram"],  # noqa: B006  # as above
+    steps: Annotated[int | None, typer.Option(help="Depth of every draft tree.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Children per node.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Size of a tree, root included.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="JSONL file of prompts with sources; else, and for edits, our own."),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Prompts of each kind.", min=1)] = 3,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=2)] = 64,
+    temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
+    dtype: Annotated[str, typer.Option(help="Type of the weights.")] = "float32",
+    threads: ThreadsFlag = 0,
+    json_file: JsonFlag = None,
+) -> None:
+    """Plain decoding against drafters, by kind of prompt: speed, acceptance, and what costs."""
+    from outrider.bench.asked import parse_dtypes
+    from outrider.bench.speculation.prompts import choose_prompts
+
+    sizes = {"steps": steps, "topk": topk, "nodes": nodes}
+    drafts = _drafts(draft, model, {name: size for name, size in sizes.items() if size is not None})
+    chosen = choose_prompts(() if prompts is None else (prompts,), limit=limit)
+    (only_dtype,) = parse_dtypes([dtype])[:1]
+    targets, folder = _checked_targets(json_file), _open(model)
+    from outrider.bench.speculation.start import (  # torch comes with it: bad flags fail before
+        SpeculationAsked,
+        bench_speculation,
+    )
+
+    asked = SpeculationAsked(
+        drafts=drafts,
+        prompts=chosen,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        dtype=only_dtype,
+    )
+    bench_speculation(model, folder, asked, targets=targets, threads=threads)
+
+
 @app.command("perplexity")
 def perplexity(
     prompts: Annotated[Path, typer.Option(help="JSONL file; the prompts are the texts.")],
@@ -89,6 +137,23 @@ def perplexity(
         targets=targets,
         threads=threads,
     )
+
+
+def _drafts(names: list[str], model: str, sizes: dict[str, Any]) -> "dict[str, DraftConfig]":
+    """The drafters to compare by the names to show; their sizes are checked here."""
+    from outrider.api.drafter import find_drafter
+    from outrider.config.draft import NONE, DraftConfig, resolve_budget
+    from outrider.store.bars import BarReporter
+
+    asked = {name: replace(DraftConfig(drafter=name), **sizes) for name in names}
+    found = {
+        Path(name).name: find_drafter(config, model=model, reporter=BarReporter())
+        for name, config in asked.items()
+    }
+    drafts = {name: config for name, config in found.items() if config.drafter != NONE}
+    for config in drafts.values():
+        resolve_budget(config)
+    return drafts
 
 
 def _checked_targets(path: Path | None) -> tuple[Path, ...]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from outrider.runtime.doctor import HeadReport
 
 
+WIDTH = 100  # columns, wherever the output goes
+
+
 def doctor(
     head: Annotated[str, typer.Argument(help="Folder or hub id of a draft head.")],
     model: Annotated[
@@ -32,7 +35,7 @@ def doctor(
     folder, target = _head_folder(head), resolve(model, BarReporter())
     from outrider.runtime.doctor import examine_head  # torch comes with it: bad names fail before
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(width=WIDTH, highlight=False)
     report = examine_head(folder, target)
     _print_report(console, report)
     if report.problems:
@@ -53,16 +56,17 @@ def _head_folder(name: str) -> Path:
 
 
 def _print_report(console: "Console", report: "HeadReport") -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     for label, value in report.facts:
-        table.add_row(label, value)
+        table.add_row(label, escape(value))
     console.print(table)
     for note in report.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     for problem in report.problems:
-        console.print(f"problem: {problem}", markup=False, style="red")
+        console.print(f"problem: {problem}", markup=False, soft_wrap=True, style="red")
     if not report.problems:
         console.print("the head fits: every tensor is there, used and of the right shape")
 

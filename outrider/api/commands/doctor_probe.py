@@ -9,7 +9,7 @@ from outrider.api.params import SamplingParams
 from outrider.text.chat import NoChatTemplate
 
 STEPS = 5  # positions that are probed
-MAX_TOKENS = 64  # of each answer
+MAX_TOKENS = 32  # of each answer
 LOWEST_FIRST = 0.15  # share of first drafts that even a poor head has kept
 PROMPTS = (
     "Write a Python function that returns the n-th Fibonacci number, and explain its running time.",
@@ -26,7 +26,7 @@ class Probe:
     """How often the draft at each position was kept, over all prompts."""
 
     rounds: int
-    kept_per_position: tuple[int, ...]
+    kept_per_position: tuple[int, ...]  # position 0 is the first draft of a round
 
     def rates(self) -> Iterator[tuple[float, float]]:
         """Of each position: the share of all rounds, and of those that kept the position before."""
@@ -42,8 +42,7 @@ class Probe:
     @property
     def is_blind(self) -> bool:
         """Whether first drafts are kept so seldom that the head must be misread, not just poor."""
-        first = self.kept_per_position[:1] or (0,)
-        return first[0] < LOWEST_FIRST * self.rounds
+        return self.kept_per_position[0] < LOWEST_FIRST * self.rounds
 
 
 def probe(model: str, head: Path) -> Probe:
@@ -63,9 +62,8 @@ def probe(model: str, head: Path) -> Probe:
 
 
 def _summed(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The sum at every position; answers that never drafted that far count as 0."""
-    depth = max(map(len, counts), default=0)
-    return tuple(sum(each[i] for each in counts if i < len(each)) for i in range(depth))
+    """The sum at every probed position; an answer that never kept one that far adds nothing."""
+    return tuple(sum(each[i] for each in counts if i < len(each)) for i in range(STEPS))
 
 
 def explain(probe: Probe) -> Iterator[str]:
@@ -73,9 +71,9 @@ def explain(probe: Probe) -> Iterator[str]:
     if not probe.is_blind:
         yield f"mean accept length {probe.accept_length:.2f} tokens per round"
         return
-    first = next(iter(probe.rates()), (0.0, 0.0))[0]
+    share = probe.kept_per_position[0] / max(probe.rounds, 1)
     yield (
-        f"only {first:.1%} of first drafts are kept. A head that fits keeps more than half, so "
+        f"position 0 is kept in {share:.1%} of rounds. A head that fits keeps more than half, so "
         "this one does not see what it was trained on. The usual causes, likeliest first:"
     )
     yield (

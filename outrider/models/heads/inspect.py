@@ -40,11 +40,15 @@ class TensorFaults:
 
     def problems(self) -> Iterator[str]:
         """One line for each kind of fault."""
-        kinds = {"lacks": self.missing, "has unexpected": self.unused}
-        for kind, names in (kinds | {"has mis-shaped": self.mis_shaped}).items():
+        kinds = (
+            ("lacks", self.missing),
+            ("has unexpected", self.unused),
+            ("has mis-shaped", self.mis_shaped),
+        )
+        for fault, names in kinds:
             if names:
                 yield (
-                    f"the head {kind} tensors ({len(names)}): {', '.join(names)}; "
+                    f"the head {fault} tensors ({len(names)}): {', '.join(names)}; "
                     "use weights that belong to its config.json"
                 )
 

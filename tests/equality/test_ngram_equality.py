@@ -1,0 +1,112 @@
+"""The n-gram drafter in the real engine: it changes how fast tokens come, never which."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from support.engines import Shape, ask, engine_of, run_all
+from support.matrix import LAWS
+from support.reference import decode
+
+from outrider.runtime.drafts import NgramDraft
+from outrider.wire.speculation import Budget
+
+DRAFTS = {
+    "chain": NgramDraft(budget=Budget(steps=5, topk=1, nodes=6), min_match=2, max_match=4),
+    "tree": NgramDraft(budget=Budget(steps=4, topk=3, nodes=9), min_match=1, max_match=3),
+}
+PROMPTS = [[5, 6, 7, 8] * 5, [9] * 6, [5, 6, 7, 8] * 3 + [5, 6, 30, 5, 6], [50]]
+MAX_TOKENS = 14
+# With three words a model repeats itself now and then, so some drafts are kept and some are not.
+FEW_WORDS = tuple((token, 30.0) for token in (5, 6, 7))
+
+_answers: dict[tuple[str, int], list[int]] = {}
+
+
+def law_of(name: str):
+    return replace(LAWS[name], bias=FEW_WORDS)
+
+
+def right_answer(models, law: str, index: int) -> list[int]:
+    if (law, index) not in _answers:
+        answer = decode(models.theirs, PROMPTS[index], law_of(law), max_tokens=MAX_TOKENS)
+        _answers[law, index] = answer.tokens
+    return _answers[law, index]
+
+
+def ask_all(law: str):
+    return [
+        ask(f"r{i}", prompt, law_of(law), max_tokens=MAX_TOKENS) for i, prompt in enumerate(PROMPTS)
+    ]
+
+
+def assert_right(models, law, heard):
+    for i in range(len(PROMPTS)):
+        assert heard[f"r{i}"].tokens == right_answer(models, law, i)
+
+
+def cases():
+    """Every law, drafter, executor and depth with each other; the sizes are drawn."""
+    rng = random.Random(0)
+    for law, draft, executor, depth in itertools.product(LAWS, DRAFTS, ("eager", "tape"), (0, 1)):
+        page, pad, chunk = rng.choice([1, 4, 16]), rng.choice([1, 3]), rng.choice([1, 7, 30])
+        step_tokens = 4 * DRAFTS[draft].budget.nodes + chunk  # the trees of four rows and a chunk
+        name = f"{law}-{draft}-{executor}-depth{depth}-page{page}-pad{pad}-chunk{chunk}"
+        shape = Shape(
+            executor=executor, depth=depth, page_size=page, pad=pad, step_tokens=step_tokens
+        )
+        yield pytest.param(law, DRAFTS[draft], shape, id=name)
+
+
+@pytest.mark.parametrize(("law", "draft", "shape"), list(cases()))
+def test_the_tokens_are_those_of_the_reference_decoder(models, law, draft, shape):
+    engine = engine_of(models.target, shape, draft)
+    assert_right(models, law, run_all(engine, ask_all(law)))
+    again = run_all(engine, ask_all(law))  # now from the prefix cache
+    assert_right(models, law, again)
+    progress = [entry.last.progress for entry in again.values()]
+    assert any(each.cached for each in progress)
+    assert 0 < sum(each.kept for each in progress) < sum(each.drafted for each in progress)
+
+
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+def test_a_cached_prompt_is_as_good_to_draft_from_as_one_that_runs(models, draft):
+    engine = engine_of(models.target, Shape(), draft)
+    cold, hit = (run_all(engine, ask_all("greedy")) for _ in range(2))
+    assert hit["r0"].last.progress.cached
+    for request_id, entry in hit.items():
+        assert replace(entry.last.progress, cached=0) == cold[request_id].last.progress
+
+
+def test_a_preempted_request_drafts_from_all_of_its_text(models):
+    scarce = Shape(kv_tokens=60, max_context=48, step_tokens=40)
+    heard = run_all(engine_of(models.target, scarce, DRAFTS["chain"]), ask_all("greedy"))
+    assert sum(entry.last.progress.preemptions for entry in heard.values())
+    assert_right(models, "greedy", heard)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+def test_a_text_that_loops_is_drafted_completely(models, draft, depth):
+    stuck = replace(LAWS["greedy"], bias=((5, 1000.0),))
+    engine = engine_of(models.target, Shape(depth=depth), draft)
+    steps = draft.budget.steps
+    heard = run_all(engine, [ask("r", [5] * 6, stuck, max_tokens=1 + 4 * (steps + 1))])["r"]
+    assert heard.tokens == [5] * (1 + 4 * (steps + 1))
+    assert heard.last.progress.kept_per_depth == (4,) * steps
+
+
+def test_requests_may_draft_less_or_nothing_beside_others_that_draft(models):
+    tree = DRAFTS["tree"]
+    engine = engine_of(models.target, Shape(pad=3), tree)
+    budgets = [Budget(), Budget(steps=2, topk=1, nodes=3), tree.budget, tree.budget]
+    asked = [
+        replace(submission, budget=budget)
+        for submission, budget in zip(ask_all("greedy"), budgets, strict=True)
+    ]
+    heard = run_all(engine, asked)
+    assert_right(models, "greedy", heard)
+    assert heard["r0"].last.progress.drafted == 0
+    assert len(heard["r1"].last.progress.kept_per_depth) <= 2
+    assert heard["r2"].last.progress.kept > 0

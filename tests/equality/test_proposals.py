@@ -1,0 +1,158 @@
+"""What a head proposes is what it would propose after reading the whole text from scratch.
+
+A mistake here changes no token, only how many drafts are kept, so nothing else would notice it.
+Acceptance is forced at random: the text is then not the target's own, but drafts must follow it.
+"""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from support.engines import Shape, ask, engine_of, run_all
+from support.head_oracle import Oracle
+from support.heads import Variant, head_tensors, write_head
+from support.tiny import VOCAB
+
+from outrider.models.heads.loader import load_head
+from outrider.runtime import program
+from outrider.runtime.drafts import ModelDraft
+from outrider.spec import model_drafter
+from outrider.spec.model_drafter import ModelDrafter
+from outrider.wire.sampling import RowSampling
+from outrider.wire.speculation import Budget
+
+STEPS = 3
+VARIANTS = {
+    "eagle": Variant(algorithm="eagle"),
+    "eagle3": Variant(),
+    "eagle3.1": Variant(fc_norm=True, norm_output=True, norm_before_residual=True),
+}
+PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
+GREEDY = RowSampling(seed=0, temperature=0.0)
+
+
+class Spy:
+    """Notes every proposal of the first row, and decides how much of it is kept."""
+
+    def __init__(self, monkeypatch, seed):
+        self.proposals, self.kept = [], []
+        self._rng = random.Random(seed)
+        propose, verify = ModelDrafter.propose, program.verify
+
+        def noted(drafter, plan, table):
+            tree = propose(drafter, plan, table)
+            if plan.shape.rows:
+                self.proposals.append(tree.tokens[0, 1:].tolist())
+            return tree
+
+        def forced(tree, choice):
+            if not len(tree.tokens):
+                return verify(tree, choice)
+            self.kept.append(self._rng.randint(0, STEPS))
+            choice = choice.clone()
+            choice[:, : self.kept[-1]] = tree.tokens[:, 1 : self.kept[-1] + 1]
+            verdict = verify(tree, choice)
+            self.kept[-1] = int(verdict.kept[0])
+            return verdict
+
+        monkeypatch.setattr(ModelDrafter, "propose", noted)
+        monkeypatch.setattr(program, "verify", forced)
+
+
+def mistakes(models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_hit=False):
+    """Rounds whose proposal is not the oracle's."""
+    write_head(folder, models.target.config, **_flags(variant))
+    head = load_head(
+        folder,
+        target=models.target,
+        target_folder=models.folder,
+        dtype="float32",
+        device=torch.device("cpu"),
+    )
+    weights = head_tensors(models.target.config, variant, seed=0)
+    oracle = Oracle(models.theirs, variant.complete(models.target.config), weights)
+    budget = Budget(steps=STEPS, topk=1, nodes=STEPS + 1)
+    engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
+    if is_prefix_hit:
+        run_all(engine, [ask("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
+    spy = Spy(monkeypatch, seed)
+    heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=16)])["r"]
+    if is_prefix_hit:
+        assert heard.last.progress.cached
+    text, rest, wrong = [*PROMPT, heard.tokens[0]], heard.tokens[1:], []
+    with torch.no_grad():
+        for proposal, kept in zip(spy.proposals, spy.kept, strict=True):
+            right = oracle.chain(text, STEPS, head.target_ids)
+            if proposal != right:
+                wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
+            text, rest = text + rest[: kept + 1], rest[kept + 1 :]
+    assert len(spy.proposals) > 3
+    assert max(spy.kept) > 0
+    return wrong
+
+
+def _flags(variant):
+    default = Variant()
+    fields = {name: getattr(variant, name) for name in Variant.__dataclass_fields__}
+    return {k: v for k, v in fields.items() if v != getattr(default, k) or k == "algorithm"}
+
+
+@pytest.mark.parametrize("is_prefix_hit", [False, True], ids=["cold", "hit"])
+@pytest.mark.parametrize("step_tokens", [7, 64])
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_proposals_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, name, page_size, step_tokens, is_prefix_hit
+):
+    shape = Shape(page_size=page_size, step_tokens=step_tokens, max_rows=1)
+    wrong = mistakes(
+        models, monkeypatch, tmp_path, VARIANTS[name], shape, is_prefix_hit=is_prefix_hit
+    )
+    assert not wrong
+
+
+def feed_the_token_itself_not_the_next(monkeypatch):
+    """The token shift of a chunk is off by one."""
+    monkeypatch.setattr(model_drafter, "_next_tokens", lambda chunk, choice: chunk.tokens)
+
+
+def take_the_choice_at_every_chunk_end(monkeypatch):
+    """Inside a prompt the next token is the prompt's, not what the target would have said."""
+    original = model_drafter._next_tokens
+
+    def eager(chunk, choice):
+        return original(replace(chunk, followers=chunk.followers * 0 - 1), choice)
+
+    monkeypatch.setattr(model_drafter, "_next_tokens", eager)
+
+
+def catch_up_on_features_of_the_tree_order(monkeypatch):
+    """Features of the first nodes instead of those on the path; a chain cannot tell."""
+    monkeypatch.setattr(model_drafter, "_along_path", lambda outcome, shape: outcome.features * 0)
+
+
+def keep_the_state_of_the_first_node(monkeypatch):
+    original = ModelDrafter.observe
+
+    def stale(self, plan, outcome, table):
+        verdict = replace(outcome.verdict, kept=outcome.verdict.kept * 0)
+        original(self, plan, replace(outcome, verdict=verdict), table)
+
+    monkeypatch.setattr(ModelDrafter, "observe", stale)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        feed_the_token_itself_not_the_next,
+        take_the_choice_at_every_chunk_end,
+        catch_up_on_features_of_the_tree_order,
+        keep_the_state_of_the_first_node,
+    ],
+    ids=lambda mutate: mutate.__name__,
+)
+def test_proposals_betray(models, monkeypatch, tmp_path, mutate):
+    mutate(monkeypatch)
+    shape = Shape(page_size=4, step_tokens=7, max_rows=1)
+    assert mistakes(models, monkeypatch, tmp_path, VARIANTS["eagle3"], shape)

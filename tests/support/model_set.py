@@ -1,0 +1,35 @@
+"""The models of the equality matrix, made and loaded once."""
+
+from pathlib import Path
+
+import torch
+
+from outrider.models.heads.loader import load_head
+from outrider.models.loader import load_decoder
+from support.heads import write_head
+from support.matrix import Models
+from support.tiny import save_tiny
+
+
+def make_models(root: Path, device: str) -> Models:
+    """A tiny target, a relative and a stranger of it, and a random head of each kind."""
+    place = torch.device(device)
+
+    def load(name, **how):
+        theirs = save_tiny("llama", root / name, **how)
+        return theirs, load_decoder(root / name, dtype="float32", device=place)
+
+    theirs, target = load("target")
+    _, relative = load("relative", disturbance=0.02)
+    _, stranger = load("stranger", seed=7)
+    heads = {
+        name: load_head(
+            write_head(root / name, target.config, algorithm=name),
+            target=target,
+            target_folder=root / "target",
+            dtype="float32",
+            device=place,
+        )
+        for name in ("eagle", "eagle3")
+    }
+    return Models(theirs, target, relative, stranger, root / "target", heads)
