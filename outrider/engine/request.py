@@ -3,6 +3,7 @@
 from enum import Enum, auto
 
 from outrider.cache.prefix import Lease
+from outrider.engine.pace import Pace
 from outrider.wire.request import FinishReason, Progress, Submission
 
 
@@ -42,6 +43,7 @@ class Request:
         self.phase = Phase.WAITING
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
+        self.pace = Pace()
         self._cached_at_first = -1
         self._rounds = 0
         self._drafted = 0
@@ -77,6 +79,7 @@ class Request:
     def note_round(self, *, drafted: int, kept: int) -> None:
         self._rounds += 1
         self._drafted += drafted
+        self.pace.note_round(drafted=drafted, kept=kept)
         self._kept_per_depth += [0] * (kept - len(self._kept_per_depth))
         for depth in range(kept):
             self._kept_per_depth[depth] += 1

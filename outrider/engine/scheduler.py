@@ -80,7 +80,8 @@ class Scheduler:
             placement.num_inflight += 1
 
     def _budget_of(self, request: Request) -> Budget:
-        return request.submission.budget.within(self._facts.draft.budget)
+        budget = request.submission.budget.within(self._facts.draft.budget)
+        return request.pace.within(budget) if self._facts.draft.is_paced else budget
 
     def _has_surely_ended(self, request: Request) -> bool:
         """Each result in flight brings at least one token, which may be all that was missing."""

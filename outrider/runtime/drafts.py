@@ -47,7 +47,9 @@ class NoDraft:
 
     @property
     def facts(self) -> DraftFacts:
-        return DraftFacts(budget=PLAIN, lead=0, needs_next_token=False, needs_text=False)
+        return DraftFacts(
+            budget=PLAIN, lead=0, needs_next_token=False, needs_text=False, is_paced=False
+        )
 
     def page_bytes(self, target: KVLayout) -> int:
         del target
@@ -69,7 +71,11 @@ class ModelDraft:
     def facts(self) -> DraftFacts:
         lead = self.model.facts.lead
         return DraftFacts(
-            budget=self.budget, lead=lead, needs_next_token=lead == 0, needs_text=False
+            budget=self.budget,
+            lead=lead,
+            needs_next_token=lead == 0,
+            needs_text=False,
+            is_paced=False,
         )
 
     def page_bytes(self, target: KVLayout) -> int:
@@ -82,7 +88,7 @@ class ModelDraft:
             kv=KVPool(layout, num_pages=room.num_pages, device=device),
             attention=room.attention,
             sampling=room.sampling,
-            budget=self.budget,
+            facts=self.facts,
             largest=room.largest,
         )
 
@@ -107,7 +113,9 @@ class NgramDraft:
 
     @property
     def facts(self) -> DraftFacts:
-        return DraftFacts(budget=self.budget, lead=0, needs_next_token=False, needs_text=True)
+        return DraftFacts(
+            budget=self.budget, lead=0, needs_next_token=False, needs_text=True, is_paced=True
+        )
 
     def page_bytes(self, target: KVLayout) -> int:
         del target

@@ -20,7 +20,6 @@ from outrider.spec.slots import DraftSlots
 from outrider.step.fill import fill
 from outrider.step.rows import RowTable
 from outrider.wire.batch import RowAdmission
-from outrider.wire.speculation import Budget
 from outrider.wire.worker import DraftFacts
 
 
@@ -44,17 +43,14 @@ class ModelDrafter:
         kv: KVPool,
         attention: AttentionBackend,
         sampling: SamplingTable,
-        budget: Budget,
+        facts: DraftFacts,
         largest: StepShape,
     ) -> None:
         self._model = model
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        lead = model.facts.lead
-        self._facts = DraftFacts(
-            budget=budget, lead=lead, needs_next_token=lead == 0, needs_text=False
-        )
+        self._facts = facts
         rows, device = sampling.seed.shape[0], sampling.seed.device
         width, dtype = model.facts.width, kv.layout.dtype
         self._states = torch.zeros(rows, width, dtype=dtype, device=device)

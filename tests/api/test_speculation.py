@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from support.heads import write_head
 
 from outrider import LLM, SamplingParams
 from outrider.api.cli import run
 from outrider.api.speculation import parse_speculation
 from outrider.errors import ConfigError, RequestError
+from outrider.models.config import parse_config, read_config
 from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
 
 PROMPTS = ["the rider", [5, 6, 7], "goes ahead of the party", [9] * 20]
@@ -65,6 +67,26 @@ def test_a_draft_model_changes_no_token(model_folder, draft_folder, plain, law, 
 
 def drafted_nodes(outputs):
     return sum(output.outputs[0].acceptance.drafted for output in outputs)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("drafter", ["ngram", "eagle", "eagle3"])
+def test_no_other_drafter_does_either(model_folder, plain, tmp_path, drafter, law):
+    name = drafter if drafter == "ngram" else a_head(tmp_path, model_folder, drafter)
+    drafted = LLM(model_folder, draft=name, steps=3, topk=2, nodes=6)
+    params = SamplingParams(max_tokens=12, ignore_eos=True, **LAWS[law])
+    ours, theirs = (
+        [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+        for llm in (drafted, plain)
+    )
+    assert ours == theirs
+
+
+def a_head(folder, model_folder, algorithm, **flags):
+    layers = {"layers": (0, 1, 2)} if algorithm == "eagle3" else {}
+    dialect = "safeailab" if algorithm == "eagle" else "sglang"
+    flags = {"dialect": dialect, "algorithm": algorithm, **layers, **flags}
+    return write_head(folder, read_config(model_folder), **flags)
 
 
 def test_requests_with_budgets_of_their_own_share_a_batch(plain, tree):
@@ -200,6 +222,14 @@ def test_drafts_that_cannot_work_are_refused_at_start(model_folder, draft_folder
 def test_a_draft_with_another_tokenizer_is_refused(model_folder, foreign_folder):
     with pytest.raises(ConfigError, match="use two models with the same tokenizer"):
         LLM(model_folder, draft=foreign_folder)
+
+
+def test_a_head_for_another_model_is_refused(tmp_path, model_folder):
+    wider = json.loads((model_folder / "config.json").read_text()) | {"hidden_size": 64}
+    other = parse_config(wider)
+    head = write_head(tmp_path, other, algorithm="eagle3", layers=(0, 1, 2))
+    with pytest.raises(ConfigError, match="use the target it was trained for"):
+        LLM(model_folder, draft=head)
 
 
 def test_other_dialects_draft_the_same(model_folder, draft_folder, plain):

@@ -17,6 +17,7 @@ sizes = st.fixed_dictionaries(
         "step_tokens": st.integers(21, 40),
         "max_context": st.integers(12, 40),
         "prefix_cache": st.booleans(),
+        "is_paced": st.booleans(),
     }
 )
 arrivals = st.lists(

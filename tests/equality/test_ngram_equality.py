@@ -92,9 +92,12 @@ def test_a_text_that_loops_is_drafted_completely(models, draft, depth):
     stuck = replace(LAWS["greedy"], bias=((5, 1000.0),))
     engine = engine_of(models.target, Shape(depth=depth), draft)
     steps = draft.budget.steps
-    heard = run_all(engine, [ask("r", [5] * 6, stuck, max_tokens=1 + 4 * (steps + 1))])["r"]
-    assert heard.tokens == [5] * (1 + 4 * (steps + 1))
-    assert heard.last.progress.kept_per_depth == (4,) * steps
+    heard = run_all(engine, [ask("r", [5] * 6, stuck, max_tokens=8 * (steps + 1))])["r"]
+    assert heard.tokens == [5] * (8 * (steps + 1))
+    progress = heard.last.progress
+    assert len(progress.kept_per_depth) == steps  # the pace reached the whole budget
+    # A loop is one path: a tree's other branches are not kept, its deepest one is.
+    assert progress.kept_per_depth[0] == progress.rounds
 
 
 def test_requests_may_draft_less_or_nothing_beside_others_that_draft(models):

@@ -30,7 +30,9 @@ class Scene:
 
     def __init__(self, *texts, match=MATCH, pad=1):
         self.device = small_device(random.Random(0), page_size=PAGE, nodes=12, pad=pad, reach=60)
-        facts = DraftFacts(budget=TREE, lead=0, needs_next_token=False, needs_text=True)
+        facts = DraftFacts(
+            budget=TREE, lead=0, needs_next_token=False, needs_text=True, is_paced=True
+        )
         text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
         self.drafter = NgramDrafter(facts, text=text, match=match, page_size=PAGE)
         for row, tokens in enumerate(texts, start=1):
@@ -78,7 +80,17 @@ def test_the_longest_match_wins_over_a_later_one():
     assert Scene([1, 2, 3, 9, 9, 4, 2, 3, 8, 1, 2, 3]).propose(CHAIN) == [[(9,), (9, 9), (9, 9, 4)]]
 
 
-def test_of_equally_long_matches_the_latest_wins():
+def test_one_longer_match_wins_over_many_shorter_ones():
+    shorter = [4, 2, 3, 8, 5, 2, 3, 8, 6, 2, 3, 8]
+    assert Scene([1, 2, 3, 9, *shorter, 1, 2, 3]).propose(CHAIN)[0][0] == (9,)
+
+
+def test_of_equally_long_matches_the_more_frequent_continuation_wins():
+    text = [4, 2, 3, 9, 5, 2, 3, 9, 6, 2, 3, 8, 1, 2, 3]
+    assert Scene(text).propose(CHAIN) == [[(9,), (9, 6), (9, 6, 2)]]
+
+
+def test_of_equally_frequent_continuations_the_latest_wins():
     assert Scene([2, 3, 8, 4, 2, 3, 9, 5, 2, 3]).propose(CHAIN) == [[(9,), (9, 5), (9, 5, 2)]]
 
 
@@ -123,7 +135,7 @@ def test_continuations_that_compete_make_a_tree_without_equal_siblings():
 
 def test_a_small_tree_keeps_the_most_likely_branches():
     text = [2, 3, 8, 1, 2, 3, 9, 4, 2, 3, 9, 5, 2, 3]
-    assert Scene(text).propose(Budget(steps=3, topk=3, nodes=4)) == [[(9,), (9, 5), (9, 5, 2)]]
+    assert Scene(text).propose(Budget(steps=3, topk=3, nodes=4)) == [[(9,), (8,), (9, 5)]]
 
 
 def test_rows_with_different_budgets_share_a_batch():
@@ -136,7 +148,7 @@ def test_rows_with_different_budgets_share_a_batch():
         Budget(),
     ]
     together = Scene(*[text] * 5).propose(*budgets)
-    assert together[1:] == [[(9,), (9, 5)], [(8,), (9,)][::-1], [(9,), (9, 5)], []]
+    assert together[1:] == [[(9,), (9, 5)], [(9,), (8,)], [(9,), (8,)], []]
     for budget, drafts in zip(budgets, together, strict=True):
         assert Scene(text).propose(budget) == [drafts]
 

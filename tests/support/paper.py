@@ -124,6 +124,7 @@ def facts(
     max_context: int = 64,
     max_queued: int = 1000,
     prefix_cache: bool = True,
+    is_paced: bool = False,
 ) -> RunnerFacts:
     return RunnerFacts(
         num_pages=num_pages,
@@ -133,6 +134,7 @@ def facts(
             lead=0,
             needs_next_token=nodes > 1,
             needs_text=False,
+            is_paced=is_paced,
         ),
         max_chunks=3,
         host=HostSettings(

@@ -1,0 +1,32 @@
+"""How far a request drafts next, from how its last drafts fared.
+
+For drafters whose drafts cost nothing to make: only checking them costs, and the first few rows of a
+step are free, because weights are read once however many rows there are. So a request never drafts
+less than that, and further only while its drafts are kept.
+"""
+
+from outrider.wire.speculation import Budget
+
+LEAST_STEPS = 3  # with node 0 four rows, which cost a CPU and a GPU no more than one
+
+
+class Pace:
+    """Owns one request's present draft length."""
+
+    def __init__(self) -> None:
+        self._steps = LEAST_STEPS
+
+    def note_round(self, *, drafted: int, kept: int) -> None:
+        """All kept: reach twice as far. Less than half kept, or nothing found: half as far."""
+        if drafted and kept == drafted:
+            self._steps = 2 * self._steps + 1
+        elif 2 * kept <= drafted:
+            self._steps = max(LEAST_STEPS, self._steps // 2)
+
+    def within(self, budget: Budget) -> Budget:
+        """The part of a budget to use now."""
+        self._steps = min(self._steps, max(budget.steps, LEAST_STEPS))
+        steps = min(self._steps, budget.steps)
+        return Budget(
+            steps=steps, topk=budget.topk, nodes=min(budget.nodes, 1 + steps * budget.topk)
+        )

@@ -1,0 +1,50 @@
+import pytest
+
+from outrider.engine.pace import Pace
+from outrider.wire.speculation import PLAIN, Budget
+
+LARGE = Budget(steps=15, topk=1, nodes=16)
+
+
+def steps_after(*rounds):
+    pace = Pace()
+    for drafted, kept in rounds:
+        pace.within(LARGE)
+        pace.note_round(drafted=drafted, kept=kept)
+    return pace.within(LARGE).steps
+
+
+@pytest.mark.parametrize(
+    ("rounds", "steps"),
+    [
+        ([], 3),
+        ([(3, 3)], 7),
+        ([(3, 3), (7, 7)], 15),
+        ([(3, 3), (7, 7), (15, 15)], 15),  # the budget bounds it
+        ([(3, 3), (7, 7), (15, 7)], 7),
+        ([(3, 3), (7, 5)], 7),  # mostly kept: neither further nor less far
+        ([(3, 3), (0, 0)], 3),  # nothing found
+        ([(3, 0), (3, 0)], 3),  # never less than what is free
+    ],
+)
+def test_drafts_reach_as_far_as_they_are_kept(rounds, steps):
+    assert steps_after(*rounds) == steps
+
+
+def test_success_beyond_the_budget_is_not_hoarded():
+    pace = Pace()
+    for _ in range(10):
+        pace.within(LARGE)
+        pace.note_round(drafted=15, kept=15)
+    pace.within(LARGE)
+    pace.note_round(drafted=15, kept=0)
+    assert pace.within(LARGE).steps == 7
+
+
+@pytest.mark.parametrize("budget", [PLAIN, Budget(steps=1, topk=2, nodes=2)])
+def test_a_smaller_budget_is_never_exceeded(budget):
+    assert Pace().within(budget) == budget
+
+
+def test_a_tree_shrinks_with_its_depth():
+    assert Pace().within(Budget(steps=9, topk=2, nodes=19)) == Budget(steps=3, topk=2, nodes=7)
