@@ -88,7 +88,9 @@ def _check_size(name: str, size: object) -> None:
     most = MAX_NODES - 1 if name == "steps" else MAX_NODES
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most:
         fix = " (--draft none decodes plainly)" if size == 0 else ""
-        raise ConfigError(f"{name} must be between 1 and {most}, got {size}; change --{name}{fix}")
+        raise ConfigError(
+            f"{name} must be between 1 and {most}, got {size!r}; change --{name}{fix}"
+        )
 
 
 def _check_match(match: MatchLengths) -> None:

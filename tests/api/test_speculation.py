@@ -82,11 +82,9 @@ def test_no_other_drafter_does_either(model_folder, plain, tmp_path, drafter, la
     assert ours == theirs
 
 
-def a_head(folder, model_folder, algorithm, **flags):
-    layers = {"layers": (0, 1, 2)} if algorithm == "eagle3" else {}
-    dialect = "safeailab" if algorithm == "eagle" else "sglang"
-    flags = {"dialect": dialect, "algorithm": algorithm, **layers, **flags}
-    return write_head(folder, read_config(model_folder), **flags)
+def a_head(folder, model_folder, algorithm):
+    flags = {"eagle": {"dialect": "safeailab"}, "eagle3": {"layers": (0, 1, 2)}}[algorithm]
+    return write_head(folder, read_config(model_folder), algorithm=algorithm, **flags)
 
 
 def test_requests_with_budgets_of_their_own_share_a_batch(plain, tree):

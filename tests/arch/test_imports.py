@@ -21,7 +21,7 @@ COMPUTE = [
     "memory",
     "kernels",
 ]
-PLAIN = ["store", "wire", "config", "observe", "errors"]
+PLAIN = ["store", "wire", "config", "errors"]
 TOOLS = ["bench"]  # use the engine; nothing uses them, except the command line that starts them
 NO_TORCH = ["text", "engine", "cache", *PLAIN]
 

@@ -13,7 +13,7 @@ def test_every_drafter_is_measured_on_every_kind_beside_plain_decoding(
     tiny_folder, tmp_path, capsys
 ):
     target = tmp_path / "out.json"
-    command = ["bench", "speculation", "--model", str(tiny_folder), "--limit", "1"]
+    command = ["bench", "speculation", "--model", str(tiny_folder), "--limit", "1", "--repeat", "2"]
     drafts = ["--draft", "ngram", "--draft", str(tiny_folder), "--steps", "2"]
     assert run([*command, *drafts, "--max-tokens", "6", "--json", str(target)]) == 0
     assert "vs plain" in capsys.readouterr().out

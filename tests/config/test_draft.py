@@ -97,7 +97,7 @@ def test_sizes_that_fit_are_taken_without_a_note():
         ({"topk": 0}, "change --topk"),
         ({"nodes": 65}, "between 1 and 64"),
         ({"nodes": -1}, "change --nodes"),
-        ({"steps": "3"}, "between 1 and 63, got 3"),
+        ({"steps": "3"}, "between 1 and 63, got '3'"),
         ({"steps": 4, "topk": 22}, "lower --steps or --topk"),
         ({"match": MatchLengths(min=3, max=2)}, "at most the longest"),
     ],

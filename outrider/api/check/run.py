@@ -87,7 +87,6 @@ def _findings(
 
 
 def _params(law: str, work: Work, logprobs: int | None = None) -> SamplingParams:
-    # `min_tokens` of the law fits any length that is worth a comparison.
     least = min(LAWS[law].min_tokens, work.max_tokens)
     return replace(LAWS[law], max_tokens=work.max_tokens, min_tokens=least, logprobs=logprobs)
 

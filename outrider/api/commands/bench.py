@@ -84,6 +84,7 @@ def speculation(
     limit: Annotated[int, typer.Option(help="Prompts of each kind.", min=1)] = 3,
     max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=2)] = 64,
     temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
+    repeat: Annotated[int, typer.Option(help="Runs of each; the fastest counts.", min=1)] = 1,
     dtype: Annotated[str, typer.Option(help="Type of the weights.")] = "float32",
     threads: ThreadsFlag = 0,
     json_file: JsonFlag = None,
@@ -108,6 +109,7 @@ def speculation(
         max_tokens=max_tokens,
         temperature=temperature,
         dtype=only_dtype,
+        repetitions=repeat,
     )
     bench_speculation(model, folder, asked, targets=targets, threads=threads)
 

@@ -43,6 +43,7 @@ class SpeculationAsked:
     max_tokens: int
     temperature: float
     dtype: Dtype
+    repetitions: int
 
 
 def bench_speculation(
@@ -65,8 +66,13 @@ def bench_speculation(
         limits=Limits(max_tokens=asked.max_tokens, stop_ids=tokenizer.stop_ids),
         sampling=RowSampling(seed=_SEED, temperature=asked.temperature),
     )
-    with run_bar(count_runs(len(contenders), len(questions))) as note:
-        runs = tuple(compare(contenders, questions, law, note))
+    num_runs = count_runs(
+        num_contenders=len(contenders),
+        num_questions=len(questions),
+        repetitions=asked.repetitions,
+    )
+    with run_bar(num_runs) as note:
+        runs = tuple(compare(contenders, questions, law, asked.repetitions, note))
     report = SpeculationReport(setting=_setting(model, asked), runs=runs)
     print_report(report)
     for path in targets:
