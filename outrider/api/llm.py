@@ -34,7 +34,7 @@ from outrider.config.engine import (
     Executor,
     LimitsConfig,
 )
-from outrider.config.threads import let_idle_threads_sleep
+from outrider.config.threads import choose_wait_policy
 from outrider.errors import OutriderError, RequestError
 from outrider.store.aliases import DEFAULT_ALIAS
 from outrider.store.bars import BarReporter
@@ -179,7 +179,7 @@ def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
     draft = find_drafter(config.draft, model=str(model), reporter=BarReporter())
     config = replace(config, draft=draft)
     tokenizer = load_tokenizer(folder)
-    let_idle_threads_sleep()
+    choose_wait_policy()
     from outrider.api.assemble import build_engine  # torch takes a second: bad names fail before
 
     return Frontend(build_engine(folder, config), tokenizer)

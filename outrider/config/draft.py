@@ -21,7 +21,7 @@ _STEPS_OF_NGRAMS = 7  # looking up costs nothing, so it may as well reach furthe
 class MatchLengths:
     """How many of the last tokens must occur earlier before an n-gram drafter copies on."""
 
-    min: int = 2
+    min: int = 1  # checking a draft costs the same however little supports it
     max: int = 4
 
 

@@ -1,4 +1,4 @@
-"""How idle OpenMP threads wait. Decided before torch is loaded, because its runtime reads it once."""
+"""How idle OpenMP threads wait. Decided before torch is loaded: its runtime reads it once."""
 
 import logging
 import os
@@ -6,16 +6,21 @@ import sys
 
 _log = logging.getLogger(__name__)
 
+_BUSY_SHARE = 0.25  # of all cores, taken by others during the last minute
 
-def let_idle_threads_sleep() -> None:
-    """Make threads sleep between parallel regions unless the user chose otherwise.
 
-    By default they spin, and a spinning thread that loses its core to any other process stalls
-    every region: on two busy cores a step of 25 ms took over a second (docs/lab/log.md).
+def choose_wait_policy() -> None:
+    """Let idle threads sleep when others want the cores, unless the user chose a policy.
+
+    A spinning thread that loses its core stalls every parallel region. Measured on two cores, one
+    row of the default model, ms per step (docs/lab/log.md): spinning 29 alone, 58 beside one busy
+    process, over 500 beside several; sleeping 36, 43 and 70.
     """
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
+    if os.getloadavg()[0] < _BUSY_SHARE * (os.cpu_count() or 1):
+        return
     if "torch" in sys.modules:
-        _log.info("torch is loaded already; set OMP_WAIT_POLICY=passive to share cores well")
+        _log.info("other processes are busy; set OMP_WAIT_POLICY=passive before importing torch")
         return
     os.environ["OMP_WAIT_POLICY"] = "passive"

@@ -1,8 +1,8 @@
 """How far a request drafts next, from how its last drafts fared.
 
-For drafters whose drafts cost nothing to make: only checking them costs, and the first few rows of a
-step are free, because weights are read once however many rows there are. So a request never drafts
-less than that, and further only while its drafts are kept.
+For drafters whose drafts cost nothing to make: only checking them costs, and the first few rows of
+a step are free, because weights are read once however many rows there are. So a request never
+drafts less than that, and further only while its drafts are kept.
 """
 
 from outrider.wire.speculation import Budget
@@ -27,6 +27,4 @@ class Pace:
         """The part of a budget to use now."""
         self._steps = min(self._steps, max(budget.steps, LEAST_STEPS))
         steps = min(self._steps, budget.steps)
-        return Budget(
-            steps=steps, topk=budget.topk, nodes=min(budget.nodes, 1 + steps * budget.topk)
-        )
+        return Budget(steps=steps, topk=budget.topk, nodes=min(budget.nodes, 1 + steps))

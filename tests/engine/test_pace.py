@@ -46,5 +46,5 @@ def test_a_smaller_budget_is_never_exceeded(budget):
     assert Pace().within(budget) == budget
 
 
-def test_a_tree_shrinks_with_its_depth():
-    assert Pace().within(Budget(steps=9, topk=2, nodes=19)) == Budget(steps=3, topk=2, nodes=7)
+def test_a_tree_is_checked_at_the_cost_of_a_chain_of_its_depth():
+    assert Pace().within(Budget(steps=9, topk=2, nodes=19)) == Budget(steps=3, topk=2, nodes=4)
