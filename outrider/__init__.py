@@ -4,12 +4,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outrider.api.llm import LLM
+    from outrider.api.outputs import CompletionOutput, RequestOutput
     from outrider.api.params import SamplingParams
+    from outrider.errors import OutriderError
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "OutriderError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
 
-_LAZY = {"LLM": "outrider.api.llm", "SamplingParams": "outrider.api.params"}
+_LAZY = {
+    "LLM": "outrider.api.llm",
+    "CompletionOutput": "outrider.api.outputs",
+    "OutriderError": "outrider.errors",
+    "RequestOutput": "outrider.api.outputs",
+    "SamplingParams": "outrider.api.params",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,13 +10,16 @@ from outrider import __version__
 from outrider.api.commands import bench, chat, check, doctor, generate, models
 from outrider.errors import OutriderError
 
-# Typer has kept the parser's base error in different modules; its children always had this one.
-_ParserError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[2])
+# Typer has kept the parser's errors in different modules; this child was always at hand.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
+
+_INTERRUPTED = 130  # some versions of typer return it, others raise
 
 app = typer.Typer(
     help="Run language models on this machine.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # subcommands inherit it
     pretty_exceptions_enable=False,  # a traceback here is a bug, and reports want it plain
 )
 app.command("generate")(generate.generate)
@@ -49,18 +52,40 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code: 0, 1 for an error of ours, 2 for wrong usage, 130 after Ctrl-C."""
+    code = _run(arguments)
+    if code == _INTERRUPTED:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        return app(arguments, prog_name="outrider", standalone_mode=False) or 0
+        code = app(arguments, prog_name="outrider", standalone_mode=False) or 0
+        sys.stdout.flush()  # a full disk must be found out while there is somebody to tell
+        return code
     except OutriderError as error:
         return _fail(str(error), 1)
-    except _ParserError as error:
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "outrider"
         message = error.format_message().rstrip(".")
-        return _fail(f"{message}; see outrider --help", 2) if message else 2  # help was printed
+        return _fail(f"{message}; see {command} --help", 2) if message else 2  # help was printed
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        _drop_output()
+        where, reason = error.filename or "the output", error.strerror or error
+        return _fail(f"cannot use {where}: {reason}; check its permissions and the space left", 1)
+
+
+def _drop_output() -> None:
+    """Leave nothing in a broken stdout that Python would fail to write once more as it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

@@ -11,6 +11,8 @@ from outrider.store.resolve import resolve
 
 def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> DraftConfig:
     """The same configuration with a drafter that is none, ngram or a folder on this machine."""
+    if not config.drafter.strip():
+        raise ConfigError("--draft is empty; use auto, none, ngram, or a model given like --model")
     name = own_drafter(model) if config.drafter == AUTO else config.drafter
     if name in (NONE, NGRAM):
         return replace(config, drafter=name)

@@ -9,6 +9,7 @@ from outrider.api.bars import batch_bar, no_bar
 from outrider.api.drafter import find_drafter
 from outrider.api.feed import Feed
 from outrider.api.frontend import Frontend
+from outrider.api.inert import check_inert
 from outrider.api.live import LiveRequest
 from outrider.api.outputs import RequestOutput
 from outrider.api.params import SamplingParams
@@ -56,6 +57,7 @@ class LLM:
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
     the head that belongs to the model, "none", "ngram", or a smaller model or head given like
     `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
+    `seed` is for requests without one. What else vLLM takes is accepted where it changes nothing.
     """
 
     def __init__(
@@ -77,10 +79,14 @@ class LLM:
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
         depth: int = ExecutionConfig().depth,
+        seed: int | None = None,
+        **inert: Any,
     ) -> None:
+        check_inert(inert)
+        self._defaults = SamplingParams(seed=seed)
         wanted = choose_dialect(
             _own_draft(draft, steps=steps, topk=topk, nodes=nodes),
-            vllm=speculative_config or {},
+            vllm=speculative_config,
             sglang={},
         )
         limits = LimitsConfig(
@@ -144,10 +150,14 @@ class LLM:
             parsed: TextPrompt | TokenPrompt = self.frontend.render(prompt)
         else:
             parsed = parse_prompt(prompt)
-        return open_stream(self.frontend, parsed, sampling_params or SamplingParams())
+        params = self._seeded(sampling_params or self._defaults)
+        return open_stream(self.frontend, parsed, params)
 
     def get_tokenizer(self) -> Tokenizer | NoTokenizer:
         return self.frontend.tokenizer
+
+    def _seeded(self, params: SamplingParams) -> SamplingParams:
+        return replace(params, seed=self._defaults.seed) if params.seed is None else params
 
     def _run(
         self,
@@ -156,7 +166,9 @@ class LLM:
         *,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        pairs = list(zip(prompts, _params_of_each(sampling_params, len(prompts)), strict=True))
+        asked = self._defaults if sampling_params is None else sampling_params
+        params = _params_of_each(asked, len(prompts))
+        pairs = list(zip(prompts, map(self._seeded, params), strict=True))
         prepared = _each(pairs, lambda pair: self.frontend.prepare(*pair))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
@@ -186,10 +198,10 @@ def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
 
 
 def _params_of_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    params: SamplingParams | Sequence[SamplingParams], num_prompts: int
 ) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
+    if isinstance(params, SamplingParams):
+        return [params] * num_prompts
     if len(params) != num_prompts:
         raise RequestError(
             f"{len(params)} sampling params for {num_prompts} prompts; give one, or one for each"

@@ -106,18 +106,18 @@ _RANGES = {
 _MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs"})
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
 _ALIASES = {"speculative": "speculation"}  # what requests over HTTP call it
+PARAMETER_NAMES = frozenset({field.name for field in fields(SamplingParams)} | set(_ALIASES))
 _TOKEN = _Range(int, 0, math.inf, "give a token id")
 _BIAS = _Range(float, -100, 100, "use -100 to forbid a token")
 
 
 def override(params: SamplingParams, changes: Mapping[str, Any]) -> SamplingParams:
     """The same parameters with some fields replaced by name, as JSON gives them."""
-    known = {field.name for field in fields(SamplingParams)}
-    changes = {_ALIASES.get(name, name): value for name, value in changes.items()}
     for name in changes:
-        if name not in known:
-            listed = ", ".join(sorted(known))
+        if name not in PARAMETER_NAMES:
+            listed = ", ".join(sorted(PARAMETER_NAMES))
             raise RequestError(f"unknown sampling parameter {name!r}; use one of {listed}")
+    changes = {_ALIASES.get(name, name): value for name, value in changes.items()}
     bias = changes.get("logit_bias")
     if isinstance(bias, Mapping):  # the keys of a JSON object are strings
         changes = {**changes, "logit_bias": {_integer_key(key): bias[key] for key in bias}}

@@ -43,5 +43,6 @@ def _describe_acceptance(acceptance: Acceptance) -> dict[str, Any]:
         "drafted": acceptance.drafted,
         "kept": acceptance.kept,
         "kept_per_position": acceptance.kept_per_position,
+        "accept_rate": round(acceptance.accept_rate, 4),
         "accept_length": round(acceptance.accept_length, 4),
     }

@@ -84,6 +84,16 @@ def check_fit(draft: DraftSettings, *, vocab_size: int, max_context: int) -> Non
         )
 
 
+def check_branches(steps: int, topk: int, *, flags: tuple[str, str]) -> None:
+    """Refuse trees with more branches than a draft model has room for; `flags` set the sizes."""
+    scratch = (steps - 1) * topk
+    if scratch > MAX_SCRATCH:
+        raise ConfigError(
+            f"steps {steps} and topk {topk} grow too many branches: (steps - 1) * topk is "
+            f"{scratch}, at most {MAX_SCRATCH}; lower {' or '.join(flags)}"
+        )
+
+
 def _check_size(name: str, size: object) -> None:
     most = MAX_NODES - 1 if name == "steps" else MAX_NODES
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most:
@@ -117,12 +127,8 @@ def _complete(config: DraftConfig) -> TreeSize:
     else:
         usual = _STEPS_OF_NGRAMS if config.drafter == NGRAM else _STEPS_OF_MODELS
         steps = min(usual, 1 + MAX_SCRATCH // topk)
-    scratch = (steps - 1) * topk
-    if config.drafter != NGRAM and scratch > MAX_SCRATCH:
-        raise ConfigError(
-            f"steps {steps} and topk {topk} grow too many branches: (steps - 1) * topk is "
-            f"{scratch}, at most {MAX_SCRATCH}; lower --steps or --topk"
-        )
+    if config.drafter != NGRAM:
+        check_branches(steps, topk, flags=("--steps", "--topk"))
     nodes = min(MAX_NODES, 1 + steps * topk) if config.nodes == "auto" else config.nodes
     return TreeSize(steps=steps, topk=topk, nodes=nodes)
 

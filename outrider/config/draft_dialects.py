@@ -7,7 +7,7 @@ draft tokens, as we do.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from outrider.config.draft import NGRAM, DraftConfig, MatchLengths
+from outrider.config.draft import MAX_NODES, NGRAM, DraftConfig, MatchLengths, check_branches
 from outrider.errors import ConfigError
 
 _VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # which it is, the folder itself says
@@ -19,6 +19,7 @@ _VLLM_KEYS = (
     "prompt_lookup_max",
     "draft_tensor_parallel_size",
 )
+_MAX_LOOKUP = 2**20  # tokens; longer than any repetition worth waiting for
 _SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE")
 SGLANG_KEYS = ("algorithm", "draft_model_path", "num_steps", "eagle_topk", "num_draft_tokens")
 
@@ -28,7 +29,7 @@ def from_vllm(fields: Mapping[str, Any]) -> DraftConfig:
     _refuse_unknown("--speculative-config", fields, _VLLM_KEYS)
     if fields.get("draft_tensor_parallel_size", 1) != 1:
         raise ConfigError("draft_tensor_parallel_size must be 1; leave it out")
-    num_drafts = _count_or_auto(fields, "num_speculative_tokens")
+    num_drafts = _size(fields, "num_speculative_tokens", most=MAX_NODES - 1)
     return DraftConfig(
         drafter=_vllm_drafter(fields),
         steps=num_drafts,
@@ -41,27 +42,35 @@ def from_vllm(fields: Mapping[str, Any]) -> DraftConfig:
 def from_sglang(flags: Mapping[str, Any]) -> DraftConfig:
     """What SGLang's --speculative-* flags mean; the keys are `SGLANG_KEYS`, those given."""
     _refuse_unknown("SGLang's flags", flags, SGLANG_KEYS)
+    drafter, spelled = _sglang_drafter(flags), {_sglang_flag(key): flags[key] for key in flags}
+    steps = _size(spelled, _sglang_flag("num_steps"), most=MAX_NODES - 1)
+    topk = _size(spelled, _sglang_flag("eagle_topk"), most=MAX_NODES)
+    if steps != "auto" and topk != "auto" and drafter != NGRAM:
+        check_branches(steps, topk, flags=(_sglang_flag("num_steps"), _sglang_flag("eagle_topk")))
     return DraftConfig(
-        drafter=_sglang_drafter(flags),
-        steps=_count_or_auto(flags, "num_steps"),
-        topk=_count_or_auto(flags, "eagle_topk"),
-        nodes=_count_or_auto(flags, "num_draft_tokens"),
+        drafter=drafter,
+        steps=steps,
+        topk=topk,
+        nodes=_size(spelled, _sglang_flag("num_draft_tokens"), most=MAX_NODES),
     )
 
 
 def choose_dialect(
-    own: DraftConfig, *, vllm: Mapping[str, Any], sglang: Mapping[str, Any]
+    own: DraftConfig, *, vllm: Mapping[str, Any] | None, sglang: Mapping[str, Any]
 ) -> DraftConfig:
-    """The one dialect that was used; `own` as it stands when nobody said anything."""
+    """The one dialect that was used; `own` as it stands when nobody said anything.
+
+    `vllm` is None when it was not used: an empty object was, and lacks everything.
+    """
     given = {
         "--draft, --steps, --topk, --nodes": own != DraftConfig(),
-        "--speculative-config": bool(vllm),
+        "--speculative-config": vllm is not None,
         "--speculative-algorithm and its flags": bool(sglang),
     }
     if sum(given.values()) > 1:
         used = " and ".join(name for name, is_given in given.items() if is_given)
         raise ConfigError(f"{used} choose the drafter twice; keep one of them")
-    if vllm:
+    if vllm is not None:
         return from_vllm(vllm)
     return from_sglang(sglang) if sglang else own
 
@@ -75,6 +84,11 @@ def _vllm_drafter(fields: Mapping[str, Any]) -> str:
     if method is not None and method not in _VLLM_MODELS:
         known = ", ".join((NGRAM, *_VLLM_MODELS))
         raise ConfigError(f"the method {method!r} is not supported; use one of {known}")
+    if method is None and model is None:
+        known = ", ".join((NGRAM, *_VLLM_MODELS))
+        raise ConfigError(
+            f'--speculative-config lacks "method"; add one of {known}, and a "model" unless ngram'
+        )
     if not isinstance(model, str) or not model:
         raise ConfigError(f'the method {method!r} needs a model; add "model": "..."')
     return model
@@ -104,17 +118,23 @@ def _refuse_unknown(where: str, fields: Mapping[str, Any], known: tuple[str, ...
 
 def _match(fields: Mapping[str, Any]) -> MatchLengths:
     longest, shortest = (
-        _count_or_auto(fields, key) for key in ("prompt_lookup_max", "prompt_lookup_min")
+        _size(fields, key, most=_MAX_LOOKUP) for key in ("prompt_lookup_max", "prompt_lookup_min")
     )
     usual = MatchLengths()
     most = usual.max if longest == "auto" else longest
     return MatchLengths(min=min(usual.min, most) if shortest == "auto" else shortest, max=most)
 
 
-def _count_or_auto(fields: Mapping[str, Any], key: str) -> int | Literal["auto"]:
+def _sglang_flag(key: str) -> str:
+    return f"--speculative-{key.replace('_', '-')}"
+
+
+def _size(fields: Mapping[str, Any], key: str, *, most: int) -> int | Literal["auto"]:
     if key not in fields:
         return "auto"
     value = fields[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key} must be an integer of at least 1, got {value!r}; change it")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(
+            f"{key} must be an integer of at least 1, at most {most}, got {value!r}; change it"
+        )
     return value

@@ -1,5 +1,6 @@
 """Settings hold values only: what `resolve` made of the user's configuration for one model."""
 
+import re
 from dataclasses import dataclass
 from typing import get_args
 
@@ -10,6 +11,7 @@ from outrider.errors import ConfigError
 # Query tokens of a step by default. A chunk of a quarter still keeps a CPU's cores busy.
 _STEP_TOKENS = 512
 _LEAST_CHUNK = 128
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +37,16 @@ class Settings:
     host: HostSettings
 
 
-def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Settings:
+def resolve(config: EngineConfig, *, model_context: int, num_cuda: int) -> Settings:
     """Check the user's configuration against the model and replace every "auto" by a value."""
     _check(config)
-    device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
-    if device.startswith("cuda") and not has_cuda:
-        raise ConfigError("no CUDA device is visible; use --device cpu")
-    on_cpu, execution = not device.startswith("cuda"), config.execution
+    device = _device(config.device, num_cuda)
+    on_cpu, execution = device == "cpu", config.execution
     context = model_context if config.limits.context == "auto" else config.limits.context
     if context > model_context:
         raise ConfigError(
-            f"context {context} exceeds the model's {model_context}; "
-            f"use --max-context {model_context} or less"
+            f"--max-context / max_model_len {context} exceeds the model's {model_context}; "
+            f"use {model_context} or less"
         )
     return Settings(
         dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
@@ -64,6 +64,21 @@ def resolve(config: EngineConfig, *, model_context: int, has_cuda: bool) -> Sett
     )
 
 
+def _device(asked: str, num_cuda: int) -> str:
+    """The device by the name torch has for it, once it is known to be there."""
+    if asked == "auto":
+        return "cuda" if num_cuda else "cpu"
+    if not _DEVICE.fullmatch(asked):
+        raise ConfigError(f"unknown device {asked!r}; use auto, cpu, cuda or cuda:N")
+    if asked == "cpu":
+        return asked
+    if not num_cuda:
+        raise ConfigError("no CUDA device is visible; use --device cpu")
+    if int(asked.partition(":")[2] or 0) >= num_cuda:
+        raise ConfigError(f"there is no {asked}; the last CUDA device is cuda:{num_cuda - 1}")
+    return asked
+
+
 def _step_tokens(config: EngineConfig) -> int:
     """Room for the draft trees of all rows, and for prompts to advance beside them."""
     limits, nodes = config.limits, resolve_budget(config.draft).tree.nodes
@@ -72,26 +87,27 @@ def _step_tokens(config: EngineConfig) -> int:
         return max(_STEP_TOKENS, decoding + _LEAST_CHUNK)
     if limits.step_tokens <= decoding:
         raise ConfigError(
-            f"max step tokens ({limits.step_tokens}) must exceed max rows ({limits.rows}) times "
-            f"nodes ({nodes}), or prompts would never advance beside decoding rows"
+            f"max_num_batched_tokens ({limits.step_tokens}) must exceed max_num_seqs "
+            f"({limits.rows}) times nodes ({nodes}), or prompts would never advance beside "
+            "decoding rows; raise it or leave it out"
         )
     return limits.step_tokens
 
 
 def _check(config: EngineConfig) -> None:
     limits, cache, depth = config.limits, config.cache, config.execution.depth
-    _check_choice("dtype", config.dtype, ("auto", *get_args(Dtype)))
+    _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("executor", config.execution.executor, ("auto", *get_args(Executor)))
     if not 1 <= cache.page_size <= 64:
-        raise ConfigError(f"page size must be between 1 and 64, got {cache.page_size}")
+        raise ConfigError(f"block_size must be between 1 and 64, got {cache.page_size}")
     if depth not in (0, 1):
         raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {depth}")
     named = {
-        "max rows": limits.rows,
-        "max step tokens": 1 if limits.step_tokens == "auto" else limits.step_tokens,
-        "max queued": limits.queued,
-        "max context": 1 if limits.context == "auto" else limits.context,
-        "kv tokens": 1 if cache.kv_tokens == "auto" else cache.kv_tokens,
+        "max_num_seqs": limits.rows,
+        "max_num_batched_tokens": 1 if limits.step_tokens == "auto" else limits.step_tokens,
+        "LimitsConfig.queued": limits.queued,
+        "--max-context / max_model_len": 1 if limits.context == "auto" else limits.context,
+        "kv_tokens": 1 if cache.kv_tokens == "auto" else cache.kv_tokens,
     }
     for name, value in named.items():
         if value < 1:

@@ -6,6 +6,7 @@ from outrider.engine.draft import Expected
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
+from outrider.wire.batch import ScheduledBatch
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.result import RowResult, StepResult
 from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
@@ -25,10 +26,11 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._inflight: deque[tuple[list[Expected], PendingResult]] = deque()
         self._num_arrived = 0
+        self._has_failed = False
 
     @property
     def has_work(self) -> bool:
-        return bool(self._requests or self._inflight)
+        return not self._has_failed and bool(self._requests or self._inflight)
 
     @property
     def max_context(self) -> int:
@@ -40,6 +42,7 @@ class Engine:
 
     def add(self, submission: Submission) -> None:
         """Queue a request, or refuse it with the reason."""
+        self._check_alive()
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
@@ -74,14 +77,27 @@ class Engine:
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
+        self._check_alive()
         batch, expected = self._scheduler.schedule()
         if not batch.is_empty:
-            self._inflight.append((expected, self._runner.submit(batch)))
+            self._inflight.append((expected, self._submit(batch)))
         is_due = len(self._inflight) > self._facts.depth or batch.is_empty
         if not (self._inflight and is_due):
             return ()
         owners, pending = self._inflight.popleft()
         return self._absorb(owners, pending.wait())
+
+    def _submit(self, batch: ScheduledBatch) -> PendingResult:
+        """Start a step. If that fails, so has the engine: pages it promised to write were not."""
+        try:
+            return self._runner.submit(batch)
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def _check_alive(self) -> None:
+        if self._has_failed:
+            raise CapacityError("the engine stopped after a failure; load the model again")
 
     def _absorb(self, owners: list[Expected], result: StepResult) -> tuple[RequestUpdate, ...]:
         updates = []
@@ -95,9 +111,9 @@ class Engine:
         request, placement = expected.request, expected.placement
         placement.num_inflight -= 1
         placement.bound -= expected.most - len(row.tokens)
-        if expected.is_round:
-            request.note_round(drafted=row.drafted, kept=len(row.tokens) - 1)
         taken = request.append(row.tokens, max_context=self.max_context)
+        if expected.is_round:  # a draft past the end of the answer was not kept
+            request.note_round(drafted=row.drafted, kept=min(len(row.tokens) - 1, taken))
         if request.finish != "running":
             self._scheduler.finish(request)
             del self._requests[request.request_id]

@@ -75,8 +75,9 @@ class Scheduler:
                 continue
             budget = self._budget_of(request)
             decode = ScheduledDecode(row=placement.row, bound=placement.bound, budget=budget)
-            draft.decode(Expected(request, placement, most=budget.nodes, is_round=True), decode)
-            placement.bound += budget.nodes
+            most = budget.most_emitted
+            draft.decode(Expected(request, placement, most=most, is_round=True), decode)
+            placement.bound += most
             placement.num_inflight += 1
 
     def _budget_of(self, request: Request) -> Budget:

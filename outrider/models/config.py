@@ -71,7 +71,10 @@ def read_config(folder: Path) -> ModelConfig:
         ) from error
     if not isinstance(fields, dict):
         raise ConfigError(f"{path} is not a JSON object; download the model again")
-    return parse_config(fields)
+    try:
+        return parse_config(fields)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from error
 
 
 def parse_config(fields: dict[str, Any]) -> ModelConfig:

@@ -24,7 +24,7 @@ class DraftTree:
 class Verdict:
     """What the target kept of each row's tree. `path` lists node indices, node 0 first."""
 
-    path: torch.Tensor  # [rows, depth + 1] kept nodes; past `kept` it repeats the last kept node
+    path: torch.Tensor  # [rows, most_emitted] kept nodes; past `kept` the last one repeated
     kept: torch.Tensor  # [rows] number of drafts agreed with
-    emitted: torch.Tensor  # [rows, depth + 1] the target's token after each node of `path`
+    emitted: torch.Tensor  # [rows, most_emitted] the target's token after each node of `path`
     drafted: torch.Tensor  # [rows] number of drafts proposed

@@ -39,7 +39,7 @@ def build_runner(folder: Path, config: EngineConfig) -> tuple[Runner, RunnerFact
     """A runner for the model in a folder, and what the deciding half must know about it."""
     model_config = read_config(folder)
     settings = resolve(
-        config, model_context=model_config.max_context, has_cuda=torch.cuda.is_available()
+        config, model_context=model_config.max_context, num_cuda=torch.cuda.device_count()
     )
     _log.info("%s", settings)
     model = load_decoder(folder, dtype=settings.dtype, device=torch.device(settings.device))

@@ -1,10 +1,10 @@
-"""A step in flight. Its result is copied to the host in the background and read when asked for."""
+"""A step in flight. Its outcome is set aside, and read on the host when asked for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
-import torch
-
+from outrider.plan.shape import StepShape
 from outrider.plan.tree import Verdict
 from outrider.runtime.program import StepOutput
 from outrider.sampling.logprobs import LogprobTensors
@@ -12,71 +12,93 @@ from outrider.wire.batch import ScheduledBatch
 from outrider.wire.result import RowResult, StepResult, TokenLogprobs
 from outrider.wire.sampling import LogprobsAsked
 
+Tensors = TypeVar("Tensors", Verdict, LogprobTensors)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Copies:
-    """The output on the host; plain lists once, instead of many small reads."""
+class _Emission:
+    """What one row of the batch emitted, and where its log-probabilities stand."""
 
-    path: list[list[int]]
-    kept: list[int]
-    emitted: list[list[int]]
-    chunk_choice: list[int]
-    drafted: list[int]
+    tokens: list[int]
+    places: list[int]  # of the query tokens that chose them, among all sampled ones
+    drafted: int
 
 
 class Pending:
     """Owns copies of one step's output, so that the next step may overwrite the originals."""
 
     def __init__(
-        self, batch: ScheduledBatch, asked: Sequence[LogprobsAsked], output: StepOutput
+        self,
+        batch: ScheduledBatch,
+        shape: StepShape,
+        asked: Sequence[LogprobsAsked],
+        output: StepOutput,
     ) -> None:
         self._batch = batch
+        self._shape = shape
         self._asked = asked  # per row of the batch: decodes, then chunks
-        self._verdict = Verdict(**_cloned(output.verdict))
+        self._verdict = _copy(output.verdict)
         self._chunk_choice = output.chunk_choice.clone()
-        self._logprobs = LogprobTensors(**_cloned(output.logprobs))
+        self._logprobs = _copy(output.logprobs)
 
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
-        batch, copies = self._batch, self._read()
-        nodes = self._verdict.path.shape[1]
-        num_uniform = self._verdict.path.numel()
-        rows = []
-        for i, decode in enumerate(batch.decodes):
-            num = copies.kept[i] + 1
-            places = [i * nodes + node for node in copies.path[i][:num]]
-            row = self._row(i, decode.row, copies.emitted[i][:num], places)
-            rows.append(replace(row, drafted=copies.drafted[i]))
-        for i, chunk in enumerate(batch.chunks):
-            num = 1 if chunk.is_last else 0
-            tokens, places = copies.chunk_choice[i : i + num], [num_uniform + i][:num]
-            rows.append(self._row(len(batch.decodes) + i, chunk.row, tokens, places))
-        return StepResult(step=batch.step, rows=tuple(rows))
-
-    def _read(self) -> _Copies:
-        return _Copies(
-            path=self._verdict.path.tolist(),
-            kept=self._verdict.kept.tolist(),
-            emitted=self._verdict.emitted.tolist(),
-            chunk_choice=self._chunk_choice.tolist(),
-            drafted=self._verdict.drafted.tolist(),
+        emissions = [*self._decoded(), *self._prefilled()]
+        logprobs = self._read_logprobs()
+        rows = tuple(
+            RowResult(
+                row=row,
+                tokens=tuple(emission.tokens),
+                logprobs=tuple(
+                    _cut(logprobs[place], asked.top) for place in emission.places if _wants(asked)
+                ),
+                drafted=emission.drafted,
+            )
+            for row, asked, emission in zip(self._batch.rows, self._asked, emissions, strict=True)
         )
+        return StepResult(step=self._batch.step, rows=rows)
 
-    def _row(self, index: int, row: int, tokens: list[int], places: list[int]) -> RowResult:
-        asked = self._asked[index]
-        wants = asked.chosen or asked.top > 0
-        logprobs = tuple(self._at(place, asked.top) for place in places) if wants else ()
-        return RowResult(row=row, tokens=tuple(tokens), logprobs=logprobs, drafted=0)
+    def _decoded(self) -> list[_Emission]:
+        verdict, nodes = self._verdict, self._shape.nodes
+        columns = (verdict.kept, verdict.path, verdict.emitted, verdict.drafted)
+        read = zip(*(column.tolist() for column in columns), strict=True)
+        rows = list(read)[: len(self._batch.decodes)]  # the rest is padding
+        return [
+            _Emission(
+                tokens=emitted[: kept + 1],
+                places=[row * nodes + node for node in path[: kept + 1]],
+                drafted=drafted,
+            )
+            for row, (kept, path, emitted, drafted) in enumerate(rows)
+        ]
 
-    def _at(self, place: int, top: int) -> TokenLogprobs:
+    def _prefilled(self) -> list[_Emission]:
+        choice, first = self._chunk_choice.tolist(), self._shape.num_uniform
+        return [
+            _Emission(tokens=[choice[i]], places=[first + i], drafted=0)
+            if chunk.is_last
+            else _Emission(tokens=[], places=[], drafted=0)
+            for i, chunk in enumerate(self._batch.chunks)
+        ]
+
+    def _read_logprobs(self) -> list[TokenLogprobs]:
+        """Of every sampled query token; empty when nobody asked."""
         taken = self._logprobs
-        ids, values = taken.top_ids[place, :top].tolist(), taken.top_values[place, :top].tolist()
-        return TokenLogprobs(
-            chosen=float(taken.chosen[place]),
-            rank=int(taken.rank[place]),
-            top=tuple(zip(ids, values, strict=True)),
-        )
+        columns = (taken.chosen, taken.rank, taken.top_ids, taken.top_values)
+        return [
+            TokenLogprobs(chosen=chosen, rank=rank, top=tuple(zip(ids, values, strict=True)))
+            for chosen, rank, ids, values in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
 
-def _cloned(record: Verdict | LogprobTensors) -> dict[str, torch.Tensor]:
-    return {field.name: getattr(record, field.name).clone() for field in fields(record)}
+def _wants(asked: LogprobsAsked) -> bool:
+    return asked.chosen or asked.top > 0
+
+
+def _cut(logprobs: TokenLogprobs, top: int) -> TokenLogprobs:
+    """As many of the most likely tokens as this row asked for; another may have asked for more."""
+    return TokenLogprobs(chosen=logprobs.chosen, rank=logprobs.rank, top=logprobs.top[:top])
+
+
+def _copy(record: Tensors) -> Tensors:
+    return type(record)(**{f.name: getattr(record, f.name).clone() for f in fields(record)})

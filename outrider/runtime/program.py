@@ -67,7 +67,7 @@ class StepProgram:
         node_choice, chunk_choice = torch.split(
             choice, [plan.shape.num_uniform, plan.shape.chunk.rows]
         )
-        verdict = verify(tree, node_choice.view_as(tree.tokens))
+        verdict = verify(tree, node_choice.view_as(tree.tokens), plan.shape.tree.most_emitted)
         commit(plan, verdict, chunk_choice, table=state.rows, kv=state.kv)
         self._record(plan, verdict, chunk_choice)
         outcome = Outcome(features=states.features, verdict=verdict, chunk_choice=chunk_choice)
@@ -99,7 +99,7 @@ class StepProgram:
         """Count what was emitted, for penalties; inside a prompt nothing was."""
         if not plan.shape.warps.penalties:
             return
-        depth = torch.arange(plan.shape.nodes, device=verdict.kept.device)
+        depth = torch.arange(verdict.emitted.shape[1], device=verdict.kept.device)
         is_emitted = depth <= verdict.kept[:, None]
         record = self._state.sampling.record
         record(plan.uniform.rows, verdict.emitted, is_emitted)

@@ -38,7 +38,7 @@ class Runner:
         laws = [self._samplings[row] for row in batch.rows]
         plan = self._planner.plan(batch, warps=warps_of(laws))
         output = self._executor.run(self._program, plan)
-        return Pending(batch, [law.logprobs for law in laws], output)
+        return Pending(batch, plan.shape, [law.logprobs for law in laws], output)
 
     def _update_tables(self, batch: ScheduledBatch) -> None:
         self._admit(batch.admissions)

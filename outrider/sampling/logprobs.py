@@ -30,10 +30,3 @@ def logprobs_of(
         top_ids=ids,
         top_values=values - total,
     )
-
-
-def no_logprobs(device: torch.device) -> LogprobTensors:
-    """Log-probabilities of no token."""
-    reals = torch.zeros((0, 0), dtype=torch.float32, device=device)
-    ids = torch.zeros((0, 0), dtype=torch.int64, device=device)
-    return LogprobTensors(chosen=reals.flatten(), rank=ids.flatten(), top_ids=ids, top_values=reals)

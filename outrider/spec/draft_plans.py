@@ -19,7 +19,7 @@ class DraftPlans:
     """A drafter's part of a step's plan."""
 
     level: StepPlan  # [rows, topk] one level of the tree
-    catch_up: StepPlan  # [rows, nodes] and the chunks: what the target decided
+    catch_up: StepPlan  # [rows, most_emitted] and the chunks: what the target decided
     bonus: StepPlan  # [chunk.rows, 1] the token after each chunk, for models that run ahead
 
 
@@ -41,11 +41,12 @@ class DraftPlanner:
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
         level = replace(shape, tree=_of_width(shape.tree.topk), chunk=_NO_CHUNKS)
         bonus = replace(shape, rows=shape.chunk.rows, tree=_of_width(1), chunk=_NO_CHUNKS)
+        catch_up = replace(shape, tree=_of_width(shape.tree.most_emitted))
         none = _cut(chunk)
         return DraftPlans(
             level=self._make("level", level, uniform, uniform.rows, none),
             catch_up=self._make(
-                "catch_up", shape, uniform, uniform.rows, replace(chunk, tokens=tokens)
+                "catch_up", catch_up, uniform, uniform.rows, replace(chunk, tokens=tokens)
             ),
             bonus=self._make("bonus", bonus, uniform, chunk.rows, none),
         )

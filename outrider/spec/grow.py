@@ -11,9 +11,7 @@ import torch
 from outrider.plan.tree import DraftTree
 from outrider.wire.speculation import Budget
 
-# A child scores at most what its parent scores. Made strictly less, so that a parent is never
-# dropped for a child that ties with it (a draft that is certain).
-_STEP_COST = 1e-3
+_STEP_COST = 1e-3  # of two nodes that are as likely, the shallower one is checked first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,10 @@ def expand(
     steps, own_topk, _ = budgets[:, :, None, None]
     rank = torch.arange(topk, device=scores.device)
     is_allowed = (rank < own_topk) & (depth <= steps)  # [rows, 1, topk]
-    joint = scores[:, :, None] + values - _STEP_COST
+    # Strictly below the parent, however large the scores: a parent that ties with its child could
+    # be dropped for it, and the child would hang in the air.
+    ceiling = torch.nextafter(scores, torch.full_like(scores, float("-inf")))
+    joint = torch.minimum(scores[:, :, None] + values - _STEP_COST, ceiling[:, :, None])
     return Level(
         scores=torch.where(is_allowed, joint, float("-inf")).flatten(1),
         tokens=tokens.flatten(1),

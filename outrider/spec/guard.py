@@ -38,10 +38,20 @@ class GuardedDrafter:
         return self._drafter.taps
 
     def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
-        return self._drafter.bind(shape, uniform, chunk)
+        if not self.is_broken:
+            try:
+                return self._drafter.bind(shape, uniform, chunk)
+            except Exception:
+                self._give_up("planning")
+        return ()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        self._drafter.admit(admissions)
+        if self.is_broken:
+            return
+        try:
+            self._drafter.admit(admissions)
+        except Exception:
+            self._give_up("taking on a request")
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         if not self.is_broken:

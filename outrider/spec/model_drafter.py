@@ -103,10 +103,12 @@ class ModelDrafter:
         plans.catch_up.chunk.tokens.copy_(tokens)
         before = self._model.project(_along_path(outcome, plan.shape))
         after = self._run(plans.catch_up, chain(outcome.verdict.emitted), before, table)
-        last = plan.shape.nodes * torch.arange(plan.shape.rows, device=kept.device) + kept
+        width = plans.catch_up.shape.nodes
+        last = width * torch.arange(plan.shape.rows, device=kept.device) + kept
         self._states.index_copy_(0, plan.uniform.rows, after.index_select(0, last))
         if plan.shape.chunk.rows:
-            ends = after.index_select(0, plan.sampled.index[plan.shape.num_uniform :])
+            index = plans.catch_up.sampled.index[plans.catch_up.shape.num_uniform :]
+            ends = after.index_select(0, index)
             self._observe_chunks(plan, outcome, ends, table)
 
     def _observe_chunks(
@@ -205,11 +207,11 @@ class ModelDrafter:
         return logits.log_softmax(-1)
 
 
-def _along_path(outcome: Outcome, shape: StepShape) -> torch.Tensor:  # [num_query, tapped]
+def _along_path(outcome: Outcome, shape: StepShape) -> torch.Tensor:  # [.., tapped]
     """Target features in the order of the kept path, then of the chunks as they lie."""
     nodes, chunks = torch.split(outcome.features, [shape.num_uniform, shape.chunk.tokens])
     by_row = nodes.view(shape.rows, shape.nodes, nodes.shape[1])
-    path = outcome.verdict.path[:, :, None].expand_as(by_row)
+    path = outcome.verdict.path[:, :, None].expand(-1, -1, nodes.shape[1])
     return torch.cat([by_row.gather(1, path).flatten(0, 1), chunks])
 
 

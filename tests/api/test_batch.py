@@ -1,6 +1,9 @@
 """Batch files: every line once, through kills and bad lines."""
 
 import json
+import resource
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -123,3 +126,80 @@ def test_a_file_without_newline_that_is_not_ours_is_not_cut(frontend, files):
     with pytest.raises(ConfigError, match="another --output"):
         run(frontend, files)
     assert files[1].read_text() == "my notes"
+
+
+@contextmanager
+def largest_file(num_bytes):
+    """What a full disk does, to files of this process only."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_one_error_that_names_the_file(frontend, files):
+    with (
+        largest_file(300),
+        pytest.raises(ConfigError, match=r"cannot write .*out\.jsonl") as caught,
+    ):
+        run(frontend, files)
+    assert "\n" not in str(caught.value)
+    run(frontend, files)  # there is room again
+    assert sorted(records(files[1])) == [0, 1, 2, 3, 4]
+
+
+def test_a_line_without_room_is_left_to_the_next_run(make_frontend, files):
+    source, target = files
+    source.write_text('"a"\n{"prompt": "b", "n": 3}\n')
+    with Journal(target) as journal:
+        batch = Batch(make_frontend(max_queued=2), DEFAULTS, journal)
+        batch.run(source, lambda _tokens: None)
+        assert (len(batch.refusals), journal.num_failed) == (1, 0)
+    assert sorted(records(target)) == [0]
+    run(make_frontend(), files)
+    assert len(records(target)[1]["outputs"]) == 3
+
+
+def test_failures_of_an_earlier_run_are_counted(frontend, files):
+    files[0].write_text('"a"\n7\n')
+    run(frontend, files)
+    with files[0].open("a") as source:
+        source.write("8\n")
+    with Journal(files[1]) as journal:
+        assert journal.num_failed == 1
+        Batch(frontend, DEFAULTS, journal).run(files[0], lambda _tokens: None)
+        assert journal.num_failed == 2
+
+
+def test_sampling_parameters_may_stand_beside_the_prompt(frontend, files):
+    lines = [
+        {"prompt": "a", "max_tokens": 2, "speculative": "off"},
+        {"prompt": "a", "params": {"max_tokens": 2}},
+        {"prompt": "a", "max_tokens": 2, "params": {"max_tokens": 3}},
+        {"prompt": "a", "max_token": 2},
+        {"prompt": "a", "max_tokens": 0},
+    ]
+    files[0].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run(frontend, files)
+    answers = records(files[1])
+    assert [len(answers[number]["token_ids"]) for number in (0, 1)] == [2, 2]
+    assert "'max_tokens' twice" in answers[2]["error"]
+    assert "unknown key 'max_token'" in answers[3]["error"]
+    assert "max_tokens must be" in answers[4]["error"]
+
+
+def test_the_system_message_opens_conversations_that_have_none(frontend, files):
+    source, target = files
+    system, user = ({"role": role, "content": "hi"} for role in ("system", "user"))
+    source.write_text(
+        "".join(json.dumps({"messages": each}) + "\n" for each in ([user], [system, user]))
+    )
+    with Journal(target) as journal:
+        defaults = replace(DEFAULTS, system="be kind")
+        Batch(frontend, defaults, journal).run(source, lambda _tokens: None)
+    lengths = [records(target)[number]["prompt_tokens"] for number in (0, 1)]
+    kind = {"role": "system", "content": "be kind"}
+    rendered = [frontend.render(each) for each in ([kind, user], [system, user])]
+    assert lengths == [len(frontend.encode(each)) for each in rendered]

@@ -30,6 +30,14 @@ WRONG = [
     (["generate", "--input", "/no/such", "--output", "b.jsonl"], 1, "check --input"),
     ([*GENERATE, "--input", __file__, "--output", "b.jsonl"], 1, "leave those out"),
     (["generate", "--input", __file__, "--output", __file__], 1, "another file"),
+    (["generate", "--input", __file__, "--output", "/dev/full"], 1, "not a regular file"),
+    (["generate", "--input", __file__, "--output", "/"], 1, "not a regular file"),
+    ([*GENERATE, "--model", ""], 1, "--model"),
+    ([*GENERATE, "--speculative-config", "{}"], 1, 'lacks "method"'),
+    ([*GENERATE, "--speculative-config", ""], 1, "not JSON"),
+    ([*GENERATE, "--top-q", "1"], 2, "see outrider generate --help"),
+    (["bench", "offline", "--bogus"], 2, "see outrider bench offline --help"),
+    (["frobnicate"], 2, "see outrider --help"),
     (["chat", "--min-p", "2"], 1, "min_p"),
     (["pull", "no-such-model"], 1, "unknown model"),
 ]
@@ -52,6 +60,34 @@ def test_version_and_help_succeed(capsys):
     assert __version__ in shown
     for flag in ("--model", "--draft", "--max-tokens", "--min-p", "--seed", "--raw", "--json"):
         assert flag in shown
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["bench"], ["bench", "offline"]])
+def test_h_is_short_for_help(command, capsys):
+    assert run([*command, "-h"]) == 0
+    assert f"Usage: {' '.join(['outrider', *command])} " in capsys.readouterr().out
+
+
+def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outrider.store.resolve.resolve", interrupt)
+    assert run(["pull", "anything"]) == 130
+    shown = capsys.readouterr()
+    assert shown.err == "interrupted; run the same command again to go on\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["models"]])
+def test_a_full_disk_behind_stdout_is_one_line_and_a_code(arguments):
+    code = "from outrider.api.cli import main; main()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot use the output: No space left")
+    assert done.stderr.count("\n") == 1
 
 
 def test_mistakes_are_found_before_torch_is_loaded():

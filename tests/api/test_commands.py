@@ -47,6 +47,7 @@ def test_json_is_one_object_and_nothing_else(llm, on_model, capsys):
     assert report["prompt_tokens"] == 7
     assert report["tokens_per_s"] > 0
     assert report["acceptance"]["drafted"] == 0
+    assert (report["acceptance"]["accept_rate"], report["acceptance"]["accept_length"]) == (0, 1)
 
 
 def test_several_answers_are_all_reported(on_model, capsys):
@@ -71,14 +72,17 @@ def test_a_batch_file_is_answered_and_resumed(on_model, tmp_path, capsys):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('"one"\n{"id": "x", "prompt": ""}\n{"prompt_token_ids": [5, 6]}\n')
     command = ["generate", "--input", str(source), "--output", str(target), *on_model]
-    assert run(command) == 0
+    assert run(command) == 1  # a line has failed
     whole = target.read_bytes()
     target.write_bytes(whole[:-10])
-    assert run(command) == 0
+    assert run(command) == 1
     records = [json.loads(line) for line in target.read_text().splitlines()]
     assert sorted(record["line"] for record in records) == [0, 1, 2]
     assert [record["id"] for record in records if "error" in record] == ["x"]
-    assert "3 lines" in capsys.readouterr().err
+    capsys.readouterr()
+    assert run(command) == 1  # an old failure is one still
+    assert "3 lines" in (summary := capsys.readouterr().err)
+    assert "3 from before, 1 failed" in summary
 
 
 def test_a_folder_without_tokenizer_says_what_to_do(ids_only_folder, capsys):

@@ -1,5 +1,8 @@
 """The offline API over a tiny real model."""
 
+import subprocess
+import sys
+
 import pytest
 from support.reference import decode
 
@@ -154,3 +157,52 @@ def test_a_folder_without_tokenizer_serves_token_ids(ids_only_folder, llm):
 def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         LLM(**{"model": model_folder, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported, only 1"),
+        ({"trust_remote_code": True}, "trust_remote_code=True is not supported, only False"),
+        ({"tokenizer": "other"}, "tokenizer='other' is not supported, only None"),
+        ({"enforce_eager": "yes"}, "enforce_eager must be a bool"),
+        ({"gpu_memory_utilization": "0.9"}, "gpu_memory_utilization must be a float"),
+        ({"max_model_length": 5}, "no argument 'max_model_length'"),
+        ({"draft": ""}, "--draft is empty"),
+        ({"model": ""}, "the name of the model .--model. is empty"),
+        ({"device": "mps"}, "use auto, cpu, cuda or cuda:N"),
+        ({"speculative_config": {}}, 'lacks "method"'),
+    ],
+)
+def test_arguments_of_vllm_that_would_change_something_are_refused(model_folder, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        LLM(**{"model": model_folder, **settings})
+
+
+def test_a_default_seed_is_for_requests_without_one(model_folder):
+    llm = LLM(
+        model_folder,
+        seed=7,
+        tensor_parallel_size=1,
+        trust_remote_code=False,
+        enforce_eager=True,
+        gpu_memory_utilization=0.9,
+        tokenizer=None,
+    )
+    own = SamplingParams(seed=3)
+    assert only(llm.generate("a")).seed == 7
+    assert [each.outputs[0].seed for each in llm.generate(["a", "b"], [own, GREEDY])] == [3, 7]
+    stream = llm.stream("a", SamplingParams(max_tokens=2))
+    list(stream)
+    assert stream.output.outputs[0].seed == 7
+
+
+def test_the_top_level_exports_what_callers_name_without_loading_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from outrider import CompletionOutput, OutriderError, RequestOutput, SamplingParams\n"
+        "from outrider.errors import ConfigError\n"
+        "assert issubclass(ConfigError, OutriderError)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ def program_sources():
     return [
         path
         for path in SOURCES
-        if path.relative_to(PACKAGE).parts[0] in PROGRAM_LAYERS
+        if (path.relative_to(PACKAGE).parts[0] in PROGRAM_LAYERS or path.name == "program.py")
         and str(path.relative_to(PACKAGE)) not in BEFORE_THE_FIRST_STEP
     ]
 
@@ -44,6 +44,8 @@ def test_programs_never_read_the_host(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             assert not {alias.name for alias in node.names} & HOST_MODULES, f"{path}:{node.lineno}"
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module not in HOST_MODULES, f"{path}:{node.lineno}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)

@@ -130,7 +130,9 @@ def test_a_tree_larger_than_its_model_is_refused(vocab_size, max_context, fix):
         ({"method": "eagle"}, "needs a model"),
         ({"method": "ngram", "model": "x"}, "takes no model"),
         ({"method": "eagle", "model": "ngram"}, "takes no model"),
-        ({"num_speculative_tokens": 3}, "needs a model"),
+        ({"num_speculative_tokens": 3}, 'lacks "method"; add one of ngram'),
+        ({}, 'lacks "method"; add one of ngram'),
+        ({"model": "x", "num_speculative_tokens": 64}, "num_speculative_tokens must .* at most 63"),
         ({"model": "x", "num_speculative_tokens": 0}, "at least 1"),
         ({"model": "x", "num_speculative_tokens": True}, "an integer"),
         ({"model": "x", "disable_padded_drafter_batch": True}, "unknown key"),
@@ -150,6 +152,13 @@ def test_a_speculative_config_of_vllm_that_cannot_work_is_refused(fields, fix):
         ({"algorithm": "EAGLE3"}, "add --speculative-draft-model-path"),
         ({"algorithm": "NGRAM", "draft_model_path": "x"}, "leave out"),
         ({"algorithm": "NGRAM", "num_draft_tokens": 0}, "at least 1"),
+        ({"algorithm": "NGRAM", "num_draft_tokens": 65}, "--speculative-num-draft-tokens must"),
+        ({"algorithm": "NGRAM", "num_steps": 64}, "--speculative-num-steps must be .* at most 63"),
+        ({"algorithm": "NGRAM", "eagle_topk": 65}, "--speculative-eagle-topk must be"),
+        (
+            {"algorithm": "EAGLE", "draft_model_path": "x", "num_steps": 9, "eagle_topk": 9},
+            "lower --speculative-num-steps or --speculative-eagle-topk",
+        ),
     ],
 )
 def test_flags_of_sglang_that_cannot_work_are_refused(flags, fix):
@@ -159,9 +168,16 @@ def test_flags_of_sglang_that_cannot_work_are_refused(flags, fix):
 
 def test_two_dialects_at_once_are_refused():
     ngram, own = {"method": "ngram"}, DraftConfig(steps=2)
-    assert choose_dialect(own, vllm={}, sglang={}) == own
+    assert choose_dialect(own, vllm=None, sglang={}) == own
     assert choose_dialect(DraftConfig(), vllm=ngram, sglang={}).drafter == "ngram"
-    assert choose_dialect(DraftConfig(), vllm={}, sglang={"algorithm": "NGRAM"}).drafter == "ngram"
-    for kind in ({"vllm": ngram, "sglang": {}}, {"vllm": {}, "sglang": {"algorithm": "NGRAM"}}):
+    assert (
+        choose_dialect(DraftConfig(), vllm=None, sglang={"algorithm": "NGRAM"}).drafter == "ngram"
+    )
+    for kind in ({"vllm": ngram, "sglang": {}}, {"vllm": None, "sglang": {"algorithm": "NGRAM"}}):
         with pytest.raises(ConfigError, match="keep one of them"):
             choose_dialect(own, **kind)
+
+
+def test_an_empty_config_of_vllm_is_a_config_that_lacks_its_method():
+    with pytest.raises(ConfigError, match='lacks "method"'):
+        choose_dialect(DraftConfig(), vllm={}, sglang={})

@@ -8,15 +8,15 @@ from outrider.errors import ConfigError
 CHAIN = DraftConfig(drafter="ngram", steps=3)
 
 
-def settings(config, *, has_cuda=False):
-    return resolve(config, model_context=100, has_cuda=has_cuda)
+def settings(config, *, num_cuda=0):
+    return resolve(config, model_context=100, num_cuda=num_cuda)
 
 
 @pytest.mark.parametrize(
-    ("has_cuda", "device", "dtype"), [(False, "cpu", "float32"), (True, "cuda", "bfloat16")]
+    ("num_cuda", "device", "dtype"), [(0, "cpu", "float32"), (2, "cuda", "bfloat16")]
 )
-def test_auto_becomes_what_the_machine_has(has_cuda, device, dtype):
-    resolved = settings(EngineConfig(), has_cuda=has_cuda)
+def test_auto_becomes_what_the_machine_has(num_cuda, device, dtype):
+    resolved = settings(EngineConfig(), num_cuda=num_cuda)
     assert (resolved.device, resolved.dtype) == (device, dtype)
     assert resolved.host.max_context == 100
 
@@ -30,18 +30,37 @@ def test_a_step_has_room_for_every_rows_drafts_and_a_piece_of_a_prompt(nodes, st
 @pytest.mark.parametrize(
     ("config", "fix"),
     [
-        (EngineConfig(cache=CacheConfig(page_size=65)), "between 1 and 64"),
-        (EngineConfig(cache=CacheConfig(kv_tokens=0)), "at least 1"),
-        (EngineConfig(limits=LimitsConfig(context=101)), "--max-context 100"),
-        (EngineConfig(limits=LimitsConfig(rows=8, step_tokens=8)), "must exceed max rows"),
+        (EngineConfig(cache=CacheConfig(page_size=65)), "block_size must be between 1 and 64"),
+        (EngineConfig(cache=CacheConfig(kv_tokens=0)), "kv_tokens must be at least 1"),
+        (
+            EngineConfig(limits=LimitsConfig(context=101)),
+            "--max-context / max_model_len 101 .* use 100 or less",
+        ),
+        (EngineConfig(limits=LimitsConfig(context=0)), "--max-context / max_model_len must be"),
+        (EngineConfig(limits=LimitsConfig(rows=0)), "max_num_seqs must be at least 1"),
+        (EngineConfig(limits=LimitsConfig(step_tokens=0)), "max_num_batched_tokens must be at"),
+        (EngineConfig(limits=LimitsConfig(rows=8, step_tokens=8)), "must exceed max_num_seqs"),
         (EngineConfig(limits=LimitsConfig(rows=8, step_tokens=32), draft=CHAIN), "times nodes"),
         (EngineConfig(draft=DraftConfig(drafter="ngram", nodes=65)), "change --nodes"),
         (EngineConfig(execution=ExecutionConfig(depth=2)), "0 \\(wait\\) or 1 \\(overlap\\)"),
         (EngineConfig(device="cuda"), "--device cpu"),
-        (EngineConfig(dtype="float8"), "choose from auto, float32"),
+        (EngineConfig(dtype="float8"), "--dtype / dtype .* choose from auto, float32"),
         (EngineConfig(execution=ExecutionConfig(executor="graph")), "choose from auto, eager"),
     ],
 )
 def test_a_setting_that_cannot_work_stops_at_start_and_names_the_fix(config, fix):
     with pytest.raises(ConfigError, match=fix):
         settings(config)
+
+
+@pytest.mark.parametrize("device", ["foo", "mps", "", "cuda:", "cuda:x", "cuda1", "CPU", "cpu:0"])
+def test_a_device_that_does_not_exist_is_refused_with_those_that_do(device):
+    with pytest.raises(ConfigError, match="use auto, cpu, cuda or cuda:N") as caught:
+        settings(EngineConfig(device=device), num_cuda=2)
+    assert repr(device) in str(caught.value)
+
+
+def test_a_cuda_device_is_taken_by_its_number_if_there_are_so_many():
+    assert settings(EngineConfig(device="cuda:1"), num_cuda=2).device == "cuda:1"
+    with pytest.raises(ConfigError, match="no cuda:2; the last CUDA device is cuda:1"):
+        settings(EngineConfig(device="cuda:2"), num_cuda=2)

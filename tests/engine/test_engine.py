@@ -158,3 +158,25 @@ def test_a_full_queue_refuses_more():
     engine.add(submission("b", [1]))
     with pytest.raises(CapacityError, match="try again later"):
         engine.add(submission("c", [1]))
+
+
+def test_an_engine_whose_device_failed_refuses_work_instead_of_trusting_unwritten_pages():
+    engine, runner = engine_on_paper()
+    engine.add(submission("a", list(range(10)), max_tokens=4))
+    submit = runner.submit
+    runner.submit = lambda batch: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
+    runner.submit = submit
+    assert not engine.has_work
+    with pytest.raises(CapacityError, match="load the model again"):
+        engine.add(submission("b", list(range(10)), max_tokens=4))
+
+
+def test_drafts_past_the_end_of_an_answer_are_not_counted_as_kept():
+    engine, runner = engine_on_paper(nodes=4)
+    runner.rng = random.Random(5)
+    engine.add(submission("a", [1, 2, 3], max_tokens=3))  # one from the prompt, two from a round
+    while engine.has_work:
+        for update in engine.step():
+            assert update.progress.kept <= 2

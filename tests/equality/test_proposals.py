@@ -29,6 +29,8 @@ VARIANTS = {
     "eagle3.1": Variant(fc_norm=True, norm_output=True, norm_before_residual=True),
 }
 PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
+CHAIN = Budget(steps=STEPS, topk=1, nodes=STEPS + 1)
+TREE = Budget(steps=STEPS, topk=3, nodes=12)
 GREEDY = RowSampling(seed=0, temperature=0.0)
 
 
@@ -46,22 +48,27 @@ class Spy:
                 self.proposals.append(tree.tokens[0, 1:].tolist())
             return tree
 
-        def forced(tree, choice):
+        def forced(tree, choice, most_emitted):
             if not len(tree.tokens):
-                return verify(tree, choice)
-            self.kept.append(self._rng.randint(0, STEPS))
+                return verify(tree, choice, most_emitted)
             choice = choice.clone()
-            choice[:, : self.kept[-1]] = tree.tokens[:, 1 : self.kept[-1] + 1]
-            verdict = verify(tree, choice)
-            self.kept[-1] = int(verdict.kept[0])
+            tokens, parents = tree.tokens[0].tolist(), tree.parents[0].tolist()
+            node = self._rng.choice([n for n, token in enumerate(tokens) if token >= 0])
+            while node > 0:  # the target agrees with everything on the way to this node
+                choice[0, parents[node]] = tokens[node]
+                node = parents[node]
+            verdict = verify(tree, choice, most_emitted)
+            self.kept.append(int(verdict.kept[0]))
             return verdict
 
         monkeypatch.setattr(ModelDrafter, "propose", noted)
         monkeypatch.setattr(program, "verify", forced)
 
 
-def mistakes(models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_hit=False):
-    """Rounds whose proposal is not the oracle's."""
+def mistakes(
+    models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_hit=False, budget=CHAIN
+):
+    """Rounds whose proposal is not the oracle's: a whole chain, or the best first node of a tree."""
     write_head(folder, models.target.config, **_flags(variant))
     head = load_head(
         folder,
@@ -72,7 +79,6 @@ def mistakes(models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_h
     )
     weights = head_tensors(models.target.config, variant, seed=0)
     oracle = Oracle(models.theirs, variant.complete(models.target.config), weights)
-    budget = Budget(steps=STEPS, topk=1, nodes=STEPS + 1)
     engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
     if is_prefix_hit:
         run_all(engine, [ask("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
@@ -83,8 +89,10 @@ def mistakes(models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_h
     text, rest, wrong = [*PROMPT, heard.tokens[0]], heard.tokens[1:], []
     with torch.no_grad():
         for proposal, kept in zip(spy.proposals, spy.kept, strict=True):
-            right = oracle.chain(text, STEPS, head.target_ids)
-            if proposal != right:
+            if not rest:
+                break  # with overlap a round may run after the answer has ended
+            right = oracle.chain(text, STEPS if budget == CHAIN else 1, head.target_ids)
+            if proposal[: len(right)] != right:
                 wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
             text, rest = text + rest[: kept + 1], rest[kept + 1 :]
     assert len(spy.proposals) > 3
@@ -112,6 +120,17 @@ def test_proposals_follow_from_the_text_alone(
     assert not wrong
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", VARIANTS)
+def test_proposals_after_any_branch_of_a_tree_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, name, seed, depth
+):
+    shape = Shape(page_size=4, step_tokens=20, max_rows=1, depth=depth)
+    variant = VARIANTS[name]
+    assert not mistakes(models, monkeypatch, tmp_path, variant, shape, seed=seed, budget=TREE)
+
+
 def feed_the_token_itself_not_the_next(monkeypatch):
     """The token shift of a chunk is off by one."""
     monkeypatch.setattr(model_drafter, "_next_tokens", lambda chunk, choice: chunk.tokens)
@@ -127,9 +146,15 @@ def take_the_choice_at_every_chunk_end(monkeypatch):
     monkeypatch.setattr(model_drafter, "_next_tokens", eager)
 
 
-def catch_up_on_features_of_the_tree_order(monkeypatch):
-    """Features of the first nodes instead of those on the path; a chain cannot tell."""
-    monkeypatch.setattr(model_drafter, "_along_path", lambda outcome, shape: outcome.features * 0)
+def catch_up_on_features_in_the_order_of_the_tree(monkeypatch):
+    """Features of the first nodes instead of those on the path, which only a tree can tell."""
+    original = model_drafter._along_path
+
+    def first_nodes(outcome, shape):
+        path = torch.arange(outcome.verdict.path.shape[1]).expand_as(outcome.verdict.path)
+        return original(replace(outcome, verdict=replace(outcome.verdict, path=path)), shape)
+
+    monkeypatch.setattr(model_drafter, "_along_path", first_nodes)
 
 
 def keep_the_state_of_the_first_node(monkeypatch):
@@ -147,7 +172,7 @@ def keep_the_state_of_the_first_node(monkeypatch):
     [
         feed_the_token_itself_not_the_next,
         take_the_choice_at_every_chunk_end,
-        catch_up_on_features_of_the_tree_order,
+        catch_up_on_features_in_the_order_of_the_tree,
         keep_the_state_of_the_first_node,
     ],
     ids=lambda mutate: mutate.__name__,
@@ -155,4 +180,8 @@ def keep_the_state_of_the_first_node(monkeypatch):
 def test_proposals_betray(models, monkeypatch, tmp_path, mutate):
     mutate(monkeypatch)
     shape = Shape(page_size=4, step_tokens=7, max_rows=1)
-    assert mistakes(models, monkeypatch, tmp_path, VARIANTS["eagle3"], shape)
+    found = [
+        mistakes(models, monkeypatch, tmp_path, VARIANTS["eagle3"], shape, budget=budget)
+        for budget in (CHAIN, TREE)
+    ]
+    assert any(found)

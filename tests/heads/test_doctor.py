@@ -43,11 +43,14 @@ def test_the_probe_drafts_real_prompts_and_explains_a_random_head(target, tmp_pa
     model = shutil.copytree(target.folder, tmp_path / "model")
     letters = tokenizers.models.BPE(vocab={c: i for i, c in enumerate("abcdefgh ")}, merges=[])
     tokenizers.Tokenizer(letters).save(str(model / "tokenizer.json"))
-    assert run(["doctor", str(head), "--model", str(model)]) == 0
+    command = ["doctor", str(head), "--model", str(model)]
+    assert run([*command, "--dtype", "float32", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"probe: \d+ rounds", out)
     assert re.search(r"^ +4 +\d+ +\d+\.\d% +\d+\.\d%", out, re.MULTILINE)  # the last position
     assert "1. Capture layers off by one" in out
+    assert run([*command, "--device", "nowhere"]) == 1
+    assert "unknown device 'nowhere'" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_there_is_one_line(target, capsys):

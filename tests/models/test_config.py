@@ -118,3 +118,10 @@ def test_a_folder_without_config_is_refused(tmp_path):
 def test_a_config_is_read_from_its_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(FIELDS))
     assert read_config(tmp_path) == parsed()
+
+
+def test_what_a_folder_lacks_is_said_with_its_path(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": []}')
+    with pytest.raises(ConfigError, match="must name one architecture") as caught:
+        read_config(tmp_path)
+    assert str(tmp_path) in str(caught.value)

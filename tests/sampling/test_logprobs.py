@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.sampling.logprobs import logprobs_of, no_logprobs
+from outrider.sampling.logprobs import logprobs_of
 
 
 def test_logprobs_and_ranks_are_those_of_the_softmax():
@@ -24,4 +24,5 @@ def test_equally_likely_tokens_share_a_rank():
 
 
 def test_logprobs_of_nothing_are_empty():
-    assert no_logprobs(torch.device("cpu")).chosen.shape == (0,)
+    nothing = logprobs_of(torch.empty(0, 5), torch.empty(0, dtype=torch.int64), top=0)
+    assert nothing.chosen.shape == (0,)

@@ -25,7 +25,7 @@ def test_kept_nodes_move_to_the_positions_after_the_history():
     for layer in kv.layers:  # every slot holds its own number
         layer.copy_(torch.arange(device.num_pages * 4.0).view(-1, 4, 1, 1).expand_as(layer))
     before = kv.layers[0].clone().view(-1, 2, 2)
-    verdict = verify(tree, torch.tensor([[5, 7, 0, 9, 0], [6, 0, 3, 0, 0]]))
+    verdict = verify(tree, torch.tensor([[5, 7, 0, 9, 0], [6, 0, 3, 0, 0]]), 4)
     commit(plan, verdict, torch.empty(0, dtype=torch.int64), table=device.table, kv=kv)
     after = kv.layers[1].view(-1, 2, 2)
     moved = {device.slot(2, 8): device.slot(2, 8), device.slot(2, 9): device.slot(2, 10)}

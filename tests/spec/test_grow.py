@@ -125,6 +125,40 @@ def test_a_certain_draft_never_pushes_out_its_own_parent():
     assert tree.parents.tolist() == [[-1, 0, 1, 2]]
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e5, 1e7])  # a temperature of 1e-7 makes such scores
+def test_a_node_never_stands_without_its_parent_however_large_the_scores(scale):
+    generator = torch.Generator().manual_seed(3)
+    budget = Budget(steps=3, topk=2, nodes=6)
+    columns = torch.tensor([[3] * 40, [2] * 40, [6] * 40])
+    scores, numbers, levels = torch.zeros(40, 1), torch.full((40, 1), -1), []
+    for depth in range(1, 4):
+        if depth > 1:
+            first = sum(level.tokens.shape[1] for level in levels[:-1])
+            tips = advance_frontier(levels[-1], columns, topk=2, first_number=first)
+            scores, numbers = tips.scores, tips.numbers
+        law = torch.randn(40, scores.shape[1], VOCAB, generator=generator) * scale
+        levels.append(
+            expand(
+                scores,
+                numbers,
+                law.log_softmax(-1),
+                columns,
+                topk=2,
+                depth=depth,
+                target_ids=torch.arange(VOCAB),
+            )
+        )
+    tree = select(torch.zeros(40, dtype=torch.int64), levels, columns, budget)
+    assert (tree.ancestors & 1).all()
+    deeper = tree.depths[:, 1:] == tree.depths.gather(1, tree.parents[:, 1:]) + 1
+    assert deeper.all()
+    number = torch.cat([level.parents for level in levels], 1)  # the tree's own candidates
+    assert number.shape[1] == 2 + 4 + 4
+    scored = torch.cat([level.scores for level in levels], 1)
+    parent = scored.gather(1, number.clamp_min(0))
+    assert (scored < torch.where(number < 0, torch.inf, parent)).all()
+
+
 @pytest.mark.parametrize(("steps", "topk"), [(1, 4), (2, 1), (5, 1), (3, 4), (9, 8)])
 def test_scratch_nodes_of_all_steps_are_distinct_and_fill_the_region(steps, topk):
     slots = DraftSlots(tree=Budget(steps=steps, topk=topk, nodes=2))

@@ -175,3 +175,26 @@ def test_two_processes_that_convert_at_once_both_end_well(
     folders = {process.communicate()[0].strip() for process in both}
     assert folders == {str(resolve(str(path), SILENT))}
     assert [str(cache / name) for name in os.listdir(cache)] == list(folders)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_of_a_folder_is_refused_in_favour_of_the_folder(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(ConfigError, match="pass the folder that holds it"):
+        resolve(str(tmp_path / name), SILENT)
+
+
+@pytest.mark.parametrize("content", [b"", b"GG", b"FUGG and more", b"my notes"])
+def test_a_file_that_is_no_gguf_is_refused_by_its_first_bytes(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no GGUF file; pass a GGUF file, a folder or a name"):
+        resolve(str(path), SILENT)
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_refused_even_inside_a_model_folder(tmp_path, monkeypatch, name):
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="the name of the model .--model. is empty"):
+        resolve(name, SILENT)

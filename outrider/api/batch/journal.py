@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,9 +21,12 @@ class Journal:
         self._path = path
         try:
             self._file = path.open("ab")
-            self.done = _recover(path)  # digest of each input line that is done, by its number
+            recovered = _recover(path)
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}; check --output") from error
+            raise _unwritable(path, error) from error
+        # Of each input line that is done, by its number.
+        self.done = {number: record.digest for number, record in recovered.items()}
+        self.num_failed = sum(record.is_failed for record in recovered.values())
 
     def __enter__(self) -> "Journal":
         return self
@@ -33,7 +37,11 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as failure:
+            if error is None:  # else closing met once more what the error tells already
+                raise _unwritable(self._path, failure) from failure
 
     def is_done(self, line: InputLine) -> bool:
         """Whether a line was answered by an earlier run, which must have seen the same line."""
@@ -49,21 +57,33 @@ class Journal:
     def append(self, line: InputLine, report: Mapping[str, Any]) -> None:
         """Write one answer; after this returns, a killed process no longer loses it."""
         record = {"id": line_id(line), "line": line.number, "digest": line.digest, **report}
-        self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+        self.num_failed += "error" in report
 
 
-def _recover(path: Path) -> dict[int, str]:
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a line of the output says about its input line."""
+
+    digest: str
+    is_failed: bool
+
+
+def _recover(path: Path) -> dict[int, _Record]:
     """Read what an earlier run left and cut off a last line that it could not complete."""
-    done: dict[int, str] = {}
+    done: dict[int, _Record] = {}
     end = 0
     with path.open("rb") as file:
         for content in file:
             if not content.endswith(b"\n"):
                 _check_opening(content, path)
                 break
-            number, digest = _read_record(content, path)
-            done[number] = digest
+            number, record = _read_record(content, path)
+            done[number] = record
             end += len(content)
     os.truncate(path, end)
     return done
@@ -75,12 +95,17 @@ def _check_opening(content: bytes, path: Path) -> None:
         raise ConfigError(_foreign(path))
 
 
-def _read_record(content: bytes, path: Path) -> tuple[int, str]:
+def _read_record(content: bytes, path: Path) -> tuple[int, _Record]:
     try:
-        record = json.loads(content)
-        return int(record["line"]), str(record["digest"])
+        fields = json.loads(content)
+        record = _Record(digest=str(fields["digest"]), is_failed="error" in fields)
+        return int(fields["line"]), record
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(_foreign(path)) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write {path}: {error.strerror}; check --output and the space left")
 
 
 def _foreign(path: Path) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outrider.api.params import PARAMETER_NAMES
 from outrider.errors import ConfigError, RequestError
 
 _BODIES = ("prompt", "messages", "prompt_token_ids")
 _SHAPES = (
     'write a JSON string, or an object with one of "prompt", "messages" and "prompt_token_ids" '
-    'and optionally "id", "params" and "speculative"'
+    'and optionally "id" and sampling parameters, there or in an object "params"'
 )
 
 
@@ -73,15 +74,22 @@ def parse_line(line: InputLine) -> LineRequest:
     if not isinstance(value, Mapping):
         raise RequestError(f"a line cannot be {type(value).__name__}; {_SHAPES}")
     kinds = [key for key in _BODIES if key in value]
-    unknown = sorted(value.keys() - {*_BODIES, "id", "params", "speculative"})
-    if len(kinds) != 1 or unknown:
+    if unknown := sorted(value.keys() - {*_BODIES, "id", "params"} - PARAMETER_NAMES):
+        raise RequestError(f"the line has the unknown key {unknown[0]!r}; {_SHAPES}")
+    if len(kinds) != 1:
         raise RequestError(f"the line has the keys {', '.join(value)}; {_SHAPES}")
-    changes = value.get("params", {})
-    if not isinstance(changes, Mapping):
-        raise RequestError('"params" must be an object of sampling parameters')
-    if "speculative" in value:
-        changes = {**changes, "speculative": value["speculative"]}
     body = value[kinds[0]]
     if kinds[0] == "prompt" and not (isinstance(body, str) and body):
         raise RequestError(f'"prompt" must be a string that is not empty; {_SHAPES}')
-    return LineRequest(kind=kinds[0], body=body, changes=changes)
+    return LineRequest(kind=kinds[0], body=body, changes=_changes(value))
+
+
+def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling parameters of a line, wherever they stand."""
+    inner = value.get("params", {})
+    if not isinstance(inner, Mapping):
+        raise RequestError('"params" must be an object of sampling parameters')
+    outer = {name: value[name] for name in value if name in PARAMETER_NAMES}
+    if twice := sorted(outer.keys() & inner.keys()):
+        raise RequestError(f"the line sets {twice[0]!r} twice; keep it outside or inside params")
+    return {**inner, **outer}

@@ -1,6 +1,6 @@
 """Runs a batch file: lines are drawn as there is room, and answered in any order, each once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,15 @@ from outrider.api.feed import Feed
 from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest, PreparedRequest
 from outrider.api.params import SamplingParams, override
-from outrider.api.prompts import TextPrompt, TokenPrompt, parse_prompt
+from outrider.api.prompts import (
+    Message,
+    TextPrompt,
+    TokenPrompt,
+    is_conversation,
+    parse_prompt,
+)
 from outrider.api.report import describe
-from outrider.errors import ConfigError, OutriderError, RequestError
+from outrider.errors import CapacityError, ConfigError, RequestError
 
 Framing = Callable[[str], TextPrompt]  # how the text of a user becomes a prompt
 
@@ -25,6 +31,7 @@ class BatchDefaults:
     params: SamplingParams
     framing: Framing
     window: int
+    system: str = ""  # opens conversations that have no system message; framing has its own
 
 
 class Batch:
@@ -34,12 +41,15 @@ class Batch:
         self._frontend = frontend
         self._defaults = defaults
         self._journal = journal
-        self.num_failed = 0
+        self.refusals: list[str] = []  # of lines without room, which are left to the next run
 
     def run(self, source: Path, advance: Advance) -> None:
         """Answer every line that is not answered yet; a bad line gets its error as the answer."""
         feed = Feed(self._frontend, self._requests(source, advance), window=self._defaults.window)
         for line, live in feed:
+            if isinstance(live, CapacityError):
+                self.refusals.append(str(live))
+                continue
             if not isinstance(live, LiveRequest):
                 self._fail(line, live, advance)
                 continue
@@ -67,13 +77,21 @@ class Batch:
         if request.kind == "prompt":
             return self._defaults.framing(request.body)
         if request.kind == "messages":
-            return self._frontend.render(request.body)
+            return self._frontend.render(_opened(request.body, self._defaults.system))
         return parse_prompt({request.kind: request.body})
 
-    def _fail(self, line: InputLine, error: OutriderError, advance: Advance) -> None:
-        self.num_failed += 1
+    def _fail(self, line: InputLine, error: RequestError, advance: Advance) -> None:
         self._journal.append(line, {"error": str(error)})
         advance(0)
+
+
+def _opened(messages: Sequence[Message], system: str) -> Sequence[Message]:
+    """The conversation with a system message; what is no conversation is left to the template."""
+    if not system or not is_conversation(messages):
+        return messages
+    if any(isinstance(each, Mapping) and each.get("role") == "system" for each in messages):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def count_lines(source: Path, journal: Journal) -> int:

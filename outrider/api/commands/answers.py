@@ -8,7 +8,7 @@ from outrider.api.bars import batch_bar
 from outrider.api.batch.journal import Journal
 from outrider.api.batch.run import Batch, BatchDefaults, Framing, count_lines
 from outrider.api.frontend import Frontend
-from outrider.api.llm import LLM, WINDOW
+from outrider.api.llm import LLM
 from outrider.api.outputs import RequestOutput
 from outrider.api.params import SamplingParams
 from outrider.api.prompts import TextPrompt
@@ -70,22 +70,16 @@ def print_closing_line(output: RequestOutput) -> None:
     print(f"[{', '.join(facts)}]", file=sys.stderr)
 
 
-def answer_file(
-    frontend: Frontend, files: tuple[Path, ...], params: SamplingParams, framing: Framing
-) -> None:
-    """Answer the lines of a file that an earlier run left over."""
+def answer_file(frontend: Frontend, files: tuple[Path, ...], defaults: BatchDefaults) -> bool:
+    """Answer the lines of a file that an earlier run left over; whether all have an answer now."""
     source, target = files
-    defaults = BatchDefaults(params=params, framing=framing, window=WINDOW)
     with Journal(target) as journal:
         total, num_done = count_lines(source, journal), len(journal.done)
         batch = Batch(frontend, defaults, journal)
-        try:
-            with batch_bar(total, done=num_done) as advance:
-                batch.run(source, advance)
-        except KeyboardInterrupt:
-            print(f"stopped; run the same command again to continue {target}", file=sys.stderr)
-            raise
-    print(
-        f"{total} lines in {target}: {num_done} from before, {batch.num_failed} failed now",
-        file=sys.stderr,
-    )
+        with batch_bar(total, done=num_done) as advance:
+            batch.run(source, advance)
+    facts = [f"{num_done} from before", f"{journal.num_failed} failed"]
+    if batch.refusals:
+        facts.append(f"{len(batch.refusals)} left to the next run ({batch.refusals[0]})")
+    print(f"{total} lines in {target}: {', '.join(facts)}", file=sys.stderr)
+    return not journal.num_failed and not batch.refusals

@@ -1,7 +1,7 @@
 """`outrider doctor`: does this draft head fit this model, and if not, why?"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,6 +25,11 @@ def doctor(
     run_probe: Annotated[
         bool, typer.Option("--probe/--no-probe", help="Also draft a few real prompts.")
     ] = True,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        typer.Option(help="Type of the weights in the probe."),
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="Of the probe: auto, cpu, cuda, cuda:1.")] = "auto",
 ) -> None:
     """Examine a draft head: format, tensors, widths, vocabulary, and how often it is right."""
     from rich.console import Console
@@ -43,7 +48,7 @@ def doctor(
     if run_probe:
         from outrider.api.commands.doctor_probe import probe
 
-        _print_probe(console, probe(model, folder))
+        _print_probe(console, probe(model, folder, dtype=dtype, device=device))
 
 
 def _head_folder(name: str) -> Path:

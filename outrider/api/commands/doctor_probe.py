@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outrider.api.llm import LLM
 from outrider.api.params import SamplingParams
+from outrider.config.engine import Auto, Dtype
 from outrider.text.chat import NoChatTemplate
 
 STEPS = 5  # positions that are probed
@@ -45,9 +46,9 @@ class Probe:
         return self.kept_per_position[0] < LOWEST_FIRST * self.rounds
 
 
-def probe(model: str, head: Path) -> Probe:
+def probe(model: str, head: Path, *, dtype: Dtype | Auto, device: str) -> Probe:
     """Answer the prompts greedily with the head as drafter."""
-    llm = LLM(model, draft=head, steps=STEPS, topk=1)
+    llm = LLM(model, draft=head, steps=STEPS, topk=1, dtype=dtype, device=device)
     greedy = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
         outputs = llm.generate(PROMPTS, greedy, use_tqdm=False)

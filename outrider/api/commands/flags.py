@@ -71,8 +71,8 @@ class DraftFlags:
     topk: Annotated[int | None, _draft_flag("Children per node; 1 makes a chain.")] = None
     nodes: Annotated[int | None, _draft_flag("Size of a tree, root included.")] = None
     speculative_config: Annotated[
-        str, _draft_flag('vLLM\'s: {"method", "model", "num_speculative_tokens"}.')
-    ] = ""
+        str | None, _draft_flag('vLLM\'s: {"method", "model", "num_speculative_tokens"}.')
+    ] = None
     speculative_algorithm: Annotated[str | None, _draft_flag("SGLang's.")] = None
     speculative_draft_model_path: Annotated[str | None, _draft_flag("SGLang's.")] = None
     speculative_num_steps: Annotated[int | None, _draft_flag("SGLang's.")] = None
@@ -91,9 +91,10 @@ class DraftFlags:
             "eagle_topk": self.speculative_eagle_topk,
             "num_draft_tokens": self.speculative_num_draft_tokens,
         }
+        vllm = self.speculative_config
         return choose_dialect(
             replace(DraftConfig(drafter=self.draft), **_given(sizes)),
-            vllm=_json_object("--speculative-config", self.speculative_config),
+            vllm=None if vllm is None else _json_object("--speculative-config", vllm),
             sglang=_given(sglang),
         )
 
@@ -103,9 +104,9 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_object(flag: str, text: str) -> dict[str, Any]:
-    """The object that a flag holds, or nothing when the flag is not used."""
+    """The object that a flag holds."""
     try:
-        value = json.loads(text or "{}")
+        value = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{flag} is not JSON ({error}); quote it for the shell") from error
     if not isinstance(value, dict):

@@ -40,12 +40,18 @@ def generate(
         raise ConfigError("--input takes the place of a prompt and of --json; leave those out")
     text = "" if files else _prompt_text(prompt)
 
-    from outrider.api.commands import answers  # torch comes with it: bad flags fail before
+    from outrider.api.batch.run import (
+        BatchDefaults,
+    )  # torch comes with these: bad flags fail before
+    from outrider.api.commands import answers
+    from outrider.api.llm import WINDOW
 
     llm = model_flags.load(draft)
     framing = answers.choose_framing(llm.frontend, raw=raw, system=system)
     if files:
-        answers.answer_file(llm.frontend, files, params, framing)
+        defaults = BatchDefaults(params=params, framing=framing, window=WINDOW, system=system)
+        if not answers.answer_file(llm.frontend, files, defaults):
+            raise typer.Exit(1)
     elif as_json:
         answers.print_json(llm, framing(text), params)
     else:
@@ -60,6 +66,8 @@ def _batch_files(source: Path | None, target: Path | None) -> tuple[Path, ...]:
         raise ConfigError("a batch needs both --input and --output; add the other one")
     if not source.is_file():
         raise ConfigError(f"there is no file {source}; check --input")
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"{target} is not a regular file, so it cannot be resumed; use another")
     if target.exists() and target.samefile(source):
         raise ConfigError("--output would overwrite --input; use another file")
     return source, target

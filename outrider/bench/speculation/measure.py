@@ -131,7 +131,7 @@ def _timed_engine(target: Target, draft: DraftConfig, clock: DraftClock) -> Engi
         limits=LimitsConfig(context=target.max_context, rows=1),
         draft=draft,
     )
-    settings = resolve(config, model_context=target.max_context, has_cuda=False)
+    settings = resolve(config, model_context=target.max_context, num_cuda=0)
     kind = load_draft(
         draft,
         target=target.model,
