@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from outrider.engine.draft import Expected
+from outrider.engine.decision import Expected
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError

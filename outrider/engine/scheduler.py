@@ -7,7 +7,7 @@ gives way: it loses its pages, keeps its tokens, and is computed again later.
 """
 
 from outrider.cache.prefix import PrefixCache
-from outrider.engine.draft import Expected, StepDraft
+from outrider.engine.decision import Expected, StepDecision
 from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
@@ -59,24 +59,24 @@ class Scheduler:
 
     def schedule(self) -> tuple[ScheduledBatch, list[Expected]]:
         """The next step, and what to expect of each of its rows. It may be empty."""
-        draft = StepDraft(needs_text=self._facts.draft.needs_text)
-        self._schedule_decodes(draft)
-        self._admit(draft)
-        self._schedule_chunks(draft)
+        decision = StepDecision(needs_text=self._facts.draft.needs_text)
+        self._schedule_decodes(decision)
+        self._admit(decision)
+        self._schedule_chunks(decision)
         self._step += 1
-        return draft.freeze(self._step)
+        return decision.freeze(self._step)
 
-    def _schedule_decodes(self, draft: StepDraft) -> None:
+    def _schedule_decodes(self, decision: StepDecision) -> None:
         for request in self._ranked(Phase.DECODING):
             if request not in self._running or self._has_surely_ended(request):
                 continue
             placement = self._running[request]
-            if not self._grow(request, placement, draft):
+            if not self._grow(request, placement, decision):
                 continue
             budget = self._budget_of(request)
             decode = ScheduledDecode(row=placement.row, bound=placement.bound, budget=budget)
             most = budget.most_emitted
-            draft.decode(Expected(request, placement, most=most, is_round=True), decode)
+            decision.decode(Expected(request, placement, most=most, is_round=True), decode)
             placement.bound += most
             placement.num_inflight += 1
 
@@ -92,31 +92,31 @@ class Scheduler:
             or len(request.tokens) + coming >= self._limits.max_context
         )
 
-    def _grow(self, request: Request, placement: Placement, draft: StepDraft) -> bool:
+    def _grow(self, request: Request, placement: Placement, decision: StepDecision) -> bool:
         """Reserve the pages of one more round; False if the request itself had to give way."""
         while True:
             try:
                 pages = self.cache.extend(placement.lease, placement.bound + self._facts.reach)
             except CapacityError:
                 worst = self._worst()
-                self._preempt(worst, draft)
+                self._preempt(worst, decision)
                 if worst is request:
                     return False
             else:
-                draft.grant(placement, pages)
+                decision.grant(placement, pages)
                 return True
 
-    def _admit(self, draft: StepDraft) -> None:
+    def _admit(self, decision: StepDecision) -> None:
         """Take waiting requests in order of rank while there is room for the first of them."""
         while len(self._waiting):
             head = self._waiting.head()
-            if not (self._free_rows and self._place(head, draft)):
+            if not (self._free_rows and self._place(head, decision)):
                 worst = self._worst() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
                     return
-                self._preempt(worst, draft)
+                self._preempt(worst, decision)
 
-    def _place(self, head: Request, draft: StepDraft) -> bool:
+    def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = len(head.tokens)
         lease = self.cache.open(head.tokens[:-1])  # the last token must run: its logits are needed
@@ -131,20 +131,22 @@ class Scheduler:
         head.note_admission(lease.cached)
         placement = Placement(row=self._free_rows.pop(), lease=lease, goal=goal)
         self._running[head] = placement
-        draft.admit(head, placement)
+        decision.admit(head, placement)
         return True
 
-    def _schedule_chunks(self, draft: StepDraft) -> None:
-        budget = self._limits.max_step_tokens - draft.num_decodes * self._facts.draft.budget.nodes
+    def _schedule_chunks(self, decision: StepDecision) -> None:
+        budget = (
+            self._limits.max_step_tokens - decision.num_decodes * self._facts.draft.budget.nodes
+        )
         prompts = {
             request: self._running[request].goal - self._running[request].bound
             for request in self._ranked(Phase.PREFILLING)
         }
         picked = pick_prompts(prompts, self._facts.max_chunks)
         for request, count in share_budget(picked, budget).items():
-            self._schedule_chunk(request, count, draft)
+            self._schedule_chunk(request, count, decision)
 
-    def _schedule_chunk(self, request: Request, count: int, draft: StepDraft) -> None:
+    def _schedule_chunk(self, request: Request, count: int, decision: StepDecision) -> None:
         placement = self._running[request]
         start, stop = placement.bound, placement.bound + count
         is_last = stop == placement.goal
@@ -154,7 +156,7 @@ class Scheduler:
             tokens=tuple(request.tokens[start:stop]),
             follower=-1 if is_last else request.tokens[stop],
         )
-        draft.chunk(Expected(request, placement, most=int(is_last), is_round=False), chunk)
+        decision.chunk(Expected(request, placement, most=int(is_last), is_round=False), chunk)
         placement.bound = stop
         # Steps run in order, so whoever is admitted later finds these pages written.
         self.cache.publish(placement.lease, request.tokens[:stop])
@@ -171,9 +173,9 @@ class Scheduler:
     def _worst(self) -> Request:
         return max(self._running, key=lambda request: request.rank)
 
-    def _preempt(self, request: Request, draft: StepDraft) -> None:
+    def _preempt(self, request: Request, decision: StepDecision) -> None:
         """Take a request off the device. Results in flight are void: they will come again."""
-        draft.remove(request, self._running[request])
+        decision.remove(request, self._running[request])
         self._release(request)
         request.note_preemption()
         request.phase = Phase.WAITING

@@ -25,7 +25,7 @@ class Budget:
         return lead + max(self.nodes, (self.steps - 1) * self.topk)
 
     def within(self, other: "Budget") -> "Budget":
-        """The largest budget that exceeds neither, without a step or a node that could not be used."""
+        """The largest budget that exceeds neither, without steps or nodes that cannot be used."""
         topk, nodes = min(self.topk, other.topk), min(self.nodes, other.nodes)
         steps = min(self.steps, other.steps, nodes - 1)
         candidates = topk + (steps - 1) * topk * topk if steps else 0

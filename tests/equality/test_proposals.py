@@ -68,7 +68,7 @@ class Spy:
 def mistakes(
     models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_hit=False, budget=CHAIN
 ):
-    """Rounds whose proposal is not the oracle's: a whole chain, or the best first node of a tree."""
+    """Rounds whose proposal is not the oracle's: a whole chain, or a tree's best first node."""
     write_head(folder, models.target.config, **_flags(variant))
     head = load_head(
         folder,

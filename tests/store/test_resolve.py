@@ -109,7 +109,6 @@ def test_a_cached_folder_that_lost_a_file_names_the_fix(cache: Path) -> None:
         ("models/tiny.gguf", "there is no file or folder models/tiny.gguf"),
         ("~/nothing-here", "there is no file or folder ~/nothing-here"),
         ("..", "has no config.json"),
-        ("", "has no config.json"),
         ("a/b/c", "unknown model"),
         ("owner/a..b", "cannot be a hub id"),
     ],
@@ -196,5 +195,5 @@ def test_a_file_that_is_no_gguf_is_refused_by_its_first_bytes(tmp_path, content)
 def test_an_empty_name_is_refused_even_inside_a_model_folder(tmp_path, monkeypatch, name):
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="the name of the model .--model. is empty"):
+    with pytest.raises(ConfigError, match=r"the name of the model .--model. is empty"):
         resolve(name, SILENT)

@@ -23,7 +23,7 @@ class Expected:
     is_round: bool  # a verify round, as opposed to the end of a prompt
 
 
-class StepDraft:
+class StepDecision:
     """Collects the entries of one step by request."""
 
     def __init__(self, *, needs_text: bool) -> None:
