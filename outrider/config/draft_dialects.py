@@ -19,7 +19,7 @@ _VLLM_KEYS = (
     "prompt_lookup_max",
     "draft_tensor_parallel_size",
 )
-_MAX_LOOKUP = 2**20  # tokens; longer than any repetition worth waiting for
+_MAX_LOOKUP = 2**20  # longer than any context
 _SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE")
 SGLANG_KEYS = ("algorithm", "draft_model_path", "num_steps", "eagle_topk", "num_draft_tokens")
 

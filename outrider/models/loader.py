@@ -17,6 +17,7 @@ from outrider.models.layers.linear import (
     LinearMaker,
     WeightType,
     choose_linear,
+    is_computed_in_float32,
 )
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.norm import Norm, make_norm
@@ -90,7 +91,8 @@ class _Builder:
         self._config = config
         self._checkpoint = checkpoint
         self._make_linear: LinearMaker = choose_linear(dtype, device)
-        self._dtype = torch.float32 if dtype == "int8" else getattr(torch, dtype)
+        wide = is_computed_in_float32(dtype, device)
+        self._dtype = torch.float32 if wide else getattr(torch, dtype)
         self._device = device
 
     def build(self) -> Decoder:

@@ -118,7 +118,7 @@ def test_decoding_after_a_prompt_equals_running_it_whole(num_rows, tmp_path):
         assert (ours - expected_logits(model, tokens)[-1]).abs().max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_the_forward_pass_replays_from_a_tape(dtype, tmp_path):
     save_tiny("qwen2", tmp_path)
     tape, eager, taped = TapeExecutor(), harness_of(tmp_path, dtype), harness_of(tmp_path, dtype)
@@ -136,12 +136,13 @@ def test_int8_logits_follow_those_of_float32(tmp_path):
     assert (rounded - exact).norm() <= 0.02 * exact.norm()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("num_others", [1, 4])
-def test_int8_logits_of_a_row_do_not_depend_on_its_batch_mates(num_others, tmp_path):
+def test_logits_of_a_row_do_not_depend_on_its_batch_mates(num_others, dtype, tmp_path):
     save_tiny("llama", tmp_path)
     rows = {row: (0, token) for row, token in enumerate(prompt(num_others + 1), start=1)}
-    alone = harness_of(tmp_path, "int8").run({1: rows[1]}, {})
-    together = harness_of(tmp_path, "int8").run(rows, {})
+    alone = harness_of(tmp_path, dtype).run({1: rows[1]}, {})
+    together = harness_of(tmp_path, dtype).run(rows, {})
     assert torch.equal(together[0], alone[0])
 
 

@@ -40,9 +40,8 @@ def generate(
         raise ConfigError("--input takes the place of a prompt and of --json; leave those out")
     text = "" if files else _prompt_text(prompt)
 
-    from outrider.api.batch.run import (
-        BatchDefaults,
-    )  # torch comes with these: bad flags fail before
+    # Torch comes with these: bad flags fail before.
+    from outrider.api.batch.run import BatchDefaults
     from outrider.api.commands import answers
     from outrider.api.llm import WINDOW
 

@@ -16,7 +16,7 @@ _ENGINE = "fbgemm"
 _TINY = 1e-12  # a row of zeros must not divide by zero
 
 
-def supports_int8() -> bool:
+def supports_fbgemm() -> bool:
     return _ENGINE in torch.backends.quantized.supported_engines
 
 

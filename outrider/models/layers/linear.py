@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from outrider.errors import ConfigError
-from outrider.models.layers.int8 import Int8Linear, supports_int8
+from outrider.models.layers.half import HalfLinear
+from outrider.models.layers.int8 import Int8Linear, supports_fbgemm
 
 _log = logging.getLogger(__name__)
 
@@ -90,11 +91,18 @@ def choose_linear(dtype: WeightType, device: torch.device) -> LinearMaker:
     return maker
 
 
+def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:
+    """Whether activations and KV are float32 although the weights are stored smaller."""
+    return dtype == "int8" or (dtype == "float16" and device.type == "cpu" and supports_fbgemm())
+
+
 def _maker_for(dtype: WeightType, device: torch.device) -> type[Linear]:
     if dtype == "int8":
-        if device.type != "cpu" or not supports_int8():
+        if device.type != "cpu" or not supports_fbgemm():
             raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
         return Int8Linear
+    if dtype == "float16" and is_computed_in_float32(dtype, device):
+        return HalfLinear
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if device.type == "cpu" and dtype == "float32" and has_onednn:
         return PackedLinear
