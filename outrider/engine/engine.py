@@ -49,7 +49,7 @@ class Engine:
         if self._scheduler.num_waiting >= self._facts.host.max_queued:
             raise CapacityError(
                 f"{self._scheduler.num_waiting} requests are waiting already; try again later or "
-                "raise max queued"
+                "raise LimitsConfig.queued"
             )
         self._num_arrived += 1
         request = Request(submission, arrival=self._num_arrived)

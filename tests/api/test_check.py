@@ -40,8 +40,8 @@ def test_a_token_that_was_not_the_targets_is_found_and_fails(
 ):
     verify = outrider.runtime.program.verify
 
-    def mistaken(tree, choice):
-        verdict = verify(tree, choice)
+    def mistaken(tree, choice, most_emitted):
+        verdict = verify(tree, choice, most_emitted)
         if tree.tokens.shape[1] == 1:
             return verdict
         emitted = verdict.emitted.clone()
