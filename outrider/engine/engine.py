@@ -27,6 +27,7 @@ class Engine:
         self._inflight: deque[tuple[list[Expected], PendingResult]] = deque()
         self._num_arrived = 0
         self._has_failed = False
+        self.num_drafter_failures = 0  # after the first one, decoding is plain
 
     @property
     def has_work(self) -> bool:
@@ -101,6 +102,9 @@ class Engine:
 
     def _absorb(self, owners: list[Expected], result: StepResult) -> tuple[RequestUpdate, ...]:
         updates = []
+        if result.has_drafter_failed and not self.num_drafter_failures:
+            self.num_drafter_failures += 1
+            self._scheduler.stop_drafting()
         for expected, row in zip(owners, result.rows, strict=True):
             if expected.most and self._scheduler.is_running(expected.request, expected.placement):
                 updates.append(self._take(expected, row))

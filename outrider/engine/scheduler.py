@@ -13,7 +13,7 @@ from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
-from outrider.wire.speculation import Budget
+from outrider.wire.speculation import PLAIN, Budget
 from outrider.wire.worker import RunnerFacts
 
 
@@ -33,6 +33,7 @@ class Scheduler:
         self._running: dict[Request, Placement] = {}
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
+        self._is_drafting = True
 
     @property
     def num_waiting(self) -> int:
@@ -80,7 +81,13 @@ class Scheduler:
             placement.bound += most
             placement.num_inflight += 1
 
+    def stop_drafting(self) -> None:
+        """The drafter is gone: checking drafts that never come would only cost."""
+        self._is_drafting = False
+
     def _budget_of(self, request: Request) -> Budget:
+        if not self._is_drafting:
+            return PLAIN
         budget = request.submission.budget.within(self._facts.draft.budget)
         return request.pace.within(budget) if self._facts.draft.is_paced else budget
 

@@ -21,7 +21,6 @@ from outrider.runtime.load_draft import load_draft
 from outrider.runtime.program import DeviceState, StepProgram
 from outrider.runtime.runner import Runner
 from outrider.sampling.table import SamplingTable
-from outrider.spec.drafter import Drafter
 from outrider.spec.guard import GuardedDrafter
 from outrider.step.buckets import Buckets, largest_shape, round_up
 from outrider.step.executor import EagerExecutor
@@ -104,7 +103,7 @@ def assemble_runner(
 
 def _runner(
     model: Decoder,
-    drafter: Drafter,
+    drafter: GuardedDrafter,
     room: DraftRoom,
     state: DeviceState,
     settings: Settings,

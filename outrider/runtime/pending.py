@@ -33,6 +33,8 @@ class Pending:
         shape: StepShape,
         asked: Sequence[LogprobsAsked],
         output: StepOutput,
+        *,
+        has_drafter_failed: bool,
     ) -> None:
         self._batch = batch
         self._shape = shape
@@ -40,6 +42,7 @@ class Pending:
         self._verdict = _copy(output.verdict)
         self._chunk_choice = output.chunk_choice.clone()
         self._logprobs = _copy(output.logprobs)
+        self._has_drafter_failed = has_drafter_failed
 
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
@@ -56,7 +59,9 @@ class Pending:
             )
             for row, asked, emission in zip(self._batch.rows, self._asked, emissions, strict=True)
         )
-        return StepResult(step=self._batch.step, rows=rows)
+        return StepResult(
+            step=self._batch.step, rows=rows, has_drafter_failed=self._has_drafter_failed
+        )
 
     def _decoded(self) -> list[_Emission]:
         verdict, nodes = self._verdict, self._shape.nodes

@@ -5,7 +5,7 @@ import torch
 from outrider.runtime.pending import Pending
 from outrider.runtime.program import DeviceState, StepProgram
 from outrider.sampling.need import warps_of
-from outrider.spec.drafter import Drafter
+from outrider.spec.guard import GuardedDrafter
 from outrider.step.executor import Executor
 from outrider.step.planner import Planner
 from outrider.wire.batch import RowAdmission, ScheduledBatch
@@ -19,7 +19,7 @@ class Runner:
         self,
         *,
         program: StepProgram,
-        drafter: Drafter,
+        drafter: GuardedDrafter,
         planner: Planner,
         executor: Executor,
         state: DeviceState,
@@ -38,7 +38,13 @@ class Runner:
         laws = [self._samplings[row] for row in batch.rows]
         plan = self._planner.plan(batch, warps=warps_of(laws))
         output = self._executor.run(self._program, plan)
-        return Pending(batch, plan.shape, [law.logprobs for law in laws], output)
+        return Pending(
+            batch,
+            plan.shape,
+            [law.logprobs for law in laws],
+            output,
+            has_drafter_failed=self._drafter.is_broken,
+        )
 
     def _update_tables(self, batch: ScheduledBatch) -> None:
         self._admit(batch.admissions)

@@ -28,3 +28,4 @@ class StepResult:
 
     step: int
     rows: tuple[RowResult, ...]
+    has_drafter_failed: bool  # by the time this step was submitted; it drafts nothing any more

@@ -35,9 +35,9 @@ def result_may_be_read(monkeypatch):
     monkeypatch.setattr(pending, "_copy", plain)
     init = pending.Pending.__init__
 
-    def with_plain_choice(self, batch, shape, asked, output):
+    def with_plain_choice(self, batch, shape, asked, output, **rest):
         choice = output.chunk_choice.as_subclass(torch.Tensor)
-        init(self, batch, shape, asked, replace(output, chunk_choice=choice))
+        init(self, batch, shape, asked, replace(output, chunk_choice=choice), **rest)
 
     monkeypatch.setattr(pending.Pending, "__init__", with_plain_choice)
 

@@ -46,6 +46,13 @@ def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails
         budget=Budget(steps=3, topk=2, nodes=6),
     )
     with caplog.at_level(logging.ERROR):
-        heard = run_all(engine_of(target, Shape(executor=executor), draft), asked)
+        engine = engine_of(target, Shape(executor=executor), draft)
+        heard = run_all(engine, asked)
     assert {k: v.tokens for k, v in heard.items()} == {k: v.tokens for k, v in plain.items()}
     assert "going on by plain decoding" in caplog.text
+    assert engine.num_drafter_failures == 1
+    before = FailingDraft.num_forwards
+    again = run_all(engine, [ask("later", [3, 9, 4], RowSampling(seed=0), max_tokens=12)])["later"]
+    assert again.tokens == plain["r0"].tokens
+    assert again.last.progress.drafted == 0  # nothing is drafted, and nothing checked in vain
+    assert FailingDraft.num_forwards == before

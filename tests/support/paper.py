@@ -67,7 +67,7 @@ class PaperRunner:
         self.widest_step = max(self.widest_step, width)
         rows = [self._decode(entry) for entry in batch.decodes]
         rows += [self._chunk(entry) for entry in batch.chunks]
-        return PaperResult(StepResult(step=batch.step, rows=tuple(rows)))
+        return PaperResult(StepResult(step=batch.step, rows=tuple(rows), has_drafter_failed=False))
 
     def _update_tables(self, batch: ScheduledBatch) -> None:
         for admission in batch.admissions:
