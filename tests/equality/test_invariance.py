@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.engines import Shape, ask, engine_of, run_all
+from support.matrix import TREES
 from support.tiny import VOCAB
 
 from outrider.wire.sampling import Penalties, RowSampling
@@ -14,7 +15,7 @@ shapes = st.builds(
     page_size=st.sampled_from([1, 2, 8]),
     pad=st.sampled_from([1, 3]),
     depth=st.integers(0, 1),
-    step_tokens=st.integers(6, 40),
+    step_tokens=st.integers(24, 48),
     max_rows=st.integers(1, 5),
     kv_tokens=st.integers(44, 120),  # a request needs up to 40: scarce, so rows give way
     max_context=st.just(40),
@@ -26,18 +27,42 @@ prompts = st.lists(
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(shape=shapes, prompts=prompts, seed=st.integers(0, 2**62), law=st.integers(0, 1))
-def test_a_request_is_answered_alike_alone_and_in_any_company(models, shape, prompts, seed, law):
-    model = models.target
+@given(
+    shape=shapes,
+    prompts=prompts,
+    seed=st.integers(0, 2**62),
+    law=st.integers(0, 1),
+    drafter=st.sampled_from(["none", "twin", "relative", "eagle3"]),
+)
+def test_a_request_is_answered_alike_alone_and_in_any_company(
+    models, shape, prompts, seed, law, drafter
+):
     base = RowSampling(seed=seed, temperature=0.9)
     sampling = [base, replace(base, penalties=Penalties(repetition=1.3, frequency=0.4))][law]
     asked = [
         ask(f"r{i}", prompt, replace(sampling, seed=seed + i), max_tokens=12)
         for i, prompt in enumerate(prompts)
     ]
-    together = run_all(engine_of(model, shape), asked)
+    draft = models.draft(drafter, TREES["chain"])
+    together = run_all(engine_of(models.target, shape, draft), asked)
     for submission in asked:
-        alone = run_all(engine_of(model, Shape()), [submission])
+        alone = run_all(engine_of(models.target, Shape()), [submission])
         assert together[submission.request_id].tokens == alone[submission.request_id].tokens
+
+
+def test_rows_that_give_way_to_others_draft_on_as_before(models):
+    scarce = Shape(kv_tokens=64, max_context=48, step_tokens=30, prefix_cache=False)
+    asked = [
+        ask(f"r{i}", [3 * i + 1, 7, 9, 2 * i], RowSampling(seed=i), max_tokens=30) for i in range(4)
+    ]
+    engine = engine_of(models.target, scarce, models.draft("twin", TREES["chain"]))
+    heard = run_all(engine, asked)
+    progress = [entry.last.progress for entry in heard.values()]
+    assert sum(each.preemptions for each in progress)
+    for submission in asked:
+        alone = run_all(engine_of(models.target, Shape()), [submission])
+        assert heard[submission.request_id].tokens == alone[submission.request_id].tokens
+    # Only a last round, cut by the end of the answer, may lose drafts of a twin.
+    assert all(each.drafted - each.kept <= 3 for each in progress)
