@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from outrider.attention.protocol import Capabilities, Geometry
+from outrider.config.draft import MAX_NODES
 from outrider.memory.arena import Arena
 from outrider.plan.plan import chunk_offsets
 from outrider.plan.shape import StepShape
-from outrider.plan.tree import MAX_NODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class Taps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftFacts:
+class ModelFacts:
     """Static facts of a draft model."""
 
     taps: Taps
@@ -38,7 +38,7 @@ class DraftModel(Protocol):
     """A draft row runs one query token on a state and its own KV, and yields the next state."""
 
     @property
-    def facts(self) -> DraftFacts: ...
+    def facts(self) -> ModelFacts: ...
 
     @property
     def target_ids(self) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
 from outrider.models.decoder import Decoder
-from outrider.models.draft import DraftFacts, Taps
+from outrider.models.draft import ModelFacts, Taps
 from outrider.models.layers.linear import WeightType
 from outrider.models.loader import load_decoder
 from outrider.models.vocabulary import check_same_tokenizer
@@ -22,7 +22,7 @@ class StandaloneDraft:
 
     def __init__(self, decoder: Decoder, *, target_vocab: int) -> None:
         config = decoder.config
-        self.facts = DraftFacts(
+        self.facts = ModelFacts(
             taps=Taps(),
             width=config.block.hidden,
             lead=1,

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-MAX_NODES = 64  # the ancestors of a node are one int64 bitmask
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTree:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 
+from outrider.attention.protocol import Capabilities
 from outrider.attention.reference import ReferenceAttention
 from outrider.config.engine import Auto, EngineConfig
 from outrider.config.settings import HostSettings, Settings, resolve
+from outrider.errors import ConfigError
 from outrider.memory.arena import Arena
 from outrider.memory.pool import KVLayout, KVPool
 from outrider.models.config import read_config
@@ -89,6 +91,7 @@ def assemble_runner(
         sampling=state.sampling,
         largest=_largest(host, draft, buckets),
     )
+    _check_backend(room.attention.capabilities, settings, draft)
     facts = RunnerFacts(
         num_pages=num_pages,
         vocab_size=vocab,
@@ -119,6 +122,18 @@ def _runner(
     )
     executor = TapeExecutor() if settings.executor == "tape" else EagerExecutor()
     return Runner(program=program, drafter=drafter, planner=planner, executor=executor, state=state)
+
+
+def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> None:
+    """Refuse at start what the attention backend could not do in a step."""
+    page_size, nodes = settings.host.page_size, draft.facts.budget.nodes
+    if page_size not in can.page_sizes:
+        sizes = f"{can.page_sizes.start} to {can.page_sizes.stop - 1}"
+        raise ConfigError(f"attention has no pages of {page_size} tokens; use {sizes}")
+    if nodes > can.max_nodes:
+        raise ConfigError(f"attention takes trees of {can.max_nodes} nodes; lower --nodes {nodes}")
+    if can.needs_host_lengths and settings.depth:
+        raise ConfigError("this attention backend needs lengths on the host; use depth 0")
 
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:

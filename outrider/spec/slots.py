@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.plan.tree import MAX_NODES
+from outrider.config.draft import MAX_NODES
 from outrider.wire.speculation import Budget
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
-from outrider.models.draft import DraftFacts
+from outrider.models.draft import ModelFacts
 from outrider.models.heads.layer import HeadLayer, apply_padded
 from outrider.models.layers.linear import Linear
 from outrider.plan.plan import StepPlan
@@ -28,7 +28,7 @@ class EagleParts:
 class EagleHead:
     """A draft row joins a token with the state before it; no norm precedes the attention."""
 
-    def __init__(self, facts: DraftFacts, parts: EagleParts) -> None:
+    def __init__(self, facts: ModelFacts, parts: EagleParts) -> None:
         self.facts = facts
         self.target_ids = parts.target_ids
         self._parts = parts

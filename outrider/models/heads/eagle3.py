@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
-from outrider.models.draft import DraftFacts
+from outrider.models.draft import ModelFacts
 from outrider.models.heads.layer import HeadLayer
 from outrider.models.layers.norm import Norm
 from outrider.plan.plan import StepPlan
@@ -42,7 +42,7 @@ class Eagle3Parts:
 class Eagle3Head:
     """A draft row attends with a token and the state before it side by side, each normalised."""
 
-    def __init__(self, facts: DraftFacts, parts: Eagle3Parts) -> None:
+    def __init__(self, facts: ModelFacts, parts: Eagle3Parts) -> None:
         self.facts = facts
         self.target_ids = parts.target_ids
         self._parts = parts

@@ -7,7 +7,7 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.draft import DraftFacts, DraftModel
+from outrider.models.draft import DraftModel, ModelFacts
 from outrider.models.heads.config import HeadConfig
 from outrider.models.heads.eagle import EagleHead, EagleParts
 from outrider.models.heads.eagle3 import Eagle3Head, Eagle3Norms, Eagle3Parts
@@ -62,7 +62,7 @@ class _Builder:
 
     def build(self) -> DraftModel:
         config = self._config
-        facts = DraftFacts(
+        facts = ModelFacts(
             taps=config.features.taps,
             width=config.width,
             lead=0,
