@@ -1,9 +1,14 @@
 """Fixtures shared by all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
+
+# Triton reads it when a kernel is defined, so it is set before anything imports one.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from outrider.errors import ConfigError
 from outrider.store.aliases import DEFAULT_ALIAS

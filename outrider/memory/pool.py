@@ -27,12 +27,43 @@ class KVPool:
 
     def __init__(self, layout: KVLayout, *, num_pages: int, device: torch.device) -> None:
         self.layout = layout
-        self.num_pages = num_pages  # page 0 included
+        self._device = device
+        self.resize(num_pages)
+
+    def resize(self, num_pages: int) -> None:
+        """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
+        layout = self.layout
         shape = (num_pages, layout.page_size, 2 * layout.kv_heads, layout.head_dim)
+        self.layers: tuple[torch.Tensor, ...] = ()
+        self.storage = torch.empty(0, device=self._device)  # the old pages go before the new come
         # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
-        self.layers = tuple(
-            torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)
-        )
+        self.storage = torch.zeros(layout.layers, *shape, dtype=layout.dtype, device=self._device)
+        self.layers = self.storage.unbind(0)
+
+
+class PageFamily:
+    """Owns the pools that share page ids: a page means the same place in all of them."""
+
+    def __init__(self, *, num_pages: int, device: torch.device) -> None:
+        self.num_pages = num_pages  # of each pool, page 0 included
+        self._device = device
+        self._pools: list[KVPool] = []
+
+    @property
+    def page_bytes(self) -> int:
+        """What one page costs in all pools together."""
+        return sum(pool.layout.page_bytes for pool in self._pools)
+
+    def open(self, layout: KVLayout) -> KVPool:
+        """A further pool."""
+        self._pools.append(KVPool(layout, num_pages=self.num_pages, device=self._device))
+        return self._pools[-1]
+
+    def resize(self, num_pages: int) -> None:
+        """Give every pool that many pages, page 0 included."""
+        self.num_pages = num_pages
+        for pool in self._pools:
+            pool.resize(num_pages)
 
 
 def write_kv(

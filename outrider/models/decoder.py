@@ -1,6 +1,5 @@
 """The forward pass that all families share: a pure function of a plan, the weights and the KV."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -81,20 +80,29 @@ class Decoder:
         # Rows past num_query only give the linear maps a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         stream = F.embedding(tokens, parts.embedding)
-        tapped = {0: stream[:num_query]}
+        features = stream.new_empty(num_query, self._tapped_width(taps))
+        _tap(features, taps, 0, stream)
         for depth, (block, layer) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
             stream = block.attention(block.attention_norm(stream), stream, layer, step)
             stream = block.mlp(block.mlp_norm(stream), stream)
-            if depth in taps.layers:
-                tapped[depth] = stream[:num_query]
+            _tap(features, taps, depth, stream)
         hidden = parts.norm(stream[:num_query])
-        return TargetStates(hidden=hidden, features=_features(taps, tapped, hidden))
+        if taps.final:
+            features[:, -hidden.shape[1] :] = hidden
+        return TargetStates(hidden=hidden, features=features)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab] float32
-        """Scores of every token of the vocabulary, before any sampling law."""
+    def _tapped_width(self, taps: Taps) -> int:
+        return (len(taps.layers) + taps.final) * self.config.block.hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+        """Scores of every token of the vocabulary, before any sampling law.
+
+        Float32 on a CPU; on a GPU as the head gives them, for kernels that convert as they read.
+        """
         num_rows = hidden.shape[0]
         padded = pad_rows(hidden, max(num_rows, self._min_rows))
-        return self._parts.head(padded)[:num_rows].float()
+        scores = self._parts.head(padded)[:num_rows]
+        return scores if scores.is_cuda else scores.float()
 
     def with_vocabulary(self, size: int) -> "Decoder":
         """The same decoder, but one that may also read token ids up to `size`: they mean nothing.
@@ -106,9 +114,9 @@ class Decoder:
         return Decoder(self.config, replace(self._parts, embedding=embedding))
 
 
-def _features(
-    taps: Taps, tapped: Mapping[int, torch.Tensor], hidden: torch.Tensor
-) -> torch.Tensor:  # [num_query, tapped]
-    """The states in the order of the taps; no columns where nothing is tapped."""
-    states = [tapped[layer] for layer in taps.layers] + [hidden] * taps.final
-    return torch.cat(states, dim=-1) if states else hidden[:, :0]
+def _tap(features: torch.Tensor, taps: Taps, depth: int, stream: torch.Tensor) -> None:
+    """Copy the stream after `depth` layers to where the taps want it: it will be overwritten."""
+    width = stream.shape[1]
+    for place, layer in enumerate(taps.layers):
+        if layer == depth:
+            features[:, place * width : (place + 1) * width] = stream[: features.shape[0]]

@@ -4,13 +4,16 @@ packed before the next, so the peak is the finished model and one fused map.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
+from outrider.config.engine import Arithmetic
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.config import ModelConfig, read_config
 from outrider.models.decoder import Block, Decoder, DecoderParts
 from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
+from outrider.models.layers.gate import gate_of
 from outrider.models.layers.linear import (
     BiasedLinear,
     Linear,
@@ -28,12 +31,34 @@ _HEAD = "lm_head.weight"
 _QKV = ("q_proj", "k_proj", "v_proj")
 
 
-def load_decoder(folder: Path, *, dtype: WeightType, device: torch.device) -> Decoder:
+class TensorSource(Protocol):
+    """Where the tensors of a decoder come from: a folder, or a generator of random ones."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of this name, in the shape that `tensor_shapes` gives it."""
+        ...
+
+
+def load_decoder(
+    folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+) -> Decoder:
     """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder) as checkpoint:
         checkpoint.check(tensor_shapes(config), ignored=_ignored(config))
-        return _Builder(config, checkpoint, dtype=dtype, device=device).build()
+        return build_decoder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def build_decoder(
+    config: ModelConfig,
+    source: TensorSource,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> Decoder:
+    """A decoder of tensors that are known to have the right shapes."""
+    return _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic).build()
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -78,19 +103,20 @@ def _ignored(config: ModelConfig) -> tuple[str, ...]:
 
 
 class _Builder:
-    """Makes the parts of one decoder from an open checkpoint."""
+    """Makes the parts of one decoder, tensor by tensor."""
 
     def __init__(
         self,
         config: ModelConfig,
-        checkpoint: Checkpoint,
+        source: TensorSource,
         *,
         dtype: WeightType,
         device: torch.device,
+        arithmetic: Arithmetic,
     ) -> None:
         self._config = config
-        self._checkpoint = checkpoint
-        self._make_linear: LinearMaker = choose_linear(dtype, device)
+        self._source = source
+        self._make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
         wide = is_computed_in_float32(dtype, device)
         self._dtype = torch.float32 if wide else getattr(torch, dtype)
         self._device = device
@@ -124,7 +150,9 @@ class _Builder:
             ),
             mlp_norm=self._norm(layer + "post_attention_layernorm.weight"),
             mlp=Mlp(
-                gate_up=self._linear(layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight"),
+                gate=gate_of(
+                    self._linear(layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight")
+                ),
                 down=self._linear(layer + "mlp.down_proj.weight"),
             ),
         )
@@ -153,5 +181,5 @@ class _Builder:
 
     def _read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""
-        stacked = torch.cat([self._checkpoint.read(name) for name in names])
+        stacked = torch.cat([self._source.read(name) for name in names])
         return stacked.to(self._device, self._dtype)

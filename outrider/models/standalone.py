@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from outrider.attention.protocol import AttentionBackend
+from outrider.config.engine import Arithmetic
 from outrider.memory.pool import KVPool
 from outrider.models.decoder import Decoder
 from outrider.models.draft import ModelFacts, Taps
@@ -53,8 +54,9 @@ def load_standalone(
     target_folder: Path,
     dtype: WeightType,
     device: torch.device,
+    arithmetic: Arithmetic = "fast",
 ) -> StandaloneDraft:
     """The model in a folder as a drafter for the target; their tokenizers must agree."""
     check_same_tokenizer(folder, target_folder)
-    decoder = load_decoder(folder, dtype=dtype, device=device)
+    decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
     return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

@@ -16,11 +16,12 @@ class LogprobTensors:
 
 
 def logprobs_of(
-    logits: torch.Tensor,  # [n, vocab] float32
+    logits: torch.Tensor,  # [n, vocab] of any float
     tokens: torch.Tensor,  # [n] int64
     top: int,
 ) -> LogprobTensors:
     """Log-probability and rank of the chosen tokens, and the `top` most likely tokens."""
+    logits = logits.float()
     total = logits.logsumexp(1, keepdim=True)  # [n, 1]
     chosen = logits.gather(1, tokens[:, None])  # [n, 1]
     values, ids = logits.topk(top, dim=1)

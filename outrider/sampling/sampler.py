@@ -6,13 +6,14 @@ In order: penalties, bias, bans, temperature, top-k, top-p, min-p; then noise, t
 import torch
 
 from outrider.plan.shape import Warps
+from outrider.sampling.fused import choose_fused
 from outrider.sampling.noise import gumbel
 from outrider.sampling.table import SamplingTable
 from outrider.sampling.warp import column, edit_, filter_, penalise_
 
 
 def choose(
-    logits: torch.Tensor,  # [n, vocab] float32; overwritten
+    logits: torch.Tensor,  # [n, vocab] float32 on a CPU, any float on a GPU; may be overwritten
     table: SamplingTable,
     rows: torch.Tensor,  # [n] int64
     positions: torch.Tensor,  # [n] int64 absolute position of the token being chosen
@@ -23,6 +24,8 @@ def choose(
 
     Computed as argmax of z + temperature * g, which is the same and needs no case for 0.
     """
+    if logits.is_cuda:
+        return choose_fused(logits, table, rows, positions, path, warps)
     if warps.penalties:
         penalise_(logits, table, rows, path)
     if warps.bias:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from outrider.memory.upload import upload
 from outrider.wire.batch import RowAdmission
 from outrider.wire.sampling import MAX_BANNED, MAX_BIAS, RowSampling
 
@@ -82,10 +83,7 @@ class SamplingTable:
             self.output_counts[admission.row].scatter_add_(0, output, ones)
 
     def _upload(self, values: Sequence[object], dtype: torch.dtype) -> torch.Tensor:
-        """The values on the device; on a GPU from pinned memory, so that the host does not wait."""
-        host = torch.tensor(values, dtype=dtype)
-        pinned = host.pin_memory() if self._device.type == "cuda" else host
-        return pinned.to(self._device, non_blocking=True)
+        return upload(values, dtype, self._device)
 
 
 def _integers(sampling: RowSampling, vocab: int) -> tuple[int, int]:

@@ -17,12 +17,24 @@ def commit(
     kv: KVPool,
 ) -> None:
     """Advance every row of the step. A row inside its prompt gets a last token nobody reads."""
-    if plan.shape.nodes > 1:
+    uniform, chunk = plan.uniform, plan.chunk
+    if plan.shape.tree.topk > 1:  # the kept nodes of a chain lie where they belong
         _compact(plan, verdict, table, kv)
+    if verdict.kept.is_cuda:
+        from outrider.kernels.compact import commit_rows  # a CPU installation has no Triton
+
+        commit_rows(
+            uniform=(uniform.rows, uniform.lengths),
+            kept=verdict.kept,
+            emitted=verdict.emitted,
+            chunk=(chunk.rows, chunk.starts, chunk.counts, chunk_choice),
+            table=(table.lengths, table.last_tokens),
+        )
+        return
     bonus = verdict.emitted.gather(1, verdict.kept[:, None]).squeeze(1)
     table.commit(
-        torch.cat([plan.uniform.rows, plan.chunk.rows]),
-        torch.cat([plan.uniform.lengths + verdict.kept + 1, plan.chunk.starts + plan.chunk.counts]),
+        torch.cat([uniform.rows, chunk.rows]),
+        torch.cat([uniform.lengths + verdict.kept + 1, chunk.starts + chunk.counts]),
         torch.cat([bonus, chunk_choice]),
     )
 
@@ -32,6 +44,13 @@ def _compact(plan: StepPlan, verdict: Verdict, table: RowTable, kv: KVPool) -> N
 
     A path never goes up (a parent precedes its children), so reading all before writing suffices.
     """
+    if verdict.path.is_cuda:
+        from outrider.kernels.compact import compact
+
+        uniform = plan.uniform.rows, plan.uniform.lengths
+        path, kept = verdict.path, verdict.kept
+        compact(kv.storage, uniform=uniform, path=path, kept=kept, pages=table.pages)
+        return
     page_size = kv.layout.page_size
     rows = plan.uniform.rows[:, None].expand_as(verdict.path)
     lengths = plan.uniform.lengths[:, None]

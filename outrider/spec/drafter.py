@@ -87,6 +87,11 @@ def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]
 
 def chain(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
     """Every node below the one before it."""
+    if tokens.is_cuda:
+        from outrider.kernels.tree import chain_nodes  # a CPU installation has no Triton
+
+        parents, depths, ancestors = chain_nodes(tokens)
+        return DraftTree(tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)
     node = torch.arange(tokens.shape[1], device=tokens.device)
     below = torch.ones_like(node) << node  # bit of each node
     return DraftTree(

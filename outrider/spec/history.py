@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from outrider.memory.upload import upload
 from outrider.wire.batch import RowAdmission
 
 
@@ -16,8 +17,8 @@ class TextTable:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Give rows to new owners. Their whole text is known, cached or yet to be run."""
         for admission in admissions:
-            text = torch.tensor(admission.prompt + admission.output, dtype=torch.int32)
-            self._tokens[admission.row, : text.shape[0]].copy_(text)
+            text = upload(admission.prompt + admission.output, torch.int32, self._tokens.device)
+            self._tokens[admission.row, : text.shape[0]] = text
 
     def read(self, rows: torch.Tensor, width: int) -> torch.Tensor:  # [rows] -> [rows, width]
         """The first `width` positions of some rows."""

@@ -1,7 +1,6 @@
 """The one draft loop: any draft model, head or whole, proposes through it and catches up in it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -11,26 +10,16 @@ from outrider.models.draft import DraftModel, Taps
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows, chunk_offsets
 from outrider.plan.shape import StepShape
 from outrider.plan.tree import DraftTree
-from outrider.sampling.noise import gumbel_at
+from outrider.sampling.likely import Likely, likely_samples, likely_tokens
 from outrider.sampling.table import SamplingTable
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.drafter import Outcome, chain, single_node
-from outrider.spec.grow import Level, advance_frontier, expand, select
+from outrider.spec.grow import Frontier, grow, room_for, select
 from outrider.spec.slots import DraftSlots
 from outrider.step.fill import fill
 from outrider.step.rows import RowTable
 from outrider.wire.batch import RowAdmission
 from outrider.wire.worker import DraftFacts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Branches:
-    """The tips that grow next, one or `topk` of them in each row."""
-
-    scores: torch.Tensor  # [rows, branches]
-    numbers: torch.Tensor  # [rows, branches] candidate numbers, -1 for node 0
-    states: torch.Tensor  # [rows, branches, width] after each tip
-    ancestors: torch.Tensor  # [rows, branches] int64 bits of the scratch nodes each one sees
 
 
 class ModelDrafter:
@@ -73,98 +62,80 @@ class ModelDrafter:
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Grow a tree from each row's state: `steps` selections, one forward less than that."""
         tree, uniform = plan.shape.tree, plan.uniform
-        root = table.last_tokens.index_select(0, uniform.rows)
         if tree.nodes == 1 or not tree.steps:
-            return single_node(root)
-        branches = self._root(plan)
-        levels: list[Level] = []
+            return single_node(table.last_tokens.index_select(0, uniform.rows))
+        tips, states = self._plant(plan, table)
+        root, slots = tips.nodes.tokens.squeeze(1), DraftSlots(tree=tree)
+        candidates = room_for(tree, root)
         for depth in range(1, tree.steps + 1):
             if depth > 1:
-                branches = self._grow(plan, table, branches, levels, step=depth - 1)
-            levels.append(
-                expand(
-                    branches.scores,
-                    branches.numbers,
-                    self._logprobs(plan, branches.states, depth),
-                    uniform.budgets,
-                    topk=tree.topk,
-                    depth=depth,
-                    target_ids=self._model.target_ids,
-                )
-            )
-        return select(root, levels, uniform.budgets, tree)
+                states = self._run_tips(plan, table, tips, states, slots.first_node(depth - 1))
+            likely = self._likely(plan, tips, states)
+            tips = grow(tips, likely, uniform, candidates=candidates, slots=slots, depth=depth)
+        return select(root, candidates, uniform.budgets, tree)
 
     def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
         """Run the draft model over what the target decided, on true features."""
-        plans: DraftPlans = plan.draft
-        lead, kept = self._facts.lead, outcome.verdict.kept
-        torch.add(plan.uniform.lengths, lead, out=plans.catch_up.uniform.lengths)
-        tokens = plan.chunk.tokens if lead else _next_tokens(plan.chunk, outcome.chunk_choice)
-        plans.catch_up.chunk.tokens.copy_(tokens)
-        before = self._model.project(_along_path(outcome, plan.shape))
-        after = self._run(plans.catch_up, chain(outcome.verdict.emitted), before, table)
-        width = plans.catch_up.shape.nodes
-        last = width * torch.arange(plan.shape.rows, device=kept.device) + kept
-        self._states.index_copy_(0, plan.uniform.rows, after.index_select(0, last))
-        if plan.shape.chunk.rows:
-            index = plans.catch_up.sampled.index[plans.catch_up.shape.num_uniform :]
-            ends = after.index_select(0, index)
-            self._observe_chunks(plan, outcome, ends, table)
+        catch_up: StepPlan = plan.draft.catch_up
+        features = follow(plan, outcome, catch_up, self._facts.lead)
+        before = self._model.project(features)
+        after = self._run(catch_up, chain(outcome.verdict.emitted), before, table)
+        ends = catch_up.sampled.index[catch_up.shape.num_uniform :]
+        if self._facts.lead and plan.shape.chunk.rows:
+            keep(after, self._states, plan, outcome, ends[:0])
+            self._run_bonus(plan, outcome, after.index_select(0, ends), table)
+        else:
+            keep(after, self._states, plan, outcome, ends)
 
-    def _observe_chunks(
-        self, plan: StepPlan, outcome: Outcome, ends: torch.Tensor, table: RowTable
+    def _run_bonus(
+        self, plan: StepPlan, outcome: Outcome, before: torch.Tensor, table: RowTable
     ) -> None:
         """The state after each chunk's follower: a head has seen it, a whole model must run it."""
-        plans: DraftPlans = plan.draft
-        if self._facts.lead:
-            torch.add(plan.chunk.starts, plan.chunk.counts, out=plans.bonus.uniform.lengths)
-            ends = self._run(plans.bonus, single_node(outcome.chunk_choice), ends, table)
-        self._states.index_copy_(0, plan.chunk.rows, ends)
+        bonus: StepPlan = plan.draft.bonus
+        torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.uniform.lengths)
+        after = self._run(bonus, single_node(outcome.chunk_choice), before, table)
+        self._states.index_copy_(0, plan.chunk.rows, after)
 
-    def _root(self, plan: StepPlan) -> _Branches:
-        """Node 0 of every row, whose KV is history."""
-        rows = plan.uniform.rows
-        plans: DraftPlans = plan.draft
-        torch.add(plan.uniform.lengths, self._facts.lead, out=plans.level.uniform.lengths)
-        zero = rows.new_zeros(rows.shape[0], 1)
-        return _Branches(
-            scores=zero.float(),
-            numbers=zero - 1,
-            states=self._states.index_select(0, rows)[:, None],
-            ancestors=zero,
+    def _plant(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
+        """Node 0 of every row, whose KV is history, and the state after it [rows, 1, width]."""
+        rows, lengths, lead = plan.uniform.rows, plan.uniform.lengths, self._facts.lead
+        level: StepPlan = plan.draft.level
+        if rows.is_cuda:
+            from outrider.kernels.states import plant  # a CPU installation has no Triton
+
+            scores, numbers, zeros, positions, tokens, states = plant(
+                rows=rows,
+                lengths=lengths,
+                last_tokens=table.last_tokens,
+                states=self._states,
+                level_lengths=level.uniform.lengths,
+                lead=lead,
+            )
+        else:
+            torch.add(lengths, lead, out=level.uniform.lengths)
+            zeros = rows.new_zeros(rows.shape[0], 1)
+            scores, numbers, positions = zeros.float(), zeros - 1, lengths[:, None] + 1
+            tokens = table.last_tokens.index_select(0, rows)[:, None]
+            states = self._states.index_select(0, rows)[:, None]
+        nodes = DraftTree(tokens=tokens, parents=zeros, depths=zeros, ancestors=zeros)
+        tips = Frontier(
+            scores=scores, numbers=numbers, places=zeros, positions=positions, nodes=nodes
         )
+        return tips, states
 
-    def _grow(
+    def _run_tips(
         self,
         plan: StepPlan,
         table: RowTable,
-        branches: _Branches,
-        levels: list[Level],
-        *,
-        step: int,
-    ) -> _Branches:
-        """Run the best candidates of the newest level, each on the state of its parent."""
-        plans: DraftPlans = plan.draft
-        slots, topk = DraftSlots(tree=plan.shape.tree), plan.shape.tree.topk
-        first = sum(level.tokens.shape[1] for level in levels[:-1])
-        tips = advance_frontier(levels[-1], plan.uniform.budgets, topk=topk, first_number=first)
-        width = branches.states.shape[2]
-        parents = branches.states.gather(1, tips.places[:, :, None].expand(-1, -1, width))
-        own = slots.own_bits(step, tips.tokens.device)
-        depths = torch.full_like(tips.tokens, step - 1)
-        level = DraftTree(
-            tokens=tips.tokens,
-            parents=depths,  # a level is run, not judged: nobody asks for parents
-            depths=depths,
-            ancestors=branches.ancestors.gather(1, tips.places) | own,
-        )
-        after = self._run(plans.level, level, parents.flatten(0, 1), table, slots.first_node(step))
-        return _Branches(
-            scores=tips.scores,
-            numbers=tips.numbers,
-            states=after.view_as(parents),
-            ancestors=level.ancestors,
-        )
+        tips: Frontier,
+        states: torch.Tensor,  # [rows, branches, width] of the frontier before
+        first_node: int,
+    ) -> torch.Tensor:  # [rows, topk, width]
+        """The states after the tips, each run on the state of its parent."""
+        parents = states if plan.shape.tree.topk == 1 else inherit(states, tips.places)
+        before = parents.flatten(0, 1)
+        after = self._run(plan.draft.level, tips.nodes, before, table, first_node)
+        return after.view_as(parents)
 
     def _run(
         self,
@@ -185,26 +156,87 @@ class ModelDrafter:
         )
         return self._model.advance(plan, before, self._kv, self._attention)
 
-    def _logprobs(
+    def _likely(
         self,
         plan: StepPlan,
+        tips: Frontier,
         states: torch.Tensor,  # [rows, branches, width]
-        depth: int,
-    ) -> torch.Tensor:  # [rows, branches, draft_vocab]
-        """How likely the target's token at this depth is each token, given the noise it will meet.
+    ) -> Likely:  # of n = rows * branches
+        """The tokens most likely to be the target's below each tip."""
+        topk = plan.shape.tree.topk
+        logits, ids = self._model.logits(states.flatten(0, 1)), self._model.target_ids
+        if not plan.shape.warps.noise:
+            return likely_tokens(logits, ids, topk)
+        is_alone = states.shape[1] == 1  # else the tips are the queries of a level
+        rows = plan.uniform.rows if is_alone else plan.draft.level.sampled.rows
+        positions = tips.positions.flatten()
+        return likely_samples(
+            logits, ids, topk, table=self._sampling, rows=rows, positions=positions
+        )
 
-        The noise is the target's own, so the two agree on a sample as they do on an argmax.
-        """
-        rows, branches = states.shape[:2]
-        logits = self._model.logits(states.flatten(0, 1)).view(rows, branches, -1)
-        if plan.shape.warps.noise:
-            index, ids = plan.uniform.rows, self._model.target_ids
-            temperature = self._sampling.temperature.index_select(0, index)[:, None]
-            seeds = self._sampling.seed.index_select(0, index)
-            noise = gumbel_at(seeds, plan.uniform.lengths + depth, ids.expand(rows, -1))
-            scale = torch.where(temperature > 0, temperature, 1.0)
-            logits = (logits + noise.mul_(temperature)[:, None]) / scale[:, None]
-        return logits.log_softmax(-1)
+
+def inherit(
+    states: torch.Tensor,  # [rows, branches, width]
+    places: torch.Tensor,  # [rows, topk]
+) -> torch.Tensor:  # [rows, topk, width]
+    """The state of each tip's parent."""
+    if states.is_cuda:
+        from outrider.kernels import states as kernels
+
+        return kernels.inherit(states, places)
+    return states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))
+
+
+def follow(plan: StepPlan, outcome: Outcome, catch_up: StepPlan, lead: int) -> torch.Tensor:
+    """Target features along the kept paths, then of the chunks as they lie: [num_query, tapped].
+
+    Writes where the catch-up starts and the chunk tokens it runs: a head's row runs the next token.
+    """
+    chunk, lengths, path = plan.chunk, plan.uniform.lengths, outcome.verdict.path
+    if path.is_cuda:
+        from outrider.kernels import states as kernels
+
+        return kernels.follow(
+            outcome.features,
+            path,
+            lengths,
+            chunk=(chunk.counts, chunk.owners, chunk.followers, chunk.tokens, outcome.chunk_choice),
+            new_lengths=catch_up.uniform.lengths,
+            new_tokens=catch_up.chunk.tokens,
+            lead=lead,
+        )
+    torch.add(lengths, lead, out=catch_up.uniform.lengths)
+    tokens = chunk.tokens if lead else _next_tokens(chunk, outcome.chunk_choice)
+    catch_up.chunk.tokens.copy_(tokens)
+    return _along_path(outcome, plan.shape)
+
+
+def keep(
+    after: torch.Tensor,  # [num_query, width] of the catch-up
+    states: torch.Tensor,  # [table_rows, width], written
+    plan: StepPlan,
+    outcome: Outcome,
+    ends: torch.Tensor,  # [chunk.rows] or none: the last query token of each chunk
+) -> None:
+    """Remember the state after each row's last known token."""
+    uniform, kept, width = plan.uniform, outcome.verdict.kept, plan.shape.tree.most_emitted
+    chunk_rows = plan.chunk.rows[: ends.shape[0]]
+    if after.is_cuda:
+        from outrider.kernels import states as kernels
+
+        kernels.keep(
+            after,
+            states,
+            kept=kept,
+            uniform_rows=uniform.rows,
+            most_emitted=width,
+            chunk_ends=ends,
+            chunk_rows=chunk_rows,
+        )
+        return
+    tips = width * torch.arange(plan.shape.rows, device=kept.device) + kept
+    index = torch.cat([tips, ends])
+    states.index_copy_(0, torch.cat([uniform.rows, chunk_rows]), after.index_select(0, index))
 
 
 def _along_path(outcome: Outcome, shape: StepShape) -> torch.Tensor:  # [.., tapped]

@@ -16,7 +16,7 @@ from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import StepShape
 from outrider.plan.tree import DraftTree
 from outrider.spec.drafter import Outcome, single_node
-from outrider.spec.grow import Level, select
+from outrider.spec.grow import Candidates, select
 from outrider.spec.history import TextTable
 from outrider.step.rows import RowTable
 from outrider.wire.batch import RowAdmission
@@ -139,7 +139,7 @@ def merge(
     paths: torch.Tensor,  # [rows, occurrences, steps]
     weights: torch.Tensor,  # [rows, occurrences]
     budgets: torch.Tensor,  # [3, rows]
-) -> list[Level]:
+) -> Candidates:
     """The tree of all paths. A branch weighs what all paths that begin with it weigh together.
 
     It is named after the first of them, so paths that agree share their nodes.
@@ -158,5 +158,6 @@ def merge(
     is_allowed = (num_better < own_topk).cumprod(2).bool() & (depth <= own_steps) & is_first
     scores = torch.where(is_allowed, scores, float("-inf"))
     parents = functional.pad(first[..., :-1] + num * (depth[:-1] - 1), (1, 0), value=-1)
-    levels = zip(scores.unbind(2), paths.unbind(2), parents.unbind(2), strict=True)
-    return [Level(scores=score, tokens=token, parents=parent) for score, token, parent in levels]
+    # Level by level: [rows, num, steps] -> [rows, steps * num].
+    scores, tokens, parents = (x.transpose(1, 2).flatten(1) for x in (scores, paths, parents))
+    return Candidates(scores=scores, tokens=tokens, parents=parents)

@@ -28,7 +28,11 @@ class DraftSlots:
         """Scratch node of the first branch of a step, counted from 1."""
         return (step - 1) * self.tree.topk
 
-    def own_bits(self, step: int, device: torch.device) -> torch.Tensor:  # [topk] int64
+    def num_branches(self, step: int) -> int:
+        """Branches that a step runs; what the last selection finds is never run."""
+        return self.tree.topk if step < self.tree.steps else 0
+
+    def own_bits(self, step: int, device: torch.device) -> torch.Tensor:  # [branches] int64
         """One bit per branch: its own place in the ancestor masks of the scratch region."""
-        node = torch.arange(self.tree.topk, device=device) + self.first_node(step)
+        node = torch.arange(self.num_branches(step), device=device) + self.first_node(step)
         return torch.ones_like(node) << node

@@ -10,6 +10,12 @@ def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> Verdict:
 
     No path of the tree has more than `most_emitted` nodes.
     """
+    if choice.is_cuda:
+        from outrider.kernels.verdict import judge  # a CPU installation has no Triton
+
+        columns = tree.tokens, tree.parents, tree.depths, tree.ancestors
+        path, kept, emitted, drafted = judge(columns, choice, most_emitted)
+        return Verdict(path=path, kept=kept, emitted=emitted, drafted=drafted)
     agreed = tree.tokens == choice.gather(1, tree.parents.clamp_min(0))  # [rows, nodes]
     agreed |= tree.parents < 0  # node 0 was emitted before
     alive = _all_ancestors(agreed, tree.ancestors)

@@ -26,8 +26,11 @@ def fill(
 
     Node n is stored at position L + first_node + n: a draft step keeps what earlier steps stored.
     """
-    _fill_queries(plan, tree, table, page_size, first_node)
-    _fill_sampled(plan)
+    if tree.tokens.is_cuda:
+        _fill_on_gpu(plan, tree, table, page_size, first_node)
+    else:
+        _fill_queries(plan, tree, table, page_size, first_node)
+        _fill_sampled(plan)
     attention.fill(
         plan.attention,
         Geometry(
@@ -36,6 +39,25 @@ def fill(
             chunk=plan.chunk,
             page_table=table.pages,
         ),
+    )
+
+
+def _fill_on_gpu(
+    plan: StepPlan, tree: DraftTree, table: RowTable, page_size: int, first_node: int
+) -> None:
+    """What `_fill_queries` and `_fill_sampled` write, in one launch."""
+    from outrider.kernels.fill import fill_queries  # a CPU installation has no Triton
+
+    queries, sampled, chunk = plan.queries, plan.sampled, plan.chunk
+    fill_queries(
+        nodes=(tree.tokens, tree.depths),
+        uniform=(plan.uniform.rows, plan.uniform.lengths),
+        chunk=(chunk.rows, chunk.starts, chunk.counts, chunk.owners, chunk.tokens),
+        pages=table.pages,
+        queries=(queries.tokens, queries.positions, queries.slots),
+        sampled=(sampled.index, sampled.rows, sampled.positions),
+        page_size=page_size,
+        first_node=first_node,
     )
 
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from outrider.memory.upload import upload
 from outrider.wire.batch import PageGrant, RowAdmission
 
 
@@ -17,19 +18,18 @@ class RowTable:
     def admit(self, admissions: tuple[RowAdmission, ...]) -> None:
         """Forget the former owner: its pages may already belong to somebody else."""
         if admissions:
-            rows = torch.tensor([admission.row for admission in admissions])
-            self.pages.index_fill_(0, rows.to(self.pages.device), 0)
+            rows = [admission.row for admission in admissions]
+            self.pages.index_fill_(0, upload(rows, torch.int64, self.pages.device), 0)
 
     def grant(self, grants: tuple[PageGrant, ...]) -> None:
         """Append pages to the tables of their rows."""
-        if not grants:
-            return
-        entries = [
-            (grant.row, grant.first + i, page)
-            for grant in grants
-            for i, page in enumerate(grant.pages)
-        ]
-        row, column, page = torch.tensor(entries, device=self.pages.device).unbind(1)
+        if grants:
+            entries = upload(grant_entries(grants), torch.int64, self.pages.device)
+            self.place(entries.view(-1, 3))
+
+    def place(self, entries: torch.Tensor) -> None:  # [n, 3] row, column, page
+        """Write page ids into the tables of their rows."""
+        row, column, page = entries.unbind(1)
         self.pages.index_put_((row, column), page)
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor, page_size: int) -> torch.Tensor:
@@ -47,3 +47,13 @@ class RowTable:
         is_real = (rows > 0).to(lengths.dtype)
         self.lengths.index_copy_(0, rows, lengths * is_real)
         self.last_tokens.index_copy_(0, rows, last_tokens * is_real)
+
+
+def grant_entries(grants: tuple[PageGrant, ...]) -> list[int]:
+    """Row, column and page of every granted page, one after another."""
+    return [
+        value
+        for grant in grants
+        for i, page in enumerate(grant.pages)
+        for value in (grant.row, grant.first + i, page)
+    ]

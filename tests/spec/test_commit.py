@@ -15,7 +15,7 @@ def test_kept_nodes_move_to_the_positions_after_the_history():
     lengths = {2: 7, 4: 2}
     for row, length in lengths.items():
         device.table.lengths[row] = length
-    plan = device.planner.plan(batch_of(lengths, {}, nodes=5), warps=NO_WARPS)
+    plan = device.planner.plan(batch_of(lengths, {}, nodes=5, topk=2), warps=NO_WARPS)
     resolve_lengths(plan, device.table)
     #       0 -> 1 -> 3 -> 4 and 0 -> 2
     tree = tree_of([[1, 5, 6, 7, 8]] * 2, [[-1, 0, 0, 1, 3]] * 2)

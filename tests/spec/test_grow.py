@@ -1,14 +1,17 @@
 """The tree builder against a naive beam over a toy table of log-probabilities."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.plan.plan import UniformRows
 from outrider.plan.tree import DraftTree
-from outrider.spec.grow import Level, advance_frontier, expand, select
+from outrider.sampling.likely import likely_tokens
+from outrider.spec.grow import Candidates, Frontier, grow, room_for, select
 from outrider.spec.slots import DraftSlots
 from outrider.wire.speculation import Budget
 
@@ -21,42 +24,50 @@ def toy_logprobs(path: tuple[int, ...], seed: int) -> torch.Tensor:
     return (torch.randn(VOCAB, generator=generator) * 2).log_softmax(0)
 
 
-def grown(tree: Budget, budgets: list[Budget], seed: int) -> DraftTree:
-    """The tree of every row, grown the way a drafter grows it, on the toy law."""
-    columns = torch.tensor([[b.steps, b.topk, b.nodes] for b in budgets]).T
-    rows = len(budgets)
-    paths = [[()] for _ in range(rows)]
-    scores, numbers = torch.zeros(rows, 1), torch.full((rows, 1), -1)
-    levels: list[Level] = []
+Law = Callable[[Frontier], torch.Tensor]  # [rows * branches, vocab] logits below each tip
+
+
+def growth(tree: Budget, budgets: list[Budget], law: Law) -> tuple[Candidates, DraftTree]:
+    """Candidates and tree of every row, grown the way a drafter grows them; tokens as they are."""
+    root = torch.arange(len(budgets))
+    uniform = UniformRows(
+        rows=root,
+        lengths=torch.zeros_like(root),
+        budgets=torch.tensor([[b.steps, b.topk, b.nodes] for b in budgets]).T,
+    )
+    slots, tips, candidates = DraftSlots(tree=tree), node_0(root), room_for(tree, root)
     for depth in range(1, tree.steps + 1):
-        if depth > 1:
-            first = sum(level.tokens.shape[1] for level in levels[:-1])
-            tips = advance_frontier(levels[-1], columns, topk=tree.topk, first_number=first)
-            paths = [
-                [
-                    (*paths[r][place], token - 100)
-                    for place, token in zip(
-                        tips.places[r].tolist(), tips.tokens[r].tolist(), strict=True
-                    )
-                ]
-                for r in range(rows)
-            ]
-            scores, numbers = tips.scores, tips.numbers
-        logprobs = torch.stack(
-            [torch.stack([toy_logprobs(path, seed) for path in row]) for row in paths]
-        )
-        levels.append(
-            expand(
-                scores,
-                numbers,
-                logprobs,
-                columns,
-                topk=tree.topk,
-                depth=depth,
-                target_ids=torch.arange(VOCAB) + 100,
-            )
-        )
-    return select(torch.arange(rows), levels, columns, tree)
+        likely = likely_tokens(law(tips), torch.arange(VOCAB), tree.topk)
+        tips = grow(tips, likely, uniform, candidates=candidates, slots=slots, depth=depth)
+    return candidates, select(root, candidates, uniform.budgets, tree)
+
+
+def node_0(root: torch.Tensor) -> Frontier:
+    zeros = torch.zeros_like(root)[:, None]
+    return Frontier(
+        scores=zeros.float(),
+        numbers=zeros - 1,
+        places=zeros,
+        positions=zeros + 1,
+        nodes=DraftTree(tokens=root[:, None], parents=zeros, depths=zeros, ancestors=zeros),
+    )
+
+
+class ToyLaw:
+    """Follows the frontier down, so that the law of each tip depends on its whole path."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._seed = seed
+        self._paths: list[list[tuple[int, ...]]] = [[] for _ in range(rows)]
+
+    def __call__(self, tips: Frontier) -> torch.Tensor:
+        tokens, places = tips.nodes.tokens.tolist(), tips.places.tolist()
+        self._paths = [
+            [(*before[place], token) for place, token in zip(*row, strict=True)] if before else [()]
+            for before, *row in zip(self._paths, places, tokens, strict=True)
+        ]
+        paths = [path for row in self._paths for path in row]
+        return torch.stack([toy_logprobs(path, self._seed) for path in paths])
 
 
 def naive_paths(budget: Budget, seed: int) -> set[tuple[int, ...]]:
@@ -80,7 +91,7 @@ def paths_of(tree: DraftTree, row: int) -> set[tuple[int, ...]]:
     for node in range(1, len(tokens)):
         if tokens[node] >= 0:
             assert parents[node] < node, "a parent precedes its children"
-            paths[node] = (*paths[parents[node]], tokens[node] - 100)
+            paths[node] = (*paths[parents[node]], tokens[node])
             assert tree.depths[row, node] == len(paths[node])
             mask = sum(1 << n for n, path in paths.items() if paths[node][: len(path)] == path)
             assert tree.ancestors[row, node] == mask
@@ -100,28 +111,17 @@ def test_every_row_gets_the_tree_of_its_own_budget_whatever_its_neighbours_ask(r
         topk=max(b.topk for b in rows),
         nodes=max(b.nodes for b in rows),
     )
-    tree = grown(largest, rows, seed)
+    _, tree = growth(largest, rows, ToyLaw(len(rows), seed))
     for row, budget in enumerate(rows):
         assert paths_of(tree, row) == naive_paths(budget, seed)
 
 
 def test_a_certain_draft_never_pushes_out_its_own_parent():
-    certain = torch.full((1, 1, VOCAB), float("-inf"))
-    certain[..., 3] = 0.0
-    columns = torch.tensor([[4], [2], [4]])
-    scores, numbers, levels = torch.zeros(1, 1), torch.full((1, 1), -1), []
-    ids = torch.arange(VOCAB)
-    for depth in range(1, 5):
-        if depth > 1:
-            first = sum(level.tokens.shape[1] for level in levels[:-1])
-            tips = advance_frontier(levels[-1], columns, topk=2, first_number=first)
-            scores, numbers = tips.scores, tips.numbers
-        logprobs = certain.expand(1, scores.shape[1], VOCAB)
-        levels.append(
-            expand(scores, numbers, logprobs, columns, topk=2, depth=depth, target_ids=ids)
-        )
-    tree = select(torch.tensor([9]), levels, columns, Budget(steps=4, topk=2, nodes=4))
-    assert tree.tokens.tolist() == [[9, 3, 3, 3]]
+    certain = torch.full((VOCAB,), float("-inf"))
+    certain[3] = 0.0
+    budget = Budget(steps=4, topk=2, nodes=4)
+    _, tree = growth(budget, [budget], lambda tips: certain.expand(tips.scores.numel(), VOCAB))
+    assert tree.tokens.tolist() == [[0, 3, 3, 3]]
     assert tree.parents.tolist() == [[-1, 0, 1, 2]]
 
 
@@ -129,34 +129,25 @@ def test_a_certain_draft_never_pushes_out_its_own_parent():
 def test_a_node_never_stands_without_its_parent_however_large_the_scores(scale):
     generator = torch.Generator().manual_seed(3)
     budget = Budget(steps=3, topk=2, nodes=6)
-    columns = torch.tensor([[3] * 40, [2] * 40, [6] * 40])
-    scores, numbers, levels = torch.zeros(40, 1), torch.full((40, 1), -1), []
-    for depth in range(1, 4):
-        if depth > 1:
-            first = sum(level.tokens.shape[1] for level in levels[:-1])
-            tips = advance_frontier(levels[-1], columns, topk=2, first_number=first)
-            scores, numbers = tips.scores, tips.numbers
-        law = torch.randn(40, scores.shape[1], VOCAB, generator=generator) * scale
-        levels.append(
-            expand(
-                scores,
-                numbers,
-                law.log_softmax(-1),
-                columns,
-                topk=2,
-                depth=depth,
-                target_ids=torch.arange(VOCAB),
-            )
-        )
-    tree = select(torch.zeros(40, dtype=torch.int64), levels, columns, budget)
+    candidates, tree = growth(
+        budget,
+        [budget] * 40,
+        lambda tips: torch.randn(tips.scores.numel(), VOCAB, generator=generator) * scale,
+    )
     assert (tree.ancestors & 1).all()
     deeper = tree.depths[:, 1:] == tree.depths.gather(1, tree.parents[:, 1:]) + 1
     assert deeper.all()
-    number = torch.cat([level.parents for level in levels], 1)  # the tree's own candidates
+    number = candidates.parents
     assert number.shape[1] == 2 + 4 + 4
-    scored = torch.cat([level.scores for level in levels], 1)
-    parent = scored.gather(1, number.clamp_min(0))
-    assert (scored < torch.where(number < 0, torch.inf, parent)).all()
+    parent = candidates.scores.gather(1, number.clamp_min(0))
+    assert (candidates.scores < torch.where(number < 0, torch.inf, parent)).all()
+
+
+def test_of_equally_likely_drafts_the_first_stay():
+    budget = Budget(steps=2, topk=3, nodes=6)
+    _, tree = growth(budget, [budget], lambda tips: torch.zeros(tips.scores.numel(), VOCAB))
+    # Of nine equal grandchildren the first two are left, both below the first child.
+    assert tree.parents.tolist() == [[-1, 0, 0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize(("steps", "topk"), [(1, 4), (2, 1), (5, 1), (3, 4), (9, 8)])

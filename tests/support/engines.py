@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from outrider.config.settings import HostSettings, Settings
+from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
 from outrider.runtime.build import assemble_runner
 from outrider.runtime.drafts import DraftKind, NoDraft
-from outrider.step.buckets import Buckets
+from outrider.step.buckets import Buckets, Multiples
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
@@ -30,14 +30,20 @@ class Shape:
     max_context: int = 128
     prefix_cache: bool = True
     device: str = "cpu"
+    arithmetic: str = "fast"
 
 
 def engine_of(model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT) -> Engine:
     settings = Settings(
         dtype="float32",
         device=shape.device,
-        executor=shape.executor,
-        depth=shape.depth,
+        execution=ExecutionSettings(
+            executor=shape.executor,
+            depth=shape.depth,
+            record="lazy",
+            arithmetic=shape.arithmetic,
+        ),
+        memory_share=0.9,
         host=HostSettings(
             max_context=shape.max_context,
             max_rows=shape.max_rows,
@@ -47,7 +53,7 @@ def engine_of(model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT) -> Engi
             prefix_cache=shape.prefix_cache,
         ),
     )
-    pad = shape.pad
+    pad = Multiples(shape.pad)
     buckets = Buckets(
         page_size=shape.page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
     )

@@ -8,7 +8,7 @@ import torch
 from outrider.attention.reference import ReferenceAttention
 from outrider.memory.arena import Arena
 from outrider.plan.shape import ChunkShape, Warps
-from outrider.step.buckets import Buckets, largest_shape
+from outrider.step.buckets import Buckets, Multiples, largest_shape
 from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.rows import RowTable
 from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk, ScheduledDecode
@@ -34,14 +34,20 @@ class SmallDevice:
 def small_device(
     rng: random.Random, *, page_size: int, nodes: int, pad: int = 1, rows: int = 5, reach: int = 40
 ) -> SmallDevice:
-    buckets = Buckets(page_size=page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad)
+    sizes = Multiples(pad)
+    buckets = Buckets(
+        page_size=page_size, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
+    )
     arena, device = Arena(torch.device("cpu")), torch.device("cpu")
     attention = ReferenceAttention(page_size=page_size, dtype=torch.float32)
     max_pages = -(-(reach + nodes) // page_size)
+    width = -(-max_pages // pad) * pad  # padded columns must exist
+    table = RowTable(max_rows=rows, max_pages=width, device=device)
     planner = Planner(
         arena=arena,
         attention=attention,
         draft=NoDraftPart(),
+        table=table,
         buckets=buckets,
         largest=largest_shape(
             rows=rows,
@@ -51,8 +57,6 @@ def small_device(
             buckets=buckets,
         ),
     )
-    width = -(-max_pages // pad) * pad  # padded columns must exist
-    table = RowTable(max_rows=rows, max_pages=width, device=device)
     pages = list(range(1, rows * max_pages + 1))
     rng.shuffle(pages)
     grants = [
@@ -69,8 +73,10 @@ def batch_of(
     *,
     nodes: int,
     slack: int = 0,
+    topk: int = 1,
 ) -> ScheduledBatch:
     """Decodes by row with lengths (bounds exceed them by `slack`); chunks with (start, tokens)."""
+    budget = Budget(steps=nodes, topk=topk, nodes=nodes)
     return ScheduledBatch(
         step=1,
         admissions=(),
@@ -80,7 +86,7 @@ def batch_of(
             for row, (start, tokens) in chunks.items()
         ),
         decodes=tuple(
-            ScheduledDecode(row=row, bound=length + slack, budget=Budget(steps=nodes, nodes=nodes))
+            ScheduledDecode(row=row, bound=length + slack, budget=budget)
             for row, length in decodes.items()
         ),
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel, ModelFacts
@@ -16,7 +17,13 @@ from outrider.models.heads.layer import HeadLayer, apply_padded
 from outrider.models.heads.names import EMBEDDING, HEAD, LAYER
 from outrider.models.heads.token_map import target_ids
 from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
-from outrider.models.layers.linear import BiasedLinear, Linear, WeightType, choose_linear
+from outrider.models.layers.gate import gate_of
+from outrider.models.layers.linear import (
+    BiasedLinear,
+    Linear,
+    WeightType,
+    choose_linear,
+)
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.norm import Norm, make_norm
 from outrider.models.layers.rope import RotaryEmbedding
@@ -32,6 +39,7 @@ def load_head(
     target_folder: Path,
     dtype: WeightType,
     device: torch.device,
+    arithmetic: Arithmetic = "fast",
 ) -> DraftModel:
     """The head in a folder, ready to draft for the target, whose weights it may share."""
     head = open_head(folder, target.config, target_folder)
@@ -39,7 +47,24 @@ def load_head(
     if problems or not isinstance(config, HeadConfig):
         more = f" (and {len(problems) - 1} more: see outrider doctor)" if problems[1:] else ""
         raise ConfigError(f"the draft head {folder} is refused: {problems[0]}{more}")
-    return _Builder(config, head.tensors, target, dtype=dtype, device=device).build()
+    return build_head(
+        config, head.tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
+    )
+
+
+def build_head(
+    config: HeadConfig,
+    tensors: Mapping[str, torch.Tensor],  # by canonical name
+    target: Decoder,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> DraftModel:
+    """A head of tensors that are known to be right."""
+    return _Builder(
+        config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
+    ).build()
 
 
 class _Builder:
@@ -53,11 +78,12 @@ class _Builder:
         *,
         dtype: WeightType,
         device: torch.device,
+        arithmetic: Arithmetic,
     ) -> None:
         self._config = config
         self._tensors = tensors
         self._target = target
-        self._make_linear = choose_linear(dtype, device)
+        self._make_linear = choose_linear(dtype, device, arithmetic)
         self._device = device
 
     def build(self) -> DraftModel:
@@ -110,6 +136,8 @@ class _Builder:
         if HEAD not in self._tensors:
             return self._target.logits
         head = self._make_linear(self._read(HEAD))
+        if self._device.type == "cuda":  # the kernels that read scores convert them
+            return lambda state: apply_padded(head, state)
         return lambda state: apply_padded(head, state).float()
 
     def _project(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -154,8 +182,8 @@ class _Builder:
             ),
             mlp_norm=self._norm(LAYER + "post_attention_layernorm.weight"),
             mlp=Mlp(
-                gate_up=self._linear(
-                    LAYER + "mlp.gate_proj", LAYER + "mlp.up_proj", has_bias=False
+                gate=gate_of(
+                    self._linear(LAYER + "mlp.gate_proj", LAYER + "mlp.up_proj", has_bias=False)
                 ),
                 down=self._linear(LAYER + "mlp.down_proj", has_bias=False),
             ),

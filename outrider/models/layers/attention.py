@@ -27,6 +27,9 @@ class AttentionStep:
 class HeadNorm(Protocol):
     """Prepares queries and keys for rotation."""
 
+    weight: torch.Tensor  # [heads + kv_heads, head_dim]; no rows where nothing is normalised
+    eps: float
+
     def apply_(self, heads: torch.Tensor) -> None: ...  # [num_query, heads + kv_heads, head_dim]
 
 
@@ -34,6 +37,8 @@ class NormEachHead:
     """Normalises queries and keys per head, in place. The norm's weight is [heads, head_dim]."""
 
     def __init__(self, norm: Norm) -> None:
+        self.weight = norm.weight
+        self.eps = norm.eps
         self._norm = norm
 
     def apply_(self, heads: torch.Tensor) -> None:
@@ -42,6 +47,10 @@ class NormEachHead:
 
 class NoHeadNorm:
     """Leaves them as projected."""
+
+    def __init__(self) -> None:
+        self.weight = torch.empty((0, 0), device="cpu")
+        self.eps = 0.0
 
     def apply_(self, heads: torch.Tensor) -> None:
         pass
@@ -67,15 +76,34 @@ class SelfAttention:
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
         config, num_query = self._config, step.slots.shape[0]
-        # One tensor holds the heads of queries, then keys, then values. Rotating it in place
-        # leaves keys and values side by side, as the pool stores them.
         heads = self._qkv(x)[:num_query].view(num_query, -1, config.head_dim)
-        rotated = heads[:, : config.heads + config.kv_heads]
-        self._head_norm.apply_(rotated)
-        rotate_(rotated, step.rotation)
-        write_kv(layer, step.slots, heads[:, config.heads :])
+        rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
         out = step.backend.run(heads[:, : config.heads], layer, step.plan, self._scale)
         return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
+
+
+def rotate_and_store(
+    heads: torch.Tensor,  # [num_query, heads + 2 * kv_heads, head_dim] queries, keys, values
+    rotation: Rotation,
+    norm: HeadNorm,
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    slots: torch.Tensor,  # [num_query]
+) -> None:
+    """Turn queries, where they stand, and keys to their positions; store keys and values.
+
+    What is left of keys in `heads` is nobody's: attention reads them from the pool.
+    """
+    if heads.is_cuda:
+        from outrider.kernels.rope import rotate_and_store as launch
+
+        launch(heads, (rotation.cos, rotation.sin), (norm.weight, norm.eps), layer, slots)
+        return
+    # Rotating in place leaves keys and values side by side, as the pool stores them.
+    num_kv = layer.shape[2]
+    rotated = heads[:, : heads.shape[1] - num_kv // 2]
+    norm.apply_(rotated)
+    rotate_(rotated, rotation)
+    write_kv(layer, slots, heads[:, -num_kv:])
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 import torch
 import torch.nn.functional as F
 
+from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.layers.half import HalfLinear
 from outrider.models.layers.int8 import Int8Linear, supports_fbgemm
@@ -22,7 +23,10 @@ class Linear(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...  # [n, in] -> [n, out]
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x W^T, with the sum in the epilogue where the device can."""
+        """residual + x W^T, with the sum in the epilogue where the device can.
+
+        The residual may be overwritten: who needs it afterwards keeps a copy.
+        """
         ...  # [n, in], [n, out] -> [n, out]
 
 
@@ -38,7 +42,58 @@ class PlainLinear:
         return F.linear(x, self._weight)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return torch.addmm(residual, x, self._weight.t())
+        return residual.addmm_(x, self._weight.t())
+
+
+class FixedLinear:
+    """Our own kernel for any number of rows: the bits of a row depend on nothing but the row."""
+
+    min_rows = 1
+
+    def __init__(self, weight: torch.Tensor) -> None:  # [out, in] on CUDA
+        from outrider.kernels import linear as kernels  # a CPU installation has no Triton
+
+        self._weight = weight
+        self._kernels = kernels
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._kernels.linear(x, self._weight)
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._kernels.linear_plus(x, self._weight, residual)
+
+    def swiglu(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out / 2]
+        """The gate of the two halves, in the epilogue."""
+        return self._kernels.linear_swiglu(x, self._weight)
+
+
+class StreamedLinear:
+    """Our own kernel for few rows, which reads weights faster; torch's library for many."""
+
+    min_rows = 1
+
+    def __init__(self, weight: torch.Tensor) -> None:  # [out, in] in half precision on CUDA
+        from outrider.kernels.linear import MOST_GATED_ROWS, MOST_SKINNY_ROWS
+
+        self._most_rows = MOST_SKINNY_ROWS
+        self._most_gated = MOST_GATED_ROWS
+        self._few = FixedLinear(weight)
+        self._many = PlainLinear(weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._few(x) if x.shape[0] <= self._most_rows else self._many(x)
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        linear = self._few if x.shape[0] <= self._most_rows else self._many
+        return linear.plus(x, residual)
+
+    def swiglu(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out / 2]
+        """The gate of the two halves, in the epilogue for few rows."""
+        if x.shape[0] <= self._most_gated:
+            return self._few.swiglu(x)
+        from outrider.kernels.swiglu import swiglu
+
+        return swiglu(self._many(x))
 
 
 class PackedLinear:
@@ -84,9 +139,11 @@ LinearMaker = Callable[[torch.Tensor], Linear]  # from a weight [out, in]
 WeightType = Literal["float32", "bfloat16", "float16", "int8"]
 
 
-def choose_linear(dtype: WeightType, device: torch.device) -> LinearMaker:
+def choose_linear(
+    dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+) -> LinearMaker:
     """How every linear map of a model is stored and computed."""
-    maker = _maker_for(dtype, device)
+    maker = _maker_for(dtype, device, arithmetic)
     _log.info("linear maps: %s with %s weights on %s", maker.__name__, dtype, device)
     return maker
 
@@ -96,14 +153,24 @@ def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:
     return dtype == "int8" or (dtype == "float16" and device.type == "cpu" and supports_fbgemm())
 
 
-def _maker_for(dtype: WeightType, device: torch.device) -> type[Linear]:
+def _maker_for(
+    dtype: WeightType, device: torch.device, arithmetic: Arithmetic
+) -> Callable[[torch.Tensor], Linear]:
+    if device.type == "cuda":
+        return _cuda_maker(dtype, arithmetic)
     if dtype == "int8":
-        if device.type != "cpu" or not supports_fbgemm():
+        if not supports_fbgemm():
             raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
         return Int8Linear
     if dtype == "float16" and is_computed_in_float32(dtype, device):
         return HalfLinear
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if device.type == "cpu" and dtype == "float32" and has_onednn:
-        return PackedLinear
-    return PlainLinear
+    return PackedLinear if dtype == "float32" and has_onednn else PlainLinear
+
+
+def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> Callable[[torch.Tensor], Linear]:
+    if dtype == "int8":
+        raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
+    if arithmetic == "fixed":
+        return FixedLinear
+    return PlainLinear if dtype == "float32" else StreamedLinear

@@ -33,6 +33,11 @@ class RotaryEmbedding:
 
     def at(self, positions: torch.Tensor) -> Rotation:  # positions [num_query]
         """The rotation of every query token of a step."""
+        if positions.is_cuda:
+            from outrider.kernels.rope import angles_at
+
+            half = self._frequencies[: self._frequencies.shape[0] // 2]
+            return Rotation(*angles_at(positions, half, self._scale, self._dtype))
         angles = positions[:, None, None] * self._frequencies  # [num_query, 1, head_dim]
         cos = angles.cos() * self._scale
         sin = angles.sin() * self._signs

@@ -1,0 +1,396 @@
+"""Attention of uniform rows over paged KV: decode, chains, trees and draft levels, in Triton.
+
+Every node is a plain decode over its own path. Keys are taken in blocks and splits at fixed
+absolute positions, so the bits of a node depend on its text alone, not on tree, batch or shape.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.kernels import overlap
+from outrider.kernels.paths import MAX_NODES
+
+COMBINE_BLOCK = 16  # splits merged at once
+SPLIT = 256  # positions of a split
+EQUAL_SPLITS = 32  # splits of that size; after them every octave of positions has 8
+MOST_PARTIALS = 1 << 26  # floats of the workspace
+FEW_ROWS = 4  # up to here a step does not fill the GPU
+CACHED_BYTES = 64 << 20  # that a step may read again from the cache of a GPU, per layer
+LOG2_E = 1.4426950408889634
+
+# Fused multiply-adds could differ between two compilations of one kernel, and bits must not.
+_EXACT = {"enable_fp_fusion": False}
+
+_EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
+_MAX_NODES = tl.constexpr(MAX_NODES)
+# Below every score, and finite: a block without visible keys leaves the running state as it is.
+_NOTHING_SEEN = tl.constexpr(-1.0e30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Sizes of the uniform kernel. `rows` changes no bits; the others follow from the model alone.
+
+    A tile of 16 or 32 rows runs the same mma instruction, with warps along keys and head dim.
+    """
+
+    rows: int = 32  # (node, head) pairs of a tile at most
+    keys: int = 64
+    split: int = SPLIT
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+def tiles_of(head_dim: int, dtype: torch.dtype, *, packed: int = 32, num_rows: int = 1) -> Tiles:
+    """The tiles of a model, for steps with so many (node, head) pairs in a row and kv head."""
+    if dtype == torch.float32:  # no tensor cores: operands are held in registers
+        return Tiles(rows=16, keys=32, num_warps=8, num_stages=2)
+    # Smaller tiles read the history more often, but finish sooner while most SMs are idle.
+    # Below a head dim of 64 the warps of the two sizes would lie differently.
+    is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
+    rows = 16 if is_small else 32
+    return Tiles(rows=rows) if head_dim <= 128 else Tiles(rows=rows, keys=32)
+
+
+def num_splits(keys: int, *, split: int = SPLIT) -> int:
+    """Splits that cover so many positions: of `split` up to 32 of them, then 8 an octave."""
+    count = -(-keys // split)
+    if count <= EQUAL_SPLITS:
+        return count
+    octave = 0
+    while EQUAL_SPLITS * split << octave + 1 < keys:
+        octave += 1
+    size = EQUAL_SPLITS * split // 8 << octave
+    return EQUAL_SPLITS + 8 * octave - (-(keys - (EQUAL_SPLITS * split << octave)) // size)
+
+
+def dim_tile(head_dim: int) -> int:
+    """Columns of a tile of heads: a tensor core takes 16 at least."""
+    return max(16, int(triton.next_power_of_2(head_dim)))
+
+
+@triton.jit
+def _split_start(index, SPLIT: tl.constexpr):
+    """First position of a split."""
+    far = tl.maximum(index - _EQUAL_SPLITS, 0)
+    eighths = (8 + far % 8) << (far // 8)
+    return tl.where(index < _EQUAL_SPLITS, index * SPLIT, eighths * (_EQUAL_SPLITS * SPLIT // 8))
+
+
+@triton.jit
+def _slots(
+    position, limit, length, tail, pages, PAGE_SIZE: tl.constexpr, ON_PATH: tl.constexpr
+):  # fmt: skip
+    """Where in the pool the keys of these positions lie, -1 at and past the limit."""
+    inside = position < limit
+    stored = position
+    if ON_PATH:  # from `length` on, a position is a depth of the path
+        depth = position - length
+        node = tl.load(tail + depth, mask=inside & (depth >= 0), other=0)
+        stored = tl.where(depth >= 0, length + node, position)
+    page = tl.load(pages + stored // PAGE_SIZE, mask=inside, other=0)
+    return tl.where(inside, page.to(tl.int64) * PAGE_SIZE + stored % PAGE_SIZE, -1)
+
+
+@triton.jit
+def _see(
+    state_max, sums, acc, query, keys, slots, is_visible, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """One block of keys and values enters the running softmax, which is in base 2.
+
+    Weights are summed by place in their block, over places once at the end: that needs no barrier.
+    """
+    column = tl.arange(0, DIM)
+    source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
+    wanted = (slots >= 0)[:, None] & (column < HEAD_DIM)[None, :]
+    key = tl.load(source, mask=wanted, other=0.0)
+    value = tl.load(source + KV_HEADS * HEAD_DIM, mask=wanted, other=0.0)
+    score = tl.dot(query, tl.trans(key), input_precision="ieee")
+    score = tl.where(is_visible, score, float("-inf"))
+    new_max = tl.maximum(state_max, tl.max(score, 1) * scale)
+    weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
+    kept = tl.exp2(state_max - new_max)
+    sums = sums * kept[:, None] + weight
+    acc = tl.dot(weight.to(value.dtype), value, acc * kept[:, None], input_precision="ieee")
+    return new_max, sums, acc
+
+
+@triton.jit
+def _see_history(
+    state_max, sums, acc, query, keys, slots, pages, limit, begin, end, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys in [begin, end) that lie at their own positions, the same for all rows of the tile."""
+    offset = tl.arange(0, BLOCK_N)
+    slots = tl.where(begin + offset < end, slots, -1)
+    for start in range(begin, end, BLOCK_N):
+        position = start + offset
+        # Looked up one block ahead, so that the loads of keys and values wait for nobody.
+        ahead = _slots(position + BLOCK_N, end, end, pages, pages, PAGE_SIZE, False)
+        is_visible = position[None, :] < limit[:, None]
+        state_max, sums, acc = _see(
+            state_max, sums, acc, query, keys, slots, is_visible, scale,
+            KV_HEADS, HEAD_DIM, DIM,
+        )  # fmt: skip
+        slots = ahead
+    return state_max, sums, acc
+
+
+@triton.jit
+def _path_slots(
+    step, steps, first, begin, end, length, limits, tails, pages,
+    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Slots of a block of a node's path; step `i` is block `i % steps` of node `i // steps`."""
+    node = first + step // steps
+    position = begin + step % steps * BLOCK_N + tl.arange(0, BLOCK_N)
+    limit = tl.minimum(tl.load(limits + node), end)
+    return _slots(position, limit, length, tails + node * _MAX_NODES, pages, PAGE_SIZE, True)
+
+
+@triton.jit
+def _see_paths(
+    state_max, sums, acc, query, keys, pages, limits, tails, limit, node, nodes, length,
+    begin, end, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys in [begin, end) along the path of each node of the tile, seen by that node alone."""
+    first, last = tl.min(node, 0), tl.minimum(tl.max(node, 0), nodes - 1)
+    steps = tl.cdiv(tl.maximum(end - begin, 0), BLOCK_N)
+    divisor = tl.maximum(steps, 1)
+    slots = _path_slots(
+        0, divisor, first, begin, end, length, limits, tails, pages, PAGE_SIZE, BLOCK_N
+    )  # fmt: skip
+    for step in range(0, (last - first + 1) * steps):
+        position = begin + step % divisor * BLOCK_N + tl.arange(0, BLOCK_N)
+        is_own = node == first + step // divisor
+        ahead = _path_slots(
+            tl.minimum(step + 1, (last - first + 1) * steps - 1), divisor, first, begin, end,
+            length, limits, tails, pages, PAGE_SIZE, BLOCK_N,
+        )  # fmt: skip
+        is_visible = (position[None, :] < limit[:, None]) & is_own[:, None]
+        state_max, sums, acc = _see(
+            state_max, sums, acc, query, keys, slots, is_visible, scale,
+            KV_HEADS, HEAD_DIM, DIM,
+        )  # fmt: skip
+        slots = ahead
+    return state_max, sums, acc
+
+
+@triton.jit(
+    do_not_specialize=[
+        "pages", "lengths", "limits", "tails", "part_max", "part_sum",
+        "nodes", "spread", "num_pages", "num_tiles",
+    ]
+)  # fmt: skip
+def _attend_kernel(
+    query, layer, out, pages, lengths, limits, tails, part_acc, part_max, part_sum,
+    query_stride, nodes, spread, num_pages, num_tiles, scale,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+    TREE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    # Tiles of one row that read the same keys are neighbours; long splits start first.
+    tile, kv_head = tl.program_id(0) % num_tiles, tl.program_id(0) // num_tiles
+    row, split = tl.program_id(1), tl.num_programs(2) - 1 - tl.program_id(2)
+    lane, column = tl.arange(0, BLOCK_M), tl.arange(0, DIM)
+    place = tile * spread * GROUP + lane
+    is_real = (lane < spread * GROUP) & (place < nodes * GROUP)
+    node = tl.minimum(place // GROUP, tile * spread + spread - 1)
+    token, head = row * nodes + node, kv_head * GROUP + place % GROUP
+    begin = _split_start(split, SPLIT)
+    wanted = is_real[:, None] & (column < HEAD_DIM)[None, :]
+    source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * HEAD_DIM
+    own_pages, keys = pages + row.to(tl.int64) * num_pages, layer + kv_head * HEAD_DIM
+    overlap.begin(PDL)
+    # All that does not wait for the limits is asked for together with them.
+    limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
+    q = tl.load(source + column[None, :], mask=wanted, other=0.0)
+    position, most = begin + tl.arange(0, BLOCK_N), num_pages * PAGE_SIZE
+    slots = _slots(position, most, most, own_pages, own_pages, PAGE_SIZE, False)
+    end = tl.minimum(_split_start(split + 1, SPLIT), tl.max(limit, 0))
+    if begin < end:
+        # Blocks that reach past the history are seen along each node's own path.
+        border = length // BLOCK_N * BLOCK_N if TREE else end
+        state_max, sums, acc = _see_history(
+            tl.full([BLOCK_M], _NOTHING_SEEN, tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
+            tl.zeros([BLOCK_M, DIM], tl.float32), q, keys, slots, own_pages, limit,
+            begin, tl.minimum(border, end), scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+        )  # fmt: skip
+        if TREE:
+            first = row * nodes
+            state_max, sums, acc = _see_paths(
+                state_max, sums, acc, q, keys, own_pages, limits + first,
+                tails + first * _MAX_NODES, limit, node, nodes, length, tl.maximum(begin, border),
+                end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+            )  # fmt: skip
+        state_sum = tl.sum(sums, 1)
+        index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
+        if DIRECT:
+            acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+            target = out + index[:, None] * HEAD_DIM + column[None, :]
+            tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
+        else:
+            index += tl.num_programs(1).to(tl.int64) * nodes * (KV_HEADS * GROUP) * split
+            is_seen = is_real & (begin < limit)
+            tl.store(part_max + index, state_max, mask=is_seen)
+            tl.store(part_sum + index, state_sum, mask=is_seen)
+            target = part_acc + index[:, None] * HEAD_DIM + column[None, :]
+            tl.store(target, acc, mask=wanted & is_seen[:, None])
+
+
+@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_splits"])
+def _combine_kernel(
+    part_acc, part_max, part_sum, out, limits, num_splits,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_S: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one head of one token in order of position."""
+    index, column = tl.program_id(0), tl.arange(0, DIM)
+    inside = column < HEAD_DIM
+    overlap.begin(PDL)
+    limit = tl.load(limits + index // HEADS)
+    state_max, state_sum = tl.full([], _NOTHING_SEEN, tl.float32), tl.full([], 0.0, tl.float32)
+    acc = tl.zeros([DIM], tl.float32)
+    for first in range(0, num_splits, BLOCK_S):
+        split = first + tl.arange(0, BLOCK_S)
+        is_seen = (_split_start(split, SPLIT) < limit) & (split < num_splits)
+        place = split.to(tl.int64) * tl.num_programs(0) + index
+        split_max = tl.load(part_max + place, mask=is_seen, other=_NOTHING_SEEN)
+        split_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
+        source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
+        split_acc = tl.load(source, mask=is_seen[:, None] & inside[None, :], other=0.0)
+        new_max = tl.maximum(state_max, tl.max(split_max, 0))
+        kept, weight = tl.exp2(state_max - new_max), tl.exp2(split_max - new_max)
+        state_sum = state_sum * kept + tl.sum(split_sum * weight, 0)
+        acc = acc * kept + tl.sum(split_acc * weight[:, None], 0)
+        state_max = new_max
+    acc = acc * tl.div_rn(tl.full([], 1.0, tl.float32), state_sum)
+    target = out + index.to(tl.int64) * HEAD_DIM + column
+    tl.store(target, acc.to(out.dtype.element_ty), mask=inside)
+
+
+def attend_uniform(
+    query: torch.Tensor,  # [rows * nodes, heads, head_dim], heads side by side, any token stride
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] contiguous
+    out: torch.Tensor,  # [rows * nodes, heads, head_dim] contiguous
+    *,
+    pages: torch.Tensor,  # [rows, pages] int32
+    lengths: torch.Tensor,  # [rows] int32
+    limits: torch.Tensor,  # [rows * nodes] int32
+    tails: torch.Tensor,  # [rows * nodes, 64] int32
+    partials: torch.Tensor,  # [num_partials or more] float32
+    scale: float,
+    is_tree: bool,
+    tiles: Tiles | None = None,
+) -> None:
+    """Attention of every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
+
+    As many rows run at once as the workspace has room for.
+    """
+    num_rows, (num_tokens, heads, head_dim) = lengths.shape[0], query.shape
+    assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
+    nodes, keys = num_tokens // num_rows, pages.shape[1] * layer.shape[1]
+    packed = nodes * heads // (layer.shape[2] // 2)
+    tiles = tiles or tiles_of(head_dim, query.dtype, packed=packed, num_rows=num_rows)
+    splits = num_splits(keys, split=tiles.split)
+    per_row = nodes * splits * partial_width(heads, head_dim)
+    at_once = num_rows if splits == 1 else min(num_rows, partials.numel() // per_row)
+    for first in range(0, num_rows, at_once):
+        rows, tokens = (
+            slice(first, first + at_once),
+            slice(first * nodes, (first + at_once) * nodes),
+        )
+        parts = _cut(partials, splits * limits[tokens].shape[0] * heads, head_dim, splits)
+        inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
+        _attend(query[tokens], layer, out[tokens], inputs, parts, splits, scale, is_tree, tiles)
+        if splits > 1:
+            _combine(parts, out[tokens], limits[tokens], splits, tiles.split)
+
+
+def num_partials(*, rows: int, nodes: int, keys: int, width: int) -> int:
+    """Floats of the workspace for so many rows over so many keys; `width` is `partial_width`.
+
+    It never exceeds 256 MiB, or what a single row needs.
+    """
+    splits = num_splits(keys)
+    if splits == 1:
+        return 0
+    return min(rows * nodes * splits * width, max(MOST_PARTIALS, nodes * splits * width))
+
+
+def partial_width(heads: int, head_dim: int) -> int:
+    """Floats of the workspace that one split of one token needs."""
+    return heads * (head_dim + 2)
+
+
+def _attend(
+    query: torch.Tensor,
+    layer: torch.Tensor,
+    out: torch.Tensor,
+    inputs: list[torch.Tensor],  # pages, lengths, limits, tails
+    parts: list[torch.Tensor],
+    splits: int,
+    scale: float,
+    is_tree: bool,
+    tiles: Tiles,
+) -> None:
+    heads, head_dim = query.shape[1:]
+    num_rows, num_pages = inputs[0].shape
+    kv_heads, page_size, nodes = layer.shape[2] // 2, layer.shape[1], query.shape[0] // num_rows
+    group = heads // kv_heads
+    spread = tiles.rows // group
+    if is_tree:
+        row_bytes = num_pages * page_size * kv_heads * 2 * head_dim * layer.element_size()
+        spread = _spread(spread, num_rows=num_rows, nodes=nodes, row_bytes=row_bytes)
+    num_tiles = triton.cdiv(nodes, spread)
+    kernel: Any = _attend_kernel[(num_tiles * kv_heads, num_rows, splits)]
+    kernel(
+        query, layer, out, *inputs, *parts,
+        query.stride(0), nodes, spread, num_pages, num_tiles, scale * LOG2_E,
+        GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
+        DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split,
+        TREE=is_tree, DIRECT=splits == 1, PDL=overlap.is_on(query),
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **_EXACT, **overlap.options(query),
+    )  # fmt: skip
+
+
+def _spread(most: int, *, num_rows: int, nodes: int, row_bytes: int) -> int:
+    """Nodes of a tile of a tree. They take turns on their paths, so few are better while the
+    history, which every tile reads again, comes from the cache.
+    """
+    spread = 1
+    while spread < most and num_rows * -(-nodes // spread) * row_bytes > CACHED_BYTES:
+        spread *= 2
+    return min(spread, most)
+
+
+def _combine(
+    parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, splits: int, split: int
+) -> None:
+    num_tokens, heads, head_dim = out.shape
+    kernel: Any = _combine_kernel[(num_tokens * heads,)]
+    kernel(
+        *parts, out, limits, splits,
+        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
+        BLOCK_S=COMBINE_BLOCK, PDL=overlap.is_on(out),
+        num_warps=2, **_EXACT, **overlap.options(out),
+    )  # fmt: skip
+
+
+def _cut(partials: torch.Tensor, count: int, head_dim: int, splits: int) -> list[torch.Tensor]:
+    """The sums of values, maxima and sums of weights of `count` heads of tokens of splits."""
+    if splits == 1:
+        return [partials] * 3  # written directly
+    values, rest = partials[: count * head_dim], partials[count * head_dim :]
+    return [values, rest[:count], rest[count : 2 * count]]

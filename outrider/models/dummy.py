@@ -1,0 +1,104 @@
+"""Models with random weights, made on the device through the builders of real ones.
+
+For measuring: they take the time and the memory of a trained model, and say nothing.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from outrider.config.engine import Arithmetic
+from outrider.models.config import ModelConfig
+from outrider.models.decoder import Decoder
+from outrider.models.draft import DraftModel
+from outrider.models.heads.config import HeadConfig
+from outrider.models.heads.dialects import parse_head
+from outrider.models.heads.loader import build_head
+from outrider.models.heads.names import TO_DRAFT, TO_TARGET, expected_tensors
+from outrider.models.layers.linear import WeightType, is_computed_in_float32
+from outrider.models.loader import build_decoder, tensor_shapes
+
+_STD = 0.02  # as models are initialised: states stay finite through any number of layers
+_SEED = 0
+
+Shape = tuple[int, ...]
+
+
+def dummy_decoder(
+    config: ModelConfig,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> Decoder:
+    """A decoder of this shape; equal on every call."""
+    source = _RandomTensors(tensor_shapes(config), _stored_as(dtype, device), device)
+    return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_head(
+    target: Decoder, *, draft_vocab: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> DraftModel:
+    """An EAGLE-3 head with a layer like the target's, which can propose `draft_vocab` tokens."""
+    config, device = head_config(target.config, draft_vocab=draft_vocab), target.embedding.device
+    shapes = head_shapes(config)
+    source = _RandomTensors(shapes, _stored_as(dtype, device), device)
+    tensors = {name: source.read(name) for name in shapes if name != TO_TARGET}
+    tensors[TO_TARGET] = _spread(draft_vocab, config.output.vocab)
+    return build_head(config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
+    """What such a head would say about itself; its taps are the usual ones."""
+    attention, block = target.attention, target.block
+    fields = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "hidden_size": block.hidden,
+        "intermediate_size": block.intermediate,
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "rms_norm_eps": block.norm_eps,
+        "rope_theta": target.rope.theta,
+        "draft_vocab_size": draft_vocab,
+    }
+    return parse_head(fields, (), target)
+
+
+def head_shapes(config: HeadConfig) -> dict[str, Shape]:
+    """Name and shape of every tensor of its own; the embedding is the target's."""
+    needed = expected_tensors(config, target_hidden=config.features.target_hidden).needed
+    return {name: shape for name, shape in needed.items() if name != TO_DRAFT}
+
+
+class _RandomTensors:
+    """Draws tensors in the order in which they are asked for."""
+
+    def __init__(
+        self, shapes: Mapping[str, Shape], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._shapes = shapes
+        self._dtype = dtype
+        self._device = device
+        self._generator = torch.Generator(device).manual_seed(_SEED)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Ones for a norm, noise for a map; a map never has fewer than two axes."""
+        tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
+        if len(self._shapes[name]) == 1:
+            return tensor.fill_(0.0 if name.endswith(".bias") else 1.0)
+        return tensor.normal_(0.0, _STD, generator=self._generator)
+
+
+def _stored_as(dtype: WeightType, device: torch.device) -> torch.dtype:
+    """The type the builders ask for, so that they need not convert."""
+    if is_computed_in_float32(dtype, device):
+        return torch.float32
+    stored: torch.dtype = getattr(torch, dtype)
+    return stored
+
+
+def _spread(draft_vocab: int, vocab: int) -> torch.Tensor:  # [draft_vocab] what to add to each id
+    """Draft tokens at equal distances over the target's vocabulary."""
+    return torch.arange(draft_vocab, device="cpu") * (vocab // draft_vocab - 1)

@@ -1,0 +1,51 @@
+"""The gated half of a feed-forward part: silu(gate) * up, both from one fused map."""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from outrider.models.layers.linear import FixedLinear, Linear, StreamedLinear
+
+
+class Gate(Protocol):
+    """The activated gate times the other half of the map, for every row."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...  # [n, in] -> [n, intermediate]
+
+
+class SplitGate:
+    """The map, then the gate: for any linear map."""
+
+    def __init__(self, gate_up: Linear) -> None:
+        self._gate_up = gate_up
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return swiglu(self._gate_up(x))
+
+
+class StreamedGate:
+    """The gate in the epilogue of the map, where the map has one."""
+
+    def __init__(self, gate_up: StreamedLinear | FixedLinear) -> None:
+        self._gate_up = gate_up
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._gate_up.swiglu(x)
+
+
+def gate_of(gate_up: Linear) -> Gate:
+    """The gate over a fused map, in its epilogue where the map can."""
+    if isinstance(gate_up, StreamedLinear | FixedLinear):
+        return StreamedGate(gate_up)
+    return SplitGate(gate_up)
+
+
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:  # [n, 2 * intermediate] -> [n, intermediate]
+    """The second half of every row, gated by the first."""
+    if gate_up.is_cuda:
+        from outrider.kernels.swiglu import swiglu as launch
+
+        return launch(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)

@@ -1,0 +1,141 @@
+"""The compiled attention kernels at real sizes: close to the reference, and equal bit for bit."""
+
+import random
+
+import pytest
+import torch
+from support.attention_cases import (
+    SCALE,
+    Model,
+    as_chain,
+    assert_chunks_equal_whole,
+    assert_like_reference,
+    assert_nodes_equal_decodes,
+    chain_ancestors,
+    level_ancestors,
+    make_case,
+    row_alone,
+    run,
+)
+
+from outrider.attention.triton import HeadShape, TritonAttention
+from outrider.memory.arena import Arena
+
+pytest.importorskip("triton")
+
+LLAMA = Model(kv_heads=8, group=4, head_dim=128, page_size=16, dtype=torch.bfloat16, device="cuda")
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+def model_of(*, dtype=torch.bfloat16, kv_heads=2, group=4, head_dim=128, page_size=16):
+    return Model(
+        kv_heads=kv_heads,
+        group=group,
+        head_dim=head_dim,
+        page_size=page_size,
+        dtype=dtype,
+        device="cuda",
+    )
+
+
+def backend_of(model):
+    users = [HeadShape(heads=model.heads, head_dim=model.head_dim)]
+    return TritonAttention(page_size=model.page_size, users=users)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("nodes", [1, 6, 16, 64])
+def test_uniform_rows_are_close_to_the_reference(dtype, nodes):
+    model = model_of(dtype=dtype)
+    case = make_case(model, lengths=[0, 1, 31, 255, 256, 1000, 3000], nodes=nodes, seed=nodes)
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "group"),
+    [
+        (torch.bfloat16, 64, 1),
+        (torch.bfloat16, 80, 3),
+        (torch.bfloat16, 96, 16),
+        (torch.bfloat16, 256, 4),
+        (torch.float16, 64, 16),
+        (torch.float32, 80, 3),
+        (torch.float32, 256, 1),
+    ],
+)
+def test_any_head_geometry_is_close_to_the_reference(dtype, head_dim, group):
+    model = model_of(dtype=dtype, head_dim=head_dim, group=group)
+    case = make_case(model, lengths=[37, 600], nodes=5, chunks={3: (70, 300), 4: (0, 5)})
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 64])
+def test_any_page_size_is_close_to_the_reference(page_size):
+    model = model_of(page_size=page_size)
+    case = make_case(model, lengths=[37, 600], nodes=5, chunks={3: (70, 300), 4: (0, 5)})
+    assert_like_reference(backend_of(model), case)
+
+
+def test_draft_levels_and_long_texts_are_close_to_the_reference():
+    backend = backend_of(LLAMA)
+    ancestors = level_ancestors(random.Random(1), rows=3, topk=4, step=5)
+    case = make_case(LLAMA, lengths=[30, 61, 700], nodes=4, reach=20, ancestors=ancestors)
+    assert_like_reference(backend, case)
+    assert_like_reference(backend, make_case(LLAMA, lengths=[20_000, 9], nodes=2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lengths", [[28, 513], [0, 63, 64, 250, 700]])  # small and large tiles
+def test_a_node_of_a_tree_has_the_bits_of_a_decode_of_its_path(dtype, lengths):
+    model = model_of(dtype=dtype)
+    case = make_case(model, lengths=lengths, nodes=16, seed=4)
+    assert_nodes_equal_decodes(backend_of(model), case)
+
+
+@pytest.mark.parametrize(("head_dim", "group"), [(16, 2), (32, 5), (64, 1), (80, 3), (256, 8)])
+def test_a_node_has_the_bits_of_a_decode_in_any_head_geometry(head_dim, group):
+    model = model_of(head_dim=head_dim, group=group)
+    case = make_case(model, lengths=[29, 511, 1, 2, 3], nodes=7, seed=4)
+    assert_nodes_equal_decodes(backend_of(model), case)
+
+
+def test_a_chain_has_the_bits_of_a_decode_in_both_kernels():
+    case = make_case(LLAMA, lengths=[250, 90], nodes=6, ancestors=chain_ancestors(2, 6), seed=8)
+    backend = backend_of(LLAMA)
+    assert torch.equal(run(backend, case), run(backend, as_chain(case)))
+    assert_nodes_equal_decodes(backend, as_chain(case))
+
+
+@pytest.mark.parametrize("nodes", [1, 6])
+def test_a_row_has_the_same_bits_alone_and_among_64(nodes):
+    rng = random.Random(9)
+    lengths = [rng.randrange(1200) for _ in range(64)]
+    case = make_case(LLAMA, lengths=lengths, nodes=nodes, seed=6)
+    out = run(backend_of(LLAMA), case)
+    for row in range(0, 64, 7):
+        alone = run(backend_of(LLAMA), row_alone(case, row), largest=case.shape)
+        assert torch.equal(out[row * nodes : (row + 1) * nodes], alone)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_cut_prompt_has_the_bits_of_the_whole_one(dtype):
+    model = model_of(dtype=dtype)
+    case = make_case(model, lengths=[], chunks={1: (0, 1500)}, seed=7)
+    assert_chunks_equal_whole(backend_of(model), case, cuts=[1, 64, 777, 1024])
+
+
+def test_a_recorded_step_follows_new_lengths():
+    case = make_case(LLAMA, lengths=[300, 40], nodes=5, chunks={3: (10, 70)}, seed=10)
+    backend, arena = backend_of(LLAMA), Arena(torch.device("cuda"))
+    backend.reserve(arena, case.shape)
+    plan = backend.bind(arena, case.shape)
+    run(backend, case)  # compiles before recording
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        backend.fill(plan, case.geometry)
+        out = backend.run(case.query, case.layer, plan, SCALE)
+    for lengths in ([7, 299], [256, 0]):
+        case.geometry.uniform.lengths.copy_(torch.tensor(lengths))
+        arena.poison()
+        graph.replay()
+        assert torch.equal(out, run(backend, case))

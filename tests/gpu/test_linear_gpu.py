@@ -1,0 +1,46 @@
+"""The linear kernels, compiled: near a float64 product, and blind to how many rows there are."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.linear_cases import SHAPES, operands
+
+pytest.importorskip("triton")
+from outrider.kernels.linear import linear, linear_plus, linear_swiglu
+
+REAL = [(1, 6144, 4096), (8, 4096, 14336), (33, 28672, 4096), (64, 960, 576), (200, 4096, 4096)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [*SHAPES, *REAL])
+def test_products_are_as_good_as_their_type_allows(shape, dtype):
+    x, weight, residual = operands(*shape, device="cuda", dtype=dtype)
+    exact = F.linear(x.double(), weight.double())
+    eps = torch.finfo(dtype).eps
+    close = {"rtol": eps, "atol": 5e-5}  # thousands of terms are summed in float32
+    torch.testing.assert_close(linear(x, weight).double(), exact, **close)
+    total = linear_plus(x, weight, residual).double()
+    torch.testing.assert_close(total, exact + residual.double(), **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [*SHAPES, *REAL])
+def test_a_gate_is_as_good_as_its_type_allows(shape, dtype):
+    rows, outputs, inputs = shape
+    x, weight, _ = operands(rows, 2 * (outputs // 2), inputs, device="cuda", dtype=dtype)
+    gate, up = F.linear(x.double(), weight.double()).chunk(2, dim=-1)
+    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-4}
+    torch.testing.assert_close(linear_swiglu(x, weight).double(), F.silu(gate) * up, **close)
+
+
+@pytest.mark.parametrize("size", [(4096, 4096), (28672, 4096), (4096, 14336), (960, 576)])
+def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size):
+    x, weight, residual = operands(300, *size, device="cuda", dtype=torch.bfloat16)
+    for function in (
+        lambda rows: linear(x[rows], weight),
+        lambda rows: linear_plus(x[rows], weight, residual[rows]),
+        lambda rows: linear_swiglu(x[rows], weight),
+    ):
+        whole = function(slice(0, 300))
+        for count in (1, 2, 16, 17, 32, 33, 64, 65, 128, 129):
+            assert torch.equal(function(slice(0, count)), whole[:count]), count

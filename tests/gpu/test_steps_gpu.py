@@ -1,0 +1,159 @@
+"""The compiled kernels of a step give what the torch law gives on the CPU, recorded or not."""
+
+import random
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from support.step_kernels import (
+    assert_same,
+    check_chain,
+    check_commit,
+    check_fill,
+    check_growth,
+    check_plant,
+    check_states,
+    check_verdict,
+    moved,
+    node_0,
+    random_likely,
+    random_verdict,
+    some_tree,
+)
+
+from outrider.plan.plan import UniformRows
+from outrider.plan.tree import DraftTree
+from outrider.spec.drafter import chain
+from outrider.spec.grow import grow, room_for, select
+from outrider.spec.slots import DraftSlots
+from outrider.spec.verify import verify
+from outrider.wire.speculation import Budget
+
+CHECKS = [
+    check_fill,
+    check_growth,
+    check_verdict,
+    check_commit,
+    check_chain,
+    check_plant,
+    check_states,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_kernels_equal_the_law_on_hundreds_of_random_steps(check):
+    for seed in range(300):
+        check(seed, "cuda")
+
+
+def test_the_largest_trees_equal_the_law():
+    for seed, tree in enumerate(
+        [
+            Budget(steps=2, topk=64, nodes=64),
+            Budget(steps=63, topk=1, nodes=64),
+            Budget(steps=16, topk=4, nodes=64),
+            Budget(steps=5, topk=16, nodes=64),
+        ]
+    ):
+        uniform = uniform_of(rows=33, tree=tree)
+        likely = likely_of(tree, rows=33, seed=seed)
+        there, likely_there = moved(uniform, "cuda"), [moved(each, "cuda") for each in likely]
+        assert_same(grown(tree, there, likely_there), grown(tree, uniform, likely))
+
+
+def test_a_recorded_round_follows_its_inputs():
+    """One graph from log-probabilities to the verdict, replayed on inputs it has not seen."""
+    tree, rows = Budget(steps=5, topk=4, nodes=16), 7
+    uniform = moved(uniform_of(rows=rows, tree=tree), "cuda")
+    likely = [moved(each, "cuda") for each in likely_of(tree, rows=rows, seed=0)]
+    choice = torch.zeros(rows, tree.nodes, dtype=torch.int64, device="cuda")
+
+    def program():
+        grown_tree = grown(tree, uniform, likely)
+        verdict = verify(grown_tree, choice, tree.most_emitted)
+        return grown_tree, verdict, chain(verdict.emitted)
+
+    graph, (found, verdict, follow_up) = recorded(program)
+    for seed in range(1, 20):
+        fresh = likely_of(tree, rows=rows, seed=seed)
+        for mine, other in zip(likely, fresh, strict=True):
+            mine.logprobs.copy_(other.logprobs)
+            mine.tokens.copy_(other.tokens)
+        right = grown(tree, moved(uniform, "cpu"), fresh)
+        chosen, _ = random_verdict(random.Random(seed), right)
+        choice.copy_(chosen)
+        graph.replay()
+        assert_same(found, right)
+        right_verdict = verify(right, chosen, tree.most_emitted)
+        assert_same(verdict, right_verdict)
+        assert_same(follow_up, chain(right_verdict.emitted))
+
+
+def test_nothing_waits_for_the_host():
+    tree = Budget(steps=3, topk=3, nodes=8)
+    uniform = moved(uniform_of(rows=3, tree=tree), "cuda")
+    likely = [moved(each, "cuda") for each in likely_of(tree, rows=3, seed=0)]
+    choice = torch.zeros(3, tree.nodes, dtype=torch.int64, device="cuda")
+    verify(grown(tree, uniform, likely), choice, tree.most_emitted)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        verify(grown(tree, uniform, likely), choice, tree.most_emitted)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_absent_nodes_are_kept_by_nobody():
+    tree = some_tree(random.Random(4), 9, 16)
+    tree = replace(tree, tokens=tree.tokens.index_fill(1, torch.arange(1, 16), -1))
+    choice = torch.zeros(9, 16, dtype=torch.int64)
+    found = verify(moved(tree, "cuda"), choice.cuda(), 6)
+    assert found.kept.tolist() == [0] * 9
+    assert found.drafted.tolist() == [0] * 9
+
+
+def uniform_of(*, rows: int, tree: Budget) -> UniformRows:
+    sizes = torch.tensor([tree.steps, tree.topk, tree.nodes])
+    return UniformRows(
+        rows=torch.arange(rows),
+        lengths=torch.arange(rows) * 7,
+        budgets=sizes[:, None].expand(3, rows).contiguous(),
+    )
+
+
+def likely_of(tree: Budget, *, rows: int, seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    widths = [1] + [tree.topk] * (tree.steps - 1)
+    return [random_likely(generator, rows * width, tree.topk) for width in widths]
+
+
+def grown(tree: Budget, uniform: UniformRows, likely) -> DraftTree:
+    root = uniform.rows + 1
+    tips, candidates, slots = (
+        node_0(root, uniform.lengths),
+        room_for(tree, root),
+        DraftSlots(tree=tree),
+    )
+    for depth, each in enumerate(likely, start=1):
+        tips = grow(tips, each, uniform, candidates=candidates, slots=slots, depth=depth)
+    return select(root, candidates, uniform.budgets, tree)
+
+
+def recorded(program):
+    """A CUDA graph of the program, warmed up first so that its kernels are compiled."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        program()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = program()
+    return graph, output
+
+
+def test_trees_of_one_row_repeated_are_read_by_their_strides():
+    tokens = torch.randint(0, 9, (5, 6))
+    dense = chain(tokens)
+    repeated = {f.name: getattr(dense, f.name).cuda()[:1].expand(5, 6) for f in fields(dense)}
+    tree = DraftTree(**repeated | {"tokens": tokens.cuda()})
+    choice = torch.randint(0, 9, (5, 6))
+    assert_same(verify(tree, choice.cuda(), 6), verify(dense, choice, 6))

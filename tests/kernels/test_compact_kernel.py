@@ -1,0 +1,12 @@
+"""The kernels that commit a step, interpreted, against the torch law. tests/gpu compiles them."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+from support.step_kernels import check_commit
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tables_and_kept_kv_are_those_of_the_law_in_every_layer(seed):
+    check_commit(seed, "cpu")

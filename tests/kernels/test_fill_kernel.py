@@ -1,0 +1,12 @@
+"""The kernel that fills plans, interpreted, against the torch law. tests/gpu compiles it."""
+
+import pytest
+
+pytest.importorskip("triton")
+
+from support.step_kernels import check_fill
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_queries_and_samples_of_random_poisoned_plans_are_those_of_the_law(seed):
+    check_fill(seed, "cpu")

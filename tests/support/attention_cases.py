@@ -1,0 +1,222 @@
+"""Steps for attention backends: texts on scattered pages, trees and chunks over them."""
+
+import random
+from dataclasses import dataclass, replace
+
+import torch
+
+from outrider.attention.protocol import AttentionBackend, Geometry
+from outrider.attention.reference import ReferenceAttention
+from outrider.memory.arena import Arena
+from outrider.plan.plan import ChunkRows, UniformRows
+from outrider.plan.shape import ChunkShape, StepShape, Warps
+from outrider.wire.speculation import Budget
+from support.trees import random_tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What a layer looks like."""
+
+    kv_heads: int = 2
+    group: int = 3
+    head_dim: int = 64
+    page_size: int = 3
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    @property
+    def heads(self) -> int:
+        return self.kv_heads * self.group
+
+    def pages_of(self, keys: int) -> int:
+        return -(-keys // self.page_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One step: queries over a layer whose KV is written."""
+
+    model: Model
+    shape: StepShape
+    geometry: Geometry
+    query: torch.Tensor  # [num_query, heads, head_dim], a slice of wider tokens
+    layer: torch.Tensor  # [pages, page_size, 2 * kv_heads, head_dim]
+
+
+SCALE = 0.3
+NO_CHUNKS: dict[int, tuple[int, int]] = {}
+
+
+def make_case(
+    model: Model,
+    *,
+    lengths: list[int],  # of the uniform rows; row i + 1 of the page table
+    nodes: int = 1,
+    chunks: dict[int, tuple[int, int]] = NO_CHUNKS,  # page table row: start, count
+    reach: int = 0,  # scratch positions past a length, where more than the nodes
+    ancestors: torch.Tensor | None = None,  # [rows, nodes]; a random tree if there is none
+    seed: int = 1,
+) -> Case:
+    """Rows own pages in random order; row 0 owns none and has page 0 everywhere."""
+    rng, device = random.Random(seed), model.device
+    generator = torch.Generator().manual_seed(seed)
+    keys = max([n + max(nodes, reach) for n in lengths] + [s + c for s, c in chunks.values()])
+    num_rows, num_pages = 1 + max(len(lengths), *chunks, 0), model.pages_of(keys) + 1
+    pages = list(range(1, (num_rows - 1) * num_pages + 1))
+    rng.shuffle(pages)
+    table = torch.zeros(num_rows, num_pages, dtype=torch.int64)
+    table[1:] = torch.tensor(pages).view(num_rows - 1, num_pages)
+    if ancestors is None:
+        tree = random_tree(rng, rows=max(len(lengths), 1), nodes=nodes, vocab=1000)
+        ancestors = tree.ancestors[: len(lengths)]
+    counts = [count for _, count in chunks.values()]
+    shape = StepShape(
+        rows=len(lengths),
+        tree=Budget(steps=nodes, topk=max(nodes, 1), nodes=nodes),
+        chunk=ChunkShape(rows=len(chunks), tokens=sum(counts), width=max([0, *counts])),
+        pages=num_pages,
+        warps=Warps(),
+    )
+    layer_shape = (len(pages) + 1, model.page_size, 2 * model.kv_heads, model.head_dim)
+    wide = torch.randn(shape.num_query, model.heads + 2, model.head_dim, generator=generator)
+    layer = torch.randn(layer_shape, generator=generator)
+    geometry = Geometry(
+        uniform=_uniform(lengths, device),
+        ancestors=ancestors.to(device),
+        chunk=_chunk(chunks, device),
+        page_table=table.to(device),
+    )
+    return Case(
+        model=model,
+        shape=shape,
+        geometry=geometry,
+        query=wide.to(device, model.dtype)[:, : model.heads],
+        layer=layer.to(device, model.dtype),
+    )
+
+
+def run(backend: AttentionBackend, case: Case, *, largest: StepShape | None = None) -> torch.Tensor:
+    """A step from reserving to running, on an arena that held garbage before it was filled."""
+    arena = Arena(torch.device(case.model.device))
+    backend.reserve(arena, largest or case.shape)
+    plan = backend.bind(arena, case.shape)
+    arena.poison()
+    backend.fill(plan, case.geometry)
+    return backend.run(case.query, case.layer, plan, SCALE)
+
+
+def assert_like_reference(backend: AttentionBackend, case: Case) -> None:
+    """Close to the reference on the same numbers in fp32, as close as the dtype can be."""
+    exact = replace(case, query=case.query.float(), layer=case.layer.float())
+    reference = ReferenceAttention(page_size=case.model.page_size, dtype=torch.float32)
+    right = run(reference, exact)
+    out = run(backend, case)
+    assert out.is_contiguous()
+    assert out.dtype == case.model.dtype
+    atol = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[case.model.dtype]
+    torch.testing.assert_close(out.float(), right, atol=atol, rtol=0)
+
+
+def decode_of_node(case: Case, row: int, node: int) -> Case:
+    """The same text as plain decoding sees it: the path's KV moved to its own positions."""
+    model, geometry = case.model, case.geometry
+    mask, length = int(geometry.ancestors[row, node]), int(geometry.uniform.lengths[row])
+    path = [n for n in range(64) if mask >> n & 1]
+    text = [*range(length), *(length + n for n in path)]
+    flat = case.layer.view(-1, *case.layer.shape[2:])
+    pages = geometry.page_table[geometry.uniform.rows[row]].tolist()
+    size = model.page_size
+    slots = torch.tensor([pages[p // size] * size + p % size for p in text], device=flat.device)
+    one = make_case(model, lengths=[length + len(path) - 1], seed=5)
+    own = one.geometry.page_table[1].tolist()
+    places = [own[p // size] * size + p % size for p in range(len(text))]
+    one.layer.flatten(0, 1)[places] = flat[slots]
+    query = case.query[row * case.shape.nodes + node][None]
+    return replace(one, query=query)
+
+
+def assert_nodes_equal_decodes(backend: AttentionBackend, case: Case) -> None:
+    """Every node has the bits of a plain decode of its path."""
+    out = run(backend, case)
+    for row in range(case.shape.rows):
+        for node in range(case.shape.nodes):
+            alone = run(backend, decode_of_node(case, row, node))
+            assert torch.equal(out[row * case.shape.nodes + node], alone[0]), (row, node)
+
+
+def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[int]) -> None:
+    """Row 1 of the case is one chunk from position 0; cut, its tokens have the same bits."""
+    whole = run(backend, case)
+    count = case.shape.chunk.tokens
+    for start, end in zip([0, *cuts], [*cuts, count], strict=True):
+        piece = replace(
+            case,
+            shape=replace(
+                case.shape, chunk=ChunkShape(rows=1, tokens=end - start, width=end - start)
+            ),
+            geometry=replace(
+                case.geometry, chunk=_chunk({1: (start, end - start)}, case.model.device)
+            ),
+            query=case.query[start:end],
+        )
+        assert torch.equal(run(backend, piece), whole[start:end]), (start, end)
+
+
+def row_alone(case: Case, row: int) -> Case:
+    """One uniform row of a case without its neighbours, in a shape no larger than it needs."""
+    nodes, geometry = case.shape.nodes, case.geometry
+    keys = int(geometry.uniform.lengths[row]) + max(nodes, 1)
+    shape = replace(case.shape, rows=1, pages=case.model.pages_of(keys))
+    uniform = UniformRows(
+        rows=geometry.uniform.rows[row : row + 1],
+        lengths=geometry.uniform.lengths[row : row + 1],
+        budgets=geometry.uniform.budgets[:, row : row + 1],
+    )
+    return replace(
+        case,
+        shape=shape,
+        geometry=replace(geometry, uniform=uniform, ancestors=geometry.ancestors[row : row + 1]),
+        query=case.query[row * nodes : (row + 1) * nodes],
+    )
+
+
+def chain_ancestors(rows: int, nodes: int) -> torch.Tensor:  # [rows, nodes]
+    """A chain: every node sees all before it."""
+    return torch.tensor([(1 << n + 1) - 1 for n in range(nodes)]).expand(rows, nodes)
+
+
+def as_chain(case: Case) -> Case:
+    """The same step in a shape that says its trees are chains."""
+    return replace(case, shape=replace(case.shape, tree=replace(case.shape.tree, topk=1)))
+
+
+def level_ancestors(rng: random.Random, *, rows: int, topk: int, step: int) -> torch.Tensor:
+    """Branches of a draft level: each sees one scratch node of every step before, and itself."""
+    masks = [[1 << b for b in range(topk)] for _ in range(rows)]
+    for depth in range(1, step):
+        own = [1 << depth * topk + b for b in range(topk)]
+        masks = [[row[rng.randrange(topk)] | bit for bit in own] for row in masks]
+    return torch.tensor(masks)  # [rows, topk]
+
+
+def _uniform(lengths: list[int], device: str) -> UniformRows:
+    rows = len(lengths)
+    return UniformRows(
+        rows=torch.arange(1, rows + 1, device=device),
+        lengths=torch.tensor(lengths, dtype=torch.int64, device=device),
+        budgets=torch.zeros(3, rows, dtype=torch.int64, device=device),
+    )
+
+
+def _chunk(chunks: dict[int, tuple[int, int]], device: str) -> ChunkRows:
+    counts = torch.tensor([count for _, count in chunks.values()], dtype=torch.int64)
+    owners = torch.arange(len(chunks)).repeat_interleave(counts)
+    return ChunkRows(
+        rows=torch.tensor(list(chunks), dtype=torch.int64, device=device),
+        starts=torch.tensor([s for s, _ in chunks.values()], dtype=torch.int64, device=device),
+        counts=counts.to(device),
+        followers=torch.full((len(chunks),), -1, device=device),
+        owners=owners.to(device),
+        tokens=torch.zeros_like(owners).to(device),
+    )

@@ -1,0 +1,67 @@
+"""Steps of a real runner that fail on purpose, by number, and leave broken values behind."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from outrider.engine.engine import Engine
+from outrider.plan.plan import StepPlan
+from outrider.runtime.pending import Pending
+from outrider.runtime.runner import Runner
+from outrider.step.executor import Executor
+from outrider.wire.batch import ScheduledBatch
+
+
+class Fault(RuntimeError):
+    """What a kernel that fails raises."""
+
+
+class BrokenMark:
+    """The end of a step that the device never reached."""
+
+    def wait(self) -> None:
+        raise Fault("the step broke on the device")
+
+    def seconds_until(self, later: Any) -> float:
+        raise AssertionError("nobody asks how long a failed step took")
+
+
+class FaultyExecutor:
+    """Runs some steps to their end, makes all they wrote no numbers, and then fails them."""
+
+    def __init__(self, executor: Executor, runner: Runner, at: Collection[int]) -> None:
+        self._executor = executor
+        self._state = runner._program.state
+        self._at = at
+        self._num_steps = 0
+
+    def run(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> Any:
+        self._num_steps += 1
+        output = self._executor.run(program, plan)
+        if self._num_steps in self._at:
+            rows = torch.cat([plan.uniform.rows, plan.chunk.rows])
+            pages = self._state.rows.pages.index_select(0, rows).flatten()
+            for layer in self._state.kv.layers:
+                layer.index_fill_(0, pages, float("nan"))
+            raise Fault("the step broke while it was submitted")
+        return output
+
+
+def break_steps(
+    engine: Engine, *, at_submit: Collection[int] = (), at_wait: Collection[int] = ()
+) -> None:
+    """Let steps fail, counted from 1 among those of this engine that are yet to come."""
+    runner = engine._runner
+    assert isinstance(runner, Runner)
+    runner._executor = FaultyExecutor(runner._executor, runner, at_submit)
+    submit, numbers = runner.submit, iter(range(1, 10**9))
+
+    def submit_some(batch: ScheduledBatch) -> Pending:
+        number, pending = next(numbers), submit(batch)
+        if number in at_wait:
+            pending._flight = replace(pending._flight, landed=BrokenMark())
+        return pending
+
+    runner.submit = submit_some  # type: ignore[method-assign]

@@ -1,0 +1,50 @@
+"""Runs requests through an engine whose steps fail, beside one whose steps do not."""
+
+from collections.abc import Collection
+
+import pytest
+
+from outrider.engine.engine import Engine
+from outrider.runtime.drafts import DraftKind
+from support.engines import Heard, Shape, ask, engine_of, run_all
+from support.faults import break_steps
+from support.matrix import MAX_TOKENS, MIXED, PROMPTS, Models, law_of
+
+
+def asked() -> list:
+    """More requests than rows; the second half shares the prompts of the first."""
+    return [
+        ask(f"r{i}", prompt, law_of(MIXED, i), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(2 * PROMPTS)
+    ]
+
+
+def check_recovery(
+    models: Models,
+    shape: Shape,
+    draft: DraftKind,
+    *,
+    at_submit: Collection[int] = (),
+    at_wait: Collection[int] = (),
+) -> tuple[Engine, dict[str, Heard]]:
+    """Whoever ends has the tokens of the undisturbed engine, and nothing leaks."""
+    undisturbed = run_all(engine_of(models.target, shape, draft), asked())
+    engine = engine_of(models.target, shape, draft)
+    fresh = (engine._scheduler.cache.num_available, sorted(engine._scheduler._free_rows))
+    break_steps(engine, at_submit=at_submit, at_wait=at_wait)
+    heard = run_all(engine, asked())
+    for name, right in undisturbed.items():
+        got = heard[name]
+        is_failed = got.last.finish == "error"
+        assert got.last.finish in ("error", right.last.finish)
+        assert bool(got.last.reason) == is_failed
+        assert got.tokens == (right.tokens[: len(got.tokens)] if is_failed else right.tokens)
+        assert got.logprobs == pytest.approx(right.logprobs[: len(got.logprobs)], abs=1e-3)
+    assert engine.num_failed_steps == len({*at_submit, *at_wait})
+    left = (engine._scheduler.cache.num_available, sorted(engine._scheduler._free_rows))
+    assert left == fresh
+    return engine, heard
+
+
+def failed(heard: dict[str, Heard]) -> list[str]:
+    return sorted(name for name, each in heard.items() if each.last.finish == "error")
