@@ -34,9 +34,10 @@ from outrider.config.engine import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    Recording,
 )
 from outrider.config.threads import choose_wait_policy
-from outrider.errors import OutriderError, RequestError
+from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.store.aliases import DEFAULT_ALIAS
 from outrider.store.bars import BarReporter
 from outrider.store.resolve import resolve
@@ -72,40 +73,43 @@ class LLM:
         dtype: Dtype | Auto = "auto",
         device: str = "auto",
         max_model_len: int | None = None,  # None takes the model's own
-        max_num_seqs: int = _LIMITS.rows,
+        max_num_seqs: int | Auto = _LIMITS.rows,
         max_num_batched_tokens: int | Auto = _LIMITS.step_tokens,
         enable_prefix_caching: bool = _CACHE.prefix,
         block_size: int = _CACHE.page_size,
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
-        depth: int = ExecutionConfig().depth,
+        depth: int | Auto = "auto",
+        record: Recording = "lazy",  # "at start" records every shape before the first request
+        deterministic: bool = False,
+        enforce_eager: bool = False,
+        gpu_memory_utilization: float = _CACHE.memory_share,
         seed: int | None = None,
         **inert: Any,
     ) -> None:
         check_inert(inert)
         self._defaults = SamplingParams(seed=seed)
-        wanted = choose_dialect(
-            _own_draft(draft, steps=steps, topk=topk, nodes=nodes),
-            vllm=speculative_config,
-            sglang={},
-        )
+        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes)
+        wanted = choose_dialect(own, vllm=speculative_config, sglang={})
         limits = LimitsConfig(
             context="auto" if max_model_len is None else max_model_len,
             rows=max_num_seqs,
             step_tokens=max_num_batched_tokens,
         )
-        cache = CacheConfig(page_size=block_size, kv_tokens=kv_tokens, prefix=enable_prefix_caching)
-        self.frontend = _open_frontend(
-            model,
-            EngineConfig(
-                dtype=dtype,
-                device=device,
-                execution=ExecutionConfig(executor=executor, depth=depth),
-                cache=cache,
-                limits=limits,
-                draft=wanted,
-            ),
+        cache = CacheConfig(
+            page_size=block_size,
+            kv_tokens=kv_tokens,
+            prefix=enable_prefix_caching,
+            memory_share=gpu_memory_utilization,
         )
+        execution = ExecutionConfig(
+            executor=_executor(executor, enforce_eager),
+            depth=depth,
+            record=record,
+            deterministic=deterministic,
+        )
+        config = EngineConfig(dtype=dtype, device=device, execution=execution, cache=cache)
+        self.frontend = _open_frontend(model, replace(config, limits=limits, draft=wanted))
 
     def generate(
         self,
@@ -184,6 +188,13 @@ def _own_draft(draft: str | Path | DraftConfig, **sizes: Any) -> DraftConfig:
     """The drafter in our own terms; a size that is given wins over the configuration's."""
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: size for name, size in sizes.items() if size != "auto"})
+
+
+def _executor(asked: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
+    """vLLM's word for eager wins over ours."""
+    if not isinstance(enforce_eager, bool):
+        raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
+    return "eager" if enforce_eager else asked
 
 
 def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:

@@ -7,7 +7,9 @@ from outrider.config.draft import NO_DRAFT, DraftConfig
 
 Auto = Literal["auto"]
 Dtype = Literal["float32", "bfloat16", "float16", "int8"]
-Executor = Literal["eager", "tape"]
+Executor = Literal["eager", "graph", "breakable", "tape"]
+Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row never depend on the shape
+Recording = Literal["lazy", "at start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +17,9 @@ class CacheConfig:
     """The paged KV cache."""
 
     page_size: int = 16  # tokens per page, 1 to 64
-    kv_tokens: int | Auto = "auto"  # capacity in tokens; auto takes a share of free memory
+    kv_tokens: int | Auto = "auto"  # capacity in tokens; auto takes what memory allows
     prefix: bool = True  # share the KV of equal prefixes between requests
+    memory_share: float = 0.9  # of a GPU's memory, for all that the engine holds there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,7 @@ class LimitsConfig:
     """How much work is taken on at a time."""
 
     context: int | Auto = "auto"  # prompt and output of one request; auto is the model's own
-    rows: int = 32  # requests that run at the same time
+    rows: int | Auto = "auto"  # requests that run at the same time
     # Query tokens of one step, drafts included: what rows leave of it, prompts are cut into.
     step_tokens: int | Auto = "auto"
     queued: int = 1024  # requests that may wait
@@ -35,7 +38,9 @@ class ExecutionConfig:
     """How steps are run."""
 
     executor: Executor | Auto = "auto"
-    depth: int = 0  # steps in flight while the next is planned: 0 waits, 1 overlaps
+    depth: int | Auto = "auto"  # steps in flight while the next is planned: 0 waits, 1 overlaps
+    record: Recording = "lazy"  # when shapes are recorded: as they come, or all before the first
+    deterministic: bool = False  # on a GPU, the bits of a row never depend on the step's shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from typing import get_args
 
 from outrider.config.draft import resolve_budget
-from outrider.config.engine import Dtype, EngineConfig, Executor
+from outrider.config.engine import (
+    Arithmetic,
+    Dtype,
+    EngineConfig,
+    ExecutionConfig,
+    Executor,
+    Recording,
+)
 from outrider.errors import ConfigError
 
-# Query tokens of a step by default. A chunk of a quarter still keeps a CPU's cores busy.
-_STEP_TOKENS = 512
+# By default. A chunk of a quarter of these tokens still keeps a CPU's cores busy; a GPU needs some
+# thousands to be bound by arithmetic.
+_CPU_ROWS, _CPU_STEP_TOKENS = 32, 512
+_GPU_ROWS, _GPU_STEP_TOKENS = 256, 8192
 _LEAST_CHUNK = 128
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
@@ -27,13 +36,23 @@ class HostSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSettings:
+    """How steps are run."""
+
+    executor: Executor
+    depth: int
+    record: Recording
+    arithmetic: Arithmetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The resolved configuration. Nobody writes it, and nobody passes it on whole."""
 
     dtype: Dtype
     device: str
-    executor: Executor
-    depth: int
+    execution: ExecutionSettings
+    memory_share: float
     host: HostSettings
 
 
@@ -41,26 +60,46 @@ def resolve(config: EngineConfig, *, model_context: int, num_cuda: int) -> Setti
     """Check the user's configuration against the model and replace every "auto" by a value."""
     _check(config)
     device = _device(config.device, num_cuda)
-    on_cpu, execution = device == "cpu", config.execution
+    on_cpu = device == "cpu"
     context = model_context if config.limits.context == "auto" else config.limits.context
     if context > model_context:
         raise ConfigError(
             f"--max-context / max_model_len {context} exceeds the model's {model_context}; "
             f"use {model_context} or less"
         )
+    rows = config.limits.rows
+    if rows == "auto":
+        rows = _CPU_ROWS if on_cpu else _GPU_ROWS
     return Settings(
         dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
         device=device,
-        executor="eager" if execution.executor == "auto" else execution.executor,
-        depth=execution.depth,
+        execution=_execution(config.execution, on_cpu=on_cpu),
+        memory_share=config.cache.memory_share,
         host=HostSettings(
             max_context=context,
-            max_rows=config.limits.rows,
-            max_step_tokens=_step_tokens(config),
+            max_rows=rows,
+            max_step_tokens=_step_tokens(config, rows, on_cpu=on_cpu),
             max_queued=config.limits.queued,
             page_size=config.cache.page_size,
             prefix_cache=config.cache.prefix,
         ),
+    )
+
+
+def _execution(config: ExecutionConfig, *, on_cpu: bool) -> ExecutionSettings:
+    """On a GPU steps are recorded and overlap; a CPU gains nothing from either."""
+    executor = config.executor
+    if on_cpu and executor in ("graph", "breakable"):
+        raise ConfigError(f"--executor {executor} needs a CUDA device; use auto or eager on a CPU")
+    if not on_cpu and executor == "tape":
+        raise ConfigError("--executor tape imitates a graph on a CPU; use graph on a CUDA device")
+    if executor == "auto":
+        executor = "eager" if on_cpu else "breakable"
+    return ExecutionSettings(
+        executor=executor,
+        depth=(0 if on_cpu else 1) if config.depth == "auto" else config.depth,
+        record=config.record,
+        arithmetic="fixed" if config.deterministic else "fast",
     )
 
 
@@ -79,31 +118,35 @@ def _device(asked: str, num_cuda: int) -> str:
     return asked
 
 
-def _step_tokens(config: EngineConfig) -> int:
+def _step_tokens(config: EngineConfig, rows: int, *, on_cpu: bool) -> int:
     """Room for the draft trees of all rows, and for prompts to advance beside them."""
     limits, nodes = config.limits, resolve_budget(config.draft).tree.nodes
-    decoding = limits.rows * nodes
+    decoding = rows * nodes
     if limits.step_tokens == "auto":
-        return max(_STEP_TOKENS, decoding + _LEAST_CHUNK)
+        return max(_CPU_STEP_TOKENS if on_cpu else _GPU_STEP_TOKENS, decoding + _LEAST_CHUNK)
     if limits.step_tokens <= decoding:
         raise ConfigError(
             f"max_num_batched_tokens ({limits.step_tokens}) must exceed max_num_seqs "
-            f"({limits.rows}) times nodes ({nodes}), or prompts would never advance beside "
+            f"({rows}) times nodes ({nodes}), or prompts would never advance beside "
             "decoding rows; raise it or leave it out"
         )
     return limits.step_tokens
 
 
 def _check(config: EngineConfig) -> None:
-    limits, cache, depth = config.limits, config.cache, config.execution.depth
+    limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
-    _check_choice("executor", config.execution.executor, ("auto", *get_args(Executor)))
+    _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
+    _check_choice("--record / record", execution.record, get_args(Recording))
     if not 1 <= cache.page_size <= 64:
         raise ConfigError(f"block_size must be between 1 and 64, got {cache.page_size}")
-    if depth not in (0, 1):
-        raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {depth}")
+    if execution.depth not in ("auto", 0, 1):
+        raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {execution.depth}")
+    share = cache.memory_share
+    if not isinstance(share, float | int) or not 0 < share <= 1:
+        raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}")
     named = {
-        "max_num_seqs": limits.rows,
+        "max_num_seqs": 1 if limits.rows == "auto" else limits.rows,
         "max_num_batched_tokens": 1 if limits.step_tokens == "auto" else limits.step_tokens,
         "LimitsConfig.queued": limits.queued,
         "--max-context / max_model_len": 1 if limits.context == "auto" else limits.context,

@@ -6,29 +6,33 @@ from pathlib import Path
 
 import torch
 
+from outrider.attention.choose import choose_attention
 from outrider.attention.protocol import Capabilities
-from outrider.attention.reference import ReferenceAttention
+from outrider.attention.triton import HeadShape
 from outrider.config.engine import Auto, EngineConfig
 from outrider.config.settings import HostSettings, Settings, resolve
 from outrider.errors import ConfigError
 from outrider.memory.arena import Arena
-from outrider.memory.pool import KVLayout, KVPool
-from outrider.models.config import read_config
+from outrider.memory.pool import KVLayout, PageFamily
+from outrider.models.config import AttentionConfig, read_config
 from outrider.models.decoder import Decoder
 from outrider.models.loader import load_decoder
 from outrider.plan.shape import ChunkShape, StepShape
-from outrider.runtime.capacity import count_pages
+from outrider.runtime.capacity import count_pages, free_bytes
 from outrider.runtime.drafts import DraftKind, DraftRoom
+from outrider.runtime.lane import open_lane
 from outrider.runtime.load_draft import load_draft
-from outrider.runtime.program import DeviceState, StepProgram
+from outrider.runtime.program import DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
+from outrider.runtime.warmup import Heard, list_shapes, take_memory, warm_up
 from outrider.sampling.table import SamplingTable
 from outrider.spec.guard import GuardedDrafter
-from outrider.step.buckets import Buckets, largest_shape, round_up
+from outrider.spec.verify import verify
+from outrider.step.buckets import Buckets, device_buckets, largest_shape
+from outrider.step.choose import choose_executor
 from outrider.step.executor import EagerExecutor
 from outrider.step.planner import Planner
 from outrider.step.rows import RowTable
-from outrider.step.tape import TapeExecutor
 from outrider.wire.worker import RunnerFacts
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
@@ -36,26 +40,48 @@ MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk s
 _log = logging.getLogger(__name__)
 
 
-def build_runner(folder: Path, config: EngineConfig) -> tuple[Runner, RunnerFacts]:
+def _nobody_hears(done: int, total: int) -> None:
+    del done, total
+
+
+def build_runner(
+    folder: Path, config: EngineConfig, heard: Heard = _nobody_hears
+) -> tuple[Runner, RunnerFacts]:
     """A runner for the model in a folder, and what the deciding half must know about it."""
     model_config = read_config(folder)
     settings = resolve(
         config, model_context=model_config.max_context, num_cuda=torch.cuda.device_count()
     )
     _log.info("%s", settings)
-    model = load_decoder(folder, dtype=settings.dtype, device=torch.device(settings.device))
+    arithmetic = settings.execution.arithmetic
+    model = load_decoder(
+        folder, dtype=settings.dtype, device=torch.device(settings.device), arithmetic=arithmetic
+    )
+    draft = load_draft(
+        config.draft,
+        target=model,
+        target_folder=folder,
+        dtype=settings.dtype,
+        arithmetic=arithmetic,
+        max_context=settings.host.max_context,
+    )
     return assemble_runner(
         model,
         settings,
-        draft=load_draft(
-            config.draft,
-            target=model,
-            target_folder=folder,
-            dtype=settings.dtype,
-            max_context=settings.host.max_context,
-        ),
+        draft=draft,
         kv_tokens=config.cache.kv_tokens,
-        buckets=Buckets(page_size=settings.host.page_size),
+        buckets=choose_buckets(settings, draft),
+        heard=heard,
+    )
+
+
+def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
+    """Exact shapes on a CPU, where padding is work; on a GPU few, because each is recorded."""
+    host = settings.host
+    if settings.device == "cpu":
+        return Buckets(page_size=host.page_size)
+    return device_buckets(
+        page_size=host.page_size, max_rows=host.max_rows, reach=_reach(host, draft)
     )
 
 
@@ -66,62 +92,93 @@ def assemble_runner(
     draft: DraftKind,
     kv_tokens: int | Auto,
     buckets: Buckets,
+    judge: Judge = verify,
+    heard: Heard = _nobody_hears,
 ) -> tuple[Runner, RunnerFacts]:
-    """Pools, tables, drafter, planner and program around a loaded model, in that order."""
-    host, device, layout = settings.host, torch.device(settings.device), _kv_layout(model, settings)
-    reach = _reach(host, draft)
-    num_pages = count_pages(
-        kv_tokens,
-        page_size=layout.page_size,
-        page_bytes=layout.page_bytes + draft.page_bytes(layout),
-        most_pages=host.max_rows * -(-reach // layout.page_size),
-        device=device,
-    )
-    max_pages = round_up(-(-reach // host.page_size), buckets.pages)
-    vocab = model.config.vocab_size
-    state = DeviceState(
-        kv=KVPool(layout, num_pages=num_pages + 1, device=device),
-        rows=RowTable(max_rows=host.max_rows, max_pages=max_pages, device=device),
-        sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-    )
-    room = DraftRoom(
-        target=layout,
-        num_pages=num_pages + 1,
-        attention=ReferenceAttention(page_size=host.page_size, dtype=layout.dtype),
-        sampling=state.sampling,
-        largest=_largest(host, draft, buckets),
-    )
+    """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
+    largest = _largest(settings.host, draft, buckets)
+    room, state = _make_room(model, settings, draft, largest)
     _check_backend(room.attention.capabilities, settings, draft)
+    drafter, lane = GuardedDrafter(draft.build(room)), open_lane(torch.device(settings.device))
+    buckets = replace(buckets, lead=drafter.facts.lead)
+    program = StepProgram(
+        model=model, drafter=drafter, attention=room.attention, judge=judge, state=state
+    )
+    planner = _planner(program, room, drafter, buckets)
+    # Recordings hold addresses: nothing that records exists before the pages are where they stay.
+    rehearsal = Runner(program=program, planner=planner, executor=EagerExecutor(), lane=lane)
+    num_pages = _open_pages(rehearsal, room, settings, kv_tokens, _reach(settings.host, draft))
+    executor = choose_executor(settings.execution.executor)
+    runner = Runner(program=program, planner=planner, executor=executor, lane=lane)
+    if settings.execution.record == "at start":
+        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), heard))
     facts = RunnerFacts(
         num_pages=num_pages,
-        vocab_size=vocab,
+        vocab_size=model.config.vocab_size,
         draft=draft.facts,
         max_chunks=MAX_CHUNKS,
-        host=host,
-        depth=settings.depth,
+        host=settings.host,
+        depth=settings.execution.depth,
     )
-    drafter = GuardedDrafter(draft.build(room))
-    return _runner(model, drafter, room, state, settings, buckets), facts
+    return runner, facts
 
 
-def _runner(
-    model: Decoder,
-    drafter: GuardedDrafter,
-    room: DraftRoom,
-    state: DeviceState,
-    settings: Settings,
-    buckets: Buckets,
-) -> Runner:
-    program = StepProgram(model=model, drafter=drafter, attention=room.attention, state=state)
-    planner = Planner(
-        arena=Arena(torch.device(settings.device)),
+def _make_room(
+    model: Decoder, settings: Settings, draft: DraftKind, largest: StepShape
+) -> tuple[DraftRoom, DeviceState]:
+    """The tables, and pools of one page for now."""
+    host, device, layout = settings.host, torch.device(settings.device), _kv_layout(model, settings)
+    pages, vocab = PageFamily(num_pages=1, device=device), model.config.vocab_size
+    state = DeviceState(
+        kv=pages.open(layout),
+        rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
+        sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
+    )
+    attention = choose_attention(
+        device,
+        page_size=host.page_size,
+        dtype=layout.dtype,
+        users=[_heads(config) for config in (model.config.attention, *draft.attention)],
+    )
+    room = DraftRoom(
+        target=layout, pages=pages, attention=attention, sampling=state.sampling, largest=largest
+    )
+    return room, state
+
+
+def _open_pages(
+    rehearsal: Runner, room: DraftRoom, settings: Settings, kv_tokens: int | Auto, reach: int
+) -> int:
+    """Give the KV pools what is left when all else has taken its memory."""
+    host, device = settings.host, torch.device(settings.device)
+    reserved = 0
+    if device.type == "cuda":
+        taken = take_memory(rehearsal, room.largest)  # and recordings take as much again
+        # Laws that filter or report work on whole vocabularies in float32, a few at a time.
+        reserved = taken + 3 * 4 * room.largest.num_sampled * room.sampling.vocab
+    num_pages = count_pages(
+        kv_tokens,
+        page_size=host.page_size,
+        page_bytes=room.pages.page_bytes,
+        most_pages=host.max_rows * -(-reach // host.page_size),
+        free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
+        - reserved,
+    )
+    room.pages.resize(num_pages + 1)
+    return num_pages
+
+
+def _planner(
+    program: StepProgram, room: DraftRoom, drafter: GuardedDrafter, buckets: Buckets
+) -> Planner:
+    return Planner(
+        arena=Arena(room.sampling.seed.device),
         attention=room.attention,
         draft=drafter,
-        buckets=replace(buckets, lead=drafter.facts.lead),
+        table=program.state.rows,
+        buckets=buckets,
         largest=room.largest,
     )
-    executor = TapeExecutor() if settings.executor == "tape" else EagerExecutor()
-    return Runner(program=program, drafter=drafter, planner=planner, executor=executor, state=state)
 
 
 def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> None:
@@ -132,13 +189,17 @@ def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> N
         raise ConfigError(f"attention has no pages of {page_size} tokens; use {sizes}")
     if nodes > can.max_nodes:
         raise ConfigError(f"attention takes trees of {can.max_nodes} nodes; lower --nodes {nodes}")
-    if can.needs_host_lengths and settings.depth:
+    if can.needs_host_lengths and settings.execution.depth:
         raise ConfigError("this attention backend needs lengths on the host; use depth 0")
 
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:
     """Positions a row may touch: its context, and two rounds in flight past its end."""
     return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
+
+
+def _heads(config: AttentionConfig) -> HeadShape:
+    return HeadShape(heads=config.heads, head_dim=config.head_dim)
 
 
 def _kv_layout(model: Decoder, settings: Settings) -> KVLayout:

@@ -1,10 +1,12 @@
 """Kinds of drafters an engine can be built with, each with its facts known beforehand."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.attention.protocol import AttentionBackend
-from outrider.memory.pool import KVLayout, KVPool
+from outrider.memory.pool import KVLayout, PageFamily
+from outrider.models.config import AttentionConfig
 from outrider.models.draft import DraftModel
 from outrider.plan.shape import StepShape
 from outrider.sampling.table import SamplingTable
@@ -21,9 +23,7 @@ class DraftRoom:
     """What a drafter is built into."""
 
     target: KVLayout
-    num_pages: (
-        int  # of each KV pool, page 0 included: a page id means the same place in all of them
-    )
+    pages: PageFamily  # of which the target's pool is one
     attention: AttentionBackend
     sampling: SamplingTable
     largest: StepShape
@@ -35,8 +35,9 @@ class DraftKind(Protocol):
     @property
     def facts(self) -> DraftFacts: ...
 
-    def page_bytes(self, target: KVLayout) -> int:
-        """What each KV page costs on top of the target's own."""
+    @property
+    def attention(self) -> Sequence[AttentionConfig]:
+        """The attention of the draft model; nothing where there is none."""
         ...
 
     def build(self, room: DraftRoom) -> Drafter: ...
@@ -51,9 +52,9 @@ class NoDraft:
             budget=PLAIN, lead=0, needs_next_token=False, needs_text=False, is_paced=False
         )
 
-    def page_bytes(self, target: KVLayout) -> int:
-        del target
-        return 0
+    @property
+    def attention(self) -> Sequence[AttentionConfig]:
+        return ()
 
     def build(self, room: DraftRoom) -> Drafter:
         del room
@@ -78,14 +79,14 @@ class ModelDraft:
             is_paced=False,
         )
 
-    def page_bytes(self, target: KVLayout) -> int:
-        return self._layout(target).page_bytes
+    @property
+    def attention(self) -> Sequence[AttentionConfig]:
+        return (self.model.facts.attention,)
 
     def build(self, room: DraftRoom) -> Drafter:
-        layout, device = self._layout(room.target), room.sampling.seed.device
         return ModelDrafter(
             self.model,
-            kv=KVPool(layout, num_pages=room.num_pages, device=device),
+            kv=room.pages.open(self._layout(room.target)),
             attention=room.attention,
             sampling=room.sampling,
             facts=self.facts,
@@ -117,9 +118,9 @@ class NgramDraft:
             budget=self.budget, lead=0, needs_next_token=False, needs_text=True, is_paced=True
         )
 
-    def page_bytes(self, target: KVLayout) -> int:
-        del target
-        return 0
+    @property
+    def attention(self) -> Sequence[AttentionConfig]:
+        return ()
 
     def build(self, room: DraftRoom) -> Drafter:
         rows, page_size = room.sampling.seed.shape[0], room.target.page_size

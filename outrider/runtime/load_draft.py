@@ -7,11 +7,10 @@ from outrider.config.draft import (
     NGRAM,
     NONE,
     DraftConfig,
-    DraftSettings,
     check_fit,
     resolve_budget,
 )
-from outrider.config.engine import Dtype
+from outrider.config.engine import Arithmetic, Dtype
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.inspect import is_head
@@ -24,7 +23,13 @@ _log = logging.getLogger(__name__)
 
 
 def load_draft(
-    config: DraftConfig, *, target: Decoder, target_folder: Path, dtype: Dtype, max_context: int
+    config: DraftConfig,
+    *,
+    target: Decoder,
+    target_folder: Path,
+    dtype: Dtype,
+    arithmetic: Arithmetic,
+    max_context: int,
 ) -> DraftKind:
     """The drafter that was asked for, with trees that fit the target."""
     draft = resolve_budget(config)
@@ -37,21 +42,15 @@ def load_draft(
     if draft.drafter == NGRAM:
         match = draft.match
         return NgramDraft(budget=budget, min_match=match.min, max_match=match.max)
-    model = _load_model(draft, target=target, target_folder=target_folder, dtype=dtype)
-    check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
-    return ModelDraft(model=model, budget=budget)
-
-
-def _load_model(
-    draft: DraftSettings, *, target: Decoder, target_folder: Path, dtype: Dtype
-) -> DraftModel:
-    """A head or a whole model: the folder itself says which."""
     folder = Path(draft.drafter)
-    load = load_head if is_head(folder) else load_standalone
-    return load(
+    load = load_head if is_head(folder) else load_standalone  # the folder itself says which
+    model: DraftModel = load(
         folder,
         target=target,
         target_folder=target_folder,
         dtype=dtype,
         device=target.embedding.device,
+        arithmetic=arithmetic,
     )
+    check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
+    return ModelDraft(model=model, budget=budget)

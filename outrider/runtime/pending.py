@@ -1,18 +1,27 @@
-"""A step in flight. Its outcome is set aside, and read on the host when asked for."""
+"""A step in flight. Its outcome travels to the host by itself, and is read when asked for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import dataclass
 
 from outrider.plan.shape import StepShape
-from outrider.plan.tree import Verdict
-from outrider.runtime.program import StepOutput
-from outrider.sampling.logprobs import LogprobTensors
+from outrider.runtime.lane import Mark
+from outrider.runtime.occupancy import Occupancy
+from outrider.runtime.outbox import Packed, Unpacked, UnpackedLogprobs, unpack
+from outrider.runtime.watchdog import Watchdog
 from outrider.wire.batch import ScheduledBatch
 from outrider.wire.result import RowResult, StepResult, TokenLogprobs
 from outrider.wire.sampling import LogprobsAsked
 
-Tensors = TypeVar("Tensors", Verdict, LogprobTensors)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """Where a step began and ended on the device, and its output on the way home."""
+
+    start: Mark
+    end: Mark
+    landed: Mark
+    output: Packed
+    has_drafter_failed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,29 +34,31 @@ class _Emission:
 
 
 class Pending:
-    """Owns copies of one step's output, so that the next step may overwrite the originals."""
+    """Owns the host copy of one step's output."""
 
     def __init__(
         self,
         batch: ScheduledBatch,
         shape: StepShape,
         asked: Sequence[LogprobsAsked],
-        output: StepOutput,
-        *,
-        has_drafter_failed: bool,
+        flight: Flight,
+        occupancy: Occupancy,
+        watchdog: Watchdog,
     ) -> None:
         self._batch = batch
         self._shape = shape
         self._asked = asked  # per row of the batch: decodes, then chunks
-        self._verdict = _copy(output.verdict)
-        self._chunk_choice = output.chunk_choice.clone()
-        self._logprobs = _copy(output.logprobs)
-        self._has_drafter_failed = has_drafter_failed
+        self._flight = flight
+        self._occupancy = occupancy
+        self._watchdog = watchdog
 
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
-        emissions = [*self._decoded(), *self._prefilled()]
-        logprobs = self._read_logprobs()
+        self._land()
+        self._occupancy.note(self._flight.start, self._flight.end)
+        read = unpack(self._flight.output, self._shape)
+        emissions = [*self._decoded(read), *self._prefilled(read)]
+        logprobs = _list_logprobs(read.logprobs)
         rows = tuple(
             RowResult(
                 row=row,
@@ -60,14 +71,20 @@ class Pending:
             for row, asked, emission in zip(self._batch.rows, self._asked, emissions, strict=True)
         )
         return StepResult(
-            step=self._batch.step, rows=rows, has_drafter_failed=self._has_drafter_failed
+            step=self._batch.step, rows=rows, has_drafter_failed=self._flight.has_drafter_failed
         )
 
-    def _decoded(self) -> list[_Emission]:
-        verdict, nodes = self._verdict, self._shape.nodes
-        columns = (verdict.kept, verdict.path, verdict.emitted, verdict.drafted)
-        read = zip(*(column.tolist() for column in columns), strict=True)
-        rows = list(read)[: len(self._batch.decodes)]  # the rest is padding
+    def _land(self) -> None:
+        self._watchdog.begin(self._batch.step, self._shape)
+        try:
+            self._flight.landed.wait()
+        finally:
+            self._watchdog.end()
+
+    def _decoded(self, read: Unpacked) -> list[_Emission]:
+        nodes = self._shape.nodes
+        columns = zip(read.kept, read.path, read.emitted, read.drafted, strict=True)
+        rows = list(columns)[: len(self._batch.decodes)]  # the rest is padding
         return [
             _Emission(
                 tokens=emitted[: kept + 1],
@@ -77,8 +94,8 @@ class Pending:
             for row, (kept, path, emitted, drafted) in enumerate(rows)
         ]
 
-    def _prefilled(self) -> list[_Emission]:
-        choice, first = self._chunk_choice.tolist(), self._shape.num_uniform
+    def _prefilled(self, read: Unpacked) -> list[_Emission]:
+        choice, first = read.chunk_choice, self._shape.num_uniform
         return [
             _Emission(tokens=[choice[i]], places=[first + i], drafted=0)
             if chunk.is_last
@@ -86,14 +103,14 @@ class Pending:
             for i, chunk in enumerate(self._batch.chunks)
         ]
 
-    def _read_logprobs(self) -> list[TokenLogprobs]:
-        """Of every sampled query token; empty when nobody asked."""
-        taken = self._logprobs
-        columns = (taken.chosen, taken.rank, taken.top_ids, taken.top_values)
-        return [
-            TokenLogprobs(chosen=chosen, rank=rank, top=tuple(zip(ids, values, strict=True)))
-            for chosen, rank, ids, values in zip(*(c.tolist() for c in columns), strict=True)
-        ]
+
+def _list_logprobs(read: UnpackedLogprobs) -> list[TokenLogprobs]:
+    return [
+        TokenLogprobs(chosen=chosen, rank=rank, top=tuple(zip(ids, values, strict=True)))
+        for chosen, rank, ids, values in zip(
+            read.chosen, read.rank, read.top_ids, read.top_values, strict=True
+        )
+    ]
 
 
 def _wants(asked: LogprobsAsked) -> bool:
@@ -103,7 +120,3 @@ def _wants(asked: LogprobsAsked) -> bool:
 def _cut(logprobs: TokenLogprobs, top: int) -> TokenLogprobs:
     """As many of the most likely tokens as this row asked for; another may have asked for more."""
     return TokenLogprobs(chosen=logprobs.chosen, rank=logprobs.rank, top=logprobs.top[:top])
-
-
-def _copy(record: Tensors) -> Tensors:
-    return type(record)(**{f.name: getattr(record, f.name).clone() for f in fields(record)})

@@ -2,10 +2,15 @@
 
 import torch
 
-from outrider.runtime.pending import Pending
-from outrider.runtime.program import DeviceState, StepProgram
+from outrider.plan.plan import StepPlan
+from outrider.plan.shape import StepShape
+from outrider.runtime.lane import Lane
+from outrider.runtime.occupancy import Occupancy
+from outrider.runtime.outbox import send
+from outrider.runtime.pending import Flight, Pending
+from outrider.runtime.program import StepProgram
+from outrider.runtime.watchdog import Watchdog
 from outrider.sampling.need import warps_of
-from outrider.spec.guard import GuardedDrafter
 from outrider.step.executor import Executor
 from outrider.step.planner import Planner
 from outrider.wire.batch import RowAdmission, ScheduledBatch
@@ -13,47 +18,76 @@ from outrider.wire.sampling import RowSampling
 
 
 class Runner:
-    """Owns the device state. Batches run in the order they are submitted."""
+    """Runs batches on the device state in the order they are submitted."""
 
     def __init__(
         self,
         *,
         program: StepProgram,
-        drafter: GuardedDrafter,
         planner: Planner,
         executor: Executor,
-        state: DeviceState,
+        lane: Lane,
     ) -> None:
         self._program = program
-        self._drafter = drafter
         self._planner = planner
         self._executor = executor
-        self._state = state
+        self._lane = lane
         self._samplings: dict[int, RowSampling] = {}  # the law of each row's present owner
+        self.occupancy = Occupancy()
+        self.watchdog = Watchdog()
 
     @torch.inference_mode()
     def submit(self, batch: ScheduledBatch) -> Pending:
         """Start a step; the result can be waited for while the next step is planned."""
-        self._update_tables(batch)
-        laws = [self._samplings[row] for row in batch.rows]
-        plan = self._planner.plan(batch, warps=warps_of(laws))
-        output = self._executor.run(self._program, plan)
-        return Pending(
-            batch,
-            plan.shape,
-            [law.logprobs for law in laws],
-            output,
-            has_drafter_failed=self._drafter.is_broken,
-        )
+        with self._lane.active():
+            self._admit(batch.admissions)
+            laws = [self._samplings[row] for row in batch.rows]
+            plan = self._planner.plan(batch, warps=warps_of(laws))
+            flight = self._fly(plan)
+        asked = [law.logprobs for law in laws]
+        return Pending(batch, plan.shape, asked, flight, self.occupancy, self.watchdog)
 
-    def _update_tables(self, batch: ScheduledBatch) -> None:
-        self._admit(batch.admissions)
-        self._state.rows.grant(batch.grants)
+    @torch.inference_mode()
+    def practise(self, shape: StepShape) -> None:
+        """Run a step of this shape for nobody; an executor that records has recorded it then."""
+        with self._lane.active():
+            self._fly(self._planner.null(shape)).landed.wait()
+
+    @torch.inference_mode()
+    def restart(self) -> None:
+        """Forget all rows after a failed step; raises if the device does not answer any more.
+
+        Recordings stay, and nothing is practised again.
+        """
+        self._lane.mark().wait()  # an error of CUDA stays for good, and would be raised here
+        rows, kv = self._program.state.rows, self._program.state.kv
+        with self._lane.active():
+            # Half-computed values may be no numbers, and whoever gets the page masks by a zero.
+            pages = torch.unique(rows.pages)
+            for layer in kv.layers:
+                layer.index_fill_(0, pages, 0)
+            for table in (rows.pages, rows.lengths, rows.last_tokens):
+                table.zero_()
+            self._lane.mark().wait()
+        self._samplings.clear()
+
+    def _fly(self, plan: StepPlan) -> Flight:
+        start = self._lane.mark()
+        output = self._executor.run(self._program, plan)
+        end = self._lane.mark()
+        sent = send(output)
+        return Flight(
+            start=start,
+            end=end,
+            landed=self._lane.mark(),
+            output=sent,
+            has_drafter_failed=self._program.drafter.is_broken,
+        )
 
     def _admit(self, admissions: tuple[RowAdmission, ...]) -> None:
         if not admissions:
             return
-        self._state.rows.admit(admissions)
-        self._state.sampling.admit(admissions)
-        self._drafter.admit(admissions)
+        self._program.state.rows.admit(admissions)
+        self._program.state.sampling.admit(admissions)
+        self._program.drafter.admit(admissions)
         self._samplings.update((entry.row, entry.sampling) for entry in admissions)

@@ -1,22 +1,54 @@
 """How a batch is padded. `fit` decides every size before anything else is derived from it."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from outrider.plan.shape import ChunkShape, StepShape, Warps
 from outrider.wire.batch import ScheduledBatch
 from outrider.wire.speculation import PLAIN, Budget
 
 
+class Sizes(Protocol):
+    """The sizes that one axis of a step may have."""
+
+    def up(self, size: int) -> int:
+        """The least allowed size that is not below this one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Multiples:
+    """Multiples of a number; of 1, every size."""
+
+    of: int
+
+    def up(self, size: int) -> int:
+        return -(-size // self.of) * self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A few sizes in ascending order; past the last of them, every size as it is."""
+
+    sizes: tuple[int, ...]
+
+    def up(self, size: int) -> int:
+        return next((listed for listed in self.sizes if listed >= size), size)
+
+
+EXACT = Multiples(1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Sizes are rounded up to multiples of these; 1 everywhere is exact."""
+    """Which sizes each axis of a step is rounded up to."""
 
     page_size: int
     lead: int = 0  # positions a draft model runs ahead, which it may read and write
-    rows: int = 1
-    chunk_rows: int = 1
-    chunk_tokens: int = 1
-    pages: int = 1
+    rows: Sizes = EXACT
+    chunk_rows: Sizes = EXACT
+    chunk_tokens: Sizes = EXACT
+    pages: Sizes = EXACT
 
     def fit(self, batch: ScheduledBatch, *, warps: Warps) -> StepShape:
         """The padded shape of this batch; its tree is as large as the largest budget asks."""
@@ -27,21 +59,23 @@ class Buckets:
             nodes=max(budget.nodes for budget in budgets),
         )
         return StepShape(
-            rows=round_up(len(batch.decodes), self.rows),
+            rows=self.rows.up(len(batch.decodes)) if batch.decodes else 0,
             tree=tree,
             chunk=self._fit_chunks(tuple(len(chunk.tokens) for chunk in batch.chunks)),
-            pages=round_up(-(-self._most_keys(batch, tree) // self.page_size), self.pages),
+            pages=self.pages.up(-(-self._most_keys(batch, tree) // self.page_size)),
             warps=warps,
         )
 
     def _fit_chunks(self, counts: tuple[int, ...]) -> ChunkShape:
         if not counts:
             return ChunkShape(rows=0, tokens=0, width=0)
-        tokens = round_up(sum(counts), self.chunk_tokens)
+        tokens = self.chunk_tokens.up(sum(counts))
         padding = tokens - sum(counts)
         # Padding tokens need a row of their own: they are a chunk of row 0.
-        rows = round_up(len(counts) + (1 if padding else 0), self.chunk_rows)
-        return ChunkShape(rows=rows, tokens=tokens, width=max(*counts, padding))
+        rows = self.chunk_rows.up(len(counts) + (1 if padding else 0))
+        return ChunkShape(
+            rows=rows, tokens=tokens, width=self.chunk_tokens.up(max(*counts, padding))
+        )
 
     def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
         """Keys the longest row may read: what is cached at most, and what this step may write."""
@@ -54,19 +88,36 @@ def largest_shape(
     *, rows: int, tree: Budget, chunk: ChunkShape, pages: int, buckets: Buckets
 ) -> StepShape:
     """The shape no step exceeds; what the arena is sized by."""
-    tokens = round_up(chunk.tokens, buckets.chunk_tokens)
+    tokens = buckets.chunk_tokens.up(chunk.tokens)
     return StepShape(
-        rows=round_up(rows, buckets.rows),
+        rows=buckets.rows.up(rows),
         tree=tree,
         chunk=ChunkShape(
-            rows=round_up(chunk.rows + 1, buckets.chunk_rows),
+            rows=buckets.chunk_rows.up(chunk.rows + 1),
             tokens=tokens,
-            width=max(chunk.width, tokens - chunk.tokens),
+            width=buckets.chunk_tokens.up(max(chunk.width, tokens - chunk.tokens)),
         ),
-        pages=round_up(pages, buckets.pages),
+        pages=buckets.pages.up(pages),
         warps=Warps(),
     )
 
 
-def round_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
+# What a GPU records graphs for. Rows: a GEMM costs the same for 9 rows as for 16.
+_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_TOKENS = (16, 32, 64, *range(128, 1025, 128), *range(1280, 16385, 256))
+_LEAST_CONTEXT = 256  # tokens, which attention takes in one piece; from there the bucket doubles
+
+
+def device_buckets(*, page_size: int, max_rows: int, reach: int) -> Buckets:
+    """Few enough shapes that each is worth a recording, with little padding in any of them."""
+    contexts = [_LEAST_CONTEXT]
+    while contexts[-1] < reach:
+        contexts.append(2 * contexts[-1])
+    rows = tuple(size for size in _ROWS if size < max_rows)
+    return Buckets(
+        page_size=page_size,
+        rows=Listed((*rows, max_rows)),
+        chunk_rows=Listed((1, 2, 4, 8)),
+        chunk_tokens=Listed(_TOKENS),
+        pages=Listed(tuple(-(-context // page_size) for context in contexts)),
+    )

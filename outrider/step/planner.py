@@ -8,13 +8,17 @@ import torch
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.arena import Arena
+from outrider.memory.upload import pinned_for
 from outrider.plan.plan import ChunkRows, Queries, Sampled, StepPlan, UniformRows
 from outrider.plan.shape import StepShape, Warps
 from outrider.step.buckets import Buckets
+from outrider.step.rows import RowTable, grant_entries
 from outrider.wire.batch import ScheduledBatch
 
 # Plans are a few dozen views each. Exact shapes differ from step to step, so old ones are dropped.
 MAX_PLANS = 1024
+
+_NOBODY = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=())
 
 
 class DraftPart(Protocol):
@@ -76,19 +80,22 @@ class Planner:
         arena: Arena,
         attention: AttentionBackend,
         draft: DraftPart,
+        table: RowTable,
         buckets: Buckets,
         largest: StepShape,
     ) -> None:
         self._arena = arena
         self._draft = draft
+        self._table = table
         self._buckets = buckets
         self._plans: dict[StepShape, StepPlan] = {}
         self._binder = Binder(arena, attention, largest)
-        arena.reserve("inputs", sum(_input_sizes(largest)), torch.int64)
+        most_grants = table.pages.numel()  # every page of every row at once
+        arena.reserve("inputs", sum(_input_sizes(largest)) + 3 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
     def plan(self, batch: ScheduledBatch, *, warps: Warps) -> StepPlan:
-        """The plan this batch runs on, with the host's part of it written."""
+        """The plan this batch runs on. Its inputs and page grants go down in one copy."""
         plan = self.bind(self._buckets.fit(batch, warps=warps))
         self._stage(batch, plan)
         return plan
@@ -121,11 +128,25 @@ class Planner:
         )
         return uniform, chunk
 
+    def null(self, shape: StepShape) -> StepPlan:
+        """The plan of a shape whose rows are all padding: it may run at any time, for practice."""
+        plan = self.bind(shape)
+        self._send(np.concatenate(list(_pack(_NOBODY, shape))))
+        return plan
+
     def _stage(self, batch: ScheduledBatch, plan: StepPlan) -> None:
-        """Write all host inputs, padding included, in one copy."""
-        packed = np.concatenate(list(_pack(batch, plan.shape)))
+        """Write all host inputs, padding included, and hand out pages."""
+        grants = grant_entries(batch.grants)
+        parts = [*_pack(batch, plan.shape), np.array(grants, dtype=np.int64)]
+        sent = self._send(np.concatenate(parts))
+        if grants:
+            self._table.place(sent[-len(grants) :].view(-1, 3))
+
+    def _send(self, packed: np.ndarray) -> torch.Tensor:
+        """One copy to the device, which the host does not wait for."""
         inputs = self._arena.view("inputs", packed.size)
-        inputs.copy_(torch.from_numpy(packed), non_blocking=True)
+        host = pinned_for(inputs.device, torch.from_numpy(packed))
+        return inputs.copy_(host, non_blocking=True)
 
 
 def _input_sizes(shape: StepShape) -> list[int]:
@@ -139,7 +160,7 @@ def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     chunks, budgets = batch.chunks, [decode.budget for decode in batch.decodes]
     counts = [len(chunk.tokens) for chunk in chunks]
     padding = shape.chunk.tokens - sum(counts)
-    if padding:
+    if padding:  # of a chunk that is row 0's
         counts.append(padding)
     yield _padded([decode.row for decode in batch.decodes], shape.rows)
     yield _padded([budget.steps for budget in budgets], shape.rows)

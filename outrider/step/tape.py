@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from outrider.plan.live import Call, heard_by
 from outrider.plan.plan import StepPlan
 
 T = TypeVar("T")
@@ -42,6 +43,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
 
+    def hear(self, call: Call, *args: Any) -> None:
+        """Make a live call and remember it as a call; what happens inside is not recorded."""
+        with _disable_current_modes():
+            call(*args)
+        self.operations.append(_Operation(call, args, {}, ()))
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
@@ -66,7 +73,8 @@ class TapeExecutor:
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         key = (program, plan.shape)
         if key not in self._tapes:
-            with _Recorder() as recorder:
+            recorder = _Recorder()
+            with heard_by(recorder.hear), recorder:
                 output = program(plan)
             self._tapes[key] = (recorder.operations, output)
             return output

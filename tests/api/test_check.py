@@ -5,12 +5,13 @@ import math
 
 import pytest
 
-import outrider.runtime.program
 from outrider.api.check.cases import configurations
 from outrider.api.check.compare import first_difference
 from outrider.api.cli import run
 from outrider.api.outputs import Acceptance, CompletionOutput, Logprob
 from outrider.config.draft import DraftConfig
+from outrider.runtime.build import assemble_runner
+from outrider.spec.verify import verify
 
 
 @pytest.fixture
@@ -38,7 +39,6 @@ def one_prompt(tmp_path):
 def test_a_token_that_was_not_the_targets_is_found_and_fails(
     command, one_prompt, monkeypatch, capsys
 ):
-    verify = outrider.runtime.program.verify
 
     def mistaken(tree, choice, most_emitted):
         verdict = verify(tree, choice, most_emitted)
@@ -48,7 +48,7 @@ def test_a_token_that_was_not_the_targets_is_found_and_fails(
         emitted[:, 0] = (emitted[:, 0] + 1) % 50
         return dataclasses.replace(verdict, emitted=emitted)
 
-    monkeypatch.setattr(outrider.runtime.program, "verify", mistaken)
+    monkeypatch.setitem(assemble_runner.__kwdefaults__, "judge", mistaken)
     assert run([*command, *one_prompt, "--steps", "2"]) == 1
     shown = capsys.readouterr().out
     assert "chain, greedy, eager, overlap 0, prompt 0 alone: token 1 is " in shown

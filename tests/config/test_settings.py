@@ -21,6 +21,20 @@ def test_auto_becomes_what_the_machine_has(num_cuda, device, dtype):
     assert resolved.host.max_context == 100
 
 
+@pytest.mark.parametrize(("num_cuda", "executor", "depth"), [(0, "eager", 0), (1, "breakable", 1)])
+def test_steps_are_recorded_and_overlap_where_the_device_runs_beside_the_host(
+    num_cuda, executor, depth
+):
+    execution = settings(EngineConfig(), num_cuda=num_cuda).execution
+    assert (execution.executor, execution.depth) == (executor, depth)
+
+
+def test_a_tape_is_refused_where_there_are_real_graphs():
+    config = EngineConfig(execution=ExecutionConfig(executor="tape"))
+    with pytest.raises(ConfigError, match="use graph on a CUDA device"):
+        settings(config, num_cuda=1)
+
+
 @pytest.mark.parametrize(("nodes", "step_tokens"), [(1, 512), (8, 512), (64, 32 * 64 + 128)])
 def test_a_step_has_room_for_every_rows_drafts_and_a_piece_of_a_prompt(nodes, step_tokens):
     draft = DraftConfig(drafter="ngram", topk=4, nodes=nodes)
@@ -45,7 +59,10 @@ def test_a_step_has_room_for_every_rows_drafts_and_a_piece_of_a_prompt(nodes, st
         (EngineConfig(execution=ExecutionConfig(depth=2)), "0 \\(wait\\) or 1 \\(overlap\\)"),
         (EngineConfig(device="cuda"), "--device cpu"),
         (EngineConfig(dtype="float8"), "--dtype / dtype .* choose from auto, float32"),
-        (EngineConfig(execution=ExecutionConfig(executor="graph")), "choose from auto, eager"),
+        (EngineConfig(execution=ExecutionConfig(executor="fast")), "choose from auto, eager"),
+        (EngineConfig(execution=ExecutionConfig(executor="graph")), "needs a CUDA device; use"),
+        (EngineConfig(execution=ExecutionConfig(record="late")), "choose from lazy, at start"),
+        (EngineConfig(cache=CacheConfig(memory_share=0.0)), "gpu_memory_utilization must be above"),
     ],
 )
 def test_a_setting_that_cannot_work_stops_at_start_and_names_the_fix(config, fix):

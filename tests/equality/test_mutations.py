@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from support.engines import Shape
-from support.matrix import LAWS, Case, mismatches
+from support.matrix import LAWS, Case, mismatches, run_case
 
 from outrider.attention.reference import ReferenceAttention
-from outrider.runtime import pending, program
+from outrider.runtime import program, runner
 from outrider.runtime.runner import Runner
-from outrider.spec import commit, model_drafter
+from outrider.sampling import likely
+from outrider.spec import commit
 from outrider.spec.draft_plans import DraftPlanner
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.slots import DraftSlots
@@ -37,7 +38,7 @@ def plan_attention_before_padding(monkeypatch):
 
 def read_results_out_of_the_executors_buffers(monkeypatch):
     """A result is not copied, so the next replay overwrites it before it is read."""
-    monkeypatch.setattr(pending, "_copy", lambda record: record)
+    monkeypatch.setattr(runner, "send", lambda packed: packed)
 
 
 def fill_attention_only_once(monkeypatch):
@@ -150,9 +151,9 @@ def take_the_hosts_bound_for_the_length(monkeypatch):
 
 def draft_with_noise_of_another_position(monkeypatch):
     """The coupling is lost: the drafter samples well, but not what the target will sample."""
-    original = model_drafter.gumbel_at
+    original = likely.gumbel_at
     monkeypatch.setattr(
-        model_drafter,
+        likely,
         "gumbel_at",
         lambda seeds, positions, tokens: original(seeds, positions + 1, tokens),
     )
@@ -213,5 +214,6 @@ def test_the_matrix_catches(models, monkeypatch, mutate, cases):
 
 def test_planning_attention_before_padding_does_not_even_run(models, monkeypatch):
     plan_attention_before_padding(monkeypatch)
-    with pytest.raises(RuntimeError, match=r"shape|size"):
-        mismatches(models, ALWAYS[0])
+    heard = run_case(models, ALWAYS[0])
+    assert {one.last.finish for one in heard.values()} == {"error"}
+    assert any(word in one.last.reason for one in heard.values() for word in ("shape", "size"))

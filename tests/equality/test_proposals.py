@@ -15,10 +15,10 @@ from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
 
 from outrider.models.heads.loader import load_head
-from outrider.runtime import program
 from outrider.runtime.drafts import ModelDraft
 from outrider.spec import model_drafter
 from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.verify import verify
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
 
@@ -37,10 +37,10 @@ GREEDY = RowSampling(seed=0, temperature=0.0)
 class Spy:
     """Notes every proposal of the first row, and decides how much of it is kept."""
 
-    def __init__(self, monkeypatch, seed):
+    def __init__(self, monkeypatch, engine, seed):
         self.proposals, self.kept = [], []
         self._rng = random.Random(seed)
-        propose, verify = ModelDrafter.propose, program.verify
+        propose = ModelDrafter.propose
 
         def noted(drafter, plan, table):
             tree = propose(drafter, plan, table)
@@ -62,7 +62,7 @@ class Spy:
             return verdict
 
         monkeypatch.setattr(ModelDrafter, "propose", noted)
-        monkeypatch.setattr(program, "verify", forced)
+        monkeypatch.setattr(engine._runner._program, "_judge", forced)
 
 
 def mistakes(
@@ -82,7 +82,7 @@ def mistakes(
     engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
     if is_prefix_hit:
         run_all(engine, [ask("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
-    spy = Spy(monkeypatch, seed)
+    spy = Spy(monkeypatch, engine, seed)
     heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=16)])["r"]
     if is_prefix_hit:
         assert heard.last.progress.cached

@@ -1,13 +1,13 @@
 """The host plans by bounds: whole answers come out right although no length can be read there."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
 from support.matrix import LAWS, MAX_TOKENS, PROMPTS, TREES, law_of, right_answer
 
-from outrider.runtime import pending
+from outrider.runtime import runner
 
 HOST_READS = {"item", "tolist", "numpy", "cpu", "__int__", "__float__", "__bool__", "__index__"}
 
@@ -23,23 +23,15 @@ class Untouchable(torch.Tensor):
 
 
 def result_may_be_read(monkeypatch):
-    """What a step emitted follows from lengths, of course; `Pending` is the place to read it."""
-    copy = pending._copy
+    """What a step emitted follows from lengths, of course; once it is sent home it is read."""
+    send = runner.send
 
-    def plain(record):
-        copied = copy(record)
-        return type(copied)(
-            **{f.name: getattr(copied, f.name).as_subclass(torch.Tensor) for f in fields(copied)}
-        )
+    def plain(packed):
+        sent = send(packed)
+        columns = {f.name: getattr(sent, f.name).as_subclass(torch.Tensor) for f in fields(sent)}
+        return type(sent)(**columns)
 
-    monkeypatch.setattr(pending, "_copy", plain)
-    init = pending.Pending.__init__
-
-    def with_plain_choice(self, batch, shape, asked, output, **rest):
-        choice = output.chunk_choice.as_subclass(torch.Tensor)
-        init(self, batch, shape, asked, replace(output, chunk_choice=choice), **rest)
-
-    monkeypatch.setattr(pending.Pending, "__init__", with_plain_choice)
+    monkeypatch.setattr(runner, "send", plain)
 
 
 def test_the_object_really_raises():
@@ -52,7 +44,7 @@ def test_the_object_really_raises():
 def test_nothing_reads_a_length_on_the_host(models, monkeypatch, law, drafter):
     result_may_be_read(monkeypatch)
     engine = engine_of(models.target, Shape(depth=1), models.draft(drafter, TREES["tree"]))
-    rows = engine._runner._state.rows
+    rows = engine._runner._program.state.rows
     rows.lengths = rows.lengths.as_subclass(Untouchable)
     asked = [
         ask(f"r{i}", prompt, law_of(law, i), max_tokens=MAX_TOKENS)

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from outrider.plan.live import live
 from outrider.step.tape import TapeExecutor
 
 
@@ -78,3 +79,22 @@ def test_shapes_have_tapes_of_their_own():
 
     assert tape.run(program, plan_of([1.0])).item() == 1
     assert tape.run(program, plan_of([1.0, 2.0])).item() == 3
+
+
+def test_a_live_call_is_made_anew_on_every_replay():
+    calls, total = [], torch.zeros(2)
+
+    def add_what_the_host_says(goal):
+        calls.append(len(calls) + 1)
+        goal.add_(calls[-1])
+
+    def program(plan):
+        doubled = total * 2
+        live(add_what_the_host_says, doubled)
+        total.copy_(doubled)
+
+    executor, plan = TapeExecutor(), plan_of([0.0])
+    for _ in range(3):
+        executor.run(program, plan)
+    # ((0 * 2 + 1) * 2 + 2) * 2 + 3
+    assert total.tolist() == [11, 11]

@@ -45,6 +45,20 @@ class ModelFlags:
     max_context: Annotated[
         int | None, _model_flag("Tokens of prompt and answer; default: the model's own.")
     ] = None
+    executor: Annotated[
+        Literal["auto", "eager", "graph", "breakable", "tape"],
+        _model_flag("How steps run; auto records CUDA graphs on a GPU."),
+    ] = "auto"
+    disable_cuda_graph: Annotated[bool, _model_flag("The same as --executor eager.")] = False
+    record: Annotated[Literal["lazy", "at start"], _model_flag("When graphs are recorded.")] = (
+        "lazy"
+    )
+    deterministic: Annotated[
+        bool, _model_flag("On a GPU, results never depend on the batch, to the last bit.")
+    ] = False
+    gpu_memory_utilization: Annotated[
+        float, _model_flag("Share of a GPU's memory that the engine may hold.")
+    ] = 0.9
 
     def load(self, draft: DraftConfig, **settings: Any) -> "LLM":
         """The model with this drafter; `settings` are further arguments of `LLM`."""
@@ -56,7 +70,11 @@ class ModelFlags:
             dtype=self.dtype,
             device=self.device,
             max_model_len=self.max_context,
-            **settings,
+            **({"executor": self.executor} | settings),
+            enforce_eager=self.disable_cuda_graph,
+            record=self.record,
+            deterministic=self.deterministic,
+            gpu_memory_utilization=self.gpu_memory_utilization,
         )
 
 

@@ -1,0 +1,49 @@
+"""Deterministic arithmetic in bf16: an answer has the same bits in any batch, drafted or not."""
+
+import pytest
+import torch
+from support.engines import Shape, ask, engine_of, run_all
+from support.matrix import PROMPTS, TREES, Models, law_of
+from support.model_set import make_models
+
+from outrider.models.loader import load_decoder
+
+FIXED = {"device": "cuda", "arithmetic": "fixed", "prefix_cache": False}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    exact = make_models(root, "cuda")
+    target = load_decoder(
+        exact.folder, dtype="bfloat16", device=torch.device("cuda"), arithmetic="fixed"
+    )
+    return Models(
+        theirs=exact.theirs,
+        target=target,
+        relative=target,
+        stranger=target,
+        folder=exact.folder,
+        heads={},
+    )
+
+
+def answers(models, shape, draft, law, prompts):
+    asked = [ask(f"r{i}", prompt, law_of(law, i), max_tokens=24) for i, prompt in prompts.items()]
+    heard = run_all(engine_of(models.target, shape, draft), asked)
+    return {name: (one.tokens, one.logprobs) for name, one in heard.items()}
+
+
+@pytest.mark.parametrize("tree", ["chain", "tree", "wide"])
+@pytest.mark.parametrize("law", ["greedy", "sampled"])
+@pytest.mark.parametrize("executor", ["eager", "breakable"])
+def test_drafts_batch_and_chunks_change_no_bit(models, law, tree, executor):
+    alone = {}
+    for index, prompt in enumerate(PROMPTS):
+        shape = Shape(max_rows=1, **FIXED)
+        draft = models.draft("none", TREES[tree])
+        alone |= answers(models, shape, draft, law, {index: prompt})
+    shape = Shape(pad=4, depth=1, step_tokens=83, executor=executor, **FIXED)
+    draft = models.draft("relative", TREES[tree])
+    together = answers(models, shape, draft, law, dict(enumerate(PROMPTS)))
+    assert together == alone
