@@ -49,14 +49,19 @@ class CompletionOutput:
     token_ids: list[int]
     cumulative_logprob: float | None
     logprobs: list[dict[int, Logprob]] | None
-    finish_reason: Literal["stop", "length", "abort"] | None
-    stop_reason: int | str | None  # the stop id or string; None for end of sequence
+    finish_reason: Literal["stop", "length", "abort", "error"] | None
+    stop_reason: int | str | None  # the stop id or string, or the error; None for end of sequence
     seed: int
     acceptance: Acceptance
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def error(self) -> str:
+        """Why the engine could not go on with this answer, in one line; empty if it could."""
+        return str(self.stop_reason) if self.finish_reason == "error" else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +93,8 @@ class RequestOutput:
     finished: bool
     usage: Usage
     timing: Timing
+
+    @property
+    def error(self) -> str:
+        """Why the first of the outputs that failed did; empty if none failed."""
+        return next((output.error for output in self.outputs if output.error), "")

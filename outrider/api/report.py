@@ -7,7 +7,7 @@ from outrider.api.outputs import Acceptance, CompletionOutput, RequestOutput
 
 
 def describe(output: RequestOutput) -> dict[str, Any]:
-    """The first output flat; with n > 1 also all of them under `outputs`."""
+    """The first output flat; with n > 1 also all of them under `outputs`. A failure has `error`."""
     completions = [_describe_completion(each) for each in output.outputs]
     report = completions[0] | {
         "prompt_tokens": output.usage.prompt_tokens,
@@ -16,6 +16,8 @@ def describe(output: RequestOutput) -> dict[str, Any]:
         "first_token_s": round(output.timing.first_token_s, 4),
         "total_s": round(output.timing.total_s, 4),
     }
+    if output.error:
+        report["error"] = output.error
     return report | {"outputs": completions} if len(completions) > 1 else report
 
 

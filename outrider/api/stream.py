@@ -19,7 +19,7 @@ class StreamDelta:
     index: int
     text: str
     token_ids: list[int]
-    finish_reason: Literal["stop", "length", "abort"] | None
+    finish_reason: Literal["stop", "length", "abort", "error"] | None
 
 
 class Stream:

@@ -12,7 +12,8 @@ class Ending:
     """How an output ended, if it did."""
 
     finish: FinishReason
-    stop: int | str | None = None  # the stop id or string, None for other ends, as vLLM has it
+    # The stop id or string, None for other ends, as vLLM has it; of an error, what went wrong.
+    stop: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,9 @@ class Transcript:
         self.text += scan.text
         if scan.matched:
             self.ending = Ending(finish="stop", stop=scan.matched)
+            return
+        if update.finish == "error":
+            self.ending = Ending(finish="error", stop=update.reason)
             return
         last = self.token_ids[-1] if self.token_ids else -1
         is_named = update.finish == "stop" and last in self._rules.named

@@ -1,15 +1,22 @@
 """The engine: requests in, updates out, one step at a time."""
 
+import logging
+import re
 from collections import deque
 
 from outrider.engine.decision import Expected
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
-from outrider.wire.batch import ScheduledBatch
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.result import RowResult, StepResult
 from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
+
+_log = logging.getLogger(__name__)
+
+_LOST = "the device is lost to this process after a failed step; restart the process"
+_TORN = "the engine was stopped in the middle of a step; load the model again"
+_LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
 class Engine:
@@ -17,6 +24,9 @@ class Engine:
 
     With depth 0 a step's result is read before the next is planned; with depth 1 the next step is
     submitted first. The code is the same: a result is read once more than `depth` are in flight.
+
+    A step that fails ends the requests it ran, with the reason. All others are computed again: they
+    get the tokens that they would have had.
     """
 
     def __init__(self, runner: StepRunner, facts: RunnerFacts) -> None:
@@ -26,12 +36,13 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._inflight: deque[tuple[list[Expected], PendingResult]] = deque()
         self._num_arrived = 0
-        self._has_failed = False
+        self._end = ""  # why the engine stopped for good
         self.num_drafter_failures = 0  # after the first one, decoding is plain
+        self.num_failed_steps = 0
 
     @property
     def has_work(self) -> bool:
-        return not self._has_failed and bool(self._requests or self._inflight)
+        return not self._end and bool(self._requests or self._inflight)
 
     @property
     def max_context(self) -> int:
@@ -79,26 +90,64 @@ class Engine:
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
         self._check_alive()
-        batch, expected = self._scheduler.schedule()
-        if not batch.is_empty:
-            self._inflight.append((expected, self._submit(batch)))
-        is_due = len(self._inflight) > self._facts.depth or batch.is_empty
-        if not (self._inflight and is_due):
-            return ()
-        owners, pending = self._inflight.popleft()
-        return self._absorb(owners, pending.wait())
-
-    def _submit(self, batch: ScheduledBatch) -> PendingResult:
-        """Start a step. If that fails, so has the engine: pages it promised to write were not."""
+        batch, owners = self._scheduler.schedule()
+        struck = owners  # of what fails next
         try:
-            return self._runner.submit(batch)
-        except BaseException:
-            self._has_failed = True
+            if not batch.is_empty:
+                self._inflight.append((owners, self._runner.submit(batch)))
+            is_due = len(self._inflight) > self._facts.depth or batch.is_empty
+            if not (self._inflight and is_due):
+                return ()
+            # Later steps began where this one ends.
+            struck = [each for later, _ in self._inflight for each in later]
+            result = self._inflight[0][1].wait()
+        except Exception as error:
+            return self._start_over(struck, error)
+        except BaseException:  # nobody knows how much of the step was done
+            self._end = _TORN
             raise
+        owners, _ = self._inflight.popleft()
+        return self._absorb(owners, result)
+
+    def _start_over(self, struck: list[Expected], error: Exception) -> tuple[RequestUpdate, ...]:
+        """A step failed: end the requests it ran, and let the others begin again on a clean device.
+
+        They are not tried again, so each failure leaves fewer requests.
+        """
+        _log.exception("a step failed")
+        self.num_failed_steps += 1
+        self._inflight.clear()
+        failed, fix = self._live(struck), "try again"
+        try:
+            self._runner.restart()
+        except Exception:
+            _log.exception("%s", _LOST)
+            self._end = _LOST
+            failed, fix = list(self._requests.values()), _LOST
+        self._scheduler.start_over(failed)
+        _log.error("%d requests failed, %d are kept", len(failed), self._scheduler.num_waiting)
+        return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+
+    def _live(self, struck: list[Expected]) -> list[Request]:
+        """The requests behind these rows, without those that have ended since; each once."""
+        requests = dict.fromkeys(expected.request for expected in struck)
+        return [each for each in requests if self._requests.get(each.request_id) is each]
+
+    def _fail(self, request: Request, reason: str) -> RequestUpdate:
+        request.finish = "error"
+        del self._requests[request.request_id]
+        return RequestUpdate(
+            request_id=request.request_id,
+            tokens=(),
+            logprobs=(),
+            finish=request.finish,
+            progress=request.progress,
+            reason=reason,
+        )
 
     def _check_alive(self) -> None:
-        if self._has_failed:
-            raise CapacityError("the engine stopped after a failure; load the model again")
+        if self._end:
+            raise CapacityError(self._end)
 
     def _absorb(self, owners: list[Expected], result: StepResult) -> tuple[RequestUpdate, ...]:
         updates = []
@@ -137,3 +186,10 @@ class Engine:
                 f"the request may grow to {wanted} tokens, but the KV cache holds {capacity}; "
                 "lower max_tokens or raise the cache's kv_tokens"
             )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, for the one who asked: a line without places of this machine."""
+    lines = str(error).splitlines() or [""]
+    message = re.sub(r"\S*[/\\]\S*", "...", lines[0])[:_LONGEST_REASON]
+    return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")

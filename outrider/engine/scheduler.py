@@ -6,6 +6,8 @@ reserved for the most a step can write. When they run out, the running request o
 gives way: it loses its pages, keeps its tokens, and is computed again later.
 """
 
+from collections.abc import Iterable
+
 from outrider.cache.prefix import PrefixCache
 from outrider.engine.decision import Expected, StepDecision
 from outrider.engine.request import Phase, Placement, Request
@@ -57,6 +59,18 @@ class Scheduler:
         else:
             self._release(request)
         request.phase = Phase.FINISHED
+
+    def start_over(self, struck: Iterable[Request]) -> None:
+        """The device forgot everything: `struck` requests end here, running ones wait again.
+
+        No cached page survives: it may have been promised to steps that never wrote it.
+        """
+        for request in struck:
+            self.finish(request)
+        for request in list(self._running):
+            self._put_back(request)
+        self.cache.flush()
+        assert self.cache.num_available == self.cache.num_pages, "nobody holds a page any more"
 
     def schedule(self) -> tuple[ScheduledBatch, list[Expected]]:
         """The next step, and what to expect of each of its rows. It may be empty."""
@@ -183,6 +197,10 @@ class Scheduler:
     def _preempt(self, request: Request, decision: StepDecision) -> None:
         """Take a request off the device. Results in flight are void: they will come again."""
         decision.remove(request, self._running[request])
+        self._put_back(request)
+
+    def _put_back(self, request: Request) -> None:
+        """From the device to the queue; its tokens stay known."""
         self._release(request)
         request.note_preemption()
         request.phase = Phase.WAITING

@@ -7,7 +7,7 @@ from outrider.wire.result import TokenLogprobs
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
 
-FinishReason = Literal["running", "stop", "length", "abort"]
+FinishReason = Literal["running", "stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +54,4 @@ class RequestUpdate:
     logprobs: tuple[TokenLogprobs, ...]
     finish: FinishReason
     progress: Progress
+    reason: str = ""  # one line about what went wrong, when `finish` is "error"

@@ -47,3 +47,7 @@ class StepRunner(Protocol):
     """Runs steps in the order they are submitted."""
 
     def submit(self, batch: ScheduledBatch) -> PendingResult: ...
+
+    def restart(self) -> None:
+        """Forget every row and step after a failure; raises when the device itself is lost."""
+        ...

@@ -160,19 +160,6 @@ def test_a_full_queue_refuses_more():
         engine.add(submission("c", [1]))
 
 
-def test_an_engine_whose_device_failed_refuses_work_instead_of_trusting_unwritten_pages():
-    engine, runner = engine_on_paper()
-    engine.add(submission("a", list(range(10)), max_tokens=4))
-    submit = runner.submit
-    runner.submit = lambda batch: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        engine.step()
-    runner.submit = submit
-    assert not engine.has_work
-    with pytest.raises(CapacityError, match="load the model again"):
-        engine.add(submission("b", list(range(10)), max_tokens=4))
-
-
 def test_drafts_past_the_end_of_an_answer_are_not_counted_as_kept():
     engine, runner = engine_on_paper(nodes=4)
     runner.rng = random.Random(5)

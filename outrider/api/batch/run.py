@@ -41,7 +41,8 @@ class Batch:
         self._frontend = frontend
         self._defaults = defaults
         self._journal = journal
-        self.refusals: list[str] = []  # of lines without room, which are left to the next run
+        # Why lines are left to the next run: there was no room, or the engine failed. Not theirs.
+        self.refusals: list[str] = []
 
     def run(self, source: Path, advance: Advance) -> None:
         """Answer every line that is not answered yet; a bad line gets its error as the answer."""
@@ -54,6 +55,9 @@ class Batch:
                 self._fail(line, live, advance)
                 continue
             output = live.output()
+            if output.error:
+                self.refusals.append(output.error)
+                continue
             self._journal.append(line, describe(output))
             advance(output.usage.completion_tokens)
 

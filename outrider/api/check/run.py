@@ -11,6 +11,7 @@ from outrider.api.llm import LLM
 from outrider.api.outputs import CompletionOutput
 from outrider.api.params import MAX_LOGPROBS, SamplingParams
 from outrider.api.prompts import TextPrompt
+from outrider.errors import CapacityError
 from outrider.text.chat import NoChatTemplate
 
 Load = Callable[[Configuration], LLM]
@@ -103,6 +104,8 @@ def _answers(
     prompts = [_framed(llm, text) for text in texts]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     for output in outputs:
+        if output.error:  # equal tokens of two broken answers would prove nothing
+            raise CapacityError(f"an answer broke off, so nothing is proved: {output.error}")
         advance(output.usage.completion_tokens)
     return [output.outputs[0] for output in outputs]
 

@@ -31,21 +31,24 @@ def choose_framing(frontend: Frontend, *, raw: bool, system: str) -> Framing:
     return TextPrompt
 
 
-def print_json(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> None:
+def print_json(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> RequestOutput:
     """One object on stdout and nothing else."""
     (output,) = llm.generate(prompt, params, use_tqdm=False)
     print(json.dumps(describe(output), ensure_ascii=False))
+    return output
 
 
-def print_text(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> None:
+def print_text(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> RequestOutput:
     """The answer as it comes; several answers one after the other. Numbers go to stderr."""
     if params.n == 1:
-        print_closing_line(print_stream(llm.stream(prompt, params)))
-        return
+        output = print_stream(llm.stream(prompt, params))
+        print_closing_line(output)
+        return output
     (output,) = llm.generate(prompt, params, use_tqdm=False)
     for completion in output.outputs:
         print(f"[{completion.index}, seed {completion.seed}]\n{completion.text}\n")
     print_closing_line(output)
+    return output
 
 
 def print_stream(stream: Stream) -> RequestOutput:

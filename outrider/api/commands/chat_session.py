@@ -50,4 +50,7 @@ class ChatSession:
         except KeyboardInterrupt:
             stream.close()
             print("\n[stopped]", file=sys.stderr)
+        if error := stream.output.error:
+            print(f"error: {error}", file=sys.stderr)
+            return
         self._conversation.remember(question, stream.output.outputs[0].text)

@@ -51,10 +51,12 @@ def generate(
         defaults = BatchDefaults(params=params, framing=framing, window=WINDOW, system=system)
         if not answers.answer_file(llm.frontend, files, defaults):
             raise typer.Exit(1)
-    elif as_json:
-        answers.print_json(llm, framing(text), params)
-    else:
-        answers.print_text(llm, framing(text), params)
+        return
+    show = answers.print_json if as_json else answers.print_text
+    output = show(llm, framing(text), params)
+    if output.error:
+        print(f"error: {output.error}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _batch_files(source: Path | None, target: Path | None) -> tuple[Path, ...]:

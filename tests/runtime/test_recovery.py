@@ -1,0 +1,90 @@
+"""A real runner after a step that failed: who was in it hears the reason, all others go on."""
+
+import pytest
+import torch
+from support.engines import Shape, ask, engine_of, run_all
+from support.faults import Fault, break_steps
+from support.matrix import TREES, law_of
+from support.recovery import check_recovery, failed
+
+from outrider.errors import CapacityError
+from outrider.runtime.drafts import NgramDraft
+from outrider.runtime.lane import HostMark
+
+
+def draft_of(models, name):
+    if name == "ngram":
+        return NgramDraft(budget=TREES["tree"], min_match=1, max_match=3)
+    return models.draft(name, TREES["chain"])
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("drafter", ["none", "relative", "eagle3", "ngram"])
+@pytest.mark.parametrize("where", ["at_submit", "at_wait"])
+def test_the_others_get_the_tokens_they_would_have_had(models, depth, drafter, where):
+    shape = Shape(depth=depth, pad=3, max_rows=2)  # padding reads pages that nobody wrote
+    engine, heard = check_recovery(models, shape, draft_of(models, drafter), **{where: {4}})
+    assert failed(heard) == ["r0", "r1"]
+    reason = heard["r0"].last.reason
+    assert reason.startswith("a step failed with Fault: the step broke ")
+    assert engine.num_drafter_failures == 0
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_failures_may_repeat(models, depth):
+    shape = Shape(depth=depth, pad=3, max_rows=2)
+    draft = models.draft("relative", TREES["tree"])
+    _, heard = check_recovery(models, shape, draft, at_submit={1, 9}, at_wait={5})
+    assert 4 <= len(failed(heard)) <= 6
+
+
+@pytest.mark.parametrize("where", ["at_submit", "at_wait"])
+def test_a_tape_is_replayed_after_a_failure(models, where):
+    shape = Shape(depth=1, pad=4, max_rows=2, executor="tape")
+    check_recovery(models, shape, models.draft("eagle", TREES["chain"]), **{where: {4, 8}})
+
+
+def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models, monkeypatch):
+    run, law = models.target.run, law_of("greedy", 0)
+    engine = engine_of(models.target, Shape(max_rows=1))
+
+    def run_short(plan, *others):
+        if plan.shape.chunk.tokens > 9:
+            raise Fault("such prompts never work")
+        return run(plan, *others)
+
+    monkeypatch.setattr(models.target, "run", run_short)
+    long, short = ask("long", [5] * 10, law), ask("short", [5] * 4, law)
+    heard = run_all(engine, [long, short])
+    assert (heard["long"].last.finish, heard["short"].last.finish) == ("error", "length")
+    assert engine.num_failed_steps == 1
+
+
+def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeypatch):
+    def lose(mark):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    engine, law = engine_of(models.target, Shape(max_rows=1)), law_of("greedy", 0)
+    engine.add(ask("runs", [3, 4], law))
+    engine.add(ask("waits", [3, 4], law))
+    (first,) = engine.step()
+    assert (first.finish, len(first.tokens)) == ("running", 1)
+    monkeypatch.setattr(HostMark, "wait", lose)  # an error of CUDA stays
+    updates = engine.step()
+    assert [(each.request_id, each.finish) for each in updates] == [
+        ("runs", "error"),
+        ("waits", "error"),
+    ]
+    with pytest.raises(CapacityError, match="restart the process"):
+        engine.add(ask("later", [3, 4], law))
+
+
+def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
+    engine = engine_of(models.target, Shape(pad=3))
+    break_steps(engine, at_submit={2})
+    run_all(engine, [ask("a", [3, 4, 5], law_of("sampled", 0))])
+    state = engine._runner._program.state
+    assert torch.isfinite(state.kv.storage).all()
+    assert not state.rows.pages.any()
+    assert not state.rows.lengths.any()
+    assert engine._runner._samplings == {}

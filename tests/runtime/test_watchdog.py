@@ -1,0 +1,138 @@
+"""A step that is waited for too long is reported, once, while somebody still waits."""
+
+import gc
+import logging
+import threading
+import weakref
+from dataclasses import replace
+
+import pytest
+from support.engines import Shape, ask, engine_of
+from support.matrix import law_of
+
+from outrider.plan.shape import ChunkShape, StepShape, Warps
+from outrider.runtime.watchdog import Watchdog
+from outrider.wire.speculation import PLAIN
+
+SHAPE = StepShape(
+    rows=3, tree=PLAIN, chunk=ChunkShape(rows=0, tokens=0, width=0), pages=2, warps=Warps()
+)
+LONG_S = 20.0  # nothing here takes a second unless it is broken
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def watchdog(clock):
+    return Watchdog(timeout_s=60.0, clock=clock)
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.ERROR, logger="outrider.runtime.watchdog")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_an_overdue_step_is_reported_with_its_number_its_shape_and_what_to_do(
+    watchdog, clock, lines
+):
+    watchdog.begin(17, SHAPE)
+    clock.now += 59.0
+    watchdog.look()
+    assert lines() == []
+    clock.now += 1.0
+    watchdog.look()
+    (line,) = lines()
+    assert "step 17" in line
+    assert "60 s" in line
+    assert "rows=3" in line
+    assert "restart the process" in line
+    assert watchdog.num_hung == 1
+
+
+def test_a_step_is_reported_once_and_another_one_again(watchdog, clock, lines):
+    for step in (5, 6):
+        watchdog.begin(step, SHAPE)
+        for _ in range(3):
+            clock.now += 61.0
+            watchdog.look()
+        watchdog.end()
+    assert [line.split()[1] for line in lines()] == ["5", "6"]
+    assert watchdog.num_hung == 2
+
+
+def test_nothing_is_overdue_while_nobody_waits(watchdog, clock, lines):
+    watchdog.begin(5, SHAPE)
+    watchdog.end()
+    clock.now += 1000.0
+    watchdog.look()
+    assert lines() == []
+
+
+def test_the_thread_begins_with_the_first_wait_and_ends_with_its_owner():
+    before = set(threading.enumerate())
+    watchdog = Watchdog(timeout_s=0.004)
+    assert set(threading.enumerate()) == before
+    for step in (1, 2):
+        watchdog.begin(step, SHAPE)
+        watchdog.end()
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon
+    gone = weakref.ref(watchdog)
+    del watchdog
+    thread.join(LONG_S)
+    gc.collect()
+    assert not thread.is_alive()
+    assert gone() is None
+
+
+class Hanging:
+    """The end of a step that comes only after somebody has complained about it."""
+
+    def __init__(self, mark, complained):
+        self._mark = mark
+        self._complained = complained
+
+    def wait(self):
+        assert self._complained.wait(LONG_S), "nobody complained"
+
+    def seconds_until(self, later):
+        return self._mark.seconds_until(later)
+
+
+def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(models):
+    engine = engine_of(models.target, Shape())
+    runner, complained = engine._runner, threading.Event()
+    runner.watchdog = Watchdog(timeout_s=0.01)
+    submit = runner.submit
+
+    def submit_hanging(batch):
+        pending = submit(batch)
+        hanging = Hanging(pending._flight.landed, complained)
+        pending._flight = replace(pending._flight, landed=hanging)
+        return pending
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            complained.set()
+
+    runner.submit = submit_hanging
+    logger, listener = logging.getLogger("outrider.runtime.watchdog"), Listener()
+    logger.addHandler(listener)
+    try:
+        engine.add(ask("a", [3, 4, 5], law_of("greedy", 0), max_tokens=1))
+        (update,) = engine.step()
+    finally:
+        logger.removeHandler(listener)
+    assert update.finish == "length"  # the step came home in the end
+    assert runner.watchdog.num_hung == 1
