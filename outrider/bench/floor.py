@@ -42,23 +42,25 @@ def weight_bytes(config: ModelConfig, dtype: Dtype) -> int:
     shapes = tensor_shapes(config)
     if not config.is_tied:
         del shapes[_EMBEDDING]  # a step looks up one row of it per token
-    return sum(_tensor_bytes(shape, dtype) for shape in shapes.values())
+    return sum(tensor_bytes(shape, dtype) for shape in shapes.values())
 
 
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
     """Bytes of the keys and values of a batch whose rows have cached `context` tokens each."""
     attention = config.attention
     values = 2 * config.num_layers * attention.kv_heads * attention.head_dim  # of one token
-    return round(batch * context * values * _activation_bytes(dtype))
+    return round(batch * context * values * activation_bytes(dtype))
 
 
-def _tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
+def tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
+    """Bytes of one weight as it is stored."""
     if len(shape) == 1:  # a norm or a bias
-        return shape[0] * _activation_bytes(dtype)
+        return shape[0] * activation_bytes(dtype)
     rows, columns = shape
     scales = rows * _SCALE_BYTES if dtype == "int8" else 0
     return rows * columns * _ITEM_BYTES[dtype] + scales
 
 
-def _activation_bytes(dtype: Dtype) -> int:
+def activation_bytes(dtype: Dtype) -> int:
+    """Bytes of one number that is no weight of a map."""
     return _ITEM_BYTES["float32"] if dtype == "int8" else _ITEM_BYTES[dtype]

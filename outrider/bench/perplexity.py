@@ -98,6 +98,7 @@ class Scorer:
             arena=Arena(_CPU),
             attention=self._attention,
             draft=NoDraftPart(),
+            table=self._table,
             buckets=buckets,
             largest=largest_shape(
                 rows=1,

@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.api.commands import bench_gpu
+from outrider.api.commands.bench_flags import (
+    DtypeFlag,
+    JsonFlag,
+    ModelFlag,
+    ThreadsFlag,
+    checked_targets,
+    open_model,
+)
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
@@ -13,14 +22,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_help=True)
 
-ModelFlag = Annotated[str, typer.Option(help="Alias, hub id, GGUF file or folder.")]
-DtypeFlag = Annotated[
-    list[str], typer.Option(help="Types of the weights: a comma list, or repeat the flag.")
-]
-ThreadsFlag = Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)]
-JsonFlag = Annotated[
-    Path | None, typer.Option("--json", help="Also write every number to this file.")
-]
+app.command("decode")(bench_gpu.decode)
+app.command("iteration")(bench_gpu.iteration)
+app.command("prefill")(bench_gpu.prefill)
 
 
 @app.command("offline")
@@ -55,7 +59,7 @@ def offline(
         repetitions=1 if quick else 3,
         has_busy_neighbour=busy_neighbour,
     )
-    targets, folder = _checked_targets(json_file), _open(model)
+    targets, folder = checked_targets(json_file), open_model(model)
     from outrider.bench.start import bench_offline  # torch comes with it: bad flags fail before
 
     bench_offline(
@@ -97,7 +101,7 @@ def speculation(
     drafts = _drafts(draft, model, {name: size for name, size in sizes.items() if size is not None})
     chosen = choose_prompts(() if prompts is None else (prompts,), limit=limit)
     (only_dtype,) = parse_dtypes([dtype])[:1]
-    targets, folder = _checked_targets(json_file), _open(model)
+    targets, folder = checked_targets(json_file), open_model(model)
     from outrider.bench.speculation.start import (  # torch comes with it: bad flags fail before
         SpeculationAsked,
         bench_speculation,
@@ -128,7 +132,7 @@ def perplexity(
     from outrider.bench.texts import read_texts
 
     dtypes, texts = parse_dtypes(dtype), read_texts(prompts)
-    targets, folder = _checked_targets(json_file), _open(model)
+    targets, folder = checked_targets(json_file), open_model(model)
     from outrider.bench.start import bench_perplexity  # torch comes with it
 
     bench_perplexity(
@@ -156,19 +160,3 @@ def _drafts(names: list[str], model: str, sizes: dict[str, Any]) -> "dict[str, D
     for config in drafts.values():
         resolve_budget(config)
     return drafts
-
-
-def _checked_targets(path: Path | None) -> tuple[Path, ...]:
-    if path is None:
-        return ()
-    from outrider.bench.json_file import check_target
-
-    check_target(path)
-    return (path,)
-
-
-def _open(model: str) -> Path:
-    from outrider.store.bars import BarReporter
-    from outrider.store.resolve import resolve
-
-    return resolve(model, BarReporter())

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.memory.pool import KVLayout
+from outrider.models.config import AttentionConfig
 from outrider.models.draft import Taps
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import StepShape
@@ -56,8 +56,9 @@ class TimedDraft:
     def facts(self) -> DraftFacts:
         return self.kind.facts
 
-    def page_bytes(self, target: KVLayout) -> int:
-        return self.kind.page_bytes(target)
+    @property
+    def attention(self) -> Sequence[AttentionConfig]:
+        return self.kind.attention
 
     def build(self, room: DraftRoom) -> Drafter:
         return TimedDrafter(self.kind.build(room), self.clock)

@@ -137,6 +137,7 @@ def _timed_engine(target: Target, draft: DraftConfig, clock: DraftClock) -> Engi
         target=target.model,
         target_folder=target.folder,
         dtype=target.dtype,
+        arithmetic="fast",
         max_context=target.max_context,
     )
     runner, facts = assemble_runner(

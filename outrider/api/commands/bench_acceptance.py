@@ -1,0 +1,83 @@
+"""`outrider bench acceptance`: how many drafts are kept, through the real engine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from outrider.store.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from outrider.config.draft import DraftConfig
+
+
+_TREES = ["4", "4x4x16"]
+_TEMPERATURES = [0.0, 1.0]
+
+DraftFlag = Annotated[
+    list[str], typer.Option(help="ngram, or a smaller model or head; may be repeated.")
+]
+TreeFlag = Annotated[list[str], typer.Option(help="STEPS or STEPSxTOPKxNODES; may be repeated.")]
+TemperatureFlag = Annotated[list[float], typer.Option(help="0: greedy; may be repeated.")]
+
+
+def acceptance(
+    prompts: Annotated[Path, typer.Option(help="JSONL file of prompts, with their sources.")],
+    model: Annotated[str, typer.Option(help="Alias, hub id, GGUF file or folder.")] = DEFAULT_ALIAS,
+    draft: DraftFlag = ["auto"],  # noqa: B006  # typer reads it and never writes
+    tree: TreeFlag = _TREES,
+    temperature: TemperatureFlag = _TEMPERATURES,
+    limit: Annotated[int, typer.Option(help="Prompts of each source; 0: all.", min=0)] = 0,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=2)] = 128,
+    rows: Annotated[int, typer.Option(help="Answers at a time.", min=1)] = 16,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        typer.Option(help="Type of the weights."),
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write every number to this file.")
+    ] = None,
+) -> None:
+    """Tokens per round by drafter, tree, temperature and source of the prompts."""
+    from outrider.bench.acceptance.asked import (
+        AcceptanceAsked,
+        choose_questions,
+        parse_temperatures,
+        parse_tree,
+    )
+    from outrider.bench.json_file import check_target
+
+    targets = () if json_file is None else (json_file,)
+    for path in targets:
+        check_target(path)
+    asked = AcceptanceAsked(
+        drafts=_drafts(draft, model),
+        trees=tuple(parse_tree(each) for each in tree),
+        temperatures=parse_temperatures(temperature),
+        questions=choose_questions(prompts, limit=limit),
+        max_tokens=max_tokens,
+        rows=rows,
+    )
+    from outrider.bench.acceptance.start import bench_acceptance  # torch: bad flags fail before
+
+    bench_acceptance(model, asked, dtype=dtype, device=device, targets=targets)
+
+
+def _drafts(names: list[str], model: str) -> "dict[str, DraftConfig]":
+    """The drafters to compare by the names to show."""
+    from outrider.api.drafter import find_drafter
+    from outrider.config.draft import NONE, DraftConfig
+    from outrider.errors import ConfigError
+    from outrider.store.bars import BarReporter
+
+    found = {
+        Path(name).name: find_drafter(
+            DraftConfig(drafter=name), model=model, reporter=BarReporter()
+        )
+        for name in names
+    }
+    drafts = {name: config for name, config in found.items() if config.drafter != NONE}
+    if not drafts:
+        raise ConfigError("nothing drafts for this model; name a drafter with --draft")
+    return drafts

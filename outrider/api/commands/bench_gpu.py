@@ -1,0 +1,155 @@
+"""`outrider bench decode`, `iteration` and `prefill`: one engine against its floors."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.api.commands.bench_flags import JsonFlag, checked_targets, open_model
+
+if TYPE_CHECKING:
+    from outrider.bench.gpu.asked import Place, Stored
+    from outrider.bench.gpu.body import Body
+
+BodyFlag = Annotated[
+    str, typer.Option(help="Shape of random weights: llama-8b (default), smollm2-135m, tiny.")
+]
+RealFlag = Annotated[str, typer.Option("--model", help="Real weights instead: alias or folder.")]
+RowsFlag = Annotated[str, typer.Option(help="Numbers of rows, a comma list.")]
+PromptFlag = Annotated[int, typer.Option(help="Tokens of every prompt.")]
+ContextFlag = Annotated[int, typer.Option(help="Also with rows that end this long; 0: do not.")]
+StepsFlag = Annotated[int, typer.Option("--tokens", help="Steps that are timed in each case.")]
+DtypeFlag = Annotated[str, typer.Option(help="Type of the weights.")]
+DeviceFlag = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+ExecutorFlag = Annotated[str, typer.Option(help="How steps are run; auto: the engine's choice.")]
+DeterministicFlag = Annotated[
+    bool, typer.Option("--deterministic", help="Kernels whose sums do not depend on the batch.")
+]
+StepTokensFlag = Annotated[
+    int, typer.Option(help="Prompt tokens of one step: the largest piece.", min=1)
+]
+BreakdownFlag = Annotated[
+    bool, typer.Option("--breakdown", help="Also profile each case: kernels by class, and gaps.")
+]
+ColdFlag = Annotated[
+    bool, typer.Option("--cold-start", help="Also time the way from weights to the first tokens.")
+]
+
+
+def decode(
+    body: BodyFlag = "",
+    model: RealFlag = "",
+    rows: RowsFlag = "",
+    prompt: PromptFlag = 128,
+    context: ContextFlag = 1024,
+    tokens: StepsFlag = 64,
+    dtype: DtypeFlag = "bfloat16",
+    device: DeviceFlag = "auto",
+    executor: ExecutorFlag = "auto",
+    deterministic: DeterministicFlag = False,
+    step_tokens: StepTokensFlag = 8192,
+    breakdown: BreakdownFlag = False,
+    cold_start: ColdFlag = False,
+    json_file: JsonFlag = None,
+) -> None:
+    """Plain decoding: time per step at several numbers of rows, against the bytes it reads."""
+    from outrider.bench.gpu.asked import Extras, parse_rows, plan_work
+
+    usual = "1,64,256" if model else "1,8,32,64,128"
+    work = plan_work(parse_rows(rows or usual), prompt=prompt, context=context, steps=tokens)
+    place = _place(dtype, device, executor, deterministic, step_tokens)
+    targets, source = checked_targets(json_file), _source(body, model)
+    from outrider.bench.gpu.start import bench_decode  # torch comes with it: bad flags fail before
+
+    extras = Extras(has_breakdown=breakdown, has_cold_start=cold_start)
+    bench_decode(source, place, work, extras, targets)
+
+
+def iteration(
+    body: BodyFlag = "",
+    draft_steps: Annotated[int, typer.Option(help="Depth of every draft tree.")] = 5,
+    topk: Annotated[int, typer.Option(help="Children per node; 1 makes a chain.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Size of a tree, root included.")] = 6,
+    simulate_acceptance: Annotated[
+        float, typer.Option(help="Tokens an iteration is made to emit, on average.")
+    ] = 3.0,
+    rows: RowsFlag = "1,8,32,64",
+    prompt: PromptFlag = 128,
+    context: ContextFlag = 0,
+    tokens: StepsFlag = 64,
+    dtype: DtypeFlag = "bfloat16",
+    device: DeviceFlag = "auto",
+    executor: ExecutorFlag = "auto",
+    deterministic: DeterministicFlag = False,
+    step_tokens: StepTokensFlag = 8192,
+    with_plain: Annotated[
+        bool, typer.Option("--with-plain", help="Also plain steps, and steps that only verify.")
+    ] = False,
+    breakdown: BreakdownFlag = False,
+    cold_start: ColdFlag = False,
+    json_file: JsonFlag = None,
+) -> None:
+    """Speculative iterations of a random EAGLE-3 head: all work real, the acceptance given."""
+    from outrider.bench.gpu.asked import Extras, Tree, parse_rows, plan_work
+    from outrider.bench.gpu.body import find_body
+
+    chosen = find_body(body or "llama-8b")
+    tree = Tree(steps=draft_steps, topk=topk, nodes=nodes, mean_emitted=simulate_acceptance)
+    work = plan_work(
+        parse_rows(rows),
+        prompt=prompt,
+        context=context,
+        steps=tokens,
+        emitted=tree.mean_emitted,
+        nodes=tree.nodes,
+    )
+    place = _place(dtype, device, executor, deterministic, step_tokens)
+    targets = checked_targets(json_file)
+    from outrider.bench.gpu.start import bench_iteration  # torch comes with it
+
+    extras = Extras(has_breakdown=breakdown, has_cold_start=cold_start)
+    bench_iteration(chosen, tree, place, work, extras, with_plain=with_plain, targets=targets)
+
+
+def prefill(
+    body: BodyFlag = "",
+    model: RealFlag = "",
+    tokens: Annotated[int, typer.Option(help="Length of the prompt.", min=1)] = 8192,
+    dtype: DtypeFlag = "bfloat16",
+    device: DeviceFlag = "auto",
+    executor: ExecutorFlag = "auto",
+    deterministic: DeterministicFlag = False,
+    step_tokens: Annotated[
+        int, typer.Option(help="Prompt tokens of one step; 0: the whole prompt.", min=0)
+    ] = 0,
+    json_file: JsonFlag = None,
+) -> None:
+    """One long prompt: the rate of arithmetic, against one large matrix product."""
+    place = _place(dtype, device, executor, deterministic, step_tokens or tokens)
+    targets, source = checked_targets(json_file), _source(body, model)
+    from outrider.bench.gpu.start import bench_prefill  # torch comes with it
+
+    bench_prefill(source, place, tokens=tokens, targets=targets)
+
+
+def _place(
+    dtype: str, device: str, executor: str, is_deterministic: bool, step_tokens: int
+) -> "Place":
+    from outrider.bench.gpu.asked import Place, parse_dtype, parse_executor
+
+    return Place(
+        device=device,
+        dtype=parse_dtype(dtype),
+        executor=parse_executor(executor),
+        is_deterministic=is_deterministic,
+        step_tokens=step_tokens,
+    )
+
+
+def _source(body: str, model: str) -> "Body | Stored":
+    """A body by its name, or real weights in their folder."""
+    from outrider.bench.gpu.asked import Stored, choose_body
+
+    for chosen in choose_body(body, model):
+        return chosen
+    return Stored(name=Path(model).name, folder=open_model(model))

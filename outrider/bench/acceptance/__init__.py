@@ -1,0 +1,1 @@
+"""`outrider bench acceptance`: how many drafts are kept, by drafter, tree and temperature."""

@@ -1,0 +1,161 @@
+"""Engines around one model in memory: plain, or drafting in one way or another."""
+
+import gc
+from dataclasses import dataclass
+
+import torch
+
+from outrider.bench.gpu.asked import PROFILED, SKIPPED, Case, Place, Stored, Tree, Work
+from outrider.bench.gpu.body import Body
+from outrider.config.draft import NO_DRAFT, DraftConfig, resolve_budget
+from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
+from outrider.config.settings import ExecutionSettings, Settings, resolve
+from outrider.engine.engine import Engine
+from outrider.errors import ConfigError
+from outrider.models.decoder import Decoder
+from outrider.models.dummy import dummy_decoder, dummy_head
+from outrider.models.loader import load_decoder
+from outrider.runtime.build import MAX_CHUNKS, assemble_runner, choose_buckets
+from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
+from outrider.runtime.program import Judge
+from outrider.runtime.runner import Runner
+from outrider.spec.simulate import SimulatedJudge
+from outrider.spec.verify import verify
+from outrider.wire.speculation import PLAIN, Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model with its weights on the device, and what it was made of."""
+
+    name: str
+    model: Decoder
+    place: Place
+    execution: ExecutionSettings  # what the engine made of the place
+    is_dummy: bool
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embedding.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What an engine drafts with, and who judges it."""
+
+    kind: DraftKind
+    judge: Judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An engine, and the runner below it for what only it knows."""
+
+    engine: Engine
+    runner: Runner
+
+
+def load_target(source: Body | Stored, place: Place) -> Target:
+    """Random weights of a body, or the weights in a folder."""
+    settings = _settings(place, context=8, rows=1, budget=PLAIN)
+    device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
+    if isinstance(source, Body):
+        model = dummy_decoder(
+            source.config, dtype=place.dtype, device=device, arithmetic=arithmetic
+        )
+    else:
+        model = load_decoder(source.folder, dtype=place.dtype, device=device, arithmetic=arithmetic)
+    return Target(
+        name=source.name,
+        model=model,
+        place=place,
+        execution=settings.execution,
+        is_dummy=isinstance(source, Body),
+    )
+
+
+def no_drafting() -> Drafting:
+    """Plain decoding."""
+    return Drafting(kind=NoDraft(), judge=verify)
+
+
+def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
+    """A random EAGLE-3 head whose drafts are kept as often as was asked."""
+    head = dummy_head(
+        target.model,
+        draft_vocab=draft_vocab,
+        dtype=target.place.dtype,
+        arithmetic=target.execution.arithmetic,
+    )
+    return Drafting(
+        kind=ModelDraft(model=head, budget=budget_of(tree)),
+        judge=SimulatedJudge(tree.mean_emitted, device=target.device),
+    )
+
+
+def budget_of(tree: Tree) -> Budget:
+    """The sizes as every drafter gets them, where they agree with each other."""
+    config = DraftConfig(drafter="eagle3", steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
+    draft = resolve_budget(config)
+    if draft.notes:
+        raise ConfigError(f"{draft.notes[0]}; change --draft-steps, --topk or --nodes")
+    return Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
+
+
+def reach_of(work: Work, budget: Budget, *, step_tokens: int) -> int:
+    """The longest any row of the work can get: its prompt, and what is emitted before it ends."""
+    return max(_reach_of(case, work.steps, budget, step_tokens) for case in work.cases)
+
+
+def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loaded:
+    """An engine with room for that many rows of that length, without a prefix cache."""
+    gc.collect()  # engines are full of cycles, and the last one may still hold its KV
+    if target.device.type == "cuda":
+        torch.cuda.empty_cache()
+    budget = drafting.kind.facts.budget
+    settings = _settings(target.place, context=context, rows=rows, budget=budget)
+    page_size = settings.host.page_size
+    runner, facts = assemble_runner(
+        target.model,
+        settings,
+        draft=drafting.kind,
+        kv_tokens=rows * (context + 2 * budget.reach(0) + 2 * page_size),
+        buckets=choose_buckets(settings, drafting.kind),
+        judge=drafting.judge,
+    )
+    return Loaded(engine=Engine(runner, facts), runner=runner)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """What is in use: of the device, by whomever, or on a CPU the most this process ever had."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free
+    import resource  # there is none on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _reach_of(case: Case, steps: int, budget: Budget, step_tokens: int) -> int:
+    # Rows whose prompts were read first decode while the others' are read.
+    prompts_a_step = min(MAX_CHUNKS, max(1, step_tokens // case.prompt))
+    reading = -(-case.rows // prompts_a_step) * -(-case.prompt // step_tokens)
+    return case.prompt + (reading + SKIPPED + max(steps, PROFILED) + 4) * budget.most_emitted
+
+
+def _settings(place: Place, *, context: int, rows: int, budget: Budget) -> Settings:
+    """What the engine makes of the place; its own choice of depth overlaps where that helps."""
+    config = EngineConfig(
+        dtype=place.dtype,
+        device=place.device,
+        execution=ExecutionConfig(executor=place.executor, deterministic=place.is_deterministic),
+        cache=CacheConfig(prefix=False),
+        limits=LimitsConfig(
+            context=context,
+            rows=rows,
+            step_tokens=place.step_tokens + rows * budget.nodes,
+            queued=rows,
+        ),
+        draft=NO_DRAFT,
+    )
+    return resolve(config, model_context=context, num_cuda=torch.cuda.device_count())

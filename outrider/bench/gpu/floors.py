@@ -1,0 +1,147 @@
+"""The least time of a step, an iteration or a prefill, from its bytes and its multiplications.
+
+Each matrix is read once, or multiplied for as long as the matrix rate allows, whichever takes
+longer; the KV of every row is read once. Nothing else costs anything here: no launches, no norms'
+arithmetic, no attention arithmetic in a decode step, no sampling.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from outrider.bench.floor import activation_bytes, kv_bytes, tensor_bytes, weight_bytes
+from outrider.bench.gpu.rates import Rates
+from outrider.config.engine import Dtype
+from outrider.models.config import AttentionConfig, ModelConfig
+from outrider.models.dummy import head_config, head_shapes
+from outrider.models.heads.names import HEAD, TO_TARGET
+from outrider.models.loader import tensor_shapes
+
+_EMBEDDING = "model.embed_tokens.weight"
+_TARGET_HEAD = "lm_head.weight"
+_FEATURES = "fc.weight"
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One run of query tokens through some matrices over the KV of their rows."""
+
+    weight_bytes: int
+    kv_bytes: int
+    flops: float  # of the matrices
+
+    def seconds(self, rates: Rates) -> float:
+        matrices = max(self.weight_bytes / rates.bandwidth, self.flops / rates.matrix)
+        return matrices + self.kv_bytes / rates.bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftShape:
+    """The draft rounds of an iteration."""
+
+    vocab: int  # tokens the head can propose
+    steps: int
+    topk: int
+    nodes: int
+    emitted: float  # tokens per row and round, on average
+
+
+def step_passes(
+    config: ModelConfig, dtype: Dtype, *, rows: int, nodes: int, context: float
+) -> tuple[Pass, ...]:
+    """A step of `rows` trees of `nodes` query tokens; one node is plain decoding."""
+    shapes = tensor_shapes(config)
+    if not config.is_tied:
+        del shapes[_EMBEDDING]  # a step looks up one row of it per token
+    return (
+        Pass(
+            weight_bytes=weight_bytes(config, dtype),
+            kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
+            flops=2.0 * rows * nodes * _num_products(shapes.values()),
+        ),
+    )
+
+
+def iteration_passes(
+    config: ModelConfig, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
+) -> tuple[Pass, ...]:
+    """Verify, then catch up on what was emitted, then draft: the head scores once per step.
+
+    Catching up yields the state of the first draft, so a round of n steps runs the layer n - 1
+    times more, on `topk` branches of every row.
+    """
+    shapes = _head_groups(config, draft)
+    kv = rows * context * _kv_token_bytes(config.attention, dtype)
+    emitted, branches = rows * draft.emitted, rows * draft.topk
+    return (
+        *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
+        _pass(shapes.features, dtype, tokens=emitted),
+        _pass(shapes.layer, dtype, tokens=emitted, kv=kv),
+        _pass(shapes.score, dtype, tokens=rows),
+        *(_pass(shapes.layer, dtype, tokens=branches, kv=kv) for _ in range(1, draft.steps)),
+        *(_pass(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
+    )
+
+
+def total_s(passes: Iterable[Pass], rates: Rates) -> float:
+    """The passes one after another."""
+    return sum(each.seconds(rates) for each in passes)
+
+
+def prefill_flops(config: ModelConfig, *, tokens: int) -> float:
+    """Multiplications and additions of one prompt: matrices, and attention to what came before.
+
+    Logits are needed of the last token alone.
+    """
+    shapes = tensor_shapes(config)
+    head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
+    del shapes[_EMBEDDING]
+    width = config.attention.heads * config.attention.head_dim
+    pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
+    attention = 4.0 * width * pairs * config.num_layers  # scores, and the sum of values
+    return 2.0 * (tokens * _num_products(shapes.values()) + _num_products([head])) + attention
+
+
+def held_bytes(config: ModelConfig, dtype: Dtype) -> int:
+    """Bytes of all weights, the embedding of an untied model included, which no step reads."""
+    embedding = tensor_bytes(tensor_shapes(config)[_EMBEDDING], dtype)
+    return weight_bytes(config, dtype) + (0 if config.is_tied else embedding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeadGroups:
+    """The matrices and norms of a head by how often an iteration runs them."""
+
+    features: tuple[Shape, ...]
+    layer: tuple[Shape, ...]
+    score: tuple[Shape, ...]
+
+
+def _head_groups(config: ModelConfig, draft: DraftShape) -> _HeadGroups:
+    shapes = head_shapes(head_config(config, draft_vocab=draft.vocab))
+    own = {_FEATURES, HEAD, TO_TARGET}  # the map of ids is no weight
+    return _HeadGroups(
+        features=(shapes[_FEATURES],),
+        layer=tuple(shape for name, shape in shapes.items() if name not in own),
+        # A head that proposes from the whole vocabulary has the target's scoring.
+        score=(shapes.get(HEAD, (config.vocab_size, config.block.hidden)),),
+    )
+
+
+def _pass(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float, kv: float = 0.0) -> Pass:
+    return Pass(
+        weight_bytes=sum(tensor_bytes(shape, dtype) for shape in shapes),
+        kv_bytes=round(kv),
+        flops=2.0 * tokens * _num_products(shapes),
+    )
+
+
+def _num_products(shapes: Iterable[Shape]) -> int:
+    """Products of all matrices with one vector; a norm is none."""
+    return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
+
+
+def _kv_token_bytes(attention: AttentionConfig, dtype: Dtype) -> int:
+    """Of one layer."""
+    return 2 * attention.kv_heads * attention.head_dim * activation_bytes(dtype)
