@@ -7,7 +7,16 @@ from typing import Annotated, cast
 import typer
 
 from outrider import __version__
-from outrider.api.commands import bench, chat, check, doctor, generate, models
+from outrider.api.commands import (
+    bench,
+    bench_acceptance,
+    chat,
+    check,
+    doctor,
+    generate,
+    models,
+    train,
+)
 from outrider.errors import OutriderError
 
 # Typer has kept the parser's errors in different modules; this child was always at hand.
@@ -28,7 +37,9 @@ app.command("pull")(models.pull)
 app.command("models")(models.models)
 app.command("check")(check.check)
 app.command("doctor")(doctor.doctor)
+bench.app.command("acceptance")(bench_acceptance.acceptance)
 app.add_typer(bench.app, name="bench")
+app.add_typer(train.app, name="train")
 
 
 def _print_version(is_wanted: bool) -> None:

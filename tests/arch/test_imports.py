@@ -22,7 +22,7 @@ COMPUTE = [
     "kernels",
 ]
 PLAIN = ["store", "wire", "config", "errors"]
-TOOLS = ["bench"]  # use the engine; nothing uses them, except the command line that starts them
+TOOLS = ["bench", "train"]  # use the engine; only the command line uses them
 NO_TORCH = ["text", "engine", "cache", *PLAIN]
 
 

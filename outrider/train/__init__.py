@@ -1,0 +1,1 @@
+"""Trains draft heads on the target's own answers. Uses the engine; nothing uses it."""

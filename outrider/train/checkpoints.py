@@ -1,0 +1,74 @@
+"""Checkpoints: folders that appear whole or not at all, the last two of a run."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from outrider.errors import ConfigError
+from outrider.store.atomic import staged
+
+_KEPT = 2
+_TENSORS, _FACTS = "state.safetensors", "checkpoint.json"
+_NAME = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A moment of a run."""
+
+    step: int  # how many steps have been taken
+    facts: dict[str, Any]  # what the run and the head are: see `start`
+    memory: dict[str, torch.Tensor]  # what the trainer knows
+    ids: torch.Tensor  # [draft_vocab]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write it down, and then drop the oldest ones."""
+    path = folder / f"step-{checkpoint.step:08d}"
+    if not path.is_dir():
+        tensors = {**checkpoint.memory, "ids": checkpoint.ids}
+        facts = {"step": checkpoint.step, **checkpoint.facts}
+        try:
+            with staged(path) as partial:
+                # Bytes by our own hand: libraries report a full disk in types of their own.
+                (partial / _TENSORS).write_bytes(save(tensors))
+                (partial / _FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        except ConfigError as error:
+            reason = str(error).partition(";")[0]
+            raise ConfigError(
+                f"{reason}; make room and go on with --resume ({describe_last(folder)})"
+            ) from error
+    for old in list_checkpoints(folder)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in found if _NAME.fullmatch(path.name))
+
+
+def describe_last(folder: Path) -> str:
+    """For messages about a run that stopped."""
+    found = list_checkpoints(folder)
+    return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    try:
+        facts = json.loads((path / _FACTS).read_text(encoding="utf-8"))
+        tensors: Mapping[str, torch.Tensor] = load_file(path / _TENSORS)
+        step = int(facts.pop("step"))
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ConfigError(f"{path} is no checkpoint of a training run ({error})") from error
+    memory = {name: tensor for name, tensor in tensors.items() if name != "ids"}
+    return Checkpoint(step=step, facts=facts, memory=memory, ids=tensors["ids"])

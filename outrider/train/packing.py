@@ -1,0 +1,145 @@
+"""Documents side by side in sequences of one length, and which rows of them are trained.
+
+    tokens     P P P A A A | P P A A A A A . .      P prompt, A answer, . padding
+    documents  0 0 0 0 0 0 | 1 1 1 1 1 1 1 - -      nothing looks across the bar
+    positions  0 1 2 3 4 5 | 0 1 2 3 4 5 6 0 1
+
+The row at t reads the feature at t and the token at t + 1, and predicts the token at t + 2. Fed
+with itself, at depth k it predicts the token at t + 2 + k.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from outrider.errors import ConfigError
+from outrider.train.documents import Document
+
+PADDING = -1  # document of the places that none fills
+AHEAD = 2  # how far the first prediction of a row lies ahead of its feature
+
+_OPEN_BINS = 64  # sequences that are filled at a time
+
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Sequences of equal length."""
+
+    tokens: Ints  # [sequences, length]
+    documents: Ints  # [sequences, length] number within the sequence, or PADDING
+    positions: Ints  # [sequences, length] within the document
+    is_answer: Bools  # [sequences, length] the target itself chose this token
+    is_greedy: Bools  # [sequences, length] it always took the likeliest one in this document
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+    def take(self, index: npt.NDArray[np.int64]) -> "Packed":  # [chosen]
+        return Packed(
+            tokens=self.tokens[index],
+            documents=self.documents[index],
+            positions=self.positions[index],
+            is_answer=self.is_answer[index],
+            is_greedy=self.is_greedy[index],
+        )
+
+
+def padded(packed: Packed, size: int) -> Packed:
+    """The same with empty sequences below, up to a size: kernels are compiled for one."""
+    blank = ((0, size - len(packed)), (0, 0))
+    return Packed(
+        tokens=np.pad(packed.tokens, blank),
+        documents=np.pad(packed.documents, blank, constant_values=PADDING),
+        positions=np.pad(packed.positions, blank),
+        is_answer=np.pad(packed.is_answer, blank),
+        is_greedy=np.pad(packed.is_greedy, blank),
+    )
+
+
+def pack(documents: Sequence[Document], *, length: int, seed: int) -> Packed:
+    """Every document whole in one sequence; what exceeds the length is cut off."""
+    order = list(documents)
+    random.Random(seed).shuffle(order)
+    bins = _first_fit(order, length)
+    if not bins:
+        raise ConfigError("no document has an answer to train on; give more or other prompts")
+    blank = np.zeros((len(bins), length), dtype=np.int32)
+    packed = Packed(
+        tokens=blank,
+        documents=np.full_like(blank, PADDING),
+        positions=np.tile(np.arange(length, dtype=np.int32), (len(bins), 1)),
+        is_answer=np.zeros(blank.shape, dtype=np.bool_),
+        is_greedy=np.zeros(blank.shape, dtype=np.bool_),
+    )
+    for row, members in enumerate(bins):
+        start = 0
+        for number, document in enumerate(members):
+            start += _place(packed, document, row=row, start=start, number=number)
+        packed.positions[row, start:] = np.arange(length - start)
+    return packed
+
+
+def trained_rows(packed: Packed, *, depth: int) -> Bools:  # [depth, sequences, length]
+    """Whether a row is trained at each depth.
+
+    It is when everything it has predicted so far are answers of one turn of its own document, the
+    first token of the turn included.
+    """
+    rows = np.ones((depth, *packed.tokens.shape), dtype=np.bool_)
+    alive = np.ones(packed.tokens.shape, dtype=np.bool_)
+    for step in range(depth):
+        alive = alive & _ahead(packed, AHEAD + step)
+        rows[step] = alive
+    return rows
+
+
+def reached_rows(packed: Packed) -> Bools:  # [sequences, length]
+    """Rows that decoding drafts from: the token they read is an answer already."""
+    return _ahead(packed, AHEAD - 1)
+
+
+def _ahead(packed: Packed, distance: int) -> Bools:
+    """Whether the token that far ahead is an answer in the same document."""
+    found = np.zeros_like(packed.is_answer)
+    same = packed.documents[:, distance:] == packed.documents[:, :-distance]
+    found[:, :-distance] = packed.is_answer[:, distance:] & same
+    return found
+
+
+def _first_fit(documents: Sequence[Document], length: int) -> list[list[Document]]:
+    """Documents by sequence; of those still open, the first with room takes the next document."""
+    full: list[list[Document]] = []
+    opened: list[tuple[int, list[Document]]] = []  # tokens that are left, members
+    for document in documents:
+        size = min(len(document.tokens), length)
+        if not any(start + 1 < size for start, _ in document.answers):
+            continue  # the cut leaves no answer that a row could learn from
+        place = next((i for i, (left, _) in enumerate(opened) if left >= size), len(opened))
+        if place == len(opened):
+            opened.append((length, []))
+        left, members = opened[place]
+        members.append(document)
+        opened[place] = (left - size, members)
+        if len(opened) > _OPEN_BINS:
+            fullest = min(range(len(opened)), key=lambda i: opened[i][0])
+            full.append(opened.pop(fullest)[1])
+    return full + [members for _, members in opened]
+
+
+def _place(packed: Packed, document: Document, *, row: int, start: int, number: int) -> int:
+    """Write one document down; returns how many tokens it took."""
+    size: int = min(len(document.tokens), packed.tokens.shape[1] - start)
+    where = slice(start, start + size)
+    packed.tokens[row, where] = document.tokens[:size]
+    packed.documents[row, where] = number
+    packed.positions[row, where] = np.arange(size)
+    packed.is_greedy[row, where] = document.temperature == 0
+    for first, stop in document.answers:
+        packed.is_answer[row, start + min(first, size) : start + min(stop, size)] = True
+    return size

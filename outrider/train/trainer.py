@@ -1,0 +1,172 @@
+"""One step of training: the target reads, the head is fed with itself, the weights move."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from outrider.models.heads.config import HeadConfig
+from outrider.models.heads.names import HEAD
+from outrider.train.attend import Kind, make_attention
+from outrider.train.batches import Batch, make_batch
+from outrider.train.gauge import Gauge, Measures
+from outrider.train.head import Reading, TrainingHead, initial_weights
+from outrider.train.loss import LOSSES, Loss
+from outrider.train.packing import Packed, padded
+from outrider.train.recipe import Rates, Recipe, rate_at, scores_rate_at
+from outrider.train.target import PackedTarget
+
+_BETAS = (0.9, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where and in which form a run computes; none of it changes what is learnt."""
+
+    device: torch.device
+    dtype: torch.dtype  # of activations; the weights that move are float32
+    attention: Kind
+    is_compiled: bool  # the losses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is trained, for what."""
+
+    target_folder: Path
+    config: HeadConfig
+    ids: torch.Tensor  # [draft_vocab] the target's ids of the head's tokens, on the CPU
+
+
+class Trainer:
+    """Owns the weights and the optimizer's memory of them."""
+
+    def __init__(
+        self, subject: Subject, recipe: Recipe, rates: Rates, placement: Placement
+    ) -> None:
+        self.recipe, self.rates = recipe, rates
+        self._placement = placement
+        device = placement.device
+        self._target = PackedTarget(subject.target_folder, dtype=placement.dtype, device=device)
+        self._head = TrainingHead(subject.config, embedding=self._target.embedding)
+        self._taps = subject.config.features.taps.layers
+        self._ids = subject.ids.to(device)
+        self._loss = _loss(recipe, placement)
+        self.weights = initial_weights(subject.config, self._target, self._ids, seed=recipe.seed)
+        groups = [
+            {"params": [each for name, each in self.weights.items() if name != HEAD]},
+            {"params": [self.weights[HEAD]]},
+        ]
+        is_fused = device.type == "cuda"
+        self._optimizer = torch.optim.AdamW(
+            groups, lr=rates.peak, betas=_BETAS, weight_decay=0.0, fused=is_fused
+        )
+
+    def step(self, number: int, packed: Packed, gauges: Sequence[Gauge] = ()) -> torch.Tensor:
+        """Move the weights once; the loss before that."""
+        self._set_rates(number)
+        loss = self._run(packed, gauges)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.weights.values(), self.rates.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    @torch.no_grad()
+    def examine(self, packed: Packed) -> Measures:
+        """How the head does on sequences it is not trained on."""
+        gauge, size = self.gauge(), self.recipe.batch
+        for start in range(0, len(packed), size):
+            some = packed.take(np.arange(start, min(start + size, len(packed))))
+            self._run(padded(some, size), (gauge,))
+        return gauge.read()
+
+    def gauge(self) -> Gauge:
+        return Gauge(self._ids, depth=self.recipe.depth)
+
+    def is_finite(self) -> bool:
+        sums = torch.stack([each.detach().sum() for each in self.weights.values()])
+        return bool(sums.isfinite().all())
+
+    def memory(self) -> dict[str, torch.Tensor]:
+        """Weights and the optimizer's state, by name, on the CPU."""
+        names = _names(self.weights)
+        state = self._optimizer.state_dict()["state"]
+        held = {f"weights.{name}": each.detach() for name, each in self.weights.items()}
+        for index, entry in state.items():
+            held |= {f"adam.{key}.{names[index]}": value for key, value in entry.items()}
+        return {name: each.to("cpu").contiguous() for name, each in held.items()}
+
+    def remember(self, memory: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what another trainer knew."""
+        with torch.no_grad():
+            for name, each in self.weights.items():
+                each.copy_(memory[f"weights.{name}"])
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for index, name in enumerate(_names(self.weights)):
+            kept = {
+                key.split(".")[1]: value
+                for key, value in memory.items()
+                if key.startswith("adam.") and key.split(".", 2)[2] == name
+            }
+            if kept:  # weights that were frozen so far have none
+                state[index] = kept
+        whole: dict[str, Any] = self._optimizer.state_dict()
+        self._optimizer.load_state_dict({**whole, "state": state})
+
+    def _run(self, packed: Packed, gauges: Sequence[Gauge]) -> torch.Tensor:
+        """The loss of a batch over all depths."""
+        depth, placement = self.recipe.depth, self._placement
+        batch = make_batch(packed, depth=depth, device=placement.device)
+        attention = make_attention(placement.attention, batch.documents)
+        states = self._target.run(batch.tokens, batch.positions, attention, self._taps)
+        hidden = states.hidden.flatten(0, 1).index_select(0, batch.anchors.graded)
+        teacher = self._target.teach(hidden, self._ids)
+        weights = {name: each.to(placement.dtype) for name, each in self.weights.items()}
+        reading = Reading(
+            features=states.features,
+            tokens=batch.tokens,
+            positions=batch.positions,
+            attention=attention,
+        )
+        for gauge in gauges:
+            gauge.begin(batch)
+        losses = []
+        for step, normed in enumerate(self._head.unroll(weights, reading, depth=depth)):
+            rows, grades = batch.anchors.rows[step], batch.anchors.grades[step]
+            logits = F.linear(normed.flatten(0, 1).index_select(0, rows), weights[HEAD])
+            each = self._loss(logits, teacher.probabilities.index_select(0, grades))
+            losses.append((each * teacher.is_known.index_select(0, grades)).sum())
+            for gauge in gauges:
+                gauge.note(step, logits.detach(), batch, teacher)
+        loss = self._weighed(losses, batch)
+        for gauge in gauges:
+            gauge.end(loss)
+        return loss
+
+    def _weighed(self, losses: list[torch.Tensor], batch: Batch) -> torch.Tensor:
+        """All depths together, per anchor: deep rows that do not exist count as learnt."""
+        num_anchors = max(batch.anchors.rows[0].shape[0], 1)
+        factors = [self.recipe.decay**step / num_anchors for step in range(len(losses))]
+        return torch.stack([f * each for f, each in zip(factors, losses, strict=True)]).sum()
+
+    def _set_rates(self, step: int) -> None:
+        body, scores = self._optimizer.param_groups
+        body["lr"] = rate_at(step, self.recipe, self.rates)
+        scores["lr"] = scores_rate_at(step, self.recipe, self.rates)
+        self.weights[HEAD].requires_grad_(scores["lr"] > 0)
+
+
+def _names(weights: Mapping[str, nn.Parameter]) -> list[str]:
+    """In the order of the optimizer, which has the scores in a group of their own."""
+    return [*(name for name in weights if name != HEAD), HEAD]
+
+
+def _loss(recipe: Recipe, placement: Placement) -> Loss:
+    loss = LOSSES[recipe.loss]
+    return torch.compile(loss, dynamic=True) if placement.is_compiled else loss

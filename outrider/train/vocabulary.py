@@ -1,0 +1,26 @@
+"""Which tokens a head may propose: those the target says most often."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+
+from outrider.errors import ConfigError
+
+
+def choose_tokens(
+    counts: Counter[int], *, size: int, vocab: int, always: Iterable[int]
+) -> torch.Tensor:  # [size] int64, increasing
+    """The `size` most frequent tokens. Of equals the smaller id wins; `always` are in anyway."""
+    if size > vocab:
+        raise ConfigError(f"--draft-vocab {size} exceeds the target's {vocab} tokens; lower it")
+    first = [token for token in sorted(set(always)) if counts[token]]
+    ranked = sorted(range(vocab), key=lambda token: (-counts[token], token))
+    chosen = list(dict.fromkeys([*first, *ranked]))[:size]
+    return torch.tensor(sorted(chosen))
+
+
+def coverage(counts: Counter[int], tokens: torch.Tensor) -> float:  # tokens [draft_vocab]
+    """Share of what the target says that the head can propose at all."""
+    said = sum(counts.values())
+    return sum(counts[token] for token in tokens.tolist()) / max(said, 1)

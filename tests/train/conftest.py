@@ -1,0 +1,67 @@
+"""A tiny target whose answers can be learnt, its prompts, and runs of `outrider train` on them."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny import tiny_model
+
+from outrider.api.cli import run
+
+SIZES = "--device cpu --length 80 --batch 8 --depth 5 --draft-vocab 60 --answer-tokens 32"
+PACE = "--lr 2e-2 --head-frozen 0 --head-lr 1 --log-every 10 --eval-every 1000 --dtype float32"
+
+
+@pytest.fixture(scope="session")
+def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of three layers that goes by the last token and hardly by those before."""
+    folder = tmp_path_factory.mktemp("target")
+    model = tiny_model("llama", seed=3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.mul_(0.02)
+        model.lm_head.weight.mul_(2.0)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prompts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "train.jsonl", seed=0, count=60)
+
+
+def write_prompts(path: Path, *, seed: int, count: int) -> Path:
+    """Random ids: the target has no tokenizer."""
+    draw = random.Random(seed)
+    lines = [
+        {"id": f"{seed}-{i}", "prompt_token_ids": draw.choices(range(3, 67), k=draw.randint(2, 8))}
+        for i in range(count)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+Train = Callable[..., int]
+
+
+@pytest.fixture(scope="session")
+def train(target_folder: Path, prompts_file: Path) -> Train:
+    """Runs the command; flags that are given again win."""
+
+    def start(out: Path, flags: str = "") -> int:
+        where = ["--model", target_folder, "--prompts", prompts_file, "--out", out]
+        return run(["train", "eagle3", *map(str, where), *f"{SIZES} {PACE} {flags}".split()])
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def trained(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of a hundred steps."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    assert train(out, "--steps 100 --save-every 40") == 0
+    return out

@@ -1,0 +1,154 @@
+"""Answers: several turns in one document, both temperatures, and a file that survives a tear."""
+
+import json
+
+import pytest
+
+from outrider import LLM
+from outrider.api.cli import run
+from outrider.errors import ConfigError
+from outrider.train.answers import AnswerLaw, answer_all, plan_tasks, repair
+from outrider.train.documents import Document, count_tokens, line_of, read_documents
+from outrider.train.prompts import Conversation, read_conversations
+from outrider.train.vocabulary import choose_tokens, coverage
+
+LAW = AnswerLaw(temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9)
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role[0] }}{{ message.content }}z{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}"
+)
+
+
+def conversation(name, *turns, tokens=()):
+    return Conversation(id=name, source="", system="", turns=turns, tokens=tokens)
+
+
+@pytest.fixture(scope="module")
+def chat_folder(target_folder, tmp_path_factory):
+    """The tiny target with one token per letter and a template; "z" ends a turn."""
+    import shutil
+
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("chat")
+    shutil.copytree(target_folder, folder, dirs_exist_ok=True)
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?"
+    vocab = {letter: token for token, letter in enumerate(letters)} | {"~": len(letters)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token="~"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "z", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def answered(folder, conversations, path, law=LAW):
+    llm = LLM(folder, draft="none", device="cpu", max_model_len=64)
+    tasks = plan_tasks(conversations, law, [])
+    skipped = answer_all(llm.frontend, tasks, law, path, window=4, note=lambda _tokens: None)
+    return read_documents(path), skipped, llm
+
+
+def test_turns_of_a_conversation_stay_together_and_each_answer_is_marked(chat_folder, tmp_path):
+    path = tmp_path / "answers.jsonl"
+    said = [conversation("two", "hello", "more"), conversation("one", "abc")]
+    documents, skipped, llm = answered(chat_folder, said, path)
+    assert not skipped
+    by_turns = {
+        name: [each for each in documents if each.id == name and each.temperature == 0]
+        for name in ("one", "two")
+    }
+    (single,) = by_turns["one"]
+    ((start, _),) = single.answers
+    encode = llm.frontend.tokenizer.encode
+    assert list(single.tokens[:start]) == encode("uabcza", add_special=False)
+    # Answers that did not end by themselves are written down differently the second time.
+    parts = by_turns["two"]
+    assert sum(len(each.answers) for each in parts) == 2
+    last = parts[-1]
+    stop = last.answers[-1][0]
+    assert list(last.tokens[:stop])[-6:] == encode("umoreza"[-6:], add_special=False)
+
+
+def test_each_prompt_is_answered_once_before_any_is_answered_twice():
+    said = [conversation(str(i), "x") for i in range(10)]
+    tasks = plan_tasks(said, LAW, [])
+    first, second = tasks[:10], tasks[10:]
+    assert {each.conversation.id for each in first} == {each.conversation.id for each in second}
+    assert [each.temperature for each in first] == [0.0, 0.8] * 5
+    done = Document(id="3", source="", tokens=(), answers=(), temperature=0.8, seed=0)
+    assert len(plan_tasks(said, LAW, [done])) == 19
+
+
+def test_a_prompt_that_does_not_fit_is_left_out(target_folder, tmp_path):
+    said = [conversation("a", tokens=(5,) * 59), conversation("b", tokens=(5, 6))]
+    documents, skipped, _ = answered(target_folder, said, tmp_path / "answers.jsonl")
+    assert skipped == 2
+    assert {each.id for each in documents} == {"b"}
+
+
+def test_a_torn_last_line_is_dropped_and_the_others_are_kept(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    one = Document(id="a", source="s", tokens=(1, 2), answers=((1, 2),), temperature=0.8, seed=3)
+    path.write_text(line_of(one) + line_of(one)[:20])
+    assert repair(path) == [one]
+    assert path.read_text() == line_of(one)
+
+
+def test_answers_are_read_from_a_compressed_file(tmp_path):
+    import gzip
+
+    one = Document(id="a", source="s", tokens=(1, 2), answers=((1, 2),), temperature=0.0, seed=3)
+    path = tmp_path / "answers.jsonl.gz"
+    path.write_bytes(gzip.compress(line_of(one).encode()))
+    assert read_documents(path) == [one]
+
+
+def test_the_vocabulary_holds_the_most_frequent_tokens_and_those_that_end_answers():
+    def said(*tokens):
+        return Document(
+            id="", source="", tokens=(9, *tokens), answers=((1, 9),), temperature=0.0, seed=0
+        )
+
+    counts = count_tokens([said(5, 5, 5, 7, 7, 2), said(5, 8, 8)])
+    assert counts[9] == 0  # prompts do not count
+    ids = choose_tokens(counts, size=3, vocab=10, always=[2, 3])
+    assert ids.tolist() == [2, 5, 7]  # 3 ends answers too, but never did
+    assert coverage(counts, ids) == pytest.approx(7 / 9)
+
+
+@pytest.mark.parametrize(
+    ("line", "turns"),
+    [
+        ('{"prompt": "a"}', ("a",)),
+        ('"a"', ("a",)),
+        ('{"turns": ["a", "b"]}', ("a", "b")),
+        (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"},'
+            ' {"role": "user", "content": "b"}]}',
+            ("a", "b"),
+        ),
+    ],
+)
+def test_prompts_come_in_several_shapes_and_their_answers_are_dropped(line, turns, tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(f"{line}\n" * 8)
+    assert [each.turns for each in read_conversations(path)] == [turns] * 8
+
+
+@pytest.mark.parametrize("line", ["{", "{}", '{"prompt": ""}', '{"turns": [1]}', '{"messages": 1}'])
+def test_a_bad_line_is_refused_by_its_number(line, tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a"}\n' * 8 + line + "\n")
+    with pytest.raises(ConfigError, match="line 9"):
+        read_conversations(path)
+
+
+def test_several_turns_without_a_template_are_refused(target_folder, tmp_path, capsys):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"turns": ["a", "b"]}\n' * 8)
+    where = ["--model", str(target_folder), "--prompts", str(path), "--out", str(tmp_path / "out")]
+    assert run(["train", "eagle3", *where, "--device", "cpu", "--length", "64"]) == 1
+    assert "no chat template" in capsys.readouterr().err

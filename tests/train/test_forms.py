@@ -1,0 +1,180 @@
+"""The trained form of a head against the engine's, and against what it must not see."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from support.heads import write_head
+from support.steps import NO_WARPS, batch_of, small_device
+from support.tiny import FAMILIES, VOCAB, save_tiny
+
+from outrider.memory.pool import KVLayout, KVPool
+from outrider.models.heads.inspect import open_head
+from outrider.models.heads.loader import load_head
+from outrider.models.loader import load_decoder
+from outrider.spec.drafter import single_node
+from outrider.step.fill import fill, resolve_lengths
+from outrider.train.attend import DenseAttention, Later, attend
+from outrider.train.head import Reading, TrainingHead
+from outrider.train.target import PackedTarget
+
+CPU = torch.device("cpu")
+PAGE_SIZE = 4
+DEPTH = 4
+LENGTHS = (9, 13)  # of two documents in one sequence
+TOLERANCE = 1e-4
+
+LAYOUTS = {"eagle3": {}, "eagle3.1": {"fc_norm": True, "norm_output": True, "layers": (2, 1, 0)}}
+
+
+class Paged:
+    """A model's own pages: rows of it are run as chunks, as prompts are."""
+
+    def __init__(self, *, num_layers, attention):
+        layout = KVLayout(
+            layers=num_layers,
+            kv_heads=attention.kv_heads,
+            head_dim=attention.head_dim,
+            page_size=PAGE_SIZE,
+            dtype=torch.float32,
+        )
+        self.device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1)
+        self.pool = KVPool(layout, num_pages=self.device.num_pages, device=CPU)
+
+    def run(self, function, *, start, tokens):
+        device = self.device
+        plan = device.planner.plan(batch_of({}, {1: (start, tokens)}, nodes=1), warps=NO_WARPS)
+        resolve_lengths(plan, device.table)
+        tree = single_node(device.table.last_tokens[plan.uniform.rows])
+        fill(plan, tree, table=device.table, attention=device.attention, page_size=PAGE_SIZE)
+        return function(plan, self.pool, device.attention)
+
+
+def engine_logits(decoder, head, tokens):
+    """What the engine drafts with after a document, fed with `DEPTH` true tokens.
+
+    The last row of the text has true features; each row after it has the state before it.
+    """
+    config, text = decoder.config, tokens[: -DEPTH - 1]
+    target = Paged(num_layers=config.num_layers, attention=config.attention)
+    features = target.run(
+        lambda plan, kv, attention: decoder.run(plan, kv, attention, head.facts.taps).features,
+        start=0,
+        tokens=text,
+    )
+    drafts, state, start, found = (
+        Paged(num_layers=1, attention=head.facts.attention),
+        head.project(features),
+        0,
+        [],
+    )
+    for step in range(DEPTH):
+        read = tokens[1 : len(text) + 1] if step == 0 else tokens[len(text) + step :][:1]
+        state = drafts.run(
+            lambda plan, kv, attention, before=state: head.advance(plan, before, kv, attention),
+            start=start,
+            tokens=read,
+        )[-1:]
+        found.append(head.logits(state)[0])
+        start = len(text) + step
+    return torch.stack(found)  # [depth, draft_vocab]
+
+
+def packed_documents(texts):
+    documents = torch.cat([torch.full((len(text),), i) for i, text in enumerate(texts)])[None]
+    positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
+    return torch.tensor([list(itertools.chain(*texts))]), documents, positions
+
+
+def unrolled(folder, target_folder, tokens, documents, positions):
+    """Scores of every row at every depth: [depth, length, draft_vocab]."""
+    target = PackedTarget(target_folder, dtype=torch.float32, device=CPU)
+    opened = open_head(folder, target.config, target_folder)
+    attention = DenseAttention(documents)
+    states = target.run(tokens, positions, attention, opened.report.config.features.taps.layers)
+    reading = Reading(
+        features=states.features, tokens=tokens, positions=positions, attention=attention
+    )
+    head = TrainingHead(opened.report.config, embedding=target.embedding)
+    normed = head.unroll(opened.tensors, reading, depth=DEPTH)
+    return torch.stack([each[0] @ opened.tensors["lm_head.weight"].T for each in normed])
+
+
+def texts():
+    draw = random.Random(5)
+    return [draw.choices(range(VOCAB), k=length + DEPTH + 1) for length in LENGTHS]
+
+
+@pytest.mark.parametrize("flags", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_trained_form_scores_as_the_engine_does_at_every_depth(flags, target_folder, tmp_path):
+    decoder = load_decoder(target_folder, dtype="float32", device=CPU)
+    folder = write_head(tmp_path / "head", decoder.config, dialect="sglang", **flags)
+    head = load_head(
+        folder, target=decoder, target_folder=target_folder, dtype="float32", device=CPU
+    )
+    both = texts()
+    with torch.inference_mode():
+        ours = unrolled(folder, target_folder, *packed_documents(both))
+        end = 0
+        for text in both:
+            end += len(text)
+            anchor = end - DEPTH - 2  # the last row of the document with all its tokens ahead
+            expected = engine_logits(decoder, head, text)
+            assert (ours[:, anchor] - expected).abs().max() <= TOLERANCE
+
+
+def test_no_row_sees_another_document(target_folder, tmp_path):
+    config = load_decoder(target_folder, dtype="float32", device=CPU).config
+    folder = write_head(tmp_path / "head", config, dialect="sglang")
+    first, second = texts()
+    changed = [(token + 1) % VOCAB for token in first]
+    with torch.inference_mode():
+        one = unrolled(folder, target_folder, *packed_documents([first, second]))
+        other = unrolled(folder, target_folder, *packed_documents([changed, second]))
+        alone = unrolled(folder, target_folder, *packed_documents([second]))
+    # Past these rows a document has no tokens left to read, and nothing is trained.
+    border, last = len(first), len(second) - DEPTH - 1
+    one_second, other_second = one[:, border:][:, :last], other[:, border:][:, :last]
+    assert torch.equal(one_second, other_second)
+    assert (one_second - alone[:, :last]).abs().max() <= TOLERANCE
+    assert not torch.equal(one[:, :border], other[:, :border])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_packed_target_computes_what_the_engine_computes(family, tmp_path):
+    save_tiny(family, tmp_path)
+    decoder = load_decoder(tmp_path, dtype="float32", device=CPU)
+    target = PackedTarget(tmp_path, dtype=torch.float32, device=CPU)
+    tokens, documents, positions = packed_documents(texts())
+    with torch.inference_mode():
+        states = target.run(tokens, positions, DenseAttention(documents), (0, 2))
+        start = 0
+        for text in texts():
+            paged = Paged(num_layers=decoder.config.num_layers, attention=decoder.config.attention)
+            hidden = paged.run(decoder.hidden, start=0, tokens=text)
+            ours = states.hidden[0, start : start + len(text)]
+            assert (ours - hidden).abs().max() <= 1e-3  # values reach tens
+            start += len(text)
+    assert states.features.shape == (1, start, 2 * decoder.config.block.hidden)
+
+
+def test_the_merge_is_one_softmax_over_all_keys():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, k1, v1, k2, v2 = torch.randn(7, 2, 3, 5, 4, generator=generator)
+    documents = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, -1]])
+    merged = attend(
+        DenseAttention(documents),
+        query,
+        key,
+        value,
+        [Later(key=k1, value=v1), Later(key=k2, value=v2)],
+    )
+    for b in range(2):
+        for t in range(5):
+            seen = [i for i in range(t + 1) if documents[b, i] == documents[b, t]]
+            keys = torch.cat([key[b][:, seen], k1[b][:, [t]], k2[b][:, [t]]], 1)
+            values = torch.cat([value[b][:, seen], v1[b][:, [t]], v2[b][:, [t]]], 1)
+            scores = (keys @ query[b][:, t, :, None])[..., 0] * 0.5  # head_dim is 4
+            expected = (scores.softmax(-1)[:, None] @ values)[:, 0]
+            assert torch.allclose(merged[b, :, t], expected, atol=1e-5)

@@ -1,0 +1,95 @@
+"""Packed sequences: which rows are trained, and that nothing looks across documents."""
+
+import numpy as np
+import pytest
+
+from outrider.errors import ConfigError
+from outrider.train.batches import BatchOrder, make_batch
+from outrider.train.documents import Document
+from outrider.train.packing import PADDING, pack, padded, reached_rows, trained_rows
+
+
+def document(name, *, prompt, answer, temperature=0.0, first=10):
+    """Tokens count up from `first`, so that every place can be told from the others."""
+    tokens = tuple(range(first, first + prompt + answer))
+    span = ((prompt, prompt + answer),)
+    return Document(
+        id=name, source="", tokens=tokens, answers=span, temperature=temperature, seed=0
+    )
+
+
+def test_the_first_token_of_an_answer_is_trained_and_nothing_before_it():
+    packed = pack([document("a", prompt=4, answer=3)], length=10, seed=0)
+    depth0, depth1, depth2, depth3 = trained_rows(packed, depth=4)[:, 0]
+    # Row t predicts t + 2. Answers are at 4, 5 and 6.
+    assert np.flatnonzero(depth0).tolist() == [2, 3, 4]
+    assert np.flatnonzero(depth1).tolist() == [2, 3]  # and then t + 3, if that is an answer too
+    assert np.flatnonzero(depth2).tolist() == [2]
+    assert not depth3.any()
+    assert np.flatnonzero(reached_rows(packed)[0]).tolist() == [3, 4, 5]  # token 4 is out by then
+
+
+def test_no_row_is_trained_across_the_end_of_its_document():
+    packed = pack(
+        [document("a", prompt=1, answer=4), document("b", prompt=1, answer=4, first=40)],
+        length=12,
+        seed=0,
+    )
+    assert packed.documents[0].tolist() == [0] * 5 + [1] * 5 + [PADDING] * 2
+    assert packed.positions[0].tolist() == [0, 1, 2, 3, 4] * 2 + [0, 1]
+    depth0, depth1 = trained_rows(packed, depth=2)[:, 0]
+    assert np.flatnonzero(depth0).tolist() == [0, 1, 2, 5, 6, 7]
+    assert np.flatnonzero(depth1).tolist() == [0, 1, 5, 6]
+
+
+def test_a_draft_does_not_run_from_one_turn_into_the_next():
+    turns = Document(
+        id="a",
+        source="",
+        tokens=tuple(range(10)),
+        answers=((2, 4), (6, 9)),
+        temperature=0.0,
+        seed=0,
+    )
+    packed = pack([turns], length=10, seed=0)
+    depth0, depth1, depth2 = trained_rows(packed, depth=3)[:, 0]
+    assert np.flatnonzero(depth0).tolist() == [0, 1, 4, 5, 6]
+    assert np.flatnonzero(depth1).tolist() == [0, 4, 5]
+    assert np.flatnonzero(depth2).tolist() == [4]
+
+
+def test_every_trained_row_is_graded_by_the_target_one_place_before_what_it_predicts():
+    import torch
+
+    packed = pack([document("a", prompt=2, answer=5)], length=8, seed=0)
+    batch = make_batch(packed, depth=3, device=torch.device("cpu"))
+    for depth, (rows, grades) in enumerate(
+        zip(batch.anchors.rows, batch.anchors.grades, strict=True)
+    ):
+        assert torch.equal(batch.anchors.graded[grades], rows + 1 + depth)
+
+
+def test_every_epoch_shows_every_sequence_once_in_an_order_of_its_own():
+    documents = [document(str(i), prompt=2, answer=6, first=i * 20) for i in range(6)]
+    order = BatchOrder(pack(documents, length=8, seed=0), size=2, seed=1)
+    assert order.per_epoch == 3
+    epochs = [
+        [int(token) for step in range(3) for token in order.at(3 * epoch + step).tokens[:, 0]]
+        for epoch in range(2)
+    ]
+    assert [sorted(epoch) for epoch in epochs] == [[0, 20, 40, 60, 80, 100]] * 2
+    assert epochs[0] != epochs[1]
+    again = BatchOrder(pack(documents, length=8, seed=0), size=2, seed=1)
+    assert np.array_equal(again.at(4).tokens, order.at(4).tokens)
+
+
+def test_empty_sequences_that_fill_a_batch_up_are_never_trained():
+    packed = padded(pack([document("a", prompt=2, answer=3)], length=8, seed=0), 3)
+    assert len(packed) == 3
+    assert trained_rows(packed, depth=2).sum(axis=(0, 2)).tolist() == [5, 0, 0]
+
+
+def test_documents_without_anything_to_learn_are_left_out():
+    long_prompt = document("a", prompt=9, answer=4)
+    with pytest.raises(ConfigError, match="no document has an answer"):
+        pack([long_prompt], length=10, seed=0)

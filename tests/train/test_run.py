@@ -1,0 +1,284 @@
+"""`outrider train eagle3` from prompts to a head that drafts, and everything that can stop it."""
+
+import json
+import os
+import random
+import resource
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.heads import write_head
+from support.tiny import save_tiny
+
+from outrider import LLM, SamplingParams
+from outrider.api.cli import run
+from outrider.models.config import read_config
+from outrider.models.heads.inspect import open_head
+from outrider.models.heads.token_map import target_ids
+from outrider.train.attend import DenseAttention
+from outrider.train.checkpoints import list_checkpoints, load_checkpoint
+from outrider.train.documents import read_documents
+from outrider.train.head import Reading, TrainingHead
+from outrider.train.target import PackedTarget
+
+STEPS = 4  # of a draft chain
+
+
+def drafted(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
+    """How the drafts of every answer fared, through the engine."""
+    llm = LLM(target_folder, draft=head, steps=STEPS, topk=1, device="cpu")
+    params = SamplingParams(
+        temperature=temperature, max_tokens=max_tokens, seed=1, detokenize=False
+    )
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return [output.outputs[0].acceptance for output in outputs]
+
+
+def accept_length(target_folder, head, *, temperature):
+    """Mean tokens per round on prompts that nobody was trained on."""
+    draw = random.Random(1)
+    prompts = [draw.choices(range(3, 67), k=draw.randint(2, 8)) for _ in range(16)]
+    found = drafted(target_folder, head, prompts, temperature=temperature)
+    return 1 + sum(each.kept for each in found) / sum(each.rounds for each in found)
+
+
+def metrics_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_trained_head_keeps_far_more_drafts_than_an_untrained_one(
+    trained, target_folder, tmp_path, temperature
+):
+    untrained = write_head(tmp_path / "head", read_config(target_folder), dialect="sglang")
+    before = accept_length(target_folder, untrained, temperature=temperature)
+    after = accept_length(target_folder, trained / "head", temperature=temperature)
+    assert before < 1.5
+    assert after > before + 0.5
+
+
+def walked(right, *, first, num_tokens):
+    """The rounds of a chain over a greedy answer, by which drafts would be right.
+
+    `right[k][t]` says whether row t is right about the token at t + 2 + k; the answer begins at
+    `first`, which the prompt itself yields.
+    """
+    rounds, kept_per_position = 0, [0] * STEPS
+    done = 1
+    while done < num_tokens:
+        row = first + done - 2  # it reads the last token that is out
+        kept = next((k for k in range(STEPS) if not right[k][row]), STEPS)
+        taken = min(kept + 1, num_tokens - done)
+        for place in range(min(kept, taken)):
+            kept_per_position[place] += 1
+        rounds, done = rounds + 1, done + taken
+    return rounds, kept_per_position
+
+
+def test_the_trained_form_knows_every_round_of_the_engine(trained, target_folder):
+    documents = read_documents(trained / "answers.jsonl")
+    greedy = [each for each in documents if each.temperature == 0 and each.num_answered == 32][:8]
+    assert len(greedy) == 8
+    num_tokens = 32 - STEPS  # so that the text goes on past the last draft
+    prompts = [list(each.tokens[: each.answers[0][0]]) for each in greedy]
+    found = drafted(target_folder, trained / "head", prompts, max_tokens=num_tokens)
+    for each, acceptance in zip(greedy, found, strict=True):
+        drafts = unrolled_head(trained / "head", target_folder, each.tokens)
+        tokens = torch.tensor(each.tokens)
+        right = [(drafts[k] == tokens.roll(-2 - k)).tolist() for k in range(STEPS)]
+        rounds, kept = walked(right, first=each.answers[0][0], num_tokens=num_tokens)
+        assert acceptance.rounds == rounds
+        assert acceptance.kept_per_position == kept[: len(acceptance.kept_per_position)]
+    assert sum(each.kept for each in found) > 20  # there was something to compare
+
+
+def unrolled_head(folder, target_folder, tokens):
+    """The head's greedy draft of every row at every depth: [depth, length] ids of the target."""
+    cpu = torch.device("cpu")
+    target = PackedTarget(target_folder, dtype=torch.float32, device=cpu)
+    opened = open_head(folder, target.config, target_folder)
+    row, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
+    attention = DenseAttention(torch.zeros_like(row))
+    config = opened.report.config
+    states = target.run(row, positions, attention, config.features.taps.layers)
+    reading = Reading(
+        features=states.features, tokens=row, positions=positions, attention=attention
+    )
+    ids = target_ids(opened.tensors, config.output)
+    normed = TrainingHead(config, embedding=target.embedding).unroll(
+        opened.tensors, reading, depth=STEPS
+    )
+    scores = [each[0] @ opened.tensors["lm_head.weight"].T for each in normed]
+    return [ids[each.argmax(-1)] for each in scores]
+
+
+def test_answers_hold_both_temperatures_and_are_greedy_where_they_say_so(trained, target_folder):
+    documents = read_documents(trained / "answers.jsonl")
+    assert {each.temperature for each in documents} == {0.0, 0.8}
+    assert len(documents) == 2 * 60
+    greedy = [each for each in documents if each.temperature == 0][:4]
+    llm = LLM(target_folder, draft="none", device="cpu")
+    for each in greedy:
+        ((start, stop),) = each.answers
+        params = SamplingParams(temperature=0.0, max_tokens=stop - start, detokenize=False)
+        (output,) = llm.generate([list(each.tokens[:start])], params, use_tqdm=False)
+        assert tuple(output.outputs[0].token_ids) == each.tokens[start:]
+
+
+def interrupt_when(condition):
+    """Press Ctrl-C once, as soon as the condition holds."""
+
+    def wait():
+        while not condition():
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(train, trained, tmp_path, capsys):
+    answers = f"--answers {trained / 'answers.jsonl'} --steps 40 --batch 2"
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(whole, answers) == 0
+    metrics = parts / "metrics.jsonl"
+    thread = interrupt_when(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
+    assert train(parts, answers) == 130
+    thread.join()
+    assert "go on with --resume" in capsys.readouterr().err
+    (found,) = list_checkpoints(parts / "checkpoints")
+    assert 20 <= load_checkpoint(found).step < 40
+    assert train(parts, answers) == 1  # not by accident
+    assert "go on with --resume or use another --out" in capsys.readouterr().err
+    assert train(parts, f"{answers} --resume") == 0
+    one, other = (load_file(each / "head" / "model.safetensors") for each in (whole, parts))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)  # bit for bit
+    steps = [line["step"] for line in metrics_of(parts) if line["kind"] == "train"]
+    assert steps == sorted(set(steps))
+    assert train(parts, f"{answers} --resume") == 0  # there is nothing left to do
+
+
+def test_a_run_does_not_go_on_as_another_one(train, trained, capsys):
+    assert train(trained, "--steps 100 --resume --lr 1e-4") == 1
+    assert "the run was begun with peak 0.02" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_named_and_the_last_checkpoint_stays(train, trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = f"--answers {trained / 'answers.jsonl'} --steps 30 --save-every 10 --batch 2"
+
+    def fill_disk():
+        while not list_checkpoints(out / "checkpoints"):
+            time.sleep(0.002)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # smaller than any of them
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    thread = threading.Thread(target=fill_disk, daemon=True)
+    thread.start()
+    try:
+        code = train(out, flags)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    thread.join()
+    assert code == 1
+    error = capsys.readouterr().err
+    assert "make room and go on with --resume" in error
+    (*_, last) = list_checkpoints(out / "checkpoints")
+    assert str(last) in error
+    assert load_checkpoint(last).step in (10, 20)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint(
+    train, trained, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    flags = (
+        f"--answers {trained / 'answers.jsonl'} --steps 40 --batch 2 --save-every 1 --log-every 1"
+    )
+    assert train(out, f"{flags} --lr 1e38 --warmup 1") == 1
+    error = capsys.readouterr().err
+    assert "not finite" in error or "the loss is" in error
+    assert "lower --lr" in error
+    for path in list_checkpoints(out / "checkpoints"):
+        assert all(each.isfinite().all() for each in load_checkpoint(path).memory.values())
+
+
+def test_a_time_budget_cuts_the_steps(train, trained, tmp_path, capsys):
+    flags = f"--answers {trained / 'answers.jsonl'} --steps 100000 --budget-s 0.5 --batch 2"
+    assert train(tmp_path / "out", flags) == 0
+    assert "steps fit into 0.5 s" in capsys.readouterr().err
+
+
+def test_too_few_prompts_are_refused(target_folder, tmp_path, capsys):
+    prompts = tmp_path / "few.jsonl"
+    prompts.write_text('{"prompt_token_ids": [3, 4]}\n' * 3)
+    where = ["--model", str(target_folder), "--prompts", str(prompts), "--out", str(tmp_path / "o")]
+    assert run(["train", "eagle3", *where]) == 1
+    assert "training needs at least 8" in capsys.readouterr().err
+
+
+def test_a_target_without_the_taps_is_refused(train, prompts_file, tmp_path, capsys):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": 67}
+    LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **sizes)).save_pretrained(tmp_path / "m")
+    assert train(tmp_path / "out", f"--model {tmp_path / 'm'}") == 1
+    assert "the target has 2 layers" in capsys.readouterr().err
+
+
+def test_a_vocabulary_larger_than_the_targets_is_refused(train, trained, tmp_path, capsys):
+    flags = f"--answers {trained / 'answers.jsonl'} --draft-vocab 68"
+    assert train(tmp_path / "out", flags) == 1
+    assert "--draft-vocab 68 exceeds" in capsys.readouterr().err
+
+
+def test_answers_that_fill_no_batch_are_refused(train, trained, tmp_path, capsys):
+    flags = f"--answers {trained / 'answers.jsonl'} --batch 1000"
+    assert train(tmp_path / "out", flags) == 1
+    assert "lower --batch or --length" in capsys.readouterr().err
+
+
+def test_both_exports_load_and_draft_alike(trained, target_folder, tmp_path, capsys):
+    (*_, last) = list_checkpoints(trained / "checkpoints")
+    lengths = []
+    for layout in ("eagle3", "speculators"):
+        out = tmp_path / layout
+        command = ["train", "export", str(last), "--out", str(out), "--format", layout]
+        assert run([*command, "--dtype", "float16"]) == 0
+        doctor = ["doctor", str(out), "--model", str(target_folder), "--no-probe"]
+        assert run(doctor) == 0
+        assert "the head fits" in capsys.readouterr().out
+        lengths.append(accept_length(target_folder, out, temperature=0.0))
+    assert lengths[0] == lengths[1]
+    fields = json.loads((tmp_path / "eagle3" / "config.json").read_text())
+    assert fields["architectures"] == ["LlamaForCausalLMEagle3"]
+    names = load_file(tmp_path / "eagle3" / "model.safetensors").keys()
+    assert {"fc.weight", "midlayer.hidden_norm.weight", "norm.weight", "d2t", "t2d"} <= names
+    assert "embed_tokens.weight" not in names  # it is the target's
+
+
+def test_the_newer_layout_and_the_other_loss_train_too(train, trained, target_folder, tmp_path):
+    flags = f"--answers {trained / 'answers.jsonl'} --steps 40 --layout eagle3.1 --loss lk"
+    assert train(tmp_path / "out", flags) == 0
+    assert accept_length(target_folder, tmp_path / "out" / "head", temperature=0.0) > 1.5
+
+
+def test_a_missing_matplotlib_is_a_note_and_not_a_failure(trained, capsys, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(["train", "plot", str(trained)]) == 1
+    assert "pip install 'outrider[train]'" in capsys.readouterr().err
+
+
+def test_other_families_are_trained_for_as_well(train, tmp_path):
+    save_tiny("qwen3", tmp_path / "qwen3")
+    flags = f"--model {tmp_path / 'qwen3'} --steps 2 --answer-tokens 8"
+    assert train(tmp_path / "out", flags) == 0
+    assert (tmp_path / "out" / "head" / "model.safetensors").is_file()
