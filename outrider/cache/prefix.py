@@ -85,7 +85,9 @@ class PrefixCache:
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
         assert lease.is_open
-        needed = max(0, self.pages_for(num_tokens) - len(lease.pages))
+        needed = self.pages_for(num_tokens) - len(lease.pages)
+        if needed <= 0:  # the rule: a page lasts for many steps
+            return ()
         if needed > self.num_available:
             raise CapacityError(
                 f"{needed} more KV pages are needed and {self.num_available} can be had: "

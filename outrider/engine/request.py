@@ -5,6 +5,7 @@ from enum import Enum, auto
 from outrider.cache.prefix import Lease
 from outrider.engine.pace import Pace
 from outrider.wire.request import FinishReason, Progress, Submission
+from outrider.wire.speculation import Budget
 
 
 class Phase(Enum):
@@ -37,8 +38,9 @@ class Placement:
 class Request:
     """Owns the tokens of one submission and the counts reported about it."""
 
-    def __init__(self, submission: Submission, arrival: int) -> None:
+    def __init__(self, submission: Submission, *, budget: Budget, arrival: int) -> None:
         self.submission = submission
+        self.budget = budget  # the most it may draft here
         self.rank = (submission.priority, arrival)  # smaller goes first; never two alike
         self.phase = Phase.WAITING
         self.tokens = list(submission.prompt)  # prompt and output
@@ -87,12 +89,13 @@ class Request:
     def append(self, tokens: tuple[int, ...], *, max_context: int) -> int:
         """Take tokens until one ends the request; returns how many were taken."""
         limits = self.submission.limits
+        longest = min(len(self.submission.prompt) + limits.max_tokens, max_context)
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
             if token in limits.stop_ids:
                 self.finish = "stop"
-            elif self.num_output >= limits.max_tokens or len(self.tokens) >= max_context:
+                return count
+            if len(self.tokens) >= longest:
                 self.finish = "length"
-            if self.finish != "running":
                 return count
         return len(tokens)

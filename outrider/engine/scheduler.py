@@ -15,6 +15,7 @@ from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.census import Census, Faults, PrefixCounts, Stock
 from outrider.wire.speculation import PLAIN, Budget
 from outrider.wire.worker import RunnerFacts
 
@@ -25,6 +26,7 @@ class Scheduler:
     def __init__(self, facts: RunnerFacts) -> None:
         self._facts = facts
         self._limits = facts.host
+        self._reach = facts.reach
         self.cache = PrefixCache(
             num_pages=facts.num_pages + 1,  # page 0 is nobody's
             page_size=facts.host.page_size,
@@ -44,6 +46,18 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return len(self._running)
+
+    def census(self, faults: Faults) -> Census:
+        """What is in use now; the engine adds its faults."""
+        cache, stats = self.cache, self.cache.stats
+        return Census(
+            num_waiting=self.num_waiting,
+            num_running=self.num_running,
+            rows=Stock(free=len(self._free_rows), total=self._limits.max_rows),
+            pages=Stock(free=cache.num_available, total=cache.num_pages),
+            prefix=PrefixCounts(queried_tokens=stats.queried_tokens, hit_tokens=stats.hit_tokens),
+            faults=faults,
+        )
 
     def is_running(self, request: Request, placement: Placement) -> bool:
         """False once the request finished or gave way: results of that placement are void."""
@@ -102,8 +116,7 @@ class Scheduler:
     def _budget_of(self, request: Request) -> Budget:
         if not self._is_drafting:
             return PLAIN
-        budget = request.submission.budget.within(self._facts.draft.budget)
-        return request.pace.within(budget) if self._facts.draft.is_paced else budget
+        return request.pace.within(request.budget) if self._facts.draft.is_paced else request.budget
 
     def _has_surely_ended(self, request: Request) -> bool:
         """Each result in flight brings at least one token, which may be all that was missing."""
@@ -117,7 +130,7 @@ class Scheduler:
         """Reserve the pages of one more round; False if the request itself had to give way."""
         while True:
             try:
-                pages = self.cache.extend(placement.lease, placement.bound + self._facts.reach)
+                pages = self.cache.extend(placement.lease, placement.bound + self._reach)
             except CapacityError:
                 worst = self._worst()
                 self._preempt(worst, decision)
@@ -141,12 +154,12 @@ class Scheduler:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = len(head.tokens)
         lease = self.cache.open(head.tokens[:-1])  # the last token must run: its logits are needed
-        needed = self.cache.pages_for(goal + self._facts.reach) - len(lease.pages)
+        needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows will need about a page each soon; without this they would evict the newcomer.
         if needed + len(self._running) > self.cache.num_available:
             self.cache.close(lease, ())
             return False
-        self.cache.extend(lease, goal + self._facts.reach)
+        self.cache.extend(lease, goal + self._reach)
         self._waiting.pop()
         head.phase = Phase.PREFILLING
         head.note_admission(lease.cached)

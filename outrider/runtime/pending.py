@@ -28,8 +28,8 @@ class Flight:
 class _Emission:
     """What one row of the batch emitted, and where its log-probabilities stand."""
 
-    tokens: list[int]
-    places: list[int]  # of the query tokens that chose them, among all sampled ones
+    tokens: tuple[int, ...]
+    places: tuple[int, ...]  # of the query tokens that chose them, where somebody asks
     drafted: int
 
 
@@ -58,17 +58,10 @@ class Pending:
         self._occupancy.note(self._flight.start, self._flight.end)
         read = unpack(self._flight.output, self._shape)
         emissions = [*self._decoded(read), *self._prefilled(read)]
-        logprobs = _list_logprobs(read.logprobs)
+        reports = self._reports(read.logprobs, emissions)
         rows = tuple(
-            RowResult(
-                row=row,
-                tokens=tuple(emission.tokens),
-                logprobs=tuple(
-                    _cut(logprobs[place], asked.top) for place in emission.places if _wants(asked)
-                ),
-                drafted=emission.drafted,
-            )
-            for row, asked, emission in zip(self._batch.rows, self._asked, emissions, strict=True)
+            RowResult(row=row, tokens=emission.tokens, logprobs=report, drafted=emission.drafted)
+            for row, emission, report in zip(self._batch.rows, emissions, reports, strict=True)
         )
         return StepResult(
             step=self._batch.step, rows=rows, has_drafter_failed=self._flight.has_drafter_failed
@@ -81,14 +74,28 @@ class Pending:
         finally:
             self._watchdog.end()
 
+    def _reports(
+        self, read: UnpackedLogprobs, emissions: list[_Emission]
+    ) -> Sequence[tuple[TokenLogprobs, ...]]:
+        """The log-probabilities that each row asked for."""
+        if not self._shape.warps.logprobs:
+            return [()] * len(emissions)
+        logprobs = _list_logprobs(read)
+        return [
+            tuple(_cut(logprobs[place], asked.top) for place in emission.places)
+            if _wants(asked)
+            else ()
+            for asked, emission in zip(self._asked, emissions, strict=True)
+        ]
+
     def _decoded(self, read: Unpacked) -> list[_Emission]:
-        nodes = self._shape.nodes
+        nodes, wanted = self._shape.nodes, self._shape.warps.logprobs
         columns = zip(read.kept, read.path, read.emitted, read.drafted, strict=True)
         rows = list(columns)[: len(self._batch.decodes)]  # the rest is padding
         return [
             _Emission(
-                tokens=emitted[: kept + 1],
-                places=[row * nodes + node for node in path[: kept + 1]],
+                tokens=tuple(emitted[: kept + 1]),
+                places=tuple(row * nodes + node for node in path[: kept + 1]) if wanted else (),
                 drafted=drafted,
             )
             for row, (kept, path, emitted, drafted) in enumerate(rows)
@@ -97,9 +104,9 @@ class Pending:
     def _prefilled(self, read: Unpacked) -> list[_Emission]:
         choice, first = read.chunk_choice, self._shape.num_uniform
         return [
-            _Emission(tokens=[choice[i]], places=[first + i], drafted=0)
+            _Emission(tokens=(choice[i],), places=(first + i,), drafted=0)
             if chunk.is_last
-            else _Emission(tokens=[], places=[], drafted=0)
+            else _Emission(tokens=(), places=(), drafted=0)
             for i, chunk in enumerate(self._batch.chunks)
         ]
 

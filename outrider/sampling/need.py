@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from outrider.plan.shape import Warps
 from outrider.wire.sampling import Filters, Penalties, RowSampling
 
+_NO_PENALTIES, _NO_FILTERS = Penalties(), Filters()
+
 
 def warps_of(samplings: Iterable[RowSampling]) -> Warps:
     """The parts that at least one of the rows needs."""
@@ -12,7 +14,7 @@ def warps_of(samplings: Iterable[RowSampling]) -> Warps:
     return Warps(
         noise=any(row.temperature > 0 for row in rows),
         filters=any(_is_filtered(row) for row in rows),
-        penalties=any(row.penalties != Penalties() for row in rows),
+        penalties=any(row.penalties != _NO_PENALTIES for row in rows),
         bias=any(row.bias or row.ban.tokens for row in rows),
         logprobs=any(row.logprobs.chosen or row.logprobs.top for row in rows),
         top_logprobs=max((row.logprobs.top for row in rows), default=0),
@@ -21,4 +23,4 @@ def warps_of(samplings: Iterable[RowSampling]) -> Warps:
 
 def _is_filtered(row: RowSampling) -> bool:
     """Filters keep the most likely token, so without noise they change nothing."""
-    return row.temperature > 0 and row.filters != Filters()
+    return row.temperature > 0 and row.filters != _NO_FILTERS
