@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError
+from outrider.store.jsonl import numbered_lines
 
 
 def read_texts(path: Path) -> list[str]:
     """The prompt of every line that is not blank."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        numbered = list(numbered_lines(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} ({error}); check --prompts") from error
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise ConfigError(f"{path} has no prompts; write one JSON object with a prompt per line")
     return [_text_of(line, f"{path} line {number}") for number, line in numbered]

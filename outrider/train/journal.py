@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from outrider.store.jsonl import numbered_lines
 from outrider.train.gauge import Measures
 
 Kind = Literal["train", "held out"]
@@ -44,8 +45,7 @@ class Journal:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    return [json.loads(line) for _, line in numbered_lines(path) if line.endswith("}")]
 
 
 def sentence(measures: Measures) -> str:

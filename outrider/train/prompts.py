@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError
+from outrider.store.jsonl import numbered_lines
 
 FEWEST = 8  # below this there is nothing to learn from, and nothing to hold out
 
@@ -27,10 +28,9 @@ class Conversation:
 def read_conversations(path: Path) -> list[Conversation]:
     """The conversation of every line that is not blank."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        numbered = list(numbered_lines(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} ({error}); check --prompts") from error
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     found = [_parse_line(line, f"{path} line {number}") for number, line in numbered]
     if len(found) < FEWEST:
         raise ConfigError(f"{path} has {len(found)} prompts; training needs at least {FEWEST}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from outrider.bench.texts import read_texts
 from outrider.config.draft import DraftConfig, TreeSize
 from outrider.errors import ConfigError
+from outrider.store.jsonl import numbered_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def name_of(tree: TreeSize) -> str:
 def choose_questions(path: Path, *, limit: int) -> tuple[Question, ...]:
     """At most `limit` prompts of each source, the first ones; 0 takes all."""
     texts = read_texts(path)  # checks every line
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line for _, line in numbered_lines(path)]
     taken: dict[str, int] = {}
     questions = []
     for text, line in zip(texts, lines, strict=True):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.bench.texts import read_texts
+from outrider.store.jsonl import numbered_lines
 
 # What the sources of our development prompts are about; other sources are kinds of their own.
 _KINDS = {
@@ -118,7 +119,7 @@ def choose_prompts(files: Sequence[Path], *, limit: int) -> tuple[Prompt, ...]:
 
 def _read_prompts(path: Path) -> list[Prompt]:
     texts = read_texts(path)  # checks every line
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line for _, line in numbered_lines(path)]
     pairs = zip(texts, map(_source, lines), strict=True)
     return [Prompt(kind=_KINDS.get(source, source), text=text) for text, source in pairs]
 
