@@ -21,13 +21,26 @@ def logprobs_of(
     top: int,
 ) -> LogprobTensors:
     """Log-probability and rank of the chosen tokens, and the `top` most likely tokens."""
-    logits = logits.float()
-    total = logits.logsumexp(1, keepdim=True)  # [n, 1]
-    chosen = logits.gather(1, tokens[:, None])  # [n, 1]
+    total, rank = _total_and_rank(logits, tokens)
+    chosen = logits.gather(1, tokens[:, None]).squeeze(1).float()  # [n]
     values, ids = logits.topk(top, dim=1)
     return LogprobTensors(
-        chosen=(chosen - total).squeeze(1),
-        rank=(logits > chosen).sum(1) + 1,
+        chosen=chosen - total,
+        rank=rank,
         top_ids=ids,
-        top_values=values - total,
+        top_values=values.float() - total[:, None],
     )
+
+
+def _total_and_rank(
+    logits: torch.Tensor,  # [n, vocab]
+    tokens: torch.Tensor,  # [n]
+) -> tuple[torch.Tensor, torch.Tensor]:  # [n] float32, [n] int64
+    """The log of each row's total mass, and the rank of its token."""
+    if logits.is_cuda and logits.shape[0]:
+        from outrider.kernels.logprobs import total_and_rank  # a CPU installation has no Triton
+
+        return total_and_rank(logits, tokens)
+    logits = logits.float()
+    chosen = logits.gather(1, tokens[:, None])  # [n, 1]
+    return logits.logsumexp(1), (logits > chosen).sum(1) + 1
