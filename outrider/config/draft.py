@@ -34,6 +34,7 @@ class DraftConfig:
     topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
     nodes: int | Literal["auto"] = AUTO  # tokens the target checks at once, the root included
     match: MatchLengths = MatchLengths()
+    adaptive: bool = True  # draft less, or not at all, while that is faster
 
 
 NO_DRAFT = DraftConfig(drafter=NONE)
@@ -55,6 +56,7 @@ class DraftSettings:
     drafter: str  # none, ngram, or the folder of a model
     tree: TreeSize
     match: MatchLengths
+    adaptive: bool
     notes: tuple[str, ...]
 
 
@@ -67,7 +69,13 @@ def resolve_budget(config: DraftConfig) -> DraftSettings:
     for name, size in given.items():
         _check_size(name, size)
     tree, notes = _plain(given) if config.drafter == NONE else _trim(_complete(config))
-    return DraftSettings(drafter=config.drafter, tree=tree, match=config.match, notes=notes)
+    return DraftSettings(
+        drafter=config.drafter,
+        tree=tree,
+        match=config.match,
+        adaptive=config.adaptive,
+        notes=notes,
+    )
 
 
 def check_fit(draft: DraftSettings, *, vocab_size: int, max_context: int) -> None:

@@ -37,6 +37,10 @@ class StepDecision:
     def num_decodes(self) -> int:
         return len(self._decodes)
 
+    @property
+    def num_chunks(self) -> int:
+        return len(self._chunks)
+
     def admit(self, request: Request, placement: Placement) -> None:
         """A request gets its row; all pages of its lease go into the row's empty page table."""
         submission = request.submission
@@ -46,7 +50,9 @@ class StepDecision:
             row=placement.row,
             sampling=submission.sampling,
             prompt=submission.prompt if needs_text else (),
-            output=tuple(request.tokens[num_prompt:]) if needs_text else (),
+            output=tuple(request.tokens[num_prompt:])
+            if needs_text or submission.sampling.grammar.is_asked
+            else (),
         )
         self.grant(placement, tuple(placement.lease.pages))
 

@@ -3,11 +3,17 @@
 import logging
 import re
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
 
+from outrider.engine.admission import check_request
 from outrider.engine.decision import Expected
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
+from outrider.grammar.shop import NO_GRAMMARS, Grammars
+from outrider.wire.census import Census, Faults
+from outrider.wire.grammar import GrammarSpec
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.result import RowResult, StepResult
 from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
@@ -16,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 _LOST = "the device is lost to this process after a failed step; restart the process"
 _TORN = "the engine was stopped in the middle of a step; load the model again"
+_PATIENCE_S = 0.02  # how long a step waits for a grammar; callers want to be heard, too
 _LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
@@ -29,12 +36,17 @@ class Engine:
     get the tokens that they would have had.
     """
 
-    def __init__(self, runner: StepRunner, facts: RunnerFacts) -> None:
+    def __init__(
+        self, runner: StepRunner, facts: RunnerFacts, grammars: Grammars = NO_GRAMMARS
+    ) -> None:
         self._runner = runner
         self._facts = facts
+        self._grammars = grammars
         self._scheduler = Scheduler(facts)
         self._requests: dict[str, Request] = {}
+        self._uncompiled: dict[Request, Future[str]] = {}  # they wait for their grammar first
         self._inflight: deque[tuple[list[Expected], PendingResult]] = deque()
+        self._unburied: Sequence[object] = ()  # freeing what a lost device holds ends the process
         self._num_arrived = 0
         self._end = ""  # why the engine stopped for good
         self.num_drafter_failures = 0  # after the first one, decoding is plain
@@ -43,6 +55,18 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return not self._end and bool(self._requests or self._inflight)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it stopped for good; only a new process helps."""
+        return bool(self._end)
+
+    @property
+    def census(self) -> Census:
+        faults = Faults(
+            failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
+        )
+        return self._scheduler.census(faults)
 
     @property
     def max_context(self) -> int:
@@ -58,38 +82,46 @@ class Engine:
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
-        if self._scheduler.num_waiting >= self._facts.host.max_queued:
+        num_waiting = self._scheduler.num_waiting + len(self._uncompiled)
+        if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(
-                f"{self._scheduler.num_waiting} requests are waiting already; try again later or "
+                f"{num_waiting} requests are waiting already; try again later or "
                 "raise LimitsConfig.queued"
             )
         self._num_arrived += 1
-        request = Request(submission, arrival=self._num_arrived)
+        budget = submission.budget.within(self._facts.draft.budget)
+        request = Request(submission, budget=budget, arrival=self._num_arrived)
+        grammar = submission.sampling.grammar
+        if grammar.is_asked:
+            self._uncompiled[request] = self._grammars.order(grammar.spec)
+        else:
+            self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
-        self._scheduler.enqueue(request)
 
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
         """Refuse what could never run, however long it waited."""
-        if not prompt:
-            raise RequestError("the prompt is empty; give at least one token")
-        if len(prompt) >= self.max_context:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens and the context holds {self.max_context}, "
-                "answer included; shorten the prompt or load the model with a larger context"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
-            raise RequestError(f"prompt token ids must be between 0 and {self.vocab_size - 1}")
-        self._check_room(prompt, limits)
+        check_request(prompt, limits, self._facts)
+
+    def check_grammar(self, spec: GrammarSpec) -> None:
+        """Refuse a grammar that cannot be obeyed; a new one is compiled meanwhile."""
+        self._grammars.check(spec)
 
     def abort(self, request_id: str) -> None:
         """Stop a request and free what it holds; no further update names it."""
         request = self._requests.pop(request_id, None)
-        if request is not None:
+        if request is not None and self._uncompiled.pop(request, None) is None:
             self._scheduler.finish(request)
+
+    def flush(self) -> None:
+        """Forget every cached prefix that nobody uses."""
+        self._scheduler.cache.flush()
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
         self._check_alive()
+        refused = self._enqueue_compiled()
+        if refused:
+            return refused
         batch, owners = self._scheduler.schedule()
         struck = owners  # of what fails next
         try:
@@ -107,6 +139,7 @@ class Engine:
             self._end = _TORN
             raise
         owners, _ = self._inflight.popleft()
+        self._scheduler.note_result(result)
         return self._absorb(owners, result)
 
     def _start_over(self, struck: list[Expected], error: Exception) -> tuple[RequestUpdate, ...]:
@@ -116,6 +149,7 @@ class Engine:
         """
         _log.exception("a step failed")
         self.num_failed_steps += 1
+        dropped = list(self._inflight)
         self._inflight.clear()
         failed, fix = self._live(struck), "try again"
         try:
@@ -123,10 +157,24 @@ class Engine:
         except Exception:
             _log.exception("%s", _LOST)
             self._end = _LOST
+            self._unburied = dropped
             failed, fix = list(self._requests.values()), _LOST
-        self._scheduler.start_over(failed)
+        self._scheduler.start_over([each for each in failed if each not in self._uncompiled])
         _log.error("%d requests failed, %d are kept", len(failed), self._scheduler.num_waiting)
         return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+
+    def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
+        """Queue whose grammar is ready now; what cannot be compiled is refused here at last."""
+        if len(self._uncompiled) == len(self._requests) and not self._inflight:
+            wait(self._uncompiled.values(), _PATIENCE_S)  # there is nothing else to do
+        refused = []
+        for request in [each for each, order in self._uncompiled.items() if order.done()]:
+            error = self._uncompiled.pop(request).exception()
+            if error is None:
+                self._scheduler.enqueue(request)
+            else:
+                refused.append(self._fail(request, str(error)))
+        return tuple(refused)
 
     def _live(self, struck: list[Expected]) -> list[Request]:
         """The requests behind these rows, without those that have ended since; each once."""
@@ -176,16 +224,8 @@ class Engine:
             logprobs=row.logprobs[:taken],
             finish=request.finish,
             progress=request.progress,
+            rounds=tuple(each.cut(taken) for each in row.rounds),
         )
-
-    def _check_room(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        host, capacity = self._facts.host, self._facts.num_pages * self._facts.host.page_size
-        wanted = min(len(prompt) + limits.max_tokens, host.max_context)
-        if wanted + 2 * self._facts.reach > capacity:
-            raise RequestError(
-                f"the request may grow to {wanted} tokens, but the KV cache holds {capacity}; "
-                "lower max_tokens or raise the cache's kv_tokens"
-            )
 
 
 def _reason(error: Exception) -> str:

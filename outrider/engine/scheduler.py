@@ -9,6 +9,7 @@ gives way: it loses its pages, keeps its tokens, and is computed again later.
 from collections.abc import Iterable
 
 from outrider.cache.prefix import PrefixCache
+from outrider.engine.adapt import Adaptation, DraftPolicy, WholeBudget
 from outrider.engine.decision import Expected, StepDecision
 from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.shares import pick_prompts, share_budget
@@ -16,7 +17,8 @@ from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
 from outrider.wire.census import Census, Faults, PrefixCounts, Stock
-from outrider.wire.speculation import PLAIN, Budget
+from outrider.wire.result import StepResult
+from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
 from outrider.wire.worker import RunnerFacts
 
 
@@ -37,6 +39,9 @@ class Scheduler:
         self._running: dict[Request, Placement] = {}
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
+        self._policy: DraftPolicy = (
+            Adaptation(facts.draft.budget) if facts.draft.is_adaptive else WholeBudget()
+        )
         self._is_drafting = True
 
     @property
@@ -89,20 +94,31 @@ class Scheduler:
     def schedule(self) -> tuple[ScheduledBatch, list[Expected]]:
         """The next step, and what to expect of each of its rows. It may be empty."""
         decision = StepDecision(needs_text=self._facts.draft.needs_text)
+        self._step += 1
         self._schedule_decodes(decision)
         self._admit(decision)
         self._schedule_chunks(decision)
-        self._step += 1
+        if decision.num_chunks or not decision.num_decodes:
+            self._policy.forget(self._step)
         return decision.freeze(self._step)
 
+    def note_result(self, result: StepResult) -> None:
+        """Learn from a step how far drafting pays."""
+        emitted = sum(len(row.tokens) for row in result.rows)
+        self._policy.note(
+            result.step, seconds=result.busy_s, emitted_per_row=emitted / len(result.rows)
+        )
+
     def _schedule_decodes(self, decision: StepDecision) -> None:
-        for request in self._ranked(Phase.DECODING):
+        ranked = self._ranked(Phase.DECODING)
+        most_drafted = self._policy.choose(self._step, len(ranked)) if ranked else PLAIN
+        for request in ranked:
             if request not in self._running or self._has_surely_ended(request):
                 continue
             placement = self._running[request]
             if not self._grow(request, placement, decision):
                 continue
-            budget = self._budget_of(request)
+            budget = self._budget_of(request, most_drafted)
             decode = ScheduledDecode(row=placement.row, bound=placement.bound, budget=budget)
             most = budget.most_emitted
             decision.decode(Expected(request, placement, most=most, is_round=True), decode)
@@ -113,10 +129,11 @@ class Scheduler:
         """The drafter is gone: checking drafts that never come would only cost."""
         self._is_drafting = False
 
-    def _budget_of(self, request: Request) -> Budget:
+    def _budget_of(self, request: Request, most: Budget) -> Budget:
         if not self._is_drafting:
             return PLAIN
-        return request.pace.within(request.budget) if self._facts.draft.is_paced else request.budget
+        budget = request.budget if most is UNBOUNDED else request.budget.within(most)
+        return request.pace.within(budget) if self._facts.draft.is_paced else budget
 
     def _has_surely_ended(self, request: Request) -> bool:
         """Each result in flight brings at least one token, which may be all that was missing."""

@@ -49,7 +49,12 @@ class NoDraft:
     @property
     def facts(self) -> DraftFacts:
         return DraftFacts(
-            budget=PLAIN, lead=0, needs_next_token=False, needs_text=False, is_paced=False
+            budget=PLAIN,
+            lead=0,
+            needs_next_token=False,
+            needs_text=False,
+            is_paced=False,
+            is_adaptive=False,
         )
 
     @property
@@ -67,6 +72,7 @@ class ModelDraft:
 
     model: DraftModel
     budget: Budget
+    is_adaptive: bool = False
 
     @property
     def facts(self) -> DraftFacts:
@@ -77,6 +83,7 @@ class ModelDraft:
             needs_next_token=lead == 0,
             needs_text=False,
             is_paced=False,
+            is_adaptive=self.is_adaptive,
         )
 
     @property
@@ -111,11 +118,17 @@ class NgramDraft:
     budget: Budget
     min_match: int  # this many of the last tokens must have stood together before
     max_match: int  # more of them do not make a match better
+    is_adaptive: bool = False
 
     @property
     def facts(self) -> DraftFacts:
         return DraftFacts(
-            budget=self.budget, lead=0, needs_next_token=False, needs_text=True, is_paced=True
+            budget=self.budget,
+            lead=0,
+            needs_next_token=False,
+            needs_text=True,
+            is_paced=True,
+            is_adaptive=self.is_adaptive,
         )
 
     @property

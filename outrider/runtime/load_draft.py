@@ -41,7 +41,12 @@ def load_draft(
     budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
     if draft.drafter == NGRAM:
         match = draft.match
-        return NgramDraft(budget=budget, min_match=match.min, max_match=match.max)
+        return NgramDraft(
+            budget=budget,
+            min_match=match.min,
+            max_match=match.max,
+            is_adaptive=draft.adaptive,
+        )
     folder = Path(draft.drafter)
     load = load_head if is_head(folder) else load_standalone  # the folder itself says which
     model: DraftModel = load(
@@ -53,4 +58,4 @@ def load_draft(
         arithmetic=arithmetic,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
-    return ModelDraft(model=model, budget=budget)
+    return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)

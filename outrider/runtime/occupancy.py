@@ -20,10 +20,11 @@ class Occupancy:
         """Forget all steps so far; the next one is the first."""
         self._ends, self.busy_s, self.span_s = [], 0.0, 0.0
 
-    def note(self, start: Mark, end: Mark) -> None:
-        """Count a step that is complete."""
+    def note(self, start: Mark, end: Mark) -> float:
+        """Count a step that is complete; returns its seconds."""
         busy = start.seconds_until(end)
         gap = sum(last.seconds_until(start) for last in self._ends)
         self.busy_s += busy
         self.span_s += busy + gap
         self._ends = [end]
+        return busy

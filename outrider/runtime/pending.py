@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from outrider.plan.shape import StepShape
 from outrider.runtime.lane import Mark
 from outrider.runtime.occupancy import Occupancy
-from outrider.runtime.outbox import Packed, Unpacked, UnpackedLogprobs, unpack
+from outrider.runtime.outbox import Packed, Unpacked, UnpackedLogprobs, UnpackedTrees, unpack
 from outrider.runtime.watchdog import Watchdog
 from outrider.wire.batch import ScheduledBatch
-from outrider.wire.result import RowResult, StepResult, TokenLogprobs
-from outrider.wire.sampling import LogprobsAsked
+from outrider.wire.result import RoundTrace, RowResult, StepResult, TokenLogprobs
+from outrider.wire.sampling import LogprobsAsked, RowSampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,10 @@ class _Emission:
     tokens: tuple[int, ...]
     places: tuple[int, ...]  # of the query tokens that chose them, where somebody asks
     drafted: int
+    rounds: tuple[RoundTrace, ...]  # where the row asks
+
+
+_NOTHING = _Emission(tokens=(), places=(), drafted=0, rounds=())  # inside a prompt
 
 
 class Pending:
@@ -40,14 +44,14 @@ class Pending:
         self,
         batch: ScheduledBatch,
         shape: StepShape,
-        asked: Sequence[LogprobsAsked],
+        laws: Sequence[RowSampling],
         flight: Flight,
         occupancy: Occupancy,
         watchdog: Watchdog,
     ) -> None:
         self._batch = batch
         self._shape = shape
-        self._asked = asked  # per row of the batch: decodes, then chunks
+        self._laws = laws  # per row of the batch: decodes, then chunks
         self._flight = flight
         self._occupancy = occupancy
         self._watchdog = watchdog
@@ -55,16 +59,25 @@ class Pending:
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
         self._land()
-        self._occupancy.note(self._flight.start, self._flight.end)
+        busy_s = self._occupancy.note(self._flight.start, self._flight.end)
         read = unpack(self._flight.output, self._shape)
         emissions = [*self._decoded(read), *self._prefilled(read)]
         reports = self._reports(read.logprobs, emissions)
         rows = tuple(
-            RowResult(row=row, tokens=emission.tokens, logprobs=report, drafted=emission.drafted)
+            RowResult(
+                row=row,
+                tokens=emission.tokens,
+                logprobs=report,
+                drafted=emission.drafted,
+                rounds=emission.rounds,
+            )
             for row, emission, report in zip(self._batch.rows, emissions, reports, strict=True)
         )
         return StepResult(
-            step=self._batch.step, rows=rows, has_drafter_failed=self._flight.has_drafter_failed
+            step=self._batch.step,
+            rows=rows,
+            busy_s=busy_s,
+            has_drafter_failed=self._flight.has_drafter_failed,
         )
 
     def _land(self) -> None:
@@ -82,10 +95,10 @@ class Pending:
             return [()] * len(emissions)
         logprobs = _list_logprobs(read)
         return [
-            tuple(_cut(logprobs[place], asked.top) for place in emission.places)
-            if _wants(asked)
+            tuple(_cut(logprobs[place], law.logprobs.top) for place in emission.places)
+            if _wants(law.logprobs)
             else ()
-            for asked, emission in zip(self._asked, emissions, strict=True)
+            for law, emission in zip(self._laws, emissions, strict=True)
         ]
 
     def _decoded(self, read: Unpacked) -> list[_Emission]:
@@ -97,18 +110,44 @@ class Pending:
                 tokens=tuple(emitted[: kept + 1]),
                 places=tuple(row * nodes + node for node in path[: kept + 1]) if wanted else (),
                 drafted=drafted,
+                rounds=_round_of(read.trees, row, path[: kept + 1], emitted[: kept + 1])
+                if self._laws[row].trace
+                else (),
             )
             for row, (kept, path, emitted, drafted) in enumerate(rows)
         ]
 
     def _prefilled(self, read: Unpacked) -> list[_Emission]:
         choice, first = read.chunk_choice, self._shape.num_uniform
+        laws = self._laws[len(self._batch.decodes) :]
         return [
-            _Emission(tokens=(choice[i],), places=(first + i,), drafted=0)
+            _Emission(
+                tokens=(choice[i],),
+                places=(first + i,),
+                drafted=0,
+                rounds=_first_round(chunk.tokens[-1], choice[i]) if laws[i].trace else (),
+            )
             if chunk.is_last
-            else _Emission(tokens=(), places=(), drafted=0)
+            else _NOTHING
             for i, chunk in enumerate(self._batch.chunks)
         ]
+
+
+def _round_of(
+    trees: UnpackedTrees, row: int, path: list[int], emitted: list[int]
+) -> tuple[RoundTrace, ...]:
+    tokens = [token for token in trees.tokens[row] if token >= 0]  # absent nodes are the last
+    parents = trees.parents[row][: len(tokens)]
+    return (
+        RoundTrace(
+            tokens=tuple(tokens), parents=tuple(parents), path=tuple(path), emitted=tuple(emitted)
+        ),
+    )
+
+
+def _first_round(last: int, chosen: int) -> tuple[RoundTrace, ...]:
+    """The step that ran a prompt's last token: nothing was drafted after it."""
+    return (RoundTrace(tokens=(last,), parents=(-1,), path=(0,), emitted=(chosen,)),)
 
 
 def _list_logprobs(read: UnpackedLogprobs) -> list[TokenLogprobs]:

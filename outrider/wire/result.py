@@ -1,6 +1,6 @@
 """What comes up: the tokens a step emitted, row by row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +13,35 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTrace:
+    """One round as it went: what was drafted, what the target agreed with, what it emitted.
+
+    The step at the end of a prompt is a round of one node, its last token: rounds account for every
+    token of an output. Kept drafts come first in `emitted`; one token more is the target's own.
+    """
+
+    tokens: tuple[int, ...]  # of every node; node 0 was emitted before the round
+    parents: tuple[int, ...]  # index of each node's parent, -1 for node 0
+    path: tuple[int, ...]  # agreed nodes, node 0 first
+    emitted: tuple[int, ...]
+
+    @property
+    def kept(self) -> int:
+        """Drafts that became part of the output."""
+        return len(self.path) - 1
+
+    @property
+    def has_bonus(self) -> bool:
+        """Whether its last token is the target's own; an answer may end on a kept draft."""
+        return len(self.emitted) > self.kept
+
+    def cut(self, num_tokens: int) -> "RoundTrace":
+        """The round of an output that ended after this many of its tokens."""
+        path, emitted = self.path[: num_tokens + 1], self.emitted[:num_tokens]
+        return replace(self, path=path, emitted=emitted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
     """Tokens of one row in order: the kept drafts, then the bonus token. Empty inside a prompt."""
 
@@ -20,6 +49,7 @@ class RowResult:
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]  # one per token when asked, else empty
     drafted: int  # drafts that were proposed; at most one less than tokens were kept of them
+    rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when asked and anything was emitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,4 +58,5 @@ class StepResult:
 
     step: int
     rows: tuple[RowResult, ...]
+    busy_s: float  # that the device took for it
     has_drafter_failed: bool  # by the time this step was submitted; it drafts nothing any more

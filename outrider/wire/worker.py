@@ -18,6 +18,7 @@ class DraftFacts:
     needs_next_token: bool  # draft KV of a position depends on the token after it
     needs_text: bool  # a new row's whole text must travel, the part that is not run included
     is_paced: bool  # draft lengths follow each request's success, within the budget
+    is_adaptive: bool  # and what the batch's steps cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,10 @@ def test_without_a_drafter_there_is_nothing_to_check(model_folder, draft, capsys
     ],
 )
 def test_what_was_asked_for_is_one_of_the_shapes_tried(asked, chain, tree):
-    tried = configurations(DraftConfig(drafter="m", **asked), has_tape=False)
+    tried = configurations(DraftConfig(drafter="m", **asked), ("eager",))
     drafts = {each.name: each.draft for each in tried}
-    assert drafts["chain"] == DraftConfig(drafter="m", **chain)
-    assert drafts["tree"] == DraftConfig(drafter="m", **tree)
+    assert drafts["chain"] == DraftConfig(drafter="m", adaptive=False, **chain)
+    assert drafts["tree"] == DraftConfig(drafter="m", adaptive=False, **tree)
 
 
 def completion(tokens, tops):

@@ -52,6 +52,19 @@ def test_a_request_is_answered_alike_alone_and_in_any_company(
         assert together[submission.request_id].tokens == alone[submission.request_id].tokens
 
 
+def test_a_drafter_that_adapts_changes_its_budgets_and_no_token(models):
+    draft = replace(models.draft("relative", TREES["tree"]), is_adaptive=True)
+    asked = [ask(f"r{i}", [5, 9, 3 + i], RowSampling(seed=i), max_tokens=60) for i in range(3)]
+    engine = engine_of(models.target, Shape(depth=1), draft)
+    heard = run_all(engine, asked)
+    for submission in asked:
+        alone = run_all(engine_of(models.target, Shape()), [submission])
+        assert heard[submission.request_id].tokens == alone[submission.request_id].tokens
+    rounds = [entry.last.progress for entry in heard.values()]
+    most = (TREES["tree"].nodes - 1) * sum(each.rounds for each in rounds)
+    assert 0 < sum(each.drafted for each in rounds) < most  # plain rounds were tried
+
+
 def test_rows_that_give_way_to_others_draft_on_as_before(models):
     scarce = Shape(kv_tokens=64, max_context=48, step_tokens=30, prefix_cache=False)
     asked = [

@@ -31,7 +31,12 @@ class Scene:
     def __init__(self, *texts, match=MATCH, pad=1):
         self.device = small_device(random.Random(0), page_size=PAGE, nodes=12, pad=pad, reach=60)
         facts = DraftFacts(
-            budget=TREE, lead=0, needs_next_token=False, needs_text=True, is_paced=True
+            budget=TREE,
+            lead=0,
+            needs_next_token=False,
+            needs_text=True,
+            is_paced=True,
+            is_adaptive=False,
         )
         text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
         self.drafter = NgramDrafter(facts, text=text, match=match, page_size=PAGE)

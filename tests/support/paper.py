@@ -67,7 +67,9 @@ class PaperRunner:
         self.widest_step = max(self.widest_step, width)
         rows = [self._decode(entry) for entry in batch.decodes]
         rows += [self._chunk(entry) for entry in batch.chunks]
-        return PaperResult(StepResult(step=batch.step, rows=tuple(rows), has_drafter_failed=False))
+        return PaperResult(
+            StepResult(step=batch.step, rows=tuple(rows), busy_s=0.0, has_drafter_failed=False)
+        )
 
     def restart(self) -> None:
         """What was written stays where it is, for somebody to read by mistake."""
@@ -141,6 +143,7 @@ def facts(
             needs_next_token=nodes > 1,
             needs_text=False,
             is_paced=is_paced,
+            is_adaptive=False,
         ),
         max_chunks=3,
         host=HostSettings(

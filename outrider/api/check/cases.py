@@ -1,7 +1,7 @@
 """What is tried: laws of sampling, sizes of trees, and ways to run them."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from outrider.api.params import SamplingParams
@@ -48,15 +48,15 @@ class Configuration:
 PLAIN = Configuration(name="plain", draft=NO_DRAFT, executor="eager", depth=0)
 
 
-def configurations(draft: DraftConfig, *, has_tape: bool) -> Iterator[Configuration]:
+def configurations(draft: DraftConfig, executors: Sequence[Executor]) -> Iterator[Configuration]:
     """Every way to run the drafter: as a chain and as a tree, by each executor, overlapped or not.
 
     What the user asked for is one of the two shapes of drafts; the other keeps his drafter.
     """
+    draft = replace(draft, adaptive=False)  # to be checked, drafts must be made
     chain = replace(draft, topk=1, nodes=AUTO)
     tree = replace(draft, steps=3, topk=3, nodes=10)
     asked = ("chain", draft) if draft.topk in (AUTO, 1) else ("tree", draft)
     shapes = {"chain": chain, "tree": tree} | dict([asked])
-    executors: tuple[Executor, ...] = ("eager", "tape") if has_tape else ("eager",)
     for name, executor, depth in itertools.product(shapes, executors, (0, 1)):
         yield Configuration(name=name, draft=shapes[name], executor=executor, depth=depth)

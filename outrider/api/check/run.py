@@ -4,6 +4,8 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from outrider.api.bars import Advance
 from outrider.api.check.cases import LAWS, PLAIN, Configuration
 from outrider.api.check.compare import Difference, first_difference
@@ -11,6 +13,7 @@ from outrider.api.llm import LLM
 from outrider.api.outputs import CompletionOutput
 from outrider.api.params import MAX_LOGPROBS, SamplingParams
 from outrider.api.prompts import TextPrompt
+from outrider.config.engine import Executor
 from outrider.errors import CapacityError
 from outrider.text.chat import NoChatTemplate
 
@@ -90,6 +93,12 @@ def _findings(
 def _params(law: str, work: Work, logprobs: int | None = None) -> SamplingParams:
     least = min(LAWS[law].min_tokens, work.max_tokens)
     return replace(LAWS[law], max_tokens=work.max_tokens, min_tokens=least, logprobs=logprobs)
+
+
+def executors_on(device: str) -> tuple[Executor, ...]:
+    """All executors of a device, by the name a user gives it."""
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    return ("eager", "graph", "breakable") if on_gpu else ("eager", "tape")
 
 
 def _alone(

@@ -73,7 +73,7 @@ def _drafts(names: list[str], model: str) -> "dict[str, DraftConfig]":
 
     found = {
         Path(name).name: find_drafter(
-            DraftConfig(drafter=name), model=model, reporter=BarReporter()
+            DraftConfig(drafter=name, adaptive=False), model=model, reporter=BarReporter()
         )
         for name in names
     }

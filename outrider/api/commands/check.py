@@ -34,10 +34,9 @@ def check(
     if NONE in (draft.drafter, draft.drafter == AUTO and own_drafter(model_flags.model)):
         raise ConfigError("there is nothing to check without a drafter; name one with --draft")
     texts = (PROMPTS if prompts is None else read_texts(prompts))[:limit]
-    tried = tuple(configurations(draft, has_tape=not model_flags.device.startswith("cuda")))
 
     from outrider.api.bars import batch_bar
-    from outrider.api.check.run import Work, run_check  # torch comes with it
+    from outrider.api.check.run import Work, executors_on, run_check  # torch comes with it
     from outrider.api.check.table import print_findings
 
     def load(configuration: "Configuration") -> "LLM":
@@ -48,6 +47,7 @@ def check(
             max_num_seqs=max(2, len(texts)),
         )
 
+    tried = tuple(configurations(draft, executors_on(model_flags.device)))
     work = Work(prompts=texts, max_tokens=max_tokens)
     with batch_bar(work.num_requests(len(tried))) as advance:
         findings = list(run_check(tried, work, load, advance))

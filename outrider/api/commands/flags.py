@@ -88,6 +88,9 @@ class DraftFlags:
     steps: Annotated[int | None, _draft_flag("Depth of a draft tree.")] = None
     topk: Annotated[int | None, _draft_flag("Children per node; 1 makes a chain.")] = None
     nodes: Annotated[int | None, _draft_flag("Size of a tree, root included.")] = None
+    adaptive: Annotated[bool, _draft_flag("Draft less, or not at all, while that is faster.")] = (
+        True
+    )
     speculative_config: Annotated[
         str | None, _draft_flag('vLLM\'s: {"method", "model", "num_speculative_tokens"}.')
     ] = None
@@ -111,7 +114,7 @@ class DraftFlags:
         }
         vllm = self.speculative_config
         return choose_dialect(
-            replace(DraftConfig(drafter=self.draft), **_given(sizes)),
+            replace(DraftConfig(drafter=self.draft, adaptive=self.adaptive), **_given(sizes)),
             vllm=None if vllm is None else _json_object("--speculative-config", vllm),
             sglang=_given(sglang),
         )

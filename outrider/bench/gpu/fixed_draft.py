@@ -33,6 +33,7 @@ class FixedDraft:
             needs_next_token=False,
             needs_text=False,
             is_paced=False,
+            is_adaptive=False,
         )
 
     @property

@@ -1,0 +1,152 @@
+"""How far a batch drafts, from what its steps cost and what its drafts gain: never slower.
+
+Checking drafts is free while a step is bound by reading weights, and costs its share once there are
+many query tokens. Where that is depends on the machine, the model, the number of rows and the text,
+so it is measured: every size of batch tries a few budgets now and then, and uses the best of them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
+
+_SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
+_FIRST_STEPS = 8  # of a new size of batch, with the whole budget; then a trial of none
+_TRIAL_STEPS = 4
+_STEPS_BETWEEN_TRIALS = 256
+_UNSETTLED = 2  # the first steps of a shape compile and record
+_MEMORY = 0.1  # weight of a new sample
+_LEAST_GAIN = 1.03  # below, changing the budget is not worth new shapes
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A moving mean that leaves out its first samples."""
+
+    value: float = 0.0
+    num: int = -_UNSETTLED
+
+    def note(self, sample: float) -> None:
+        self.num += 1
+        if self.num == 1:
+            self.value = sample
+        elif self.num > 1:
+            self.value += _MEMORY * (sample - self.value)
+
+    @property
+    def is_known(self) -> bool:
+        return self.num > 0
+
+
+@dataclass(slots=True)
+class _Size:
+    """Batches of about one number of rows."""
+
+    costs: list[_Mean]  # seconds of a step, by rung
+    num_steps: int = 0
+    rung: int = -1  # in use; -1 before the first choice
+    trials: list[int] = field(default_factory=list)  # rungs of the next steps, the last one first
+
+
+class DraftPolicy(Protocol):
+    """Bounds the budgets of a step, and hears how it went."""
+
+    def choose(self, step: int, num_rows: int) -> Budget:
+        """The most a row of this step may draft."""
+        ...
+
+    def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
+        """A step of decoding rows alone is complete."""
+        ...
+
+    def forget(self, step: int) -> None:
+        """The time of this step says nothing about drafting."""
+        ...
+
+
+class WholeBudget:
+    """Every row drafts as far as it may."""
+
+    def choose(self, step: int, num_rows: int) -> Budget:
+        del step, num_rows
+        return UNBOUNDED
+
+    def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
+        pass
+
+    def forget(self, step: int) -> None:
+        pass
+
+
+class Adaptation:
+    """Owns what was measured. Its ladder leads from plain decoding to the whole budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.ladder = ladder_of(budget)
+        self._sizes: dict[int, _Size] = {}
+        self._gains = [_Mean(num=0) for _ in self.ladder]  # tokens a round emits, by rung
+        self._chosen: dict[int, tuple[_Size, int]] = {}  # by step in flight
+
+    def choose(self, step: int, num_rows: int) -> Budget:
+        size = self._sizes.setdefault(num_rows.bit_length(), _Size([_Mean() for _ in self.ladder]))
+        rung = self._next_rung(size)
+        size.num_steps += 1
+        self._chosen[step] = (size, rung)
+        return self.ladder[rung]
+
+    def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
+        if step in self._chosen:
+            size, rung = self._chosen.pop(step)
+            size.costs[rung].note(seconds)
+            self._gains[rung].note(emitted_per_row)
+
+    def forget(self, step: int) -> None:
+        self._chosen.pop(step, None)
+
+    def _next_rung(self, size: _Size) -> int:
+        whole = len(self.ladder) - 1
+        if size.num_steps < _FIRST_STEPS + _TRIAL_STEPS:
+            return whole if size.num_steps < _FIRST_STEPS else 0
+        if size.num_steps % _STEPS_BETWEEN_TRIALS == 0:
+            size.trials = [self._least_known(size)] * _TRIAL_STEPS
+        if size.trials:
+            return size.trials.pop()
+        best = max(range(len(self.ladder)), key=lambda rung: self._rate(size, rung))
+        if size.rung < 0 or self._rate(size, best) > _LEAST_GAIN * self._rate(size, size.rung):
+            size.rung = best
+        return size.rung
+
+    def _least_known(self, size: _Size) -> int:
+        others = [rung for rung in range(len(self.ladder)) if rung != size.rung]
+        return min(others, key=lambda rung: size.costs[rung].num, default=size.rung)
+
+    def _rate(self, size: _Size, rung: int) -> float:
+        """Tokens per second and row; what was never tried lies between its neighbours."""
+        gain = self._between(self._gains, rung)
+        cost = self._between(size.costs, rung)
+        return gain / cost if cost > 0 else 0.0
+
+    def _between(self, means: list[_Mean], rung: int) -> float:
+        if means[rung].is_known:
+            return means[rung].value
+        known = [index for index, mean in enumerate(means) if mean.is_known]
+        below = max((index for index in known if index < rung), default=-1)
+        above = min((index for index in known if index > rung), default=-1)
+        if below < 0 or above < 0:
+            return means[max(below, above)].value if known else 0.0
+        first, last = self.ladder[below].nodes, self.ladder[above].nodes
+        share = (self.ladder[rung].nodes - first) / (last - first)
+        return means[below].value + share * (means[above].value - means[below].value)
+
+
+def ladder_of(budget: Budget) -> tuple[Budget, ...]:
+    """Plain decoding, parts of the budget, the whole of it; each once."""
+    rungs = {PLAIN: None}
+    for share in _SHARES:
+        part = Budget(
+            steps=max(1, round(budget.steps * share)),
+            topk=budget.topk,
+            nodes=max(2, 1 + round((budget.nodes - 1) * share)),
+        )
+        rungs[part.within(budget)] = None
+    return tuple(rungs)

@@ -1,0 +1,29 @@
+"""What could never run on an engine, however long it waited, from its sizes alone."""
+
+from outrider.errors import RequestError
+from outrider.wire.request import Limits
+from outrider.wire.worker import RunnerFacts
+
+
+def check_request(prompt: tuple[int, ...], limits: Limits, facts: RunnerFacts) -> None:
+    """Refuse a request that does not fit the model, the context or the KV cache."""
+    if not prompt:
+        raise RequestError("the prompt is empty; give at least one token")
+    if len(prompt) >= facts.host.max_context:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens and the context holds {facts.host.max_context}, "
+            "answer included; shorten the prompt or load the model with a larger context"
+        )
+    if not 0 <= min(prompt) <= max(prompt) < facts.vocab_size:
+        raise RequestError(f"prompt token ids must be between 0 and {facts.vocab_size - 1}")
+    _check_room(prompt, limits, facts)
+
+
+def _check_room(prompt: tuple[int, ...], limits: Limits, facts: RunnerFacts) -> None:
+    capacity = facts.num_pages * facts.host.page_size
+    wanted = min(len(prompt) + limits.max_tokens, facts.host.max_context)
+    if wanted + 2 * facts.reach > capacity:
+        raise RequestError(
+            f"the request may grow to {wanted} tokens, but the KV cache holds {capacity}; "
+            "lower max_tokens or raise the cache's kv_tokens"
+        )

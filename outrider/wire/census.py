@@ -1,0 +1,39 @@
+"""How full an engine is, and what it has done since its start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """A number of equal things of which some are in use."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCounts:
+    """Sums over the prompts that were looked up in the prefix cache."""
+
+    queried_tokens: int
+    hit_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What went wrong and was survived."""
+
+    failed_steps: int
+    drafter_failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """One moment of an engine. With nothing to do, every row and page is free: else one leaked."""
+
+    num_waiting: int
+    num_running: int
+    rows: Stock
+    pages: Stock  # a page that only the prefix cache remembers is free
+    prefix: PrefixCounts
+    faults: Faults

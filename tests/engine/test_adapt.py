@@ -1,0 +1,96 @@
+"""Budgets follow what steps cost and drafts gain, by a clock that the test owns."""
+
+import pytest
+
+from outrider.engine.adapt import Adaptation, WholeBudget, ladder_of
+from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
+
+CHAIN = Budget(steps=4, topk=1, nodes=5)
+TREE = Budget(steps=5, topk=4, nodes=17)
+
+
+class World:
+    """A machine and a text: seconds of a step by its query tokens, tokens a round by its budget."""
+
+    def __init__(self, adaptation, *, seconds, keep_rate):
+        self.adaptation, self.seconds, self.keep_rate = adaptation, seconds, keep_rate
+        self.step = 0
+
+    def run(self, rows, steps):
+        """The budgets of so many steps."""
+        used = []
+        for _ in range(steps):
+            self.step += 1
+            budget = self.adaptation.choose(self.step, rows)
+            used.append(budget)
+            emitted = sum(self.keep_rate**depth for depth in range(budget.most_emitted))
+            self.adaptation.note(
+                self.step, seconds=self.seconds(rows * budget.nodes), emitted_per_row=emitted
+            )
+        return used
+
+
+def settled(used):
+    """What most of the last steps used; now and then another budget is tried."""
+    return max(set(used[-200:]), key=used[-200:].count)
+
+
+def free_up_to(tokens):
+    return lambda query: max(1.0, query / tokens)
+
+
+def test_the_ladder_leads_from_plain_to_the_whole_budget():
+    assert ladder_of(CHAIN)[0] == PLAIN
+    assert ladder_of(CHAIN)[-1] == CHAIN
+    assert ladder_of(TREE)[-1] == TREE
+    nodes = [rung.nodes for rung in ladder_of(TREE)]
+    assert nodes == sorted(set(nodes))
+    assert ladder_of(Budget(steps=1, topk=1, nodes=2)) == (PLAIN, Budget(steps=1, topk=1, nodes=2))
+
+
+@pytest.mark.parametrize(
+    ("keep_rate", "tokens", "rows", "best"),
+    [
+        (0.8, 64, 1, CHAIN),  # checking is free and drafts are good
+        (0.8, 64, 8, CHAIN),
+        (0.1, 8, 8, PLAIN),  # every draft costs as much as a row, and few are kept
+        (0.0, 8, 4, PLAIN),
+        (0.9, 8, 64, PLAIN),  # even good drafts lose where five rows cost five times as much as one
+    ],
+)
+def test_a_batch_settles_on_the_fastest_budget(keep_rate, tokens, rows, best):
+    used = World(Adaptation(CHAIN), seconds=free_up_to(tokens), keep_rate=keep_rate).run(rows, 600)
+    assert settled(used) == best
+
+
+def test_sizes_of_batch_are_judged_apart():
+    world = World(Adaptation(CHAIN), seconds=free_up_to(16), keep_rate=0.6)
+    assert settled(world.run(1, 600)) == CHAIN
+    assert settled(world.run(64, 600)) == PLAIN
+    assert settled(world.run(1, 300)) == CHAIN
+
+
+def test_a_text_that_becomes_easy_is_noticed():
+    world = World(Adaptation(CHAIN), seconds=free_up_to(8), keep_rate=0.0)
+    assert settled(world.run(4, 600)) == PLAIN
+    world.keep_rate = 1.0
+    world.seconds = free_up_to(64)
+    assert settled(world.run(4, 4000)) == CHAIN
+
+
+def test_most_steps_use_the_best_budget_and_the_first_ones_draft():
+    used = World(Adaptation(CHAIN), seconds=free_up_to(64), keep_rate=0.7).run(1, 1000)
+    assert used[:8] == [CHAIN] * 8
+    assert used.count(CHAIN) > 970
+
+
+def test_steps_with_prompts_teach_nothing():
+    adaptation = Adaptation(CHAIN)
+    adaptation.choose(1, 4)
+    adaptation.forget(1)
+    adaptation.note(1, seconds=9.0, emitted_per_row=1.0)
+    assert not any(mean.is_known for mean in adaptation._gains)
+
+
+def test_without_adaptation_every_row_drafts_as_far_as_it_may():
+    assert WholeBudget().choose(1, 500) is UNBOUNDED
