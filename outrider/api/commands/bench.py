@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.api.commands import bench_gpu
+from outrider.api.commands import bench_gpu, bench_widen
 from outrider.api.commands.bench_flags import (
     DtypeFlag,
     JsonFlag,
@@ -25,6 +25,7 @@ app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_
 app.command("decode")(bench_gpu.decode)
 app.command("iteration")(bench_gpu.iteration)
 app.command("prefill")(bench_gpu.prefill)
+app.command("widen")(bench_widen.widen)
 
 
 @app.command("offline")
@@ -151,7 +152,7 @@ def _drafts(names: list[str], model: str, sizes: dict[str, Any]) -> "dict[str, D
     from outrider.config.draft import NONE, DraftConfig, resolve_budget
     from outrider.store.bars import BarReporter
 
-    asked = {name: replace(DraftConfig(drafter=name), **sizes) for name in names}
+    asked = {name: replace(DraftConfig(drafter=name, adaptive=False), **sizes) for name in names}
     found = {
         Path(name).name: find_drafter(config, model=model, reporter=BarReporter())
         for name, config in asked.items()

@@ -1,11 +1,21 @@
 """`outrider bench decode`, `iteration` and `prefill`: one engine against its floors."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outrider.api.commands.bench_flags import JsonFlag, checked_targets, open_model
+from outrider.api.commands.bench_widen import (
+    DraftFlag,
+    LengthFlag,
+    PromptsFlag,
+    TreeFlag,
+    WidenedFlag,
+    WidenedFlags,
+    widened_iteration,
+)
 
 if TYPE_CHECKING:
     from outrider.bench.gpu.asked import Place, Stored
@@ -34,6 +44,8 @@ BreakdownFlag = Annotated[
 ColdFlag = Annotated[
     bool, typer.Option("--cold-start", help="Also time the way from weights to the first tokens.")
 ]
+
+_LENGTHS = {"prompt": 128, "context": 0, "steps": 64}  # of an iteration, unless told otherwise
 
 
 def decode(
@@ -67,16 +79,16 @@ def decode(
 
 def iteration(
     body: BodyFlag = "",
-    draft_steps: Annotated[int, typer.Option(help="Depth of every draft tree.")] = 5,
-    topk: Annotated[int, typer.Option(help="Children per node; 1 makes a chain.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Size of a tree, root included.")] = 6,
+    draft_steps: Annotated[int | None, typer.Option(help="Depth of a draft tree: 5.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Children per node: 1, a chain.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Size of a tree, root included: 6.")] = None,
     simulate_acceptance: Annotated[
-        float, typer.Option(help="Tokens an iteration is made to emit, on average.")
-    ] = 3.0,
+        float | None, typer.Option(help="Tokens an iteration is made to emit, on average: 3.0.")
+    ] = None,
     rows: RowsFlag = "1,8,32,64",
-    prompt: PromptFlag = 128,
-    context: ContextFlag = 0,
-    tokens: StepsFlag = 64,
+    prompt: PromptFlag = _LENGTHS["prompt"],
+    context: ContextFlag = _LENGTHS["context"],
+    tokens: StepsFlag = _LENGTHS["steps"],
     dtype: DtypeFlag = "bfloat16",
     device: DeviceFlag = "auto",
     executor: ExecutorFlag = "auto",
@@ -87,28 +99,72 @@ def iteration(
     ] = False,
     breakdown: BreakdownFlag = False,
     cold_start: ColdFlag = False,
+    widened: WidenedFlag = "",
+    draft: DraftFlag = None,
+    prompts: PromptsFlag = None,
+    tree: TreeFlag = [],  # noqa: B006  # typer reads it and never writes
+    max_tokens: LengthFlag = None,
     json_file: JsonFlag = None,
 ) -> None:
-    """Speculative iterations of a random EAGLE-3 head: all work real, the acceptance given."""
+    """Speculative iterations of a random EAGLE-3 head: all work real, the acceptance given.
+
+    With --widened of a real model and head in a larger body, on real questions.
+    """
+    place = _place(dtype, device, executor, deterministic, step_tokens)
+    sizes = (draft_steps, topk, nodes, simulate_acceptance)
+    real = WidenedFlags(
+        model=widened, draft=draft, prompts=prompts, trees=tuple(tree), max_tokens=max_tokens
+    )
+    lengths = {"prompt": prompt, "context": context, "steps": tokens}
+    if widened:
+        _check_absent(sizes, lengths, with_plain or breakdown or cold_start)
+        widened_iteration(real, body or "llama-8b", place, rows, checked_targets(json_file))
+        return
+    real.check_absent()
+    extras = (with_plain, breakdown, cold_start)
+    _random_iteration(body, sizes, place, rows, lengths, extras, checked_targets(json_file))
+
+
+def _random_iteration(
+    body: str,
+    sizes: tuple[int | None, int | None, int | None, float | None],
+    place: "Place",
+    rows: str,
+    lengths: dict[str, int],
+    extras: tuple[bool, bool, bool],
+    targets: tuple[Path, ...],
+) -> None:
     from outrider.bench.gpu.asked import Extras, Tree, parse_rows, plan_work
     from outrider.bench.gpu.body import find_body
 
-    chosen = find_body(body or "llama-8b")
-    tree = Tree(steps=draft_steps, topk=topk, nodes=nodes, mean_emitted=simulate_acceptance)
-    work = plan_work(
-        parse_rows(rows),
-        prompt=prompt,
-        context=context,
-        steps=tokens,
-        emitted=tree.mean_emitted,
-        nodes=tree.nodes,
+    chosen, (steps, topk, nodes, emitted) = find_body(body or "llama-8b"), sizes
+    tree = Tree(
+        steps=5 if steps is None else steps,
+        topk=1 if topk is None else topk,
+        nodes=6 if nodes is None else nodes,
+        mean_emitted=3.0 if emitted is None else emitted,
     )
-    place = _place(dtype, device, executor, deterministic, step_tokens)
-    targets = checked_targets(json_file)
+    work = plan_work(parse_rows(rows), **lengths, emitted=tree.mean_emitted, nodes=tree.nodes)
     from outrider.bench.gpu.start import bench_iteration  # torch comes with it
 
-    extras = Extras(has_breakdown=breakdown, has_cold_start=cold_start)
-    bench_iteration(chosen, tree, place, work, extras, with_plain=with_plain, targets=targets)
+    with_plain, has_breakdown, has_cold_start = extras
+    wanted = Extras(has_breakdown=has_breakdown, has_cold_start=has_cold_start)
+    bench_iteration(chosen, tree, place, work, wanted, with_plain=with_plain, targets=targets)
+
+
+def _check_absent(sizes: Sequence[float | None], lengths: dict[str, int], has_extras: bool) -> None:
+    """Refuse with --widened what only random heads have."""
+    from outrider.errors import ConfigError
+
+    if any(size is not None for size in sizes):
+        raise ConfigError("--widened takes its trees from --tree, and acceptance as it comes")
+    if lengths != _LENGTHS:
+        raise ConfigError(
+            "--widened asks real questions; --max-tokens bounds the answers, and --prompt, "
+            "--context and --tokens have no effect: leave them out"
+        )
+    if has_extras:
+        raise ConfigError("--with-plain, --breakdown and --cold-start do not go with --widened")
 
 
 def prefill(

@@ -55,9 +55,14 @@ class Loaded:
     runner: Runner
 
 
+def settle(place: Place) -> Settings:
+    """What the engine makes of the place, before anything is known about the work."""
+    return _settings(place, context=8, rows=1, budget=PLAIN)
+
+
 def load_target(source: Body | Stored, place: Place) -> Target:
     """Random weights of a body, or the weights in a folder."""
-    settings = _settings(place, context=8, rows=1, budget=PLAIN)
+    settings = settle(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
         model = dummy_decoder(

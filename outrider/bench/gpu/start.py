@@ -42,7 +42,7 @@ def bench_decode(
     with run_bar(len(work.cases)) as note:
         series = measure_way(target, way, work, extras, note)
     subject = replace(series, cold_starts=cold_starts)
-    _publish(Report(setting=_setting(target, rates), series=(subject,)), targets)
+    _publish(Report(setting=setting_of(target, rates), series=(subject,)), targets)
 
 
 def bench_iteration(
@@ -67,7 +67,7 @@ def bench_iteration(
     with run_bar(len(ways) * len(work.cases)) as note:
         first, *others = [measure_way(target, way, work, extras, note) for way in ways]
     subject = replace(first, cold_starts=cold_starts)
-    _publish(Report(setting=_setting(target, rates), series=(subject, *others)), targets)
+    _publish(Report(setting=setting_of(target, rates), series=(subject, *others)), targets)
 
 
 def bench_prefill(
@@ -84,7 +84,7 @@ def bench_prefill(
             matrix_rate=rates[-1].matrix,
             note=note,
         )
-    setting = _setting(target, rates)
+    setting = setting_of(target, rates)
     print_prefill(setting, found)
     for path in targets:
         write_json(path, describe_prefill(setting, found))
@@ -108,7 +108,8 @@ def _card(target: Target) -> str:
     return torch.cuda.get_device_name(target.device) if on_cuda else "CPU"
 
 
-def _setting(target: Target, rates: tuple[Rates, ...]) -> Setting:
+def setting_of(target: Target, rates: tuple[Rates, ...]) -> Setting:
+    """What is measured on what."""
     config, place = target.model.config, target.place
     return Setting(
         weights=Weights(

@@ -17,7 +17,7 @@ _NAME_WIDTH = 60  # of a kernel; templates fill a screen
 
 def print_report(report: Report) -> None:
     """Print it on stdout."""
-    console = _console(report.setting)
+    console = open_console(report.setting)
     for series in report.series:
         _print_series(console, report, series)
     if any(point.peers for series in report.series for point in series.points):
@@ -33,7 +33,7 @@ def print_report(report: Report) -> None:
 
 def print_prefill(setting: Setting, found: Prefill) -> None:
     """Print it on stdout."""
-    console, table = _console(setting), _table(("tokens", "ms", "TFLOP/s", "of matrix rate"))
+    console, table = open_console(setting), _table(("tokens", "ms", "TFLOP/s", "of matrix rate"))
     table.add_row(
         str(found.tokens),
         f"{found.prompt_s * 1e3:.2f}",
@@ -48,7 +48,8 @@ def print_prefill(setting: Setting, found: Prefill) -> None:
     )
 
 
-def _console(setting: Setting) -> Console:
+def open_console(setting: Setting) -> Console:
+    """A console on stdout that has said what is measured on what."""
     console = Console(width=WIDTH, highlight=False)
     for line in _heading(setting):
         console.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""Opens a small model to be widened, and builds the wide one on the device from it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from outrider.bench.gpu.body import Body
+from outrider.bench.widen.fit import Fit, fit
+from outrider.bench.widen.head import SmallHead, open_small_head, widen_head
+from outrider.bench.widen.places import Noise
+from outrider.bench.widen.tensors import HEAD, WideTensors
+from outrider.config.engine import Arithmetic
+from outrider.models.checkpoint import Checkpoint
+from outrider.models.config import read_config
+from outrider.models.decoder import Decoder
+from outrider.models.draft import DraftModel
+from outrider.models.heads.loader import build_head
+from outrider.models.layers.linear import WeightType, is_computed_in_float32
+from outrider.models.loader import TensorSource, build_decoder, tensor_shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A small model whose tensors can be read, the heads to go with it, and how it fits."""
+
+    fit: Fit
+    source: TensorSource
+    heads: tuple[SmallHead, ...]
+
+
+@contextmanager
+def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened]:
+    """The model in a folder, once it and its heads are known to fit into the body."""
+    small = read_config(folder)
+    found = fit(small, body.config, name=body.name)
+    opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
+    ignored = ("rotary_emb.inv_freq", *((HEAD,) if small.is_tied else ()))
+    with Checkpoint(folder) as checkpoint:
+        checkpoint.check(tensor_shapes(small), ignored=ignored)
+        yield Opened(fit=found, source=checkpoint, heads=opened_heads)
+
+
+def build_wide(
+    small: Opened, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+) -> Decoder:
+    """The wide model; the peak is the model and one tensor."""
+    tensors = WideTensors(small.fit, small.source, _noise(dtype, device))
+    return build_decoder(small.fit.wide, tensors, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def build_wide_heads(
+    small: Opened, target: Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> tuple[DraftModel, ...]:
+    """The heads in the width of the wide target."""
+    device = target.embedding.device
+    wide = (
+        widen_head(head, small.fit, small.source, _noise(dtype, device)) for head in small.heads
+    )
+    return tuple(
+        build_head(
+            head.config, head.tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
+        )
+        for head in wide
+    )
+
+
+def _noise(dtype: WeightType, device: torch.device) -> Noise:
+    """In the type the builders ask for, so that they need not convert."""
+    is_wide = is_computed_in_float32(dtype, device)
+    return Noise(torch.float32 if is_wide else getattr(torch, dtype), device)
