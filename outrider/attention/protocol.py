@@ -26,6 +26,8 @@ class Capabilities:
 
     max_nodes: int
     page_sizes: range
+    max_head_dim: int
+    max_group: int  # query heads that share a key
     needs_host_lengths: bool
 
 

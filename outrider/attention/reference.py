@@ -14,6 +14,8 @@ from outrider.memory.arena import Arena
 from outrider.plan.plan import chunk_offsets
 from outrider.plan.shape import StepShape
 
+_ANY = 1 << 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedRows:
@@ -42,7 +44,13 @@ class ReferenceAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(max_nodes=MAX_NODES, page_sizes=range(1, 65), needs_host_lengths=False)
+        return Capabilities(
+            max_nodes=MAX_NODES,
+            page_sizes=range(1, 65),
+            max_head_dim=_ANY,
+            max_group=_ANY,
+            needs_host_lengths=False,
+        )
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         keys = largest.pages * self._page_size

@@ -65,7 +65,13 @@ class TritonAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(max_nodes=MAX_NODES, page_sizes=range(1, 65), needs_host_lengths=False)
+        return Capabilities(
+            max_nodes=MAX_NODES,
+            page_sizes=range(1, 65),
+            max_head_dim=256,
+            max_group=16,
+            needs_host_lengths=False,
+        )
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         rows, tokens, chunks = largest.rows, largest.num_uniform, largest.chunk.rows

@@ -1,4 +1,4 @@
-"""SwiGLU of a fused gate and up projection, as `models/layers/mlp.py` says it."""
+"""SwiGLU of a fused gate and up projection, as `models/layers/gate.py` says it."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

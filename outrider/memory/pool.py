@@ -1,4 +1,4 @@
-"""Paged KV storage on the device. Page 0 belongs to nobody: padding writes there, nobody reads."""
+"""Paged KV storage on the device. Page 0 belongs to nobody: only padding writes and reads it."""
 
 from dataclasses import dataclass
 
@@ -58,6 +58,11 @@ class PageFamily:
         """A further pool."""
         self._pools.append(KVPool(layout, num_pages=self.num_pages, device=self._device))
         return self._pools[-1]
+
+    def clean(self, pages: torch.Tensor) -> None:  # [n] int64
+        """Make the pages what they were at first, in every pool."""
+        for pool in self._pools:
+            pool.storage.index_fill_(1, pages, 0)
 
     def resize(self, num_pages: int) -> None:
         """Give every pool that many pages, page 0 included."""

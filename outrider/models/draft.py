@@ -59,6 +59,6 @@ class DraftModel(Protocol):
         """Run the query tokens of a plan; writes their draft KV."""
         ...
 
-    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab] float32
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         """Scores of the token that follows the state."""
         ...

@@ -13,6 +13,7 @@ def _make_now(call: Call, *args: Any) -> None:
 
 
 _listener: ContextVar[Call] = ContextVar("live_calls", default=_make_now)
+_is_written_down: ContextVar[bool] = ContextVar("written_down", default=False)
 
 
 def live(call: Call, *args: Any) -> None:
@@ -32,3 +33,18 @@ def heard_by(listener: Call) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextmanager
+def written_down() -> Iterator[None]:
+    """What runs inside computes nothing: it is only recorded, and may fail without loss."""
+    token = _is_written_down.set(True)
+    try:
+        yield
+    finally:
+        _is_written_down.reset(token)
+
+
+def is_written_down() -> bool:
+    """Whether the program is only being recorded."""
+    return _is_written_down.get()

@@ -25,6 +25,10 @@ class WarmUp:
     device_bytes: int
 
 
+def nobody_hears(done: int, total: int) -> None:
+    del done, total
+
+
 def list_shapes(largest: StepShape, buckets: Buckets) -> Iterator[StepShape]:
     """The steps of a quiet day: every number of rows, plain and with the largest tree, short."""
     pages = buckets.pages.up(1)
@@ -36,9 +40,9 @@ def list_shapes(largest: StepShape, buckets: Buckets) -> Iterator[StepShape]:
                 yield StepShape(rows=rows, tree=tree, chunk=_NO_CHUNK, pages=pages, warps=warps)
 
 
-def warm_up(runner: Runner, shapes: list[StepShape], heard: Heard) -> WarmUp:
+def warm_up(runner: Runner, shapes: list[StepShape], device: torch.device, heard: Heard) -> WarmUp:
     """Run each shape once, which records it."""
-    began, before = time.perf_counter(), _device_bytes()
+    began, before = time.perf_counter(), _device_bytes(device)
     for done, shape in enumerate(shapes):
         heard(done, len(shapes))
         runner.practise(shape)
@@ -46,23 +50,23 @@ def warm_up(runner: Runner, shapes: list[StepShape], heard: Heard) -> WarmUp:
     return WarmUp(
         num_shapes=len(shapes),
         seconds=time.perf_counter() - began,
-        device_bytes=_device_bytes() - before,
+        device_bytes=_device_bytes(device) - before,
     )
 
 
-def take_memory(runner: Runner, largest: StepShape) -> int:
+def take_memory(runner: Runner, largest: StepShape, device: torch.device) -> int:
     """Run the largest steps there can be and say how many bytes they took.
 
     The allocator keeps what their activations took for the steps to come.
     """
-    before = _device_bytes()
+    before = _device_bytes(device)
     runner.practise(replace(largest, chunk=_NO_CHUNK))
     runner.practise(largest)
-    return _device_bytes() - before
+    return _device_bytes(device) - before
 
 
-def _device_bytes() -> int:
-    if not torch.cuda.is_available():
+def _device_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
         return 0
-    free, total = torch.cuda.mem_get_info()
+    free, total = torch.cuda.mem_get_info(device)
     return total - free

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +24,23 @@ def logprobs_of(
     """Log-probability and rank of the chosen tokens, and the `top` most likely tokens."""
     total, rank = _total_and_rank(logits, tokens)
     chosen = logits.gather(1, tokens[:, None]).squeeze(1).float()  # [n]
-    values, ids = logits.topk(top, dim=1)
+    values, ids = _most_likely(logits, top)
     return LogprobTensors(
         chosen=chosen - total,
         rank=rank,
         top_ids=ids,
         top_values=values.float() - total[:, None],
     )
+
+
+def _most_likely(
+    logits: torch.Tensor,  # [n, vocab]
+    top: int,
+) -> tuple[torch.Tensor, torch.Tensor]:  # [n, top] values and ids
+    """The largest logits, best first; a vocabulary that has not so many is padded with nothing."""
+    values, ids = logits.topk(min(top, logits.shape[1]), dim=1)
+    missing = (0, top - values.shape[1])
+    return F.pad(values, missing, value=float("-inf")), F.pad(ids, missing)
 
 
 def _total_and_rank(

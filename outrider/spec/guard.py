@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from outrider.models.draft import Taps
+from outrider.plan.live import is_written_down
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import StepShape
 from outrider.plan.tree import DraftTree
@@ -70,6 +71,8 @@ class GuardedDrafter:
             self._give_up("catching up")
 
     def _give_up(self, doing: str) -> None:
+        if is_written_down():  # a step that failed to be recorded has been run all the same
+            raise
         self.is_broken = True
         _log.exception("the drafter failed while %s; going on by plain decoding", doing)
 

@@ -93,6 +93,7 @@ class ModelDrafter:
         """The state after each chunk's follower: a head has seen it, a whole model must run it."""
         bonus: StepPlan = plan.draft.bonus
         torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.uniform.lengths)
+        bonus.uniform.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
         after = self._run(bonus, single_node(outcome.chunk_choice), before, table)
         self._states.index_copy_(0, plan.chunk.rows, after)
 

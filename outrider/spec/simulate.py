@@ -37,6 +37,7 @@ class SimulatedJudge:
         `choice` is [rows, nodes]. Kept nodes emit their drafts, so text, KV and drafter agree; the
         bonus is what the target chose.
         """
+        assert choice.shape[0] <= _MAX_ROWS, "a benchmark of more rows needs a longer clock"
         if choice.is_cuda:
             from outrider.kernels.simulate import agree  # a CPU installation has no Triton
 

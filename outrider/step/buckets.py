@@ -103,7 +103,7 @@ def largest_shape(
 
 
 # What a GPU records graphs for. Rows: a GEMM costs the same for 9 rows as for 16.
-_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, *range(192, 4097, 64))
 _TOKENS = (16, 32, 64, *range(128, 1025, 128), *range(1280, 16385, 256))
 _LEAST_CONTEXT = 256  # tokens, which attention takes in one piece; from there the bucket doubles
 

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from outrider.plan.live import Call, heard_by
+from outrider.plan.live import Call, heard_by, written_down
 from outrider.plan.plan import StepPlan
 from outrider.plan.shape import StepShape
 from outrider.step.borrow import borrow
 
 T = TypeVar("T")
 
-MAX_RECORDINGS = 512  # a few hundred kilobytes each
+MAX_RECORDINGS = 512  # a few hundred kilobytes for each of their segments
+MAX_FAILURES = 8  # after that, nothing more is recorded
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +51,10 @@ class _Recorder:
     def record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> _Recording:
         self._begin()
         try:
-            with heard_by(self._break):
+            with written_down(), heard_by(self._break):
                 output = program(plan)
             self._end()
-        except Exception:
+        except BaseException:  # an interrupt, too, must not leave the stream capturing
             with suppress(RuntimeError):  # it reports the same failure again
                 self._graph.capture_end()
             raise
@@ -86,7 +87,8 @@ class GraphExecutor:
 
     def __init__(self, admits: Callable[[StepShape], bool]) -> None:
         self._admits = admits
-        self._recordings: dict[StepShape, _Recording] = {}
+        self._recordings: dict[StepShape, _Recording] = {}  # the one used last is the last
+        self._met: set[StepShape] = set()  # with chunks, run once
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
         self.num_eager = 0  # steps that no recording served
@@ -97,8 +99,9 @@ class GraphExecutor:
         return len(self._recordings)
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
-        recording = self._recordings.get(plan.shape)
+        recording = self._recordings.pop(plan.shape, None)
         if recording is not None:
+            self._recordings[plan.shape] = recording
             recording.replay()
             return recording.output  # type: ignore[no-any-return]
         self.num_eager += 1
@@ -108,8 +111,12 @@ class GraphExecutor:
         return output
 
     def _can_record(self, shape: StepShape) -> bool:
-        has_room = self.num_recordings < MAX_RECORDINGS
-        return has_room and shape not in self._refused and self._admits(shape)
+        """Decoding shapes at first sight; those with chunks, of which many come once, at second."""
+        if not self._admits(shape) or shape in self._refused or self.num_refused >= MAX_FAILURES:
+            return False
+        is_due = not shape.chunk.rows or shape in self._met
+        self._met.add(shape)
+        return is_due
 
     def _record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
         """Record a step that has just run. If that fails nothing is lost but its speed."""
@@ -121,10 +128,10 @@ class GraphExecutor:
             self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
             _log.exception("steps of %s cannot be recorded and run eagerly", plan.shape)
             return
+        if self.num_recordings >= MAX_RECORDINGS:  # none of the last few steps used this one
+            del self._recordings[next(iter(self._recordings))]
         self._recordings[plan.shape] = recording
         _log.debug("recorded %s with %d breaks", plan.shape, recording.num_breaks)
-        if self.num_recordings == MAX_RECORDINGS:
-            _log.warning("%d shapes are recorded; further ones run eagerly", MAX_RECORDINGS)
 
 
 def without_chunks(shape: StepShape) -> bool:

@@ -5,9 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.engines import Shape
-from support.matrix import LAWS, MIXED, TREES, Case, mismatches, run_case
+from support.engines import Shape, ask, engine_of, run_all
+from support.matrix import LAWS, MIXED, TREES, Case, law_of, mismatches, run_case
 from support.model_set import make_models
+
+from outrider.config.engine import EngineConfig, ExecutionConfig, LimitsConfig
+from outrider.engine.engine import Engine
+from outrider.plan.live import is_written_down
+from outrider.runtime.build import build_runner
 
 DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
 EXECUTORS = ["eager", "graph", "breakable"]
@@ -61,10 +66,55 @@ def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
     assert heard["breakable"] == heard["eager"]
 
 
-def test_a_batch_above_the_largest_recorded_size_runs_the_same_program(models, monkeypatch):
+def test_shapes_that_are_forgotten_are_recorded_again(models, monkeypatch):
     from outrider.step import graph
 
     monkeypatch.setattr(graph, "MAX_RECORDINGS", 1)
     shape = Shape(device="cuda", pad=1, depth=1, step_tokens=90, executor="graph")
     assert not mismatches(models, Case(shape, False, "mixed", "relative", "tree"))
     assert not mismatches(models, Case(replace(shape, pad=4), True, "mixed", "eagle3", "chain"))
+
+
+def test_a_step_above_the_largest_recorded_size_runs_the_same_program(models, monkeypatch):
+    from outrider.step import graph
+
+    monkeypatch.setattr(graph, "MOST_BROKEN_TOKENS", 20)
+    shape = Shape(device="cuda", depth=1, step_tokens=90, executor="breakable")
+    assert not mismatches(models, Case(shape, False, "mixed", "relative", "tree"))
+
+
+def test_a_shape_that_cannot_be_recorded_runs_eagerly_and_drafts_on(models, monkeypatch):
+    shape = Shape(device="cuda", depth=1, step_tokens=90, executor="graph")
+    engine = engine_of(models.target, shape, models.draft("relative", TREES["chain"]))
+    program = engine._runner._program
+    original = program._judge
+
+    def unrecordable(tree, choice, most_emitted):
+        if is_written_down():
+            raise RuntimeError("no memory for a recording")
+        return original(tree, choice, most_emitted)
+
+    monkeypatch.setattr(program, "_judge", unrecordable)
+    heard = run_all(engine, [ask("r", [3, 4, 5], law_of("greedy", 0), max_tokens=12)])["r"]
+    plain = engine_of(models.target, Shape(device="cuda"))
+    right = run_all(plain, [ask("r", [3, 4, 5], law_of("greedy", 0), max_tokens=12)])["r"]
+    assert heard.tokens == right.tokens
+    assert heard.last.progress.drafted > 0
+    assert engine._runner._executor.num_refused > 0
+    assert engine._runner._executor.num_recordings == 0
+
+
+def test_real_sizes_are_rehearsed_and_recorded_at_start(models):
+    heard = []
+    config = EngineConfig(
+        device="cuda", dtype="float32", execution=ExecutionConfig(record="at start")
+    )
+    config = replace(config, limits=LimitsConfig(rows=6, context=128))
+    runner, facts = build_runner(models.folder, config, lambda done, all: heard.append((done, all)))
+    engine = Engine(runner, facts)
+    num_shapes = heard[-1][1]
+    assert heard[-1] == (num_shapes, num_shapes)
+    assert runner._executor.num_recordings == num_shapes > 6
+    asked = [ask(f"r{i}", [3 + i, 4], law_of("greedy", i), max_tokens=5) for i in range(6)]
+    assert len(run_all(engine, asked)) == 6
+    assert facts.num_pages > 6 * 128 // 16

@@ -112,7 +112,7 @@ def test_a_part_is_needed_if_any_row_needs_it():
             RowSampling(seed=2, filters=Filters(min_p=0.1)),
             RowSampling(seed=3, logprobs=LogprobsAsked(chosen=True, top=4)),
         ]
-    ) == Warps(noise=True, filters=True, bias=True, logprobs=True, top_logprobs=4)
+    ) == Warps(noise=True, filters=True, bias=True, logprobs=True, top_logprobs=5)
 
 
 def test_filters_of_a_greedy_row_are_not_needed():

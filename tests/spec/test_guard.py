@@ -9,7 +9,11 @@ from support.tiny import save_tiny
 
 from outrider.models.loader import load_decoder
 from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import ModelDraft
+from outrider.plan.live import written_down
+from outrider.plan.shape import ChunkShape, StepShape, Warps
+from outrider.runtime.drafts import ModelDraft, NoDraft
+from outrider.spec.drafter import NullDrafter
+from outrider.spec.guard import GuardedDrafter
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
 
@@ -56,3 +60,26 @@ def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails
     assert again.tokens == plain["r0"].tokens
     assert again.last.progress.drafted == 0  # nothing is drafted, and nothing checked in vain
     assert FailingDraft.num_forwards == before
+
+
+def test_a_failure_to_be_recorded_is_the_recorders_and_leaves_the_drafter_whole(target):
+    class Unrecordable(NullDrafter):
+        def propose(self, plan, table):
+            raise RuntimeError("no memory for a recording")
+
+    drafter = GuardedDrafter(Unrecordable(NoDraft().facts))
+    with written_down(), pytest.raises(RuntimeError, match="no memory for a recording"):
+        drafter.propose(None, None)
+    assert not drafter.is_broken
+
+
+def test_padding_as_long_as_the_largest_chunk_reads_no_page_that_is_not_there(target):
+    draft = ModelDraft(
+        model=StandaloneDraft(target, target_vocab=target.config.vocab_size),
+        budget=Budget(steps=2, topk=1, nodes=3),
+    )
+    engine = engine_of(target, Shape(max_rows=1, max_context=32, step_tokens=400), draft)
+    runner = engine._runner
+    chunk = ChunkShape(rows=2, tokens=400, width=400)
+    runner.practise(StepShape(rows=1, tree=draft.budget, chunk=chunk, pages=2, warps=Warps()))
+    assert not runner._program.drafter.is_broken

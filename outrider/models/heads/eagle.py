@@ -21,7 +21,7 @@ class EagleParts:
     embedding: torch.Tensor  # [vocab, width]
     join: Linear  # [2 * width -> width]
     layer: HeadLayer
-    score: Callable[[torch.Tensor], torch.Tensor]  # [n, width] -> [n, draft_vocab] float32
+    score: Callable[[torch.Tensor], torch.Tensor]  # [n, width] -> [n, draft_vocab]
     target_ids: torch.Tensor  # [draft_vocab] int64
 
 

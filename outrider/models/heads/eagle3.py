@@ -35,7 +35,7 @@ class Eagle3Parts:
     project: Rows  # [n, tapped] -> [n, width]
     layer: HeadLayer
     norms: Eagle3Norms
-    score: Rows  # [n, width] normalised -> [n, draft_vocab] float32
+    score: Rows  # [n, width] normalised -> [n, draft_vocab]
     target_ids: torch.Tensor  # [draft_vocab] int64
 
 

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Linear(Protocol):
-    """x W^T for every row of x; no row's result depends on the other rows."""
+    """x W^T for every row of x."""
 
     min_rows: int  # fewer rows cost more time than these
 
@@ -31,7 +31,7 @@ class Linear(Protocol):
 
 
 class PlainLinear:
-    """What torch makes of a dense weight: portable, and right for a GPU."""
+    """What torch makes of a dense weight: portable, and right for many rows on a GPU."""
 
     min_rows = 1
 
