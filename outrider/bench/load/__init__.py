@@ -1,0 +1,1 @@
+"""A load generator: any OpenAI-compatible endpoint, measured from outside."""
