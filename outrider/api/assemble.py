@@ -5,9 +5,13 @@ from pathlib import Path
 from outrider.config.engine import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.runtime.build import build_runner
+from outrider.runtime.warmup import Heard, nobody_hears
+from outrider.text.vocabulary import read_vocabulary
 
 
-def build_engine(folder: Path, config: EngineConfig) -> Engine:
+def build_engine(folder: Path, config: EngineConfig, heard: Heard = nobody_hears) -> Engine:
     """An engine for the model in a folder, ready for requests."""
-    runner, facts = build_runner(folder, config)
-    return Engine(runner, facts)
+    runner, facts = build_runner(
+        folder, config, heard, read_vocabulary=lambda: read_vocabulary(folder)
+    )
+    return Engine(runner, facts, runner.grammars)

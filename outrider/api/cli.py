@@ -10,11 +10,13 @@ from outrider import __version__
 from outrider.api.commands import (
     bench,
     bench_acceptance,
+    bench_load,
     chat,
     check,
     doctor,
     generate,
     models,
+    serve,
     train,
 )
 from outrider.errors import OutriderError
@@ -33,11 +35,13 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
+app.command("serve")(serve.serve)
 app.command("pull")(models.pull)
 app.command("models")(models.models)
 app.command("check")(check.check)
 app.command("doctor")(doctor.doctor)
 bench.app.command("acceptance")(bench_acceptance.acceptance)
+bench.app.command("serve")(bench_load.serve)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 

@@ -17,9 +17,11 @@ from outrider.api.resolve import (
     resolve_sampling,
 )
 from outrider.api.speculation import parse_speculation
+from outrider.api.structured import parse_structured
 from outrider.api.transcript import StopRules, Transcript
 from outrider.errors import RequestError
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.grammar import GrammarSpec
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.sampling import RowSampling
 
@@ -34,6 +36,7 @@ class EnginePort(Protocol):
     @property
     def has_work(self) -> bool: ...
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None: ...
+    def check_grammar(self, spec: GrammarSpec) -> None: ...
     def add(self, submission: Submission) -> None: ...
     def abort(self, request_id: str) -> None: ...
     def step(self) -> tuple[RequestUpdate, ...]: ...
@@ -51,6 +54,7 @@ class Frontend:
             max_context=engine.max_context,
             vocab_size=engine.vocab_size,
             eos_ids=tokenizer.stop_ids,
+            special_ids=tokenizer.special_ids,
         )
 
     @property
@@ -79,6 +83,9 @@ class Frontend:
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
         self._engine.check(tokens, limits)
+        spec = parse_structured(params.structured)
+        if spec.kind != "none":
+            self._engine.check_grammar(spec)
         seed = admit_seed(params)
         return PreparedRequest(
             text=prompt.text if isinstance(prompt, TextPrompt) else None,
@@ -156,6 +163,11 @@ class Frontend:
             del self._live[update.request_id]
             if update.finish == "running":  # a stop string: the engine does not know yet
                 self._engine.abort(update.request_id)
+
+
+def owner_of(engine_id: str) -> str:
+    """The request whose output the engine knows by this id."""
+    return engine_id.rpartition("-")[0]
 
 
 def _engine_id(live: LiveRequest, index: int) -> str:

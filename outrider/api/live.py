@@ -53,6 +53,12 @@ class LiveRequest:
     def is_finished(self) -> bool:
         return all(transcript.is_finished for transcript in self.transcripts)
 
+    @property
+    def error(self) -> str:
+        """Why the first of the outputs that failed did; empty if none failed."""
+        endings = [each.ending for each in self.transcripts]
+        return next((str(ending.stop) for ending in endings if ending.finish == "error"), "")
+
     def push(self, index: int, update: RequestUpdate) -> None:
         """Deliver the news of one output."""
         had_tokens = any(transcript.token_ids for transcript in self.transcripts)
@@ -69,8 +75,8 @@ class LiveRequest:
             prompt_token_ids=list(self.prepared.prompt),
             outputs=[self._completion(index) for index in range(len(self.transcripts))],
             finished=self.is_finished,
-            usage=self._usage(),
-            timing=self._timing(),
+            usage=self.usage,
+            timing=self.timing,
         )
 
     def _completion(self, index: int) -> CompletionOutput:
@@ -91,6 +97,7 @@ class LiveRequest:
                 drafted=progress.drafted,
                 kept_per_position=list(progress.kept_per_depth),
             ),
+            rounds=list(transcript.rounds),
         )
 
     def _logprobs(self, transcript: Transcript) -> list[dict[int, Logprob]]:
@@ -110,14 +117,16 @@ class LiveRequest:
     def _logprob(self, token: int, value: float, rank: int) -> Logprob:
         return Logprob(logprob=value, rank=rank, decoded_token=self._tokenizer.token_text(token))
 
-    def _usage(self) -> Usage:
+    @property
+    def usage(self) -> Usage:
         return Usage(
             prompt_tokens=len(self.prepared.prompt),
             completion_tokens=sum(len(each.token_ids) for each in self.transcripts),
             cached_tokens=self.transcripts[0].progress.cached,
         )
 
-    def _timing(self) -> Timing:
+    @property
+    def timing(self) -> Timing:
         num_tokens = sum(len(each.token_ids) for each in self.transcripts)
         decode_s = self._last - self._first
         total_s = self._last - self._submitted

@@ -3,8 +3,10 @@
 Where vLLM says None (still running, not asked), so do these records: they mirror its shape.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from outrider.wire.result import RoundTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class CompletionOutput:
     stop_reason: int | str | None  # the stop id or string, or the error; None for end of sequence
     seed: int
     acceptance: Acceptance
+    rounds: list[RoundTrace] = field(default_factory=list)  # when asked; they emitted `token_ids`
 
     @property
     def finished(self) -> bool:

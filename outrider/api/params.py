@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from outrider.api.speculation import Speculation, parse_speculation
+from outrider.api.structured import Structured, parse_structured
 from outrider.errors import RequestError
 from outrider.wire.sampling import MAX_BIAS
 
@@ -43,6 +44,10 @@ class SamplingParams:
     detokenize: bool = True  # False returns token ids and an empty text
     # Bounds the drafts of this request, never its tokens: "off", or sizes such as {"steps": 2}.
     speculation: Speculation = None
+    # The form of the answer: "json_object", {"json": schema}, {"regex": "..."}, {"choice": [...]},
+    # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
+    structured: Structured = None
+    trace: bool = False  # report what every round drafted and kept
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -56,6 +61,7 @@ class SamplingParams:
         _check_stops(self)
         _check_bias(self)
         parse_speculation(self.speculation)
+        parse_structured(self.structured)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -104,8 +110,11 @@ _RANGES = {
     "repetition_penalty": _Range(float, 0, 100, "use 1 for no penalty", low_is_allowed=False),
 }
 _MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs"})
-_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
-_ALIASES = {"speculative": "speculation"}  # what requests over HTTP call it
+_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "trace")
+_ALIASES = {  # what requests over HTTP call it, and vLLM
+    "speculative": "speculation",
+    "structured_outputs": "structured",
+}
 PARAMETER_NAMES = frozenset({field.name for field in fields(SamplingParams)} | set(_ALIASES))
 _TOKEN = _Range(int, 0, math.inf, "give a token id")
 _BIAS = _Range(float, -100, 100, "use -100 to forbid a token")

@@ -4,7 +4,9 @@ import secrets
 from dataclasses import dataclass
 
 from outrider.api.params import MAX_SEED, SamplingParams
+from outrider.api.structured import parse_structured
 from outrider.errors import RequestError
+from outrider.wire.grammar import NO_GRAMMAR, Grammar
 from outrider.wire.request import Limits
 from outrider.wire.sampling import (
     MAX_BANNED,
@@ -23,6 +25,7 @@ class ModelBounds:
     max_context: int  # prompt and output together
     vocab_size: int
     eos_ids: frozenset[int]
+    special_ids: frozenset[int] = frozenset()
 
 
 def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:
@@ -45,7 +48,11 @@ def resolve_sampling(
     return RowSampling(
         seed=seed,
         temperature=float(params.temperature),
-        filters=Filters(top_k=max(params.top_k, 0), top_p=params.top_p, min_p=params.min_p),
+        filters=Filters(
+            top_k=min(max(params.top_k, 0), bounds.vocab_size),
+            top_p=params.top_p,
+            min_p=params.min_p,
+        ),
         penalties=Penalties(
             repetition=params.repetition_penalty,
             presence=params.presence_penalty,
@@ -56,6 +63,8 @@ def resolve_sampling(
         logprobs=LogprobsAsked(
             chosen=params.logprobs is not None, top=min(params.logprobs or 0, bounds.vocab_size)
         ),
+        trace=params.trace,
+        grammar=_grammar(params, bounds),
     )
 
 
@@ -67,6 +76,24 @@ def _ban(min_tokens: int, prompt_len: int, stop_ids: frozenset[int]) -> Ban:
             f"min_tokens works with at most {MAX_BANNED} stop ids, got {len(stop_ids)}; drop some"
         )
     return Ban(before=prompt_len + min_tokens, tokens=tuple(sorted(stop_ids)))
+
+
+def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
+    """The form of the answer, and the tokens that may end it where it is complete.
+
+    A stop id that spells something is an ordinary token of the answer, which the engine ends there.
+    """
+    spec = parse_structured(params.structured)
+    if spec.kind == "none":
+        return NO_GRAMMAR
+    asked = frozenset(params.stop_token_ids or ())
+    ends = bounds.eos_ids | (asked & bounds.special_ids) or asked
+    if not ends:
+        raise RequestError(
+            "structured output must be able to end, and the model has no end-of-sequence token; "
+            "give stop_token_ids"
+        )
+    return Grammar(spec=spec, ends=tuple(sorted(ends)))
 
 
 def admit_seed(params: SamplingParams) -> int:

@@ -1,7 +1,7 @@
 """One request read while it runs."""
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from outrider.api.frontend import Frontend
@@ -10,6 +10,7 @@ from outrider.api.outputs import RequestOutput
 from outrider.api.params import SamplingParams
 from outrider.api.prompts import TextPrompt, TokenPrompt
 from outrider.api.transcript import Transcript
+from outrider.wire.result import RoundTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class StreamDelta:
     text: str
     token_ids: list[int]
     finish_reason: Literal["stop", "length", "abort", "error"] | None
+    rounds: list[RoundTrace] = field(default_factory=list)  # when asked
 
 
 class Stream:
@@ -58,7 +60,7 @@ def open_stream(
 
 
 def _read(frontend: Frontend, live: LiveRequest) -> Generator[StreamDelta, None, None]:
-    readers = [_Reader(index, each) for index, each in enumerate(live.transcripts)]
+    readers = [DeltaReader(index, each) for index, each in enumerate(live.transcripts)]
     try:
         # Another reader of the same engine may have stepped it, so ours can end before we look.
         while not live.is_finished or any(reader.has_news for reader in readers):
@@ -69,19 +71,20 @@ def _read(frontend: Frontend, live: LiveRequest) -> Generator[StreamDelta, None,
         frontend.abort(live)
 
 
-class _Reader:
+class DeltaReader:
     """Owns how far one output has been read."""
 
     def __init__(self, index: int, transcript: Transcript) -> None:
         self._index = index
         self._transcript = transcript
         self._num_chars = 0
-        self._num_tokens = 0
+        self.num_tokens = 0
+        self._num_rounds = 0
         self._has_ended = False
 
     @property
     def has_news(self) -> bool:
-        has_tokens = len(self._transcript.token_ids) > self._num_tokens
+        has_tokens = len(self._transcript.token_ids) > self.num_tokens
         return has_tokens or self._transcript.is_finished != self._has_ended
 
     def take(self) -> StreamDelta:
@@ -89,10 +92,12 @@ class _Reader:
         delta = StreamDelta(
             index=self._index,
             text=transcript.text[self._num_chars :],
-            token_ids=transcript.token_ids[self._num_tokens :],
+            token_ids=transcript.token_ids[self.num_tokens :],
             finish_reason=None if finish == "running" else finish,
+            rounds=transcript.rounds[self._num_rounds :],
         )
         self._num_chars = len(transcript.text)
-        self._num_tokens = len(transcript.token_ids)
+        self._num_rounds = len(transcript.rounds)
+        self.num_tokens = len(transcript.token_ids)
         self._has_ended = transcript.is_finished
         return delta

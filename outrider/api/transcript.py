@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from outrider.api.output_text import OutputText
 from outrider.wire.request import FinishReason, Progress, RequestUpdate
-from outrider.wire.result import TokenLogprobs
+from outrider.wire.result import RoundTrace, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,9 @@ class Transcript:
         self._rules = rules
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.rounds: list[RoundTrace] = []  # when asked; they emitted `token_ids`
         self.text = ""
+        self.ends: list[int] = []  # characters of the text that were certain after each token
         self.ending = Ending(finish="running")
         self.progress = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
 
@@ -44,15 +46,17 @@ class Transcript:
         """Take the news of one step; tokens after a completed stop string are dropped."""
         assert not self.is_finished, "the front end forgets an output when it ends"
         self.progress = update.progress
+        before, is_complete = len(self.token_ids), False
         for place, token in enumerate(update.tokens):
             self.token_ids.append(token)
             self.logprobs.extend(update.logprobs[place : place + 1])
             is_stop_id = update.finish == "stop" and place == len(update.tokens) - 1
-            if is_stop_id and not self._rules.is_shown:
-                continue
-            if self._write(token):
-                return
-        if update.finish != "running":
+            is_complete = (not is_stop_id or self._rules.is_shown) and self._write(token)
+            self.ends.append(len(self.text))
+            if is_complete:
+                break
+        self.rounds += [each.cut(len(self.token_ids) - before) for each in update.rounds]
+        if update.finish != "running" and not is_complete:
             self._end(update)
 
     def abort(self) -> None:

@@ -48,6 +48,7 @@ class Engine:
         self._inflight: deque[tuple[list[Expected], PendingResult]] = deque()
         self._unburied: Sequence[object] = ()  # freeing what a lost device holds ends the process
         self._num_arrived = 0
+        self._busy_s = 0.0
         self._end = ""  # why the engine stopped for good
         self.num_drafter_failures = 0  # after the first one, decoding is plain
         self.num_failed_steps = 0
@@ -66,7 +67,11 @@ class Engine:
         faults = Faults(
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
-        return self._scheduler.census(faults)
+        return self._scheduler.census(faults=faults, busy_s=self._busy_s)
+
+    @property
+    def facts(self) -> RunnerFacts:
+        return self._facts
 
     @property
     def max_context(self) -> int:
@@ -199,6 +204,7 @@ class Engine:
 
     def _absorb(self, owners: list[Expected], result: StepResult) -> tuple[RequestUpdate, ...]:
         updates = []
+        self._busy_s += result.busy_s
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
@@ -210,6 +216,9 @@ class Engine:
     def _take(self, expected: Expected, row: RowResult) -> RequestUpdate:
         """Replace a bound by the truth, append the tokens, finish the request if they end it."""
         request, placement = expected.request, expected.placement
+        if row.error:
+            self._scheduler.finish(request)
+            return self._fail(request, row.error)
         placement.num_inflight -= 1
         placement.bound -= expected.most - len(row.tokens)
         taken = request.append(row.tokens, max_context=self.max_context)

@@ -16,7 +16,7 @@ from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
-from outrider.wire.census import Census, Faults, PrefixCounts, Stock
+from outrider.wire.census import Census, Faults, PrefixCounts, Queue, Stock
 from outrider.wire.result import StepResult
 from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
 from outrider.wire.worker import RunnerFacts
@@ -52,16 +52,16 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
-    def census(self, faults: Faults) -> Census:
-        """What is in use now; the engine adds its faults."""
+    def census(self, *, faults: Faults, busy_s: float) -> Census:
+        """What is in use now; the engine knows the rest."""
         cache, stats = self.cache, self.cache.stats
         return Census(
-            num_waiting=self.num_waiting,
-            num_running=self.num_running,
+            queue=Queue(waiting=self.num_waiting, running=self.num_running),
             rows=Stock(free=len(self._free_rows), total=self._limits.max_rows),
             pages=Stock(free=cache.num_available, total=cache.num_pages),
             prefix=PrefixCounts(queried_tokens=stats.queried_tokens, hit_tokens=stats.hit_tokens),
             faults=faults,
+            busy_s=busy_s,
         )
 
     def is_running(self, request: Request, placement: Placement) -> bool:

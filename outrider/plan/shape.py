@@ -16,8 +16,10 @@ class Warps:
     filters: bool = False
     penalties: bool = False
     bias: bool = False  # logit bias and bans
+    grammar: bool = False  # masks, for which the host is asked
     logprobs: bool = False
     top_logprobs: int = 0
+    trees: bool = False  # draft trees travel to the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Assembles an engine in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from outrider.attention.triton import HeadShape
 from outrider.config.engine import Auto, EngineConfig
 from outrider.config.settings import HostSettings, Settings, resolve
 from outrider.errors import ConfigError
+from outrider.grammar.shop import NO_GRAMMARS, Grammars, GrammarShop, read_no_vocabulary
 from outrider.memory.arena import Arena
 from outrider.memory.pool import KVLayout, PageFamily
 from outrider.models.config import AttentionConfig, read_config
@@ -20,11 +22,12 @@ from outrider.models.loader import load_decoder
 from outrider.plan.shape import ChunkShape, StepShape
 from outrider.runtime.capacity import count_pages, free_bytes
 from outrider.runtime.drafts import DraftKind, DraftRoom
-from outrider.runtime.lane import open_lane
+from outrider.runtime.grammars import GrammarTable
+from outrider.runtime.lane import Lane, open_lane
 from outrider.runtime.load_draft import load_draft
 from outrider.runtime.program import DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
-from outrider.runtime.warmup import Heard, list_shapes, take_memory, warm_up
+from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
 from outrider.sampling.table import SamplingTable
 from outrider.spec.guard import GuardedDrafter
 from outrider.spec.verify import verify
@@ -33,6 +36,7 @@ from outrider.step.choose import choose_executor
 from outrider.step.executor import EagerExecutor
 from outrider.step.planner import Planner
 from outrider.step.rows import RowTable
+from outrider.wire.grammar import Vocabulary
 from outrider.wire.worker import RunnerFacts
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
@@ -40,14 +44,16 @@ MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk s
 _log = logging.getLogger(__name__)
 
 
-def _nobody_hears(done: int, total: int) -> None:
-    del done, total
-
-
 def build_runner(
-    folder: Path, config: EngineConfig, heard: Heard = _nobody_hears
+    folder: Path,
+    config: EngineConfig,
+    heard: Heard = nobody_hears,
+    read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
 ) -> tuple[Runner, RunnerFacts]:
-    """A runner for the model in a folder, and what the deciding half must know about it."""
+    """A runner for the model in a folder, and what the deciding half must know about it.
+
+    The vocabulary is read when the first grammar is asked for.
+    """
     model_config = read_config(folder)
     settings = resolve(
         config, model_context=model_config.max_context, num_cuda=torch.cuda.device_count()
@@ -71,6 +77,7 @@ def build_runner(
         draft=draft,
         kv_tokens=config.cache.kv_tokens,
         buckets=choose_buckets(settings, draft),
+        grammars=GrammarShop(read_vocabulary, vocab_size=model.config.vocab_size),
         heard=heard,
     )
 
@@ -92,17 +99,50 @@ def assemble_runner(
     draft: DraftKind,
     kv_tokens: int | Auto,
     buckets: Buckets,
+    grammars: Grammars = NO_GRAMMARS,
     judge: Judge = verify,
-    heard: Heard = _nobody_hears,
+    heard: Heard = nobody_hears,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
+    lane = open_lane(torch.device(settings.device))
+    with lane.active():  # what is made here is ready for the first step, which runs in this lane
+        return _assemble(
+            _Loaded(model=model, draft=draft, grammars=grammars, judge=judge),
+            settings,
+            lane,
+            kv_tokens,
+            buckets,
+            heard,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """What a runner is made of besides settings."""
+
+    model: Decoder
+    draft: DraftKind
+    grammars: Grammars
+    judge: Judge
+
+
+def _assemble(
+    loaded: _Loaded,
+    settings: Settings,
+    lane: Lane,
+    kv_tokens: int | Auto,
+    buckets: Buckets,
+    heard: Heard,
+) -> tuple[Runner, RunnerFacts]:
+    model, draft = loaded.model, loaded.draft
     largest = _largest(settings.host, draft, buckets)
-    room, state = _make_room(model, settings, draft, largest)
+    room, state = _make_room(model, settings, draft, largest, loaded.grammars)
     _check_backend(room.attention.capabilities, settings, draft)
-    drafter, lane = GuardedDrafter(draft.build(room)), open_lane(torch.device(settings.device))
+    _check_heads(room.attention.capabilities, (model.config.attention, *draft.attention))
+    drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=room.attention, judge=judge, state=state
+        model=model, drafter=drafter, attention=room.attention, judge=loaded.judge, state=state
     )
     planner = _planner(program, room, drafter, buckets)
     # Recordings hold addresses: nothing that records exists before the pages are where they stay.
@@ -110,8 +150,8 @@ def assemble_runner(
     num_pages = _open_pages(rehearsal, room, settings, kv_tokens, _reach(settings.host, draft))
     executor = choose_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, lane=lane)
-    if settings.execution.record == "at start":
-        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), heard))
+    if settings.execution.record == "at start" and settings.execution.executor != "eager":
+        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, heard))
     facts = RunnerFacts(
         num_pages=num_pages,
         vocab_size=model.config.vocab_size,
@@ -124,15 +164,17 @@ def assemble_runner(
 
 
 def _make_room(
-    model: Decoder, settings: Settings, draft: DraftKind, largest: StepShape
+    model: Decoder, settings: Settings, draft: DraftKind, largest: StepShape, grammars: Grammars
 ) -> tuple[DraftRoom, DeviceState]:
     """The tables, and pools of one page for now."""
     host, device, layout = settings.host, torch.device(settings.device), _kv_layout(model, settings)
     pages, vocab = PageFamily(num_pages=1, device=device), model.config.vocab_size
     state = DeviceState(
         kv=pages.open(layout),
+        pages=pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
+        grammars=GrammarTable(grammars, largest=largest, vocab=vocab, device=device),
     )
     attention = choose_attention(
         device,
@@ -153,7 +195,7 @@ def _open_pages(
     host, device = settings.host, torch.device(settings.device)
     reserved = 0
     if device.type == "cuda":
-        taken = take_memory(rehearsal, room.largest)  # and recordings take as much again
+        taken = take_memory(rehearsal, room.largest, device)  # and recordings take as much again
         # Laws that filter or report work on whole vocabularies in float32, a few at a time.
         reserved = taken + 3 * 4 * room.largest.num_sampled * room.sampling.vocab
     num_pages = count_pages(
@@ -191,6 +233,17 @@ def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> N
         raise ConfigError(f"attention takes trees of {can.max_nodes} nodes; lower --nodes {nodes}")
     if can.needs_host_lengths and settings.execution.depth:
         raise ConfigError("this attention backend needs lengths on the host; use depth 0")
+
+
+def _check_heads(can: Capabilities, users: Sequence[AttentionConfig]) -> None:
+    for heads in users:
+        group = heads.heads // heads.kv_heads
+        if heads.head_dim > can.max_head_dim or group > can.max_group:
+            raise ConfigError(
+                f"attention on this device takes heads of up to {can.max_head_dim} and up to "
+                f"{can.max_group} of them per key, and the model has {heads.head_dim} and {group}; "
+                "use --device cpu"
+            )
 
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:

@@ -82,6 +82,11 @@ class StreamLane:
         return StreamMark(self._stream)
 
 
+def mark_here(device: torch.device) -> Mark:
+    """A moment of the lane that is active on this device."""
+    return StreamMark(torch.cuda.current_stream(device)) if device.type == "cuda" else HostMark()
+
+
 def open_lane(device: torch.device) -> Lane:
     """The lane of a device."""
     return StreamLane(device) if device.type == "cuda" else HostLane()

@@ -28,6 +28,7 @@ class Unpacked:
     emitted: list[list[int]]  # [rows, most_emitted]
     chunk_choice: list[int]  # [chunk.rows]
     logprobs: "UnpackedLogprobs"
+    trees: "UnpackedTrees"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +41,25 @@ class UnpackedLogprobs:
     top_values: list[list[float]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedTrees:
+    """What was drafted; empty when nobody asked."""
+
+    tokens: list[list[int]]  # [rows, nodes] -1 for an absent node, and those are the last ones
+    parents: list[list[int]]  # [rows, nodes]
+
+
 def pack(
     verdict: Verdict,
     chunk_choice: torch.Tensor,  # [chunk.rows]
     logprobs: LogprobTensors,
+    trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
 ) -> Packed:
     """One tensor per type, so that one copy each takes them home."""
     drafts = (verdict.kept, verdict.drafted, verdict.path, verdict.emitted, chunk_choice)
     asked = (logprobs.rank, logprobs.top_ids)
     return Packed(
-        integers=torch.cat([part.flatten() for part in (*drafts, *asked)]),
+        integers=torch.cat([part.flatten() for part in (*drafts, *asked, *trees)]),
         reals=torch.cat([logprobs.chosen, logprobs.top_values.flatten()]),
     )
 
@@ -63,8 +73,9 @@ def unpack(packed: Packed, shape: StepShape) -> Unpacked:
     """The parts of a host copy that has arrived."""
     rows, wide, top = shape.rows, shape.tree.most_emitted, shape.warps.top_logprobs
     asked = shape.num_sampled if shape.warps.logprobs else 0
+    shown = rows if shape.warps.trees else 0
     sizes = [rows, rows, rows * wide, rows * wide, shape.chunk.rows, asked, asked * top]
-    parts = _split(packed.integers, sizes)
+    parts = _split(packed.integers, [*sizes, shown * shape.nodes, shown * shape.nodes])
     chosen, values = _split(packed.reals, [asked, asked * top])
     return Unpacked(
         kept=parts[0].tolist(),
@@ -77,6 +88,10 @@ def unpack(packed: Packed, shape: StepShape) -> Unpacked:
             rank=parts[5].tolist(),
             top_ids=parts[6].view(asked, top).tolist(),
             top_values=values.view(asked, top).tolist(),
+        ),
+        trees=UnpackedTrees(
+            tokens=parts[7].view(shown, shape.nodes).tolist(),
+            parents=parts[8].view(shown, shape.nodes).tolist(),
         ),
     )
 

@@ -1,6 +1,6 @@
 """A step in flight. Its outcome travels to the host by itself, and is read when asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outrider.plan.shape import StepShape
@@ -48,6 +48,7 @@ class Pending:
         flight: Flight,
         occupancy: Occupancy,
         watchdog: Watchdog,
+        errors: Mapping[int, str],
     ) -> None:
         self._batch = batch
         self._shape = shape
@@ -55,6 +56,7 @@ class Pending:
         self._flight = flight
         self._occupancy = occupancy
         self._watchdog = watchdog
+        self._errors = errors  # by row, of those that cannot go on
 
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
@@ -70,6 +72,7 @@ class Pending:
                 logprobs=report,
                 drafted=emission.drafted,
                 rounds=emission.rounds,
+                error=self._errors.get(row, ""),
             )
             for row, emission, report in zip(self._batch.rows, emissions, reports, strict=True)
         )

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import torch
 
 from outrider.attention.protocol import AttentionBackend
-from outrider.memory.pool import KVPool
+from outrider.memory.pool import KVPool, PageFamily
 from outrider.models.decoder import Decoder
+from outrider.plan.live import live
 from outrider.plan.plan import StepPlan
 from outrider.plan.tree import DraftTree, Verdict
+from outrider.runtime.grammars import GrammarTable, pack_trees
 from outrider.runtime.outbox import Packed, pack
 from outrider.sampling.logprobs import LogprobTensors, logprobs_of
+from outrider.sampling.mask import mask_
 from outrider.sampling.sampler import choose
 from outrider.sampling.table import SamplingTable
 from outrider.spec.commit import commit
@@ -32,8 +35,10 @@ class DeviceState:
     """What survives a step: KV pages, row tables, the state of each row's sampling law."""
 
     kv: KVPool
+    pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable
+    grammars: GrammarTable
 
 
 class StepProgram:
@@ -60,6 +65,8 @@ class StepProgram:
         resolve_lengths(plan, state.rows)
         tree = self.drafter.propose(plan, state.rows)
         self._fill(plan, tree)
+        if plan.shape.warps.grammar:  # the host makes masks while the target runs
+            live(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
         states = self._model.run(plan, state.kv, self._attention, self.drafter.taps)
         logits = self._model.logits(states.hidden.index_select(0, plan.sampled.index))
         choice, logprobs = self._choose(plan, tree, logits)
@@ -71,7 +78,8 @@ class StepProgram:
         self._record(plan, verdict, chunk_choice)
         outcome = Outcome(features=states.features, verdict=verdict, chunk_choice=chunk_choice)
         self.drafter.observe(plan, outcome, state.rows)
-        return pack(verdict, chunk_choice, logprobs)
+        trees = (tree.tokens, tree.parents) if plan.shape.warps.trees else ()
+        return pack(verdict, chunk_choice, logprobs, trees)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
         fill(
@@ -93,6 +101,10 @@ class StepProgram:
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
         raw = logits.clone() if warps.logprobs else logits[:0]  # `choose` may work in place
+        if warps.grammar:
+            masks = self.state.grammars.masks(plan.shape)
+            live(self.state.grammars.write_masks, masks)
+            mask_(logits, masks)
         choice = choose(logits, self.state.sampling, sampled.rows, sampled.positions, path, warps)
         return choice, logprobs_of(raw, choice[: raw.shape[0]], warps.top_logprobs)
 

@@ -1,7 +1,10 @@
 """Runs scheduled batches: update the tables, plan, execute, and hand back a pending result."""
 
+from dataclasses import replace
+
 import torch
 
+from outrider.grammar.shop import Grammars
 from outrider.plan.plan import StepPlan
 from outrider.plan.shape import StepShape
 from outrider.runtime.lane import Lane
@@ -36,16 +39,23 @@ class Runner:
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
 
+    @property
+    def grammars(self) -> Grammars:
+        """Which grammars it can obey."""
+        return self._program.state.grammars.grammars
+
     @torch.inference_mode()
     def submit(self, batch: ScheduledBatch) -> Pending:
         """Start a step; the result can be waited for while the next step is planned."""
         with self._lane.active():
             self._admit(batch.admissions)
             laws = [self._samplings[row] for row in batch.rows]
-            plan = self._planner.plan(batch, warps=warps_of(laws))
+            grammars = self._program.state.grammars
+            warps = replace(warps_of(laws), grammar=grammars.begin(batch))
+            plan = self._planner.plan(batch, warps=warps)
             flight = self._fly(plan)
-        asked = [law.logprobs for law in laws]
-        return Pending(batch, plan.shape, asked, flight, self.occupancy, self.watchdog)
+            errors = grammars.end(plan.shape, flight.landed, flight.output)
+        return Pending(batch, plan.shape, laws, flight, self.occupancy, self.watchdog, errors)
 
     @torch.inference_mode()
     def practise(self, shape: StepShape) -> None:
@@ -60,16 +70,15 @@ class Runner:
         Recordings stay, and nothing is practised again.
         """
         self._lane.mark().wait()  # an error of CUDA stays for good, and would be raised here
-        rows, kv = self._program.state.rows, self._program.state.kv
+        rows, pages = self._program.state.rows, self._program.state.pages
         with self._lane.active():
             # Half-computed values may be no numbers, and whoever gets the page masks by a zero.
-            pages = torch.unique(rows.pages)
-            for layer in kv.layers:
-                layer.index_fill_(0, pages, 0)
+            pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()
             self._lane.mark().wait()
         self._samplings.clear()
+        self._program.state.grammars.forget()
 
     def _fly(self, plan: StepPlan) -> Flight:
         start = self._lane.mark()
@@ -89,5 +98,6 @@ class Runner:
             return
         self._program.state.rows.admit(admissions)
         self._program.state.sampling.admit(admissions)
+        self._program.state.grammars.admit(admissions)
         self._program.drafter.admit(admissions)
         self._samplings.update((entry.row, entry.sampling) for entry in admissions)

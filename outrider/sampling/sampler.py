@@ -1,6 +1,7 @@
 """The law of sampling: the token is a function of (logits, seed, position).
 
-In order: penalties, bias, bans, temperature, top-k, top-p, min-p; then noise, then argmax.
+In order: the grammar's mask (`mask.py`, before this file is asked), penalties, bias, bans,
+temperature, top-k, top-p, min-p; then noise, then argmax.
 """
 
 import torch

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from outrider.memory.upload import upload
+from outrider.sampling.need import has_ban
 from outrider.wire.batch import RowAdmission
 from outrider.wire.sampling import MAX_BANNED, MAX_BIAS, RowSampling
 
@@ -61,12 +62,13 @@ class SamplingTable:
         self.output_counts.view(-1).scatter_add_(0, flat.flatten(), valid.flatten().int())
 
     def _write_edits(self, row: int, sampling: RowSampling) -> None:
-        tokens = [token for token, _ in sampling.bias] + list(sampling.ban.tokens)
+        banned = sampling.ban.tokens if has_ban(sampling) else ()
+        tokens = [token for token, _ in sampling.bias] + list(banned)
         if not tokens:
             return
         assert len(sampling.bias) <= MAX_BIAS, "the API rejects a longer bias"
-        assert len(sampling.ban.tokens) <= MAX_BANNED, "the API rejects more stop tokens"
-        num_banned = len(sampling.ban.tokens)
+        assert len(banned) <= MAX_BANNED, "the API rejects more stop tokens"
+        num_banned = len(banned)
         values = [value for _, value in sampling.bias] + [-math.inf] * num_banned
         until = [_FOREVER] * len(sampling.bias) + [sampling.ban.before] * num_banned
         self.edit_tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)

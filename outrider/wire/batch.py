@@ -13,7 +13,7 @@ class RowAdmission:
     row: int
     sampling: RowSampling
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
-    output: tuple[int, ...]  # what a preempted request had already emitted; likewise
+    output: tuple[int, ...]  # what a preempted request had emitted; likewise, or for its grammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

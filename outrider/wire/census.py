@@ -28,12 +28,20 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """Requests by whether they have a row."""
+
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
     """One moment of an engine. With nothing to do, every row and page is free: else one leaked."""
 
-    num_waiting: int
-    num_running: int
+    queue: Queue
     rows: Stock
     pages: Stock  # a page that only the prefix cache remembers is free
     prefix: PrefixCounts
     faults: Faults
+    busy_s: float  # that the device has computed

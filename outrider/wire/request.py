@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from outrider.wire.result import TokenLogprobs
+from outrider.wire.result import RoundTrace, TokenLogprobs
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
 
@@ -54,4 +54,5 @@ class RequestUpdate:
     logprobs: tuple[TokenLogprobs, ...]
     finish: FinishReason
     progress: Progress
+    rounds: tuple[RoundTrace, ...] = ()  # that emitted these tokens, when asked
     reason: str = ""  # one line about what went wrong, when `finish` is "error"

@@ -50,6 +50,7 @@ class RowResult:
     logprobs: tuple[TokenLogprobs, ...]  # one per token when asked, else empty
     drafted: int  # drafts that were proposed; at most one less than tokens were kept of them
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when asked and anything was emitted
+    error: str = ""  # why the row cannot go on; its tokens mean nothing then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

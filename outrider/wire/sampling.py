@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from outrider.wire.grammar import NO_GRAMMAR, Grammar
+
 # Room per row in the device tables; a request that needs more is refused.
 MAX_BIAS = 1024
 MAX_BANNED = 128
@@ -27,7 +29,10 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Tokens that must not be chosen before an absolute position (how min_tokens is kept)."""
+    """Tokens that must not be chosen before an absolute position (how min_tokens is kept).
+
+    Where a grammar allows nothing else, the ban yields.
+    """
 
     before: int = 0
     tokens: tuple[int, ...] = ()
@@ -52,3 +57,5 @@ class RowSampling:
     bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
     ban: Ban = Ban()
     logprobs: LogprobsAsked = LogprobsAsked()
+    trace: bool = False  # report the tree of every round; the tokens do not depend on it
+    grammar: Grammar = NO_GRAMMAR

@@ -6,15 +6,20 @@ from outrider.api.output_text import OutputText
 from outrider.api.params import SamplingParams
 from outrider.api.transcript import StopRules, Transcript
 from outrider.wire.request import Progress, RequestUpdate
-from outrider.wire.result import TokenLogprobs
+from outrider.wire.result import RoundTrace, TokenLogprobs
 
 END = 0  # the end of sequence of the test tokenizer
 
 
-def update(tokens, finish="running", logprobs=()):
+def update(tokens, finish="running", logprobs=(), rounds=()):
     progress = Progress(cached=0, rounds=1, drafted=0, kept_per_depth=(), preemptions=0)
     return RequestUpdate(
-        request_id="0", tokens=tuple(tokens), logprobs=logprobs, finish=finish, progress=progress
+        request_id="0",
+        tokens=tuple(tokens),
+        logprobs=logprobs,
+        finish=finish,
+        progress=progress,
+        rounds=rounds,
     )
 
 
@@ -49,6 +54,23 @@ def test_tokens_after_a_stop_string_take_their_logprobs_with_them(open_transcrip
     transcript = open_transcript(stop="b")
     transcript.push(update(tokens, logprobs=reported))
     assert transcript.logprobs == list(reported[:2])
+
+
+def test_a_stop_string_inside_a_round_cuts_its_path(open_transcript, ids):
+    tokens = tuple(ids("abc"))
+    drafted = RoundTrace(
+        tokens=(9, *tokens[:2]), parents=(-1, 0, 1), path=(0, 1, 2), emitted=tokens
+    )
+    transcript = open_transcript(stop="a")
+    transcript.push(update(tokens, rounds=(drafted,)))
+    assert (transcript.rounds[0].path, transcript.rounds[0].emitted) == ((0, 1), tokens[:1])
+
+
+def test_every_token_knows_where_its_text_ends(open_transcript, ids):
+    transcript = open_transcript()
+    transcript.push(update([*ids("the \u00e9!"), END], "stop"))
+    assert transcript.text == "the \u00e9!"
+    assert transcript.ends == [3, 4, 4, 5, 6, 6]  # the accent's first byte adds nothing yet
 
 
 def test_a_stop_string_may_be_shown(open_transcript, ids):

@@ -21,8 +21,9 @@ COMPUTE = [
     "memory",
     "kernels",
 ]
-PLAIN = ["store", "wire", "config", "errors"]
+PLAIN = ["store", "grammar", "wire", "config", "errors"]
 TOOLS = ["bench", "train"]  # use the engine; only the command line uses them
+SERVER = "serve"  # stands on the api; only the command line uses it
 NO_TORCH = ["text", "engine", "cache", *PLAIN]
 
 
@@ -51,8 +52,10 @@ def may_import(user, used):
         return used in PLAIN and PLAIN.index(used) > PLAIN.index(user)
     if user in TOOLS:
         return True
+    if user == SERVER:
+        return used in DECIDE
     if user == "api":
-        return used in [*DECIDE, *TOOLS, "runtime"]
+        return used in [*DECIDE, *TOOLS, SERVER, "runtime"]
     order = DECIDE if user in DECIDE else COMPUTE
     return used in order and order.index(used) > order.index(user)
 
@@ -94,6 +97,11 @@ def test_the_core_imports_without_the_web_stack():
     web += ["transformers", "prometheus_client", "openai", "scipy"]
     code = "import outrider; outrider.LLM; import outrider.api.cli"
     done = run_blocked(web, code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_front_of_the_server_never_imports_torch():
+    done = run_blocked(["torch"], "import outrider.serve.progress, outrider.serve.run")
     assert done.returncode == 0, done.stderr
 
 

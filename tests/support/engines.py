@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.engine.engine import Engine
+from outrider.grammar.shop import NO_GRAMMARS, Grammars
 from outrider.models.decoder import Decoder
 from outrider.runtime.build import assemble_runner
 from outrider.runtime.drafts import DraftKind, NoDraft
@@ -33,7 +34,9 @@ class Shape:
     arithmetic: str = "fast"
 
 
-def engine_of(model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT) -> Engine:
+def engine_of(
+    model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT, grammars: Grammars = NO_GRAMMARS
+) -> Engine:
     settings = Settings(
         dtype="float32",
         device=shape.device,
@@ -58,9 +61,14 @@ def engine_of(model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT) -> Engi
         page_size=shape.page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
     )
     runner, facts = assemble_runner(
-        model, settings, draft=draft, kv_tokens=shape.kv_tokens, buckets=buckets
+        model,
+        settings,
+        draft=draft,
+        kv_tokens=shape.kv_tokens,
+        buckets=buckets,
+        grammars=grammars,
     )
-    return Engine(runner, facts)
+    return Engine(runner, facts, grammars)
 
 
 @dataclass

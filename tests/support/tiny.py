@@ -8,11 +8,15 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB = 67
@@ -49,12 +53,25 @@ FAMILIES = {
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16)),
 }
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
+SPARSE_FAMILIES = {
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=5)),
+    "qwen3-moe": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=16, norm_topk_prob=True)
+    ),
+    "qwen3-moe-mixed": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=16, mlp_only_layers=[1])
+    ),
+    "qwen3-moe-every-second": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=16, decoder_sparse_step=2)
+    ),
+}
 
 
 def tiny_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     """Random weights, large enough that greedy and sampled texts wander."""
     torch.manual_seed(seed)
-    model = FAMILIES[family]().eval()
+    model = (FAMILIES | SPARSE_FAMILIES)[family]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.35)

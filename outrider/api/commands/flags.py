@@ -5,12 +5,14 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from outrider.api.params import SamplingParams
 from outrider.api.speculation import Speculation
+from outrider.api.structured import Structured
 from outrider.config.draft import DraftConfig
 from outrider.config.draft_dialects import choose_dialect
 from outrider.errors import ConfigError
@@ -124,6 +126,16 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _read(flag: str, path: Path | None) -> str | None:
+    """The text of the file that a flag names, if it does."""
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{flag} {path} cannot be read ({error}); check the file") from error
+
+
 def _json_object(flag: str, text: str) -> dict[str, Any]:
     """The object that a flag holds."""
     try:
@@ -154,6 +166,17 @@ class SamplingFlags:
     frequency_penalty: Annotated[float, _sampling_flag("The same, per occurrence.")] = 0.0
     min_tokens: Annotated[int, _sampling_flag("Shortest answer.")] = 0
     ignore_eos: Annotated[bool, _sampling_flag("Go on after the end of the answer.")] = False
+    json_schema: Annotated[
+        Path | None, _sampling_flag("File of a JSON schema that the answer follows.")
+    ] = None
+    json_object: Annotated[bool, _sampling_flag("The answer is a JSON object.")] = False
+    regex: Annotated[str | None, _sampling_flag("The answer matches this, all of it.")] = None
+    grammar: Annotated[
+        Path | None, _sampling_flag("File of an EBNF grammar that the answer follows.")
+    ] = None
+    choice: Annotated[
+        list[str] | None, _sampling_flag("The answer is one of these; repeat the flag.")
+    ] = None
     speculative: Annotated[
         str, _sampling_flag('Limit of drafts per request: off, or such as {"steps": 2}.')
     ] = ""
@@ -173,8 +196,22 @@ class SamplingFlags:
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             speculation=self._speculation(),
+            structured=self._structured(),
             **more,
         )
+
+    def _structured(self) -> Structured:
+        given = {
+            "json": _read("--json-schema", self.json_schema),
+            "json_object": self.json_object or None,
+            "regex": self.regex,
+            "grammar": _read("--grammar", self.grammar),
+            "choice": self.choice or None,
+        }
+        asked = _given(given)
+        if len(asked) > 1:
+            raise ConfigError("an answer has one form; give one of the flags that describe it")
+        return asked or None
 
     def _speculation(self) -> Speculation:
         if not self.speculative.startswith("{"):

@@ -1,0 +1,15 @@
+"""The same through LangChain: pip install langchain-openai."""
+
+from langchain_openai import ChatOpenAI
+
+chat = ChatOpenAI(
+    base_url="http://127.0.0.1:8000/v1",
+    api_key="none",
+    model="smollm2-135m-instruct",
+    temperature=0.7,
+    seed=7,
+    extra_body={"min_p": 0.05, "speculative": {"steps": 3}},
+)
+for piece in chat.stream("Name three rivers."):
+    print(piece.content, end="", flush=True)
+print()

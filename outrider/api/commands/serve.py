@@ -1,0 +1,92 @@
+"""`outrider serve`: an OpenAI-compatible server in front of one model."""
+
+import importlib.util
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.api.commands.flags import DraftFlags, ModelFlags, expand_flags
+from outrider.config.draft import DraftConfig
+from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
+from outrider.errors import ConfigError
+
+_NEEDED = ("fastapi", "uvicorn", "zmq", "msgspec", "prometheus_client")
+
+
+def _flag(text: str, envvar: str | None = None) -> Any:
+    return typer.Option(help=text, rich_help_panel="Server", envvar=envvar)
+
+
+@expand_flags
+def serve(
+    *,
+    model_flags: ModelFlags,
+    draft_flags: DraftFlags,
+    host: Annotated[str, _flag("Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, _flag("Port to listen on; 0 for a free one.")] = 8000,
+    api_key: Annotated[
+        str, _flag("What clients must send as a bearer token.", envvar="OUTRIDER_API_KEY")
+    ] = "",
+    served_model_name: Annotated[
+        str, _flag("What clients call the model; default: its own name.")
+    ] = "",
+    max_num_seqs: Annotated[int | None, _flag("Requests that run at the same time.")] = None,
+    max_queued: Annotated[int, _flag("Requests that may wait; more are answered with 429.")] = 1024,
+    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.")] = None,
+    enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True,
+) -> None:
+    """Serve a model over HTTP."""
+    config = _config(model_flags, draft_flags.config())
+    limits = replace(config.limits, rows=max_num_seqs or "auto")
+    cache = replace(config.cache, kv_tokens=kv_tokens or "auto", prefix=enable_prefix_caching)
+    _check_installation()
+
+    from outrider.api.drafter import find_drafter  # bad flags fail before these take their time
+    from outrider.serve.progress import terminal_display
+    from outrider.serve.run import ServeSettings, serve
+    from outrider.store.bars import BarReporter
+    from outrider.store.resolve import resolve
+
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    folder = resolve(model_flags.model, BarReporter())
+    draft = find_drafter(config.draft, model=model_flags.model, reporter=BarReporter())
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        api_key=api_key,
+        model_name=served_model_name or _own_name(model_flags.model),
+        max_queued=max_queued,
+    )
+    with terminal_display(settings.model_name) as display:
+        serve(settings, folder, replace(config, limits=limits, cache=cache, draft=draft), display)
+
+
+def _config(flags: ModelFlags, draft: DraftConfig) -> EngineConfig:
+    return EngineConfig(
+        dtype=flags.dtype,
+        device=flags.device,
+        execution=ExecutionConfig(
+            executor="eager" if flags.disable_cuda_graph else flags.executor,
+            record=flags.record,
+            deterministic=flags.deterministic,
+        ),
+        cache=CacheConfig(memory_share=flags.gpu_memory_utilization),
+        limits=LimitsConfig(context="auto" if flags.max_context is None else flags.max_context),
+        draft=draft,
+    )
+
+
+def _own_name(model: str) -> str:
+    """The name without the places of this machine that a path would tell."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def _check_installation() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the server needs {', '.join(missing)}; install it with pip install 'outrider[serve]'"
+        )

@@ -1,0 +1,1 @@
+"""The server: an HTTP front in one process, the engine in another."""

@@ -1,0 +1,120 @@
+"""Errors as OpenAI's clients expect them. No path of this machine and no traceback leaves it."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from outrider.errors import CapacityError, RequestError
+
+RETRY_AFTER_S = 1
+
+_KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+_log = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """A refusal with its HTTP status."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object, with null where it has nothing to say."""
+        usual = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {
+            "message": self.message,
+            "type": _KINDS.get(self.status, usual),
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+
+    def response(self) -> Response:
+        return Response(
+            json.dumps(self.body).encode(),  # ASCII: a message may quote what is no valid Unicode
+            status_code=self.status,
+            headers=dict(self.headers),
+            media_type="application/json",
+        )
+
+
+def restarting() -> ApiError:
+    """What to answer while there is no worker and waiting makes no sense."""
+    return ApiError(503, "the engine is being restarted; try again", code="engine_restarting")
+
+
+def failed(reason: str) -> ApiError:
+    """What to answer when the engine could not go on with a request."""
+    return ApiError(503, reason, code="engine_error")
+
+
+def unsupported(name: str, what: str) -> ApiError:
+    """What to answer to a part of the API that this server does not have."""
+    return ApiError(400, f"{what} is not supported yet", param=name, code="unsupported_parameter")
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Every error of every route in the one shape."""
+    handlers: dict[Any, Any] = {
+        ApiError: _answer_api_error,
+        RequestError: _answer_request_error,
+        CapacityError: _answer_capacity_error,
+        RequestValidationError: _answer_validation_error,
+        HTTPException: _answer_http_error,
+        Exception: _answer_bug,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+def _answer_api_error(_: Request, error: ApiError) -> Response:
+    return error.response()
+
+
+def _answer_request_error(_: Request, error: RequestError) -> Response:
+    return ApiError(400, str(error)).response()
+
+
+def _answer_capacity_error(_: Request, error: CapacityError) -> Response:
+    return ApiError(429, str(error), code="queue_full").response()
+
+
+def _answer_validation_error(_: Request, error: RequestValidationError) -> Response:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    if first["type"] == "extra_forbidden":
+        message = f"unknown field {place!r}; remove it"
+    elif first["type"] == "json_invalid":
+        message, place = "the body is not valid JSON", ""
+    else:
+        message = f"{place or 'the body'}: {first['msg']}"
+    return ApiError(400, message, param=place or None).response()
+
+
+def _answer_http_error(request: Request, error: HTTPException) -> Response:
+    message = str(error.detail)
+    if error.status_code in (404, 405):
+        message = f"there is no {request.method} {request.url.path}"
+    return ApiError(error.status_code, message).response()
+
+
+def _answer_bug(request: Request, error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return ApiError(500, "an internal error; the server's log says more").response()

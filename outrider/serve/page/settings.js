@@ -1,0 +1,90 @@
+// The form of settings: what it asks of the server, and what it remembers on this device.
+
+const REMEMBERED = ["temperature", "seed", "max-tokens", "draft", "steps", "topk", "nodes", "system"];
+const STORE = "outrider.settings";
+const KEY_STORE = "outrider.key"; // of this tab alone
+
+const field = (id) => document.getElementById(id);
+
+export class Settings {
+  #form = field("settings");
+
+  constructor() {
+    this.#restore();
+    this.#form.addEventListener("input", () => this.#keep());
+    this.#form.addEventListener("submit", (event) => event.preventDefault());
+    this.#showBudget();
+  }
+
+  get key() {
+    return field("key").value;
+  }
+
+  /** Ask for the key, which only servers that have one need. */
+  askForKey() {
+    for (const id of ["key-label", "key"]) field(id).hidden = false;
+    field("key").focus();
+  }
+
+  /** Whether every field holds something that can be sent; else the browser points at it. */
+  check() {
+    return this.#form.reportValidity();
+  }
+
+  /** The fields of a request. Those that the user left alone are left to the server. */
+  request(messages) {
+    const system = field("system").value.trim();
+    const body = {
+      messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+      temperature: Number(field("temperature").value),
+      max_tokens: Number(field("max-tokens").value),
+      stream: true,
+      return_metrics: true,
+      trace: true,
+    };
+    if (field("seed").value !== "") body.seed = Number(field("seed").value);
+    const speculative = this.#speculative();
+    return speculative === null ? body : { ...body, speculative };
+  }
+
+  #speculative() {
+    if (field("draft").value === "off") return "off";
+    if (field("draft").value === "server") return null;
+    const sizes = ["steps", "topk", "nodes"].filter((id) => field(id).value !== "");
+    return Object.fromEntries(sizes.map((id) => [id, Number(field(id).value)]));
+  }
+
+  /** Say what the server drafts at most. */
+  describe(info) {
+    const steps = info.speculative_num_steps;
+    const topk = info.speculative_eagle_topk;
+    const nodes = info.speculative_num_draft_tokens;
+    field("server-budget").textContent = steps
+      ? `The server drafts at most ${steps} steps, topk ${topk}, ${nodes} nodes.`
+      : "The server has no drafter: every token is the model's own.";
+    field("max-tokens").max = String(info.context_length);
+    if (steps && !this.#hasStored) {
+      for (const [id, value] of Object.entries({ steps, topk, nodes })) field(id).value = value;
+    }
+  }
+
+  #hasStored = false;
+
+  #showBudget() {
+    field("budget").hidden = field("draft").value !== "custom";
+  }
+
+  #keep() {
+    this.#showBudget();
+    const values = REMEMBERED.map((id) => [id, field(id).value]);
+    localStorage.setItem(STORE, JSON.stringify(Object.fromEntries(values)));
+    sessionStorage.setItem(KEY_STORE, this.key);
+  }
+
+  #restore() {
+    const stored = JSON.parse(localStorage.getItem(STORE) ?? "{}");
+    for (const id of REMEMBERED) if (stored[id] !== undefined) field(id).value = stored[id];
+    this.#hasStored = stored.steps !== undefined;
+    field("key").value = sessionStorage.getItem(KEY_STORE) ?? "";
+  }
+}

@@ -1,0 +1,28 @@
+// How tokens, counts and times are said, in one place.
+
+/** How a token came, in words that need no colour. */
+export function origin(depth) {
+  return depth ? `draft depth ${depth}` : "bonus token";
+}
+
+/** A token's text with its spaces to be seen; a token without text is named by its number. */
+export function visible(text, token) {
+  if (!text) return `#${token}`;
+  return text.replaceAll(" ", "\u00b7").replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5");
+}
+
+export function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+export function seconds(ms) {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
+}
+
+export function rateOf(value) {
+  return value >= 100 ? value.toFixed(0) : value.toFixed(1);
+}
+
+export function percent(share) {
+  return `${Math.round(100 * share)}%`;
+}

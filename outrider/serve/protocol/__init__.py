@@ -1,0 +1,1 @@
+"""What goes over HTTP, in the shapes of the APIs that clients speak."""

@@ -1,0 +1,112 @@
+"""The fields that every way of asking shares: OpenAI's, and the extensions of its peers."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from outrider.api.params import SamplingParams, override
+from outrider.serve.errors import unsupported
+
+StopString = Annotated[str, Field(max_length=1024)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=64)]
+
+# What `SamplingParams` calls by the same name.
+_SAME = frozenset(
+    {
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "min_tokens",
+        "logit_bias",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "include_stop_str_in_output",
+        "skip_special_tokens",
+        "speculative",
+    }
+)
+
+
+class StreamOptions(BaseModel):
+    """What else a stream tells."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = None  # a last chunk with the usage
+    include_obfuscation: bool | None = None  # OpenAI's; nothing is obfuscated here
+
+
+class AskFields(BaseModel):
+    """Every field may be left out or null. A field that nobody knows is refused, not ignored."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # extensions
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    speculative: bool | str | dict[str, Any] | None = None
+    return_metrics: bool | None = None
+    # accepted, without effect here
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """The parameters; `more` holds those that each route names in its own way."""
+        given = self.model_dump(include=set(_SAME), exclude_none=True)
+        return override(defaults, given | more)
+
+
+class TextFormat(BaseModel):
+    """The one response format so far."""
+
+    type: Literal["text"]
+
+
+def refuse(body: BaseModel, names: Iterable[str]) -> None:
+    """Refuse the first of these fields that asks for something."""
+    for name in names:
+        if getattr(body, name):
+            raise unsupported(name, name)
+
+
+def check_format(asked: dict[str, Any] | None) -> None:
+    """Refuse every response format but text."""
+    kind = (asked or {"type": "text"}).get("type")
+    if kind != "text":
+        raise unsupported("response_format", f"response_format {kind!r}")

@@ -1,0 +1,164 @@
+"""`/v1/chat/completions`."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from outrider.api.frontend import Frontend
+from outrider.api.live import LiveRequest, PreparedRequest
+from outrider.api.transcript import Transcript
+from outrider.serve.conduct import Envelope, ServedModel, answer_stream, answer_whole
+from outrider.serve.desk import Call, Desk, Piece
+from outrider.serve.errors import failed
+from outrider.serve.protocol.chat import (
+    AnswerMessage,
+    ChatAnswer,
+    ChatChoice,
+    ChatChunk,
+    ChatDelta,
+    ChatRequest,
+    ChunkChoice,
+)
+from outrider.serve.protocol.logprobs import LogprobWriter
+from outrider.serve.protocol.rounds import RoundWriter
+from outrider.serve.protocol.shared import metrics_of, usage_of
+from outrider.serve.routes.body import json_response, set_only
+from outrider.serve.sse import DONE, event
+from outrider.text.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.result import RoundTrace
+
+
+def chat_routes(desk: Desk, model: ServedModel) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/chat/completions", response_model=ChatAnswer)
+    async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+        """Answer a conversation, whole or as server-sent events."""
+        model.check(body.model)
+        body.check()
+        prepared = await desk.aside(lambda: _prepare(desk.frontend, body))
+        writer = ChatWriter(model.envelope("chatcmpl"), body, desk.tokenizer)
+        if body.stream:
+            return answer_stream(desk, [prepared], writer.stream)
+        call = await answer_whole(desk, request, [prepared])
+        return json_response(writer.whole(call))
+
+    return router
+
+
+def _prepare(frontend: Frontend, body: ChatRequest) -> PreparedRequest:
+    params = body.params()
+    return frontend.prepare(frontend.render(body.turns, **body.variables), params)
+
+
+class ChatWriter:
+    """Owns the shape of one call's answer."""
+
+    def __init__(
+        self, envelope: Envelope, body: ChatRequest, tokenizer: Tokenizer | NoTokenizer
+    ) -> None:
+        self._envelope = envelope
+        self._body = body
+        self._tokenizer = tokenizer
+        self._logprobs = LogprobWriter(tokenizer)
+        self._rounds: dict[int, RoundWriter] = {}  # by choice
+
+    def whole(self, call: Call) -> ChatAnswer:
+        (live,) = call.lives
+        return ChatAnswer(
+            id=self._envelope.id,
+            object="chat.completion",
+            created=self._envelope.created,
+            model=self._envelope.model,
+            choices=[self._choice(live, index) for index in range(len(live.transcripts))],
+            usage=usage_of(call.lives),
+            **set_only(metrics=metrics_of(call.lives) if self._body.return_metrics else None),
+        )
+
+    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+        """The events of a call: one role per choice, what they gain, and at last the usage."""
+        (live,) = call.lives
+        for index in range(len(live.transcripts)):
+            yield self._chunk(_opening(index))
+        async for piece in call.pieces():
+            if piece.delta.finish_reason == "error":
+                yield event(json.dumps(failed(live.error).body))
+                yield DONE
+                return
+            if (
+                piece.delta.text
+                or piece.delta.finish_reason
+                or piece.logprobs
+                or piece.delta.rounds
+            ):
+                yield self._chunk(self._gain(live, piece))
+        if self._body.wants_usage or self._body.return_metrics:
+            yield self._last(call)
+        yield DONE
+
+    def _choice(self, live: LiveRequest, index: int) -> ChatChoice:
+        transcript = live.transcripts[index]
+        asked = self._body.logprobs
+        return ChatChoice(
+            index=index,
+            message=AnswerMessage(role="assistant", content=transcript.text, refusal=None),
+            logprobs=self._logprobs.chat(transcript.token_ids, transcript.logprobs)
+            if asked
+            else None,
+            finish_reason=transcript.ending.finish,
+            stop_reason=transcript.ending.stop,
+            seed=live.prepared.samplings[index].seed,
+            **self._trace(index, transcript, transcript.rounds),
+        )
+
+    def _trace(
+        self, index: int, transcript: Transcript, rounds: list[RoundTrace]
+    ) -> dict[str, Any]:
+        if not self._body.trace:
+            return {}
+        writer = self._rounds.setdefault(index, RoundWriter(self._tokenizer))
+        return {"rounds": writer.write(transcript, rounds)}
+
+    def _gain(self, live: LiveRequest, piece: Piece) -> ChunkChoice:
+        delta = piece.delta
+        ending: dict[str, Any] = {}
+        if delta.finish_reason:
+            ending = {
+                "stop_reason": live.transcripts[delta.index].ending.stop,
+                "seed": live.prepared.samplings[delta.index].seed,
+            }
+        return ChunkChoice(
+            index=delta.index,
+            delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
+            logprobs=self._logprobs.chat(delta.token_ids, piece.logprobs)
+            if self._body.logprobs
+            else None,
+            finish_reason=delta.finish_reason,
+            **ending,
+            **self._trace(delta.index, live.transcripts[delta.index], delta.rounds),
+        )
+
+    def _last(self, call: Call) -> bytes:
+        usage, metrics = usage_of(call.lives), metrics_of(call.lives)
+        more = set_only(metrics=metrics if self._body.return_metrics else None)
+        return self._chunk(usage=usage if self._body.wants_usage else None, **more)
+
+    def _chunk(self, *choices: ChunkChoice, **more: Any) -> bytes:
+        usage: dict[str, Any] = {"usage": None} if self._body.wants_usage else {}
+        chunk = ChatChunk(
+            id=self._envelope.id,
+            object="chat.completion.chunk",
+            created=self._envelope.created,
+            model=self._envelope.model,
+            choices=list(choices),
+            **(usage | more),
+        )
+        return event(chunk.model_dump_json(exclude_unset=True))
+
+
+def _opening(index: int) -> ChunkChoice:
+    delta = ChatDelta(role="assistant", content="")
+    return ChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)

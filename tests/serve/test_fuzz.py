@@ -1,0 +1,59 @@
+"""Whatever a field holds, the answer is an answer or a refusal, never a crash."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+BASES = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "the"}], "max_tokens": 2},
+    "/v1/completions": {"prompt": "the", "max_tokens": 2},
+    "/v1/responses": {"input": "the", "max_output_tokens": 2},
+    "/generate": {"text": "the", "sampling_params": {"max_new_tokens": 2}},
+    "/tokenize": {"prompt": "the"},
+    "/detokenize": {"tokens": [5]},
+}
+LONG = {"n", "max_tokens", "max_completion_tokens", "max_output_tokens"}  # lawful, but slow
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=-3, max_value=70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["off", "none", "auto", "text", "user"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "role", "content", "text", "steps"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def fields(server):
+    """The fields of every route, as our own schema lists them."""
+    schema = server.get("/openapi.json").json()
+    models = schema["components"]["schemas"]
+    return {path: sorted(_properties(schema["paths"][path], models) - LONG) for path in BASES}
+
+
+def _properties(path, models):
+    body = path["post"]["requestBody"]["content"]["application/json"]["schema"]
+    return set(models[body["$ref"].rpartition("/")[2]]["properties"])
+
+
+@pytest.mark.parametrize("path", BASES)
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(values=st.data())
+def test_no_value_of_any_field_is_a_server_error(server, fields, path, values):
+    names = values.draw(st.lists(st.sampled_from(fields[path]), max_size=2, unique=True))
+    body = BASES[path] | {name: values.draw(JSON, label=name) for name in names}
+    response = server.post(path, body)
+    assert response.status_code in (200, 400, 404), response.text
+    if response.status_code != 200:
+        assert response.json()["error"]["message"]

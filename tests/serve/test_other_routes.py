@@ -1,0 +1,90 @@
+"""Models, tokens, health and metrics."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+
+def test_the_model_is_listed_by_its_name(client):
+    (card,) = client.models.list().data
+    assert card.id == "tiny"
+    assert card.max_model_len == 4096
+    assert client.models.retrieve("tiny").id == "tiny"
+
+
+def test_tokens_go_to_text_and_back(server):
+    made = server.post("/tokenize", {"prompt": "the tale", "return_token_strs": True}).json()
+    assert made["count"] == len(made["tokens"])
+    assert "".join(made["token_strs"]) == "the tale"
+    back = server.post("/detokenize", {"tokens": made["tokens"]}).json()
+    assert back == {"prompt": "the tale"}
+
+
+def test_a_conversation_is_tokenised_as_its_template_writes_it(server):
+    messages = [{"role": "user", "content": "the"}]
+    made = server.post("/tokenize", {"messages": messages}).json()
+    text = server.post("/detokenize", {"tokens": made["tokens"]}).json()["prompt"]
+    assert text == "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_server_says_that_it_is_well(server):
+    assert server.get("/health").status_code == 200
+    assert server.get("/health_generate").status_code == 200
+    assert server.get("/version").json()["version"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "request_success_total",
+        "time_to_first_token_seconds_count",
+        "inter_token_latency_seconds_count",
+        "e2e_request_latency_seconds_count",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "spec_decode_num_drafts_total",
+        "spec_decode_num_draft_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
+        "spec_decode_num_accepted_tokens_per_pos_total",
+        "device_busy_seconds_total",
+    ],
+)
+def test_metrics_have_the_names_of_vllm(client, server, name):
+    prompt = "the the the the the the the"
+    client.completions.create(model="tiny", prompt=prompt, max_tokens=40, temperature=0)
+    lines = server.get("/metrics").text.splitlines()
+    assert any(line.startswith(f"outrider:{name}{{") for line in lines)
+
+
+def test_metrics_count_what_was_generated(client, server):
+    def count(name):
+        lines = server.get("/metrics").text.splitlines()
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith(f"outrider:{name}{{")
+        )
+
+    before = {name: count(name) for name in ("generation_tokens_total", "request_success_total")}
+    client.completions.create(
+        model="tiny", prompt="the", max_tokens=10, n=2, extra_body={"ignore_eos": True}
+    )
+    assert count("generation_tokens_total") == before["generation_tokens_total"] + 20
+    assert count("request_success_total") == before["request_success_total"] + 2
+
+
+def test_the_schema_of_the_routes_is_there(server):
+    paths = server.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"} <= set(paths)
+
+
+def test_the_dashboard_shows_metrics_that_there_are(server):
+    dashboard = (Path(__file__).parents[2] / "examples/serve/grafana.json").read_text()
+    named = set(re.findall(r"outrider:\w+", dashboard))
+    told = server.get("/metrics").text
+    assert named
+    assert [name for name in named if name not in told] == []

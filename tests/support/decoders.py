@@ -1,0 +1,68 @@
+"""A decoder on a small device of its own: one call is one step of it."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from outrider.memory.pool import KVLayout, KVPool
+from outrider.models.decoder import Decoder
+from outrider.models.loader import load_decoder
+from outrider.spec.drafter import single_node
+from outrider.step.fill import fill, resolve_lengths
+from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
+from support.tiny import VOCAB
+
+CPU = torch.device("cpu")
+PAGE_SIZE = 4
+
+
+@dataclass
+class Harness:
+    """A decoder with its own pool and planner; `run` is one step of it."""
+
+    decoder: Decoder
+    device: SmallDevice
+    pool: KVPool
+
+    def run(self, decodes, chunks, execute=lambda program, plan: program(plan)):
+        """Logits of every query token; decodes are {row: (length, token)}."""
+        table = self.device.table
+        for row, (length, token) in decodes.items():
+            table.lengths[row], table.last_tokens[row] = length, token
+        lengths = {row: length for row, (length, _) in decodes.items()}
+        batch = batch_of(lengths, chunks, nodes=1)
+        plan = self.device.planner.plan(batch, warps=NO_WARPS)
+        with torch.inference_mode():
+            return execute(self.program, plan)
+
+    def program(self, plan):
+        device = self.device
+        resolve_lengths(plan, device.table)
+        tree = single_node(device.table.last_tokens[plan.uniform.rows])
+        fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
+        hidden = self.decoder.hidden(plan, self.pool, device.attention)
+        return self.decoder.logits(hidden)
+
+
+def harness_of(folder, dtype="float32", *, pad=1):
+    decoder = load_decoder(folder, dtype=dtype, device=CPU)
+    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1, pad=pad)
+    attention = decoder.config.attention
+    layout = KVLayout(
+        layers=decoder.config.num_layers,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        page_size=PAGE_SIZE,
+        dtype=decoder.dtype,
+    )
+    return Harness(decoder, device, KVPool(layout, num_pages=device.num_pages, device=CPU))
+
+
+def prompt(length, seed=0):
+    return random.Random(seed).choices(range(VOCAB), k=length)
+
+
+def expected_logits(model, tokens):
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]

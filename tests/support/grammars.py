@@ -1,0 +1,86 @@
+"""Grammars over the vocabulary of the tiny models, and what plain decoding says under them."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from outrider.sampling.grammar import advance
+from outrider.sampling.matcher import WORD
+from outrider.wire.grammar import Grammar, GrammarSpec, Vocabulary
+from outrider.wire.sampling import Ban, RowSampling
+from support.reference import choose
+from support.tiny import VOCAB
+
+END, OTHER_END = 2, 5  # special: they spell nothing, as do 0 and 1
+# Single characters and longer pieces, so that one text has many spellings.
+PIECES = (
+    [b"", b"", b"", b"{", b"}", b"", b'"', b":", b",", b"[", b"]", b" "]
+    + [bytes([char]) for char in b"0123456789abcdefghilnorstu-.@"]
+    + [b'{"', b'":', b'",', b'"}', b"ab", b"abc", b"bc", b"12", b"00", b"true", b"false", b"red"]
+    + [b"gre", b"green", b"en", b"m", b"k", b"ee", b'"a"', b'"b"', b"]}", b'["', b"\n", b"x", b"yz"]
+)
+TINY = Vocabulary(pieces=(*PIECES, *[b""] * (VOCAB - len(PIECES))))
+assert len(TINY.pieces) == VOCAB
+
+SCHEMA = (
+    '{"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["a", "b"]},'
+    ' "maxItems": 3}, "b": {"type": "boolean"}}, "required": ["a", "b"]}'
+)
+SPECS = {
+    "json": GrammarSpec(kind="json_schema", text=SCHEMA),
+    "regex": GrammarSpec(kind="regex", text="(ab|bc|[0-9]{2,3})+(x|yz)?"),
+    "ebnf": GrammarSpec(kind="ebnf", text='root ::= "{" list "}"\nlist ::= [a-c] | [a-c] "," list'),
+    "choice": GrammarSpec(kind="ebnf", text='root ::= "red" | "green" | "green abc" | "12"'),
+}
+
+
+def spelled(tokens: list[int]) -> str:
+    return b"".join(TINY.pieces[token] for token in tokens).decode()
+
+
+def is_prefix_of(spec: str, text: str) -> bool:
+    """Whether a cut answer could still become a right one; for grammars that a regex describes."""
+    if spec == "choice":
+        return any(whole.startswith(text) for whole in ("red", "green", "green abc", "12"))
+    if spec == "regex":
+        unit = r"(?:ab|bc|[0-9]{2,3})"
+        return bool(re.fullmatch(rf"{unit}*(?:{unit}(?:x|y|yz)?|a|b|[0-9])?", text))
+    return True
+
+
+class PlainMasks:
+    """Which tokens may follow a text: a fresh matcher reads all of it, every time."""
+
+    def __init__(self, states) -> None:
+        self._states = states  # such as MatcherStates
+
+    def allowed(self, grammar: Grammar, output: list[int]) -> np.ndarray:
+        state = self._states.make(grammar)
+        advance(state, output)
+        bits = torch.zeros((1, -(-VOCAB // WORD)), dtype=torch.int32)
+        state.allow(bits, 0)
+        words = bits[0].tolist()
+        return np.array([words[t // WORD] >> t % WORD & 1 for t in range(VOCAB)], dtype=bool)
+
+
+def decode_plainly(
+    theirs, masks: PlainMasks, prompt, sampling: RowSampling, *, max_tokens: int, stop_ids
+) -> list[int]:
+    """The reference decoder under a grammar; a ban yields where the grammar leaves nothing else."""
+    tokens = list(prompt)
+    law = replace(sampling, ban=Ban())
+    for _ in range(max_tokens):
+        with torch.no_grad():
+            logits = theirs(torch.tensor([tokens])).logits[0, -1].double().numpy()
+        allowed = masks.allowed(sampling.grammar, tokens[len(prompt) :])
+        if len(tokens) < sampling.ban.before:
+            rest = allowed.copy()
+            rest[list(sampling.ban.tokens)] = False
+            allowed = rest if rest.any() else allowed
+        logits[~allowed] = -np.inf
+        tokens.append(choose(logits, law, tokens, len(prompt)))
+        if tokens[-1] in stop_ids:
+            break
+    return tokens[len(prompt) :]

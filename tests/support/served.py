@@ -1,0 +1,67 @@
+"""A real server in a process of its own, and how tests look at it from outside."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+_MAIN = "from outrider.api.cli import main; main()"
+
+
+class ServerProcess:
+    """Owns `outrider serve` on a free port, from its ready line to its end."""
+
+    def __init__(self, folder: Path, log: Path, *flags: str) -> None:
+        arguments = ["--model", str(folder), "--port", "0", "--device", "cpu", *flags]
+        self.log = log
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, "serve", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"},
+            )
+        assert self.process.stdout is not None
+        self.ready_line = self.process.stdout.readline().strip()
+        assert " at http://" in self.ready_line, log.read_text()
+        self.url = self.ready_line.rpartition(" ")[2]
+
+    def get(self, path: str, **more) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=30, **more)
+
+    def post(self, path: str, body: object, **more) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=30, **more)
+
+    @property
+    def invariants(self) -> dict:
+        return self.get("/invariants").json()
+
+    def wait_until_idle(self) -> dict:
+        """What is in use once nobody asks for anything any more."""
+        wait_for(lambda: self.invariants["is_idle"])
+        return self.invariants
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """The exit code after a signal; one that does not end has a bug."""
+        self.terminate()
+        try:
+            return self.process.wait(30)
+        finally:
+            self.process.kill()
+
+
+def wait_for(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:
+    """Look until something is so, or fail."""
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.02)
