@@ -6,7 +6,7 @@ import { origin, visible } from "./words.js";
 const SVG = "http://www.w3.org/2000/svg";
 const LETTER = 7.2; // width in the font of the picture
 const LONGEST = 14; // letters of a token that are shown
-const GAP = 26;
+const GAP = 22;
 const ROW = 28;
 const HEIGHT = 22;
 const MOST_ROWS = 9;
