@@ -8,7 +8,7 @@ from outrider.api.params import MAX_LOGPROBS, SamplingParams
 from outrider.errors import RequestError
 from outrider.serve.protocol.logprobs import ChatLogprobs
 from outrider.serve.protocol.rounds import Round
-from outrider.serve.protocol.sampling import AskFields, check_format, refuse
+from outrider.serve.protocol.sampling import AskFields, form_of, refuse
 from outrider.serve.protocol.shared import CallMetrics, Usage
 
 _NOT_YET = ("tools", "functions", "audio", "prediction", "web_search_options")
@@ -55,7 +55,6 @@ class ChatRequest(AskFields):
         for name in ("tool_choice", "function_call"):
             if getattr(self, name) not in (None, "none", "auto"):
                 refuse(self, (name,))
-        check_format(self.response_format)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
 
@@ -66,6 +65,7 @@ class ChatRequest(AskFields):
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),
+            structured=form_of(self.response_format, self.structured_outputs),
         )
 
     @property

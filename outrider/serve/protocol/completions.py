@@ -8,7 +8,7 @@ from outrider.api.params import MAX_LOGPROBS, SamplingParams
 from outrider.api.prompts import TextPrompt, TokenPrompt
 from outrider.serve.errors import unsupported
 from outrider.serve.protocol.logprobs import CompletionLogprobs
-from outrider.serve.protocol.sampling import AskFields, check_format, refuse
+from outrider.serve.protocol.sampling import AskFields, form_of, refuse
 from outrider.serve.protocol.shared import CallMetrics, Usage
 
 MAX_PROMPTS = 1024
@@ -27,22 +27,22 @@ class CompletionRequest(AskFields):
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None  # an extension
+    response_format: dict[str, Any] | None = None  # as a chat has it
     # refused when they ask for something
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
-    response_format: dict[str, Any] | None = None
 
     def check(self) -> None:
         """Refuse what is not there, by name."""
         refuse(self, ("echo", "suffix"))
         if self.best_of not in (None, self.n or 1):
             raise unsupported("best_of", "best_of other than n")
-        check_format(self.response_format)
 
     def params(self) -> SamplingParams:
         length = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        return self.sampling(SamplingParams(), logprobs=self.logprobs, **length)
+        form = form_of(self.response_format, self.structured_outputs)
+        return self.sampling(SamplingParams(), logprobs=self.logprobs, structured=form, **length)
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:

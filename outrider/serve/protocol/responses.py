@@ -9,7 +9,7 @@ from outrider.api.params import SamplingParams
 from outrider.errors import RequestError
 from outrider.serve.conduct import Envelope
 from outrider.serve.errors import unsupported
-from outrider.serve.protocol.sampling import AskFields, check_format, refuse
+from outrider.serve.protocol.sampling import AskFields, form_of, refuse
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
@@ -58,11 +58,11 @@ class ResponsesRequest(AskFields):
         refuse(self, (*names, "include", "top_logprobs"))
         if self.n not in (None, 1):
             raise unsupported("n", "n other than 1")
-        check_format((self.text or {}).get("format"))
 
     def params(self) -> SamplingParams:
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
-        return self.sampling(SamplingParams(max_tokens=None), max_tokens=length)
+        form = form_of((self.text or {}).get("format"), self.structured_outputs)
+        return self.sampling(SamplingParams(max_tokens=None), max_tokens=length, structured=form)
 
     @property
     def turns(self) -> list[dict[str, Any]]:

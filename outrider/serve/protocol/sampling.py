@@ -1,11 +1,13 @@
 """The fields that every way of asking shares: OpenAI's, and the extensions of its peers."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.api.params import SamplingParams, override
+from outrider.api.structured import Structured
+from outrider.errors import RequestError
 from outrider.serve.errors import unsupported
 
 StopString = Annotated[str, Field(max_length=1024)]
@@ -71,6 +73,7 @@ class AskFields(BaseModel):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     speculative: bool | str | dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     return_metrics: bool | None = None
     # accepted, without effect here
     user: str | None = None
@@ -92,12 +95,6 @@ class AskFields(BaseModel):
         return override(defaults, given | more)
 
 
-class TextFormat(BaseModel):
-    """The one response format so far."""
-
-    type: Literal["text"]
-
-
 def refuse(body: BaseModel, names: Iterable[str]) -> None:
     """Refuse the first of these fields that asks for something."""
     for name in names:
@@ -105,8 +102,28 @@ def refuse(body: BaseModel, names: Iterable[str]) -> None:
             raise unsupported(name, name)
 
 
-def check_format(asked: dict[str, Any] | None) -> None:
-    """Refuse every response format but text."""
-    kind = (asked or {"type": "text"}).get("type")
-    if kind != "text":
-        raise unsupported("response_format", f"response_format {kind!r}")
+def form_of(response_format: dict[str, Any] | None, structured: Structured) -> Structured:
+    """The form of an answer: OpenAI's response format, or vLLM's structured outputs."""
+    asked = _read_format(response_format or {"type": "text"})
+    if asked is not None and structured is not None:
+        raise RequestError("response_format and structured_outputs exclude each other; give one")
+    return structured if asked is None else asked
+
+
+def _read_format(asked: dict[str, Any]) -> Structured:
+    match asked.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            return "json_object"
+        case "json_schema":
+            # In a chat the schema has an envelope; in a response it lies beside the type.
+            envelope = asked.get("json_schema", asked)
+            schema = envelope.get("schema") if isinstance(envelope, dict) else None
+            if not isinstance(schema, dict | bool):
+                raise RequestError("response_format of type json_schema needs a schema")
+            return {"json": schema}
+    kind = asked.get("type")
+    raise RequestError(
+        f"response_format type {kind!r} is unknown; use text, json_object or json_schema"
+    )
