@@ -69,7 +69,7 @@ class Compiler:
 
 
 def try_out(compiled: Any, name: str) -> None:
-    """Write random texts of the grammar: one that is slow or brings the library down does so here.
+    """Write a random text of the grammar: one that is slow or brings the library down does so here.
 
     Ambiguous grammars are compiled in no time and take longer with every token.
     """
@@ -80,15 +80,17 @@ def try_out(compiled: Any, name: str) -> None:
     mask = np.zeros((1, -(-vocab_size // 32)), dtype=np.int32)
     end = (compiled.tokenizer_info.special_token_ids or [0])[0]
     matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=[end])
+    length = 0
     for _ in range(_TRIAL_TOKENS):
         began_s = time.thread_time()
         matcher.fill_next_token_bitmask(mask)
         (allowed,) = np.unpackbits(mask.view(np.uint8), bitorder="little").nonzero()
-        token = int(allowed[rng.randrange(allowed.size)]) if allowed.size else end
-        if token != end:
-            matcher.accept_token(token)
-        else:  # the text is complete, or cannot be spelled
-            matcher.reset()
+        onward = allowed[allowed != end]
+        if onward.size:
+            length += matcher.accept_token(int(onward[rng.randrange(onward.size)]))
+        elif length:  # complete: a step back, so that texts grow long where they can
+            matcher.rollback(1)
+            length -= 1
         if time.thread_time() - began_s > _TRIAL_TOKEN_S:
             raise RequestError(f"the {name} is too ambiguous: matching it takes too long")
 

@@ -24,9 +24,8 @@ from outrider.wire.batch import RowAdmission, ScheduledBatch
 from outrider.wire.sampling import Ban
 
 # Seconds of a core that the grammar of one row may take. An ordinary node takes 20 microseconds.
-MAX_TREE_S = 0.1
-MAX_NODE_S = 0.002
-MAX_HEAR_S = 2.0  # a row that gave way reads its whole output again
+MAX_STEP_S = 0.1
+MAX_TOKEN_S = 0.002  # a row that gave way reads its whole output again
 
 GIVEN_UP = "matching the grammar takes too long; make it less ambiguous"
 
@@ -46,7 +45,7 @@ class _Row:
     def hear(self, tokens: Sequence[int]) -> None:
         """These tokens were emitted."""
         if not self.is_given_up:
-            with self._patience(MAX_HEAR_S):
+            with self._patience(len(tokens)):
                 advance(self._state, tokens)
 
     def mask(
@@ -59,16 +58,16 @@ class _Row:
     ) -> None:
         """Write the masks of a tree, whose node 0 is row `first`."""
         if not self.is_given_up:
-            with self._patience(MAX_TREE_S + MAX_NODE_S * len(tokens)):
+            with self._patience(len(tokens)):
                 mask_tree(self._state, tokens, parents, bits, first)
                 _ban(bits[first : first + len(tokens)], self._ban, positions)
 
     @contextmanager
-    def _patience(self, most_s: float) -> Iterator[None]:
+    def _patience(self, num_tokens: int) -> Iterator[None]:
         # The time of this thread: a busy machine is not the grammar's fault.
         began_s = time.thread_time()
         yield
-        self.is_given_up = time.thread_time() - began_s > most_s
+        self.is_given_up = time.thread_time() - began_s > MAX_STEP_S + MAX_TOKEN_S * num_tokens
 
 
 @dataclass(frozen=True, slots=True)

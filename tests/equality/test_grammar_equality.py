@@ -1,0 +1,370 @@
+"""Under a grammar, too, speculation changes no token: every node is masked as plain decoding is."""
+
+import itertools
+import json
+import random
+import time
+from dataclasses import dataclass, replace
+
+import pytest
+from support.engines import Shape, ask, engine_of, run_all
+from support.grammars import (
+    END,
+    OTHER_END,
+    SPECS,
+    TINY,
+    PlainMasks,
+    decode_plainly,
+    is_prefix_of,
+    spelled,
+)
+from support.matrix import TREES
+from support.tiny import VOCAB
+
+from outrider.grammar.shop import GrammarShop
+from outrider.runtime import grammars as runtime_grammars
+from outrider.runtime.drafts import NgramDraft
+from outrider.sampling.matcher import MatcherState, MatcherStates
+from outrider.wire.grammar import Grammar, GrammarSpec
+from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+
+pytest.importorskip("xgrammar")
+
+MAX_TOKENS = 24
+PROMPTS = [[7, 3, 44, 19, 60, 31, 8, 8, 25, 13, 21, 40], [50], [4, 66, 12, 9, 33], [7, 3, 44, 19]]
+LAWS = {
+    "greedy": RowSampling(seed=0, temperature=0.0),
+    "sampled": RowSampling(seed=11, temperature=1.0),
+    "warped": RowSampling(
+        seed=2**40 + 5,
+        temperature=1.3,
+        filters=Filters(top_k=20, top_p=0.9, min_p=0.02),
+        penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
+        bias=((4, 2.0), (9, -3.0)),
+        ban=Ban(before=20, tokens=(END, OTHER_END)),
+        logprobs=LogprobsAsked(chosen=True, top=2),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def shop():
+    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB)
+    yield shop
+    shop.close()
+
+
+@pytest.fixture(scope="module")
+def right(models, shop):
+    """The reference decoder's answers, each computed once."""
+    masks, known = PlainMasks(MatcherStates(shop)), {}
+
+    def answer(submission):
+        key = (submission.prompt, submission.sampling, submission.limits)
+        if key not in known:
+            known[key] = decode_plainly(
+                models.theirs,
+                masks,
+                submission.prompt,
+                submission.sampling,
+                max_tokens=submission.limits.max_tokens,
+                stop_ids=submission.limits.stop_ids,
+            )
+        return known[key]
+
+    return answer
+
+
+@dataclass(frozen=True)
+class Case:
+    shape: Shape
+    law: str
+    drafter: str
+    tree: str
+    is_prefix_hit: bool
+
+    def __str__(self):
+        shape, hit = self.shape, "hit" if self.is_prefix_hit else "cold"
+        words = [shape.executor, f"depth{shape.depth}", f"pad{shape.pad}", hit]
+        return "-".join([*words, self.law, self.drafter, self.tree])
+
+
+def all_cases():
+    drafters = [("none", "chain"), *itertools.product(["twin", "relative", "ngram"], TREES)]
+    for executor, depth, pad, extra, law, (drafter, tree), hit in itertools.product(
+        ["eager", "tape"], [0, 1], [1, 4], [1, 60], LAWS, drafters, [False, True]
+    ):
+        nodes = 1 if drafter == "none" else TREES[tree].nodes
+        shape = Shape(executor=executor, depth=depth, pad=pad, step_tokens=4 * nodes + extra)
+        yield Case(shape, law, drafter, tree, hit)
+
+
+def draft_of(models, case):
+    if case.drafter == "ngram":
+        return NgramDraft(budget=TREES[case.tree], min_match=1, max_match=3)
+    return models.draft(case.drafter, TREES[case.tree])
+
+
+def submissions(law, *, specs=tuple(SPECS)):
+    """A batch of every grammar and, last, a row without one."""
+    grammars = [Grammar(spec=SPECS[name], ends=(END,)) for name in specs]
+    asked = [
+        ask(
+            name,
+            PROMPTS[i % len(PROMPTS)],
+            replace(LAWS[law], seed=LAWS[law].seed + 1000 * i, grammar=grammar),
+            max_tokens=MAX_TOKENS,
+            stop_ids=(END,),
+        )
+        for i, (name, grammar) in enumerate(zip(specs, grammars, strict=True))
+    ]
+    return [*asked, ask("free", PROMPTS[1], LAWS[law], max_tokens=MAX_TOKENS)]
+
+
+def wrong_answers(models, shop, right, case):
+    engine = engine_of(models.target, case.shape, draft_of(models, case), shop)
+    asked = submissions(case.law)
+    if case.is_prefix_hit:
+        run_all(engine, asked)
+    heard = run_all(engine, asked)
+    assert engine.num_failed_steps == 0
+    return [
+        f"{each.request_id}: {spelled(heard[each.request_id].tokens)!r}"
+        for each in asked
+        if each.request_id != "free" and heard[each.request_id].tokens != right(each)
+    ]
+
+
+@pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
+def test_a_grammar_row_answers_as_plain_decoding_does(models, shop, right, case):
+    assert wrong_answers(models, shop, right, case) == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", list(all_cases()), ids=str)
+def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(models, shop, right, case):
+    assert wrong_answers(models, shop, right, case) == []
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_every_answer_is_of_its_grammar(models, shop, law):
+    draft = models.draft("relative", TREES["tree"])
+    heard = run_all(engine_of(models.target, Shape(depth=1), draft, shop), submissions(law))
+    texts = {name: spelled(entry.tokens) for name, entry in heard.items() if name in SPECS}
+    finishes = {name: heard[name].last.finish for name in SPECS}
+    assert is_prefix_of("choice", texts["choice"])
+    assert is_prefix_of("regex", texts["regex"])
+    if finishes["json"] == "stop":
+        assert set(json.loads(texts["json"])) == {"a", "b"}
+    assert texts["json"].lstrip().startswith("{")
+    assert finishes["choice"] == "stop"
+
+
+def test_a_row_without_a_grammar_does_not_notice_its_neighbours(models, shop):
+    alone = run_all(engine_of(models.target, Shape()), submissions("warped")[-1:])
+    draft = models.draft("relative", TREES["tree"])
+    together = run_all(engine_of(models.target, Shape(depth=1), draft, shop), submissions("warped"))
+    assert together["free"].tokens == alone["free"].tokens
+
+
+@pytest.mark.parametrize("drafter", ["none", "twin"])
+def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(models, shop, right, drafter):
+    scarce = Shape(kv_tokens=64, max_context=48, step_tokens=30, depth=1, prefix_cache=False)
+    asked = [
+        ask(
+            f"r{i}",
+            [3 * i + 1, 7, 9, 2 * i],
+            RowSampling(seed=i, grammar=Grammar(spec=SPECS["json"], ends=(END,))),
+            max_tokens=MAX_TOKENS,
+            stop_ids=(END,),
+        )
+        for i in range(4)
+    ]
+    engine = engine_of(models.target, scarce, models.draft(drafter, TREES["chain"]), shop)
+    heard = run_all(engine, asked)
+    assert sum(entry.last.progress.preemptions for entry in heard.values())
+    for each in asked:
+        assert heard[each.request_id].tokens == right(each)
+
+
+def test_rows_change_owners_while_a_step_is_in_flight(models, shop, right):
+    """One row for all: the next owner's grammar never hears of the last one's tokens."""
+    asked = submissions("sampled", specs=("choice", "regex", "json", "ebnf"))[:-1]
+    single = Shape(max_rows=1, depth=1, step_tokens=20)
+    draft = models.draft("twin", TREES["chain"])
+    heard = run_all(engine_of(models.target, single, draft, shop), asked)
+    for each in asked:
+        assert heard[each.request_id].tokens == right(each)
+
+
+def test_an_aborted_row_leaves_nothing_to_its_successor(models, shop, right):
+    first, second = submissions("sampled", specs=("json", "json"))[:2]
+    second = replace(second, request_id="second")
+    engine = engine_of(models.target, Shape(max_rows=1, depth=1), grammars=shop)
+    engine.add(first)
+    for _ in range(6):
+        engine.step()
+    engine.abort(first.request_id)
+    assert run_all(engine, [second])["second"].tokens == right(second)
+
+
+@pytest.mark.parametrize("drafter", ["none", "twin", "relative"])
+def test_an_answer_that_must_go_on_repeats_its_end(models, shop, drafter):
+    law = RowSampling(seed=1, grammar=Grammar(spec=SPECS["choice"], ends=(END, OTHER_END)))
+    asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS)  # nothing stops it
+    draft = models.draft(drafter, TREES["tree"])
+    tokens = run_all(engine_of(models.target, Shape(depth=1), draft, shop), [asked])["r"].tokens
+    text = spelled(tokens)
+    num_ends = sum(token in (END, OTHER_END) for token in tokens)
+    assert text in ("red", "green", "green abc", "12")
+    assert len(tokens) == MAX_TOKENS
+    assert set(tokens[-num_ends:]) <= {END, OTHER_END}
+
+
+def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, shop):
+    ban = Ban(before=len(PROMPTS[0]) + 20, tokens=(END,))
+    law = RowSampling(seed=1, ban=ban, grammar=Grammar(spec=SPECS["choice"], ends=(END,)))
+    asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
+    tokens = run_all(engine_of(models.target, Shape(), grammars=shop), [asked])["r"].tokens
+    assert tokens[-1] == END
+    # "green" alone could still become "green abc", so there the ban held.
+    assert spelled(tokens) in ("red", "green abc", "12")
+
+
+def test_a_grammar_that_cannot_be_spelled_ends_the_answer(models, shop):
+    stuck = replace(SPECS["choice"], text='root ::= "ab" "Z"')  # no token holds a capital letter
+    law = RowSampling(seed=1, grammar=Grammar(spec=stuck, ends=(END,)))
+    asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
+    draft = models.draft("twin", TREES["chain"])
+    tokens = run_all(engine_of(models.target, Shape(), draft, shop), [asked])["r"].tokens
+    assert spelled(tokens) == "ab"
+    assert tokens[-1] == END
+
+
+def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, shop):
+    bad = Grammar(spec=replace(SPECS["regex"], text="(ab"), ends=(END,))
+    asked = submissions("greedy")
+    asked.append(ask("bad", PROMPTS[0], RowSampling(seed=0, grammar=bad)))
+    heard = run_all(engine_of(models.target, Shape(depth=1), grammars=shop), asked)
+    assert heard["bad"].last.finish == "error"
+    assert "parenthesis" in heard["bad"].last.reason
+    assert heard["choice"].last.finish == "stop"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_grammar_that_takes_too_long_ends_its_request_alone(
+    models, shop, right, monkeypatch, depth
+):
+    asked = submissions("greedy")
+    slow, others = asked[0], asked[1:-1]
+    answers = [right(each) for each in others]
+    original = runtime_grammars.mask_tree
+
+    def crawl(state, tokens, parents, bits, first):
+        original(state, tokens, parents, bits, first)
+        if bits[first, 0] & 8:  # only the JSON grammar begins with a brace
+            began_s = time.thread_time()
+            while time.thread_time() - began_s < 0.01:
+                pass
+
+    monkeypatch.setattr(runtime_grammars, "mask_tree", crawl)
+    monkeypatch.setattr(runtime_grammars, "MAX_STEP_S", 0.005)
+    monkeypatch.setattr(runtime_grammars, "MAX_TOKEN_S", 0.0)
+    engine = engine_of(models.target, Shape(depth=depth), grammars=shop)
+    heard = run_all(engine, [slow, *others])
+    assert heard["json"].last.finish == "error"
+    assert "takes too long" in heard["json"].last.reason
+    assert heard["json"].tokens == []
+    done = {each.request_id: answer for each, answer in zip(others, answers, strict=True)}
+    assert {name: heard[name].tokens for name in ("regex", "choice")} == {
+        name: done[name] for name in ("regex", "choice")
+    }
+    assert engine._scheduler.num_running == 0
+
+
+def mask_every_node_as_its_parent(monkeypatch):
+    original = runtime_grammars.mask_tree
+
+    def shifted(state, tokens, parents, bits, first):
+        original(state, tokens, parents, bits, first)
+        own = bits[first : first + len(tokens)]
+        own.copy_(own[[max(parent, 0) for parent in parents]])
+
+    monkeypatch.setattr(runtime_grammars, "mask_tree", shifted)
+
+
+def never_roll_back(monkeypatch):
+    def careless(self, num):
+        self._num_tried = num
+
+    monkeypatch.setattr(MatcherState, "retreat", careless)
+
+
+def mask_node_0_alone(monkeypatch):
+    original = runtime_grammars.mask_tree
+
+    def first_only(state, tokens, parents, bits, first):
+        original(state, tokens[:1], parents[:1], bits, first)
+
+    monkeypatch.setattr(runtime_grammars, "mask_tree", first_only)
+
+
+def forget_what_the_last_step_emitted(monkeypatch):
+    monkeypatch.setattr(runtime_grammars.GrammarTable, "_hear", lambda self: self._unheard.clear())
+
+
+def advance_whoever_has_the_row_now(monkeypatch):
+    """Tokens of the former owner reach the grammar of its successor."""
+    original = runtime_grammars.GrammarTable._hear
+
+    def confused(self):
+        self._unheard = [
+            replace(
+                step,
+                emitters=tuple(
+                    replace(each, grammar=self._rows[each.row])
+                    for each in step.emitters
+                    if each.row in self._rows
+                ),
+            )
+            for step in self._unheard
+        ]
+        original(self)
+
+    monkeypatch.setattr(runtime_grammars.GrammarTable, "_hear", confused)
+
+
+def freeze_the_masks_while_recording(monkeypatch):
+    """Masks are made by the program itself, where a recording keeps those of the first step."""
+    from outrider.runtime import program
+
+    monkeypatch.setattr(program, "live", lambda call, *args: call(*args))
+
+
+@pytest.mark.parametrize(
+    ("mutate", "executor"),
+    [
+        (mask_every_node_as_its_parent, "eager"),
+        (never_roll_back, "eager"),
+        (mask_node_0_alone, "eager"),
+        (forget_what_the_last_step_emitted, "eager"),
+        (advance_whoever_has_the_row_now, "eager"),
+        (freeze_the_masks_while_recording, "tape"),
+    ],
+)
+def test_known_mistakes_change_an_answer(models, shop, right, monkeypatch, mutate, executor):
+    # Cut answers: their rows emit more, for nobody, which other answers could begin with.
+    pairs = Grammar(spec=GrammarSpec(kind="regex", text="([0-9][a-e])+"), ends=(END,))
+    cut = [
+        ask("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3) for i in range(12)
+    ]
+    whole = [each for law in LAWS for each in submissions(law)[:-1]]
+    asked = [replace(each, request_id=str(i)) for i, each in enumerate([*cut, *whole])]
+    answers = [right(each) for each in asked]
+    mutate(monkeypatch)
+    shape = Shape(executor=executor, depth=1, max_rows=3)
+    engine = engine_of(models.target, shape, models.draft("twin", TREES["tree"]), shop)
+    heard = run_all(engine, asked)
+    assert engine.num_failed_steps or any(
+        heard[each.request_id].tokens != answer for each, answer in zip(asked, answers, strict=True)
+    )
