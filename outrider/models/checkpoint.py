@@ -40,6 +40,11 @@ class Checkpoint:
     ) -> None:
         self._open.close()
 
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all stored tensors."""
+        return self._shards.keys()
+
     def check(self, shapes: Mapping[str, tuple[int, ...]], *, ignored: Iterable[str]) -> None:
         """Refuse a folder that does not hold exactly these tensors, besides the ignored ones."""
         stored = {name for name in self._shards if not name.endswith(tuple(ignored))}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.registry import Family, family_of
+from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
+from outrider.models.registry import ExpertFamily, Family, family_of
 from outrider.models.scaling import RopeScaling, parse_scaling
 
 # Settings that would change the computation, and the only values the decoder computes.
@@ -58,6 +59,13 @@ class ModelConfig:
     block: BlockConfig
     attention: AttentionConfig
     rope: RopeConfig
+    experts: ExpertsConfig | NoExperts
+
+    def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
+        """The experts of one layer."""
+        experts = self.experts
+        is_sparse = isinstance(experts, ExpertsConfig) and layer in experts.layers
+        return experts if is_sparse else NoExperts()
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -82,9 +90,10 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
     family = family_of(_architecture(fields))
     _refuse_unsupported(fields)
     max_context = _size(fields, "max_position_embeddings")
+    num_layers = _size(fields, "num_hidden_layers")
     return ModelConfig(
         family=family,
-        num_layers=_size(fields, "num_hidden_layers"),
+        num_layers=num_layers,
         vocab_size=_size(fields, "vocab_size"),
         max_context=max_context,
         is_tied=bool(fields.get("tie_word_embeddings", False)),
@@ -95,7 +104,14 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         ),
         attention=_attention(fields),
         rope=_rope(fields, max_context),
+        experts=_experts(fields, family, num_layers),
     )
+
+
+def _experts(fields: dict[str, Any], family: Family, num_layers: int) -> ExpertsConfig | NoExperts:
+    if not isinstance(family.experts, ExpertFamily):
+        return NoExperts()
+    return parse_experts(fields, family.experts, num_layers=num_layers)
 
 
 def _architecture(fields: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from outrider.models.config import ModelConfig
 from outrider.models.draft import Taps
 from outrider.models.layers.attention import AttentionStep, SelfAttention, pad_rows
 from outrider.models.layers.linear import Linear
-from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.norm import Norm
 from outrider.models.layers.rope import RotaryEmbedding
 from outrider.plan.plan import StepPlan
@@ -24,7 +24,7 @@ class Block:
     attention_norm: Norm
     attention: SelfAttention
     mlp_norm: Norm
-    mlp: Mlp
+    mlp: FeedForward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,7 @@ class Decoder:
             backend=attention,
             plan=plan.attention,
         )
+        feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give the linear maps a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         stream = F.embedding(tokens, parts.embedding)
@@ -84,7 +85,7 @@ class Decoder:
         _tap(features, taps, 0, stream)
         for depth, (block, layer) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
             stream = block.attention(block.attention_norm(stream), stream, layer, step)
-            stream = block.mlp(block.mlp_norm(stream), stream)
+            stream = block.mlp(block.mlp_norm(stream), stream, feed)
             _tap(features, taps, depth, stream)
         hidden = parts.norm(stream[:num_query])
         if taps.final:

@@ -9,9 +9,18 @@ from typing import Protocol
 import torch
 
 from outrider.config.engine import Arithmetic
+from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.config import ModelConfig, read_config
 from outrider.models.decoder import Block, Decoder, DecoderParts
+from outrider.models.expert_tensors import (
+    ApartExperts,
+    ExpertTensors,
+    StackedExperts,
+    are_stacked,
+    sizes_of,
+)
+from outrider.models.experts import ExpertsConfig
 from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
 from outrider.models.layers.gate import gate_of
 from outrider.models.layers.linear import (
@@ -22,9 +31,11 @@ from outrider.models.layers.linear import (
     choose_linear,
     is_computed_in_float32,
 )
-from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.mlp import FeedForward, Mlp
+from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
 from outrider.models.layers.norm import Norm, make_norm
 from outrider.models.layers.rope import RotaryEmbedding
+from outrider.models.registry import ExpertFamily
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -45,8 +56,11 @@ def load_decoder(
     """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder) as checkpoint:
-        checkpoint.check(tensor_shapes(config), ignored=_ignored(config))
-        return build_decoder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
+        stacked = are_stacked(checkpoint.names)
+        shapes = tensor_shapes(config, are_experts_stacked=stacked)
+        checkpoint.check(shapes, ignored=_ignored(config))
+        builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
+        return builder.build(are_experts_stacked=stacked)
 
 
 def build_decoder(
@@ -57,11 +71,14 @@ def build_decoder(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> Decoder:
-    """A decoder of tensors that are known to have the right shapes."""
-    return _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic).build()
+    """A decoder of tensors that are known to have the right shapes, each expert apart."""
+    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    return builder.build(are_experts_stacked=False)
 
 
-def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(
+    config: ModelConfig, *, are_experts_stacked: bool = False
+) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that the folder of such a model must hold."""
     hidden, vocab = config.block.hidden, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {
@@ -71,12 +88,14 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if not config.is_tied:
         shapes[_HEAD] = (vocab, hidden)
     for index in range(config.num_layers):
-        shapes.update({_layer(index) + name: shape for name, shape in _block_shapes(config)})
+        feed = _feed_shapes(config, index, are_stacked=are_experts_stacked)
+        for name, shape in (*_attention_shapes(config), *feed):
+            shapes[_layer(index) + name] = shape
     return shapes
 
 
-def _block_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    attention, hidden, wide = config.attention, config.block.hidden, config.block.intermediate
+def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    attention, hidden = config.attention, config.block.hidden
     query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     yield "input_layernorm.weight", (hidden,)
     yield "post_attention_layernorm.weight", (hidden,)
@@ -88,9 +107,27 @@ def _block_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "self_attn.q_norm.weight", (attention.head_dim,)
         yield "self_attn.k_norm.weight", (attention.head_dim,)
     yield "self_attn.o_proj.weight", (hidden, query)
+
+
+def _feed_shapes(
+    config: ModelConfig, layer: int, *, are_stacked: bool
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, wide = config.block.hidden, config.block.intermediate
+    experts = config.experts_at(layer)
+    if isinstance(experts, ExpertsConfig):
+        yield from _expert_tensors(config, experts, are_stacked=are_stacked).shapes()
+        return
     yield "mlp.gate_proj.weight", (wide, hidden)
     yield "mlp.up_proj.weight", (wide, hidden)
     yield "mlp.down_proj.weight", (hidden, wide)
+
+
+def _expert_tensors(
+    config: ModelConfig, experts: ExpertsConfig, *, are_stacked: bool
+) -> ExpertTensors:
+    sizes, family = sizes_of(experts, config.block.hidden), config.family.experts
+    assert isinstance(family, ExpertFamily), "only such a family has a config with experts"
+    return StackedExperts(sizes) if are_stacked else ApartExperts(sizes, family.names)
 
 
 def _layer(index: int) -> str:
@@ -100,6 +137,11 @@ def _layer(index: int) -> str:
 def _ignored(config: ModelConfig) -> tuple[str, ...]:
     """Tensors that may be stored but say nothing new: frequencies, and the head if it is tied."""
     return ("rotary_emb.inv_freq", *((_HEAD,) if config.is_tied else ()))
+
+
+def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
+    """Whether there is a product for many weights of this type at once."""
+    return not is_computed_in_float32(dtype, device)
 
 
 class _Builder:
@@ -120,8 +162,13 @@ class _Builder:
         wide = is_computed_in_float32(dtype, device)
         self._dtype = torch.float32 if wide else getattr(torch, dtype)
         self._device = device
+        if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
+            raise ConfigError(
+                f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
+                "float32"
+            )
 
-    def build(self) -> Decoder:
+    def build(self, *, are_experts_stacked: bool) -> Decoder:
         config = self._config
         embedding = self._read(_EMBEDDING)
         head = embedding if config.is_tied else self._read(_HEAD)
@@ -133,13 +180,16 @@ class _Builder:
                 dtype=self._dtype,
                 device=self._device,
             ),
-            blocks=tuple(self._block(_layer(index)) for index in range(config.num_layers)),
+            blocks=tuple(
+                self._block(_layer(index), self._feed(index, are_stacked=are_experts_stacked))
+                for index in range(config.num_layers)
+            ),
             norm=self._norm("model.norm.weight"),
             head=self._make_linear(head),
         )
         return Decoder(config, parts)
 
-    def _block(self, layer: str) -> Block:
+    def _block(self, layer: str, feed: FeedForward) -> Block:
         return Block(
             attention_norm=self._norm(layer + "input_layernorm.weight"),
             attention=SelfAttention(
@@ -149,13 +199,33 @@ class _Builder:
                 output=self._linear(layer + "self_attn.o_proj.weight"),
             ),
             mlp_norm=self._norm(layer + "post_attention_layernorm.weight"),
-            mlp=Mlp(
-                gate=gate_of(
-                    self._linear(layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight")
-                ),
-                down=self._linear(layer + "mlp.down_proj.weight"),
-            ),
+            mlp=feed,
         )
+
+    def _feed(self, index: int, *, are_stacked: bool) -> FeedForward:
+        layer, experts = _layer(index), self._config.experts_at(index)
+        if isinstance(experts, ExpertsConfig):
+            tensors = _expert_tensors(self._config, experts, are_stacked=are_stacked)
+            return self._mixture(layer, experts, tensors)
+        gate_up = self._linear(layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight")
+        return Mlp(gate=gate_of(gate_up), down=self._linear(layer + "mlp.down_proj.weight"))
+
+    def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
+        sizes = sizes_of(config, self._config.block.hidden)
+        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
+        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
+        tensors.read_down(lambda name: self._source.read(layer + name), down)
+        return MoeMlp(
+            router=TopKRouter(
+                config.law,
+                gate=self._linear(layer + tensors.router),
+                bias=torch.empty(0, device=self._device),
+            ),
+            experts=make_experts(gate_up, down),
+        )
+
+    def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def _qkv(self, prefix: str) -> Linear:
         linear = self._linear(*(f"{prefix}{name}.weight" for name in _QKV))

@@ -6,19 +6,61 @@ from outrider.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertNames:
+    """How the mixture of a layer is called where every expert is stored apart."""
+
+    block: str  # the router and all experts are below it
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertFamily:
+    """How a family spells its mixture of experts in config.json and among its tensors."""
+
+    counts: tuple[str, ...]  # spellings of the number of experts, the usual one first
+    intermediate: str  # the field with the width of an expert
+    is_always_normed: bool = False  # else the field norm_topk_prob says it
+    may_be_dense: bool = False  # fields say which layers have experts; else all do
+    names: ExpertNames
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFamily:
+    """No layer of the family has experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What sets an architecture apart from the plain Llama decoder."""
 
     name: str
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
+    experts: ExpertFamily | DenseFamily = DenseFamily()
 
+
+_MIXTRAL = ExpertFamily(
+    counts=("num_local_experts",),
+    intermediate="intermediate_size",
+    is_always_normed=True,
+    names=ExpertNames(block="block_sparse_moe", gate="w1", up="w3", down="w2"),
+)
+_QWEN3_MOE = ExpertFamily(
+    counts=("num_experts", "num_local_experts"),
+    intermediate="moe_intermediate_size",
+    may_be_dense=True,
+    names=ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+)
 
 FAMILIES = {
     "LlamaForCausalLM": Family(name="llama"),
     "MistralForCausalLM": Family(name="mistral"),
+    "MixtralForCausalLM": Family(name="mixtral", experts=_MIXTRAL),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
+    "Qwen3MoeForCausalLM": Family(name="qwen3-moe", has_head_norm=True, experts=_QWEN3_MOE),
 }
 
 

@@ -9,6 +9,7 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.config import ModelConfig, read_config
+from outrider.models.experts import NoExperts
 from outrider.models.heads.config import HeadConfig
 from outrider.models.heads.dialects import parse_head
 
@@ -43,6 +44,8 @@ def head_fields(design: Design, target_folder: Path) -> dict[str, Any]:
             f"the target has {target.num_layers} layers, and an EAGLE-3 head reads after 2, L/2 "
             f"and L-3 of them; use a target of {FEWEST_LAYERS} layers or more"
         )
+    if not isinstance(target.experts, NoExperts):
+        raise ConfigError("heads are not trained for models with experts yet; use a dense target")
     is_newer = design.layout == "eagle3.1"
     return {
         "architectures": ["LlamaForCausalLMEagle3"],

@@ -1,23 +1,13 @@
 """The decoder against transformers, family by family, through real plans."""
 
-import random
-from dataclasses import dataclass
-
 import pytest
 import torch
-from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
-from support.tiny import FAMILIES, VOCAB, save_tiny
+from support.decoders import expected_logits, harness_of, prompt
+from support.tiny import FAMILIES, SPARSE_FAMILIES, VOCAB, save_tiny
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider.memory.pool import KVLayout, KVPool
-from outrider.models.decoder import Decoder
-from outrider.models.loader import load_decoder
-from outrider.spec.drafter import single_node
-from outrider.step.fill import fill, resolve_lengths
 from outrider.step.tape import TapeExecutor
 
-CPU = torch.device("cpu")
-PAGE_SIZE = 4
 TOLERANCE = 1e-4  # largest difference of any logit, in float32
 YARN = {
     "rope_type": "yarn",
@@ -27,57 +17,6 @@ YARN = {
 }
 
 
-@dataclass
-class Harness:
-    """A decoder with its own pool and planner; `run` is one step of it."""
-
-    decoder: Decoder
-    device: SmallDevice
-    pool: KVPool
-
-    def run(self, decodes, chunks, execute=lambda program, plan: program(plan)):
-        """Logits of every query token; decodes are {row: (length, token)}."""
-        table = self.device.table
-        for row, (length, token) in decodes.items():
-            table.lengths[row], table.last_tokens[row] = length, token
-        lengths = {row: length for row, (length, _) in decodes.items()}
-        batch = batch_of(lengths, chunks, nodes=1)
-        plan = self.device.planner.plan(batch, warps=NO_WARPS)
-        with torch.inference_mode():
-            return execute(self.program, plan)
-
-    def program(self, plan):
-        device = self.device
-        resolve_lengths(plan, device.table)
-        tree = single_node(device.table.last_tokens[plan.uniform.rows])
-        fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
-        hidden = self.decoder.hidden(plan, self.pool, device.attention)
-        return self.decoder.logits(hidden)
-
-
-def harness_of(folder, dtype="float32"):
-    decoder = load_decoder(folder, dtype=dtype, device=CPU)
-    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1)
-    attention = decoder.config.attention
-    layout = KVLayout(
-        layers=decoder.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
-        page_size=PAGE_SIZE,
-        dtype=decoder.dtype,
-    )
-    return Harness(decoder, device, KVPool(layout, num_pages=device.num_pages, device=CPU))
-
-
-def prompt(length, seed=0):
-    return random.Random(seed).choices(range(VOCAB), k=length)
-
-
-def expected_logits(model, tokens):
-    with torch.inference_mode():
-        return model(torch.tensor([tokens])).logits[0]
-
-
 def small_llama(**changes):
     torch.manual_seed(0)
     sizes = {"hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2}
@@ -85,7 +24,7 @@ def small_llama(**changes):
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **changes)).eval()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *SPARSE_FAMILIES])
 def test_prompt_logits_equal_those_of_transformers(family, tmp_path):
     model = save_tiny(family, tmp_path)
     tokens = prompt(33)

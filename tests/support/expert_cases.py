@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.models.experts import RoutingLaw
+from outrider.models.experts import ExpertGroups, RoutingLaw
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.routing import Routing, choose, without_padding
 
@@ -19,6 +19,22 @@ SHAPES = [  # tokens, experts, top_k, hidden, intermediate
     (33, 7, 2, 40, 36),
     (70, 3, 1, 32, 32),
 ]
+GROUPED_LAWS = {  # for a power of two of experts
+    "deepseek-v2": RoutingLaw(
+        top_k=3,
+        score="softmax",
+        is_normed=False,
+        scale=16.0,
+        groups=ExpertGroups(num=4, kept=2, judged=1),
+    ),
+    "deepseek-v3": RoutingLaw(
+        top_k=4,
+        score="sigmoid",
+        is_normed=True,
+        scale=2.5,
+        groups=ExpertGroups(num=8, kept=4, judged=2),
+    ),
+}
 
 
 def step_of(num_tokens, *, device="cpu", padded=()):
@@ -35,13 +51,15 @@ def logits_of(num_tokens, num_experts, *, device="cpu", dtype=torch.float32, see
 
 
 def mixture_of(tokens, experts, hidden, intermediate, *, device="cpu", dtype=torch.float32, seed=0):
-    """x, gate and up, down, and a residual."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(tokens, hidden, generator=generator)
-    gate_up = torch.randn(experts, 2 * intermediate, hidden, generator=generator) * hidden**-0.5
-    down = torch.randn(experts, hidden, intermediate, generator=generator) * intermediate**-0.5
-    residual = torch.randn(tokens, hidden, generator=generator)
-    return tuple(each.to(device, dtype) for each in (x, gate_up, down, residual))
+    """x, gate and up, down, and a residual; drawn where they are needed, as some are large."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def draw(*shape):
+        return torch.empty(shape, dtype=dtype, device=device).normal_(generator=generator)
+
+    gate_up = draw(experts, 2 * intermediate, hidden).mul_(hidden**-0.5)
+    down = draw(experts, hidden, intermediate).mul_(intermediate**-0.5)
+    return draw(tokens, hidden), gate_up, down, draw(tokens, hidden)
 
 
 def routing_of(tokens, experts, top_k, *, device="cpu", padded=(), seed=0):
@@ -53,11 +71,9 @@ def routing_of(tokens, experts, top_k, *, device="cpu", padded=(), seed=0):
 
 
 def expected_sum(x, experts, weights, gate_up, down, residual):
-    """The torch law in float64 on the CPU."""
-    exact = [each.double().cpu() for each in (x, gate_up, down, residual)]
-    x, gate_up, down, residual = exact
-    routing = Routing(experts=experts.long().cpu(), weights=weights.double().cpu())
-    return residual + expert_by_expert(x, routing, gate_up, down)
+    """The torch law in float64."""
+    routing = Routing(experts=experts.long(), weights=weights.double())
+    return residual.double() + expert_by_expert(x.double(), routing, gate_up, down)
 
 
 def expert_by_expert(x, routing, gate_up, down):
@@ -65,7 +81,7 @@ def expert_by_expert(x, routing, gate_up, down):
     total = torch.zeros_like(x)
     for expert in range(gate_up.shape[0]):
         tokens, places = torch.where(routing.experts == expert)
-        gate, up = (x[tokens] @ gate_up[expert].T).chunk(2, dim=-1)
-        output = (torch.nn.functional.silu(gate) * up) @ down[expert].T
+        gate, up = (x[tokens] @ gate_up[expert].T.to(x.dtype)).chunk(2, dim=-1)
+        output = (torch.nn.functional.silu(gate) * up) @ down[expert].T.to(x.dtype)
         total.index_add_(0, tokens, output * routing.weights[tokens, places, None])
     return total

@@ -16,6 +16,7 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.config import AttentionConfig, ModelConfig, RopeConfig, parse_config
+from outrider.models.experts import NoExperts
 from outrider.models.scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
 
 IDENTITY = -1  # a layer of the body that adds nothing
@@ -142,10 +143,11 @@ def _cuts(num_layers: int) -> tuple[int, ...]:
 
 
 def _misfits(small: ModelConfig, body: ModelConfig) -> Iterator[str]:
-    if small.family.has_qkv_bias or small.family.has_head_norm:
+    is_plain = isinstance(small.experts, NoExperts)
+    if small.family.has_qkv_bias or small.family.has_head_norm or not is_plain:
         raise ConfigError(
-            f"only models without biases and head norms can be widened, and {small.family.name} "
-            "has them; use a Llama"
+            "only models without biases, head norms and experts can be widened, and "
+            f"{small.family.name} has them; use a Llama"
         )
     yield from rope_misfits(small.rope)
     yield from size_misfits(

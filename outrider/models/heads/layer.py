@@ -8,7 +8,7 @@ from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
 from outrider.models.layers.attention import AttentionStep, SelfAttention, pad_rows
 from outrider.models.layers.linear import Linear
-from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.norm import Norm
 from outrider.models.layers.rope import RotaryEmbedding
 from outrider.plan.plan import StepPlan
@@ -21,7 +21,7 @@ class HeadLayer:
     rotary: RotaryEmbedding
     attention: SelfAttention
     mlp_norm: Norm
-    mlp: Mlp
+    mlp: FeedForward
     min_rows: int  # fewer rows cost its linear maps more time than these
 
     def __call__(
@@ -43,7 +43,8 @@ class HeadLayer:
         (layer,) = kv.layers
         rows = max(num_query, self.min_rows)
         stream = self.attention(pad_rows(x, rows), pad_rows(residual, rows), layer, step)
-        return self.mlp(self.mlp_norm(stream), stream)[:num_query]
+        feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
+        return self.mlp(self.mlp_norm(stream), stream, feed)[:num_query]
 
 
 def apply_padded(linear: Linear, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out]

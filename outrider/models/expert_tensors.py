@@ -1,0 +1,108 @@
+"""How the experts of a layer are stored: each apart, as on the hub, or stacked, as in memory."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from outrider.models.experts import ExpertsConfig
+from outrider.models.registry import ExpertNames
+
+Shape = tuple[int, ...]
+Read = Callable[[str], torch.Tensor]  # the tensor of this name
+
+_STACKED_GATE_UP = "mlp.experts.gate_up_proj"
+_STACKED_DOWN = "mlp.experts.down_proj"
+
+
+class ExpertTensors(Protocol):
+    """Names are those below a layer."""
+
+    router: str  # [experts, hidden]
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]: ...
+
+    def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
+        """Copy gates and ups to [experts, 2 * intermediate, hidden]."""
+        ...
+
+    def read_down(self, read: Read, into: torch.Tensor) -> None:
+        """Copy downs to [experts, hidden, intermediate]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """The sizes of all tensors of a mixture."""
+
+    num: int
+    intermediate: int
+    hidden: int
+
+    @property
+    def gate_up(self) -> Shape:
+        return self.num, 2 * self.intermediate, self.hidden
+
+    @property
+    def down(self) -> Shape:
+        return self.num, self.hidden, self.intermediate
+
+
+class ApartExperts:
+    """Three tensors per expert, named as the family likes."""
+
+    def __init__(self, sizes: ExpertSizes, names: ExpertNames) -> None:
+        self.router = f"{names.block}.gate.weight"
+        self._sizes = sizes
+        self._names = names
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        sizes, names = self._sizes, self._names
+        yield self.router, (sizes.num, sizes.hidden)
+        for expert in range(sizes.num):
+            yield self._name(expert, names.gate), (sizes.intermediate, sizes.hidden)
+            yield self._name(expert, names.up), (sizes.intermediate, sizes.hidden)
+            yield self._name(expert, names.down), (sizes.hidden, sizes.intermediate)
+
+    def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
+        width = self._sizes.intermediate
+        for expert in range(self._sizes.num):
+            into[expert, :width].copy_(read(self._name(expert, self._names.gate)))
+            into[expert, width:].copy_(read(self._name(expert, self._names.up)))
+
+    def read_down(self, read: Read, into: torch.Tensor) -> None:
+        for expert in range(self._sizes.num):
+            into[expert].copy_(read(self._name(expert, self._names.down)))
+
+    def _name(self, expert: int, part: str) -> str:
+        return f"{self._names.block}.experts.{expert}.{part}.weight"
+
+
+class StackedExperts:
+    """Two tensors for all experts of a layer: what transformers 5 holds, and writes if asked."""
+
+    router = "mlp.gate.weight"
+
+    def __init__(self, sizes: ExpertSizes) -> None:
+        self._sizes = sizes
+
+    def shapes(self) -> Iterator[tuple[str, Shape]]:
+        yield self.router, (self._sizes.num, self._sizes.hidden)
+        yield _STACKED_GATE_UP, self._sizes.gate_up
+        yield _STACKED_DOWN, self._sizes.down
+
+    def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
+        into.copy_(read(_STACKED_GATE_UP))
+
+    def read_down(self, read: Read, into: torch.Tensor) -> None:
+        into.copy_(read(_STACKED_DOWN))
+
+
+def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
+    return ExpertSizes(config.num, config.intermediate, hidden)
+
+
+def are_stacked(stored: Iterable[str]) -> bool:
+    """Whether a folder with tensors of these names stores its experts stacked."""
+    return any(name.endswith((_STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)

@@ -1,0 +1,154 @@
+"""Mixtures of experts, compiled: near float64, blind to other rows, and the same in the engine."""
+
+import pytest
+import torch
+from support.engines import Shape, ask, engine_of, run_all
+from support.expert_cases import (
+    GROUPED_LAWS,
+    LAWS,
+    PAGE_SIZE,
+    SHAPES,
+    expected_sum,
+    logits_of,
+    mixture_of,
+    routing_of,
+    step_of,
+)
+from support.matrix import LAWS as SAMPLING
+from support.matrix import PROMPTS, TREES
+from support.reference import decode
+from support.tiny import save_tiny
+
+from outrider.models.layers.routing import choose, route, without_padding
+from outrider.models.loader import load_decoder
+from outrider.models.standalone import StandaloneDraft
+from outrider.runtime.drafts import ModelDraft, NoDraft
+
+pytest.importorskip("triton")
+from outrider.kernels import routing as kernels
+from outrider.kernels.experts import add_experts_
+
+REAL = [  # tokens, experts, top_k, hidden, intermediate
+    (1, 8, 2, 4096, 14336),
+    (9, 8, 2, 4096, 14336),
+    (1, 128, 8, 2048, 768),
+    (64, 128, 8, 2048, 768),
+    (700, 128, 8, 2048, 768),
+    (2100, 64, 6, 2048, 1408),
+]
+
+
+@pytest.mark.parametrize("num_experts", [8, 11, 128, 256])
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts):
+    logits = logits_of(300, num_experts)
+    bias = torch.empty(0) if law.score == "softmax" else logits_of(1, num_experts, seed=1)[0]
+    right = without_padding(choose(logits, law, bias), step_of(300, padded=[7]), num_experts)
+    step = step_of(300, device="cuda", padded=[7])
+    ours = route(logits.cuda(), law, bias.cuda(), step)
+    assert torch.equal(ours.experts.cpu().long(), right.experts)
+    torch.testing.assert_close(ours.weights.cpu(), right.weights)
+
+
+@pytest.mark.parametrize("num_experts", [64, 256])
+@pytest.mark.parametrize("law", GROUPED_LAWS.values(), ids=GROUPED_LAWS)
+def test_only_the_best_groups_are_asked(law, num_experts):
+    logits, bias = logits_of(300, num_experts), logits_of(1, num_experts, seed=1)[0]
+    right = choose(logits, law, bias)
+    ours = route(logits.cuda(), law, bias.cuda(), step_of(300, device="cuda"))
+    assert torch.equal(ours.experts.cpu().long(), right.experts)
+    torch.testing.assert_close(ours.weights.cpu(), right.weights)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 64, 129, 5000])
+def test_blocks_hold_every_pair_in_order(num_tokens):
+    experts, _ = routing_of(num_tokens, 128, 8, device="cuda", padded=[0])
+    blocks = kernels.align(experts, 128, 16)
+    owners, rows = blocks.owners.cpu(), blocks.rows.cpu()
+    asked = experts.flatten().cpu()
+    for expert in range(128):
+        pairs = rows[owners == expert].flatten()
+        assert torch.equal(pairs[pairs < asked.numel()].long(), torch.where(asked == expert)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [*SHAPES, *REAL])
+def test_a_mixture_is_as_good_as_its_type_allows(shape, dtype):
+    tokens, num_experts, top_k, hidden, intermediate = shape
+    sizes = tokens, num_experts, hidden, intermediate
+    x, gate_up, down, residual = mixture_of(*sizes, device="cuda", dtype=dtype)
+    padded = [0, tokens - 1] if tokens > 4 else []
+    experts, weights = routing_of(tokens, num_experts, top_k, device="cuda", padded=padded)
+    right = expected_sum(x, experts, weights, gate_up, down, residual)
+    out = residual.clone()
+    add_experts_(x, experts, weights, gate_up, down, out)
+    error = (out.double() - right).norm() / right.norm()
+    assert error <= max(torch.finfo(dtype).eps, 2e-6)
+    assert torch.equal(out[padded], residual[padded])
+
+
+@pytest.mark.parametrize("sizes", [(128, 8, 2048, 768), (8, 2, 4096, 14336)], ids=str)
+def test_the_bits_of_a_row_depend_on_nothing_but_the_row(sizes):
+    num_experts, top_k, hidden, intermediate = sizes
+    x, gate_up, down, residual = mixture_of(
+        2500, num_experts, hidden, intermediate, device="cuda", dtype=torch.bfloat16
+    )
+    experts, weights = routing_of(2500, num_experts, top_k, device="cuda")
+
+    def first(count):
+        out = residual[:count].clone()
+        add_experts_(x[:count], experts[:count], weights[:count], gate_up, down, out)
+        return out
+
+    whole = first(2500)
+    for count in (1, 2, 17, 64, 130, 300, 600, 1100):
+        assert torch.equal(first(count), whole[:count]), count
+
+
+def test_a_recorded_mixture_follows_its_inputs():
+    x, gate_up, down, residual = mixture_of(16, 128, 256, 64, device="cuda", dtype=torch.bfloat16)
+    logits, law = logits_of(16, 128, device="cuda"), LAWS["qwen3"]
+    step, no_bias = step_of(16, device="cuda"), torch.empty(0, device="cuda")
+    out = residual.clone()
+
+    def program():
+        routing = route(logits, law, no_bias, step)
+        add_experts_(x, routing.experts, routing.weights, gate_up, down, out)
+
+    program()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        program()
+    for seed in (1, 2):
+        logits.copy_(logits_of(16, 128, seed=seed))
+        step.slots[seed] = PAGE_SIZE - 1
+        out.copy_(residual)
+        program()
+        right = out.clone()
+        out.copy_(residual)
+        graph.replay()
+        assert torch.equal(out, right)
+        assert torch.equal(out[seed], residual[seed])
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    folder = tmp_path_factory.mktemp("mixtral")
+    theirs = save_tiny("mixtral", folder)
+    return theirs, load_decoder(folder, dtype="float32", device=torch.device("cuda"))
+
+
+@pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
+@pytest.mark.parametrize("law", SAMPLING)
+def test_drafts_of_a_twin_change_no_token_of_a_mixture(mixtral, law, executor):
+    theirs, target = mixtral
+    twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
+    shape = Shape(device="cuda", pad=4, executor=executor, depth=1, step_tokens=90)
+    asked = [ask(f"r{i}", tokens, SAMPLING[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    for draft in (NoDraft(), ModelDraft(model=twin, budget=TREES["tree"])):
+        heard = run_all(engine_of(target, shape, draft), asked)
+        for i, tokens in enumerate(PROMPTS):
+            right = decode(theirs, tokens, SAMPLING[law], max_tokens=9)
+            assert heard[f"r{i}"].tokens == right.tokens

@@ -1,0 +1,419 @@
+"""Mixtures of experts against transformers: who is asked, what they say, and who is left alone."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from support.decoders import expected_logits, harness_of, prompt
+from support.engines import Shape, ask, engine_of, run_all
+from support.matrix import LAWS, PROMPTS, TREES
+from support.reference import decode
+from support.tiny import save_tiny, tiny_model
+from transformers import DeepseekV2Config, DeepseekV3Config, DeepseekV4Config
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE, DeepseekV3TopkRouter
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
+    DeepseekV4HashRouter,
+    DeepseekV4TopKRouter,
+)
+
+from outrider.errors import ConfigError
+from outrider.models.config import parse_config
+from outrider.models.experts import ExpertGroups, NoExperts, RoutingLaw
+from outrider.models.layers.gate import SplitGate
+from outrider.models.layers.linear import PlainLinear
+from outrider.models.layers.mlp import FeedStep, Mlp
+from outrider.models.layers.moe import (
+    MoeMlp,
+    TableRouter,
+    TopKRouter,
+    make_experts,
+    place_by_expert,
+)
+from outrider.models.layers.routing import choose
+from outrider.models.loader import load_decoder
+from outrider.models.standalone import StandaloneDraft
+from outrider.runtime.drafts import ModelDraft, NoDraft
+from outrider.step.tape import TapeExecutor
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-4  # largest difference of any logit, in float32
+NO_BIAS = torch.empty(0)
+EXPERTS, HIDDEN, WIDE, TOP_K = 6, 16, 12, 2
+SOFTMAX = RoutingLaw(top_k=TOP_K, score="softmax", is_normed=True)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed():
+    torch.manual_seed(0)
+
+
+def step_of(num_query, *, padded=(), page_size=4):
+    """A step whose padded query tokens lie on page 0."""
+    slots = torch.arange(num_query) + page_size
+    slots[list(padded)] = 1
+    return FeedStep(tokens=torch.arange(num_query), slots=slots, page_size=page_size)
+
+
+def mixture(law=SOFTMAX, *, num_experts=EXPERTS, hidden=HIDDEN, wide=WIDE):
+    gate_up, down = (
+        torch.randn(num_experts, 2 * wide, hidden),
+        torch.randn(num_experts, hidden, wide),
+    )
+    router = TopKRouter(law, gate=PlainLinear(torch.randn(num_experts, hidden)), bias=NO_BIAS)
+    return MoeMlp(router=router, experts=make_experts(gate_up, down)), router, gate_up, down
+
+
+def one_by_one(x, routing, gate_up, down):
+    """Each token through each of its experts, as the formula says."""
+    rows = []
+    for row, experts, weights in zip(x, routing.experts, routing.weights, strict=True):
+        total = torch.zeros_like(row)
+        for expert, weight in zip(experts.tolist(), weights, strict=True):
+            gate, up = (gate_up[expert] @ row).chunk(2)
+            total += weight * (down[expert] @ (F.silu(gate) * up))
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def assert_routes_like(ours, theirs):
+    """The same experts with the same weights, in any order."""
+    _, weights, experts = theirs
+    order, right = ours.experts.argsort(-1), experts.argsort(-1)
+    assert torch.equal(ours.experts.gather(1, order), experts.gather(1, right))
+    torch.testing.assert_close(ours.weights.gather(1, order), weights.gather(1, right))
+
+
+# --- the laws of routing
+
+
+def test_groups_bias_and_scale_are_those_of_deepseek_v3():
+    config = DeepseekV3Config(
+        hidden_size=HIDDEN,
+        n_routed_experts=24,
+        num_experts_per_tok=4,
+        n_group=6,
+        topk_group=2,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
+    )
+    theirs = DeepseekV3TopkRouter(config)
+    torch.nn.init.normal_(theirs.weight)
+    theirs.e_score_correction_bias.normal_()
+    x = torch.randn(50, HIDDEN)
+    law = RoutingLaw(
+        top_k=4,
+        score="sigmoid",
+        is_normed=True,
+        scale=2.5,
+        groups=ExpertGroups(num=6, kept=2, judged=2),
+    )
+    with torch.no_grad():
+        ours = choose(F.linear(x, theirs.weight), law, theirs.e_score_correction_bias)
+        assert_routes_like(ours, theirs(x))
+
+
+def test_groups_judged_by_one_expert_are_those_of_deepseek_v2():
+    config = DeepseekV2Config(
+        hidden_size=HIDDEN,
+        num_attention_heads=2,
+        n_routed_experts=24,
+        num_experts_per_tok=3,
+        n_group=4,
+        topk_group=2,
+        topk_method="group_limited_greedy",
+        routed_scaling_factor=16.0,
+    )
+    theirs = DeepseekV2TopkRouter(config)
+    torch.nn.init.normal_(theirs.weight)
+    x = torch.randn(50, HIDDEN)
+    groups = ExpertGroups(num=4, kept=2, judged=1)
+    law = RoutingLaw(top_k=3, score="softmax", is_normed=False, scale=16.0, groups=groups)
+    with torch.no_grad():
+        assert_routes_like(choose(F.linear(x, theirs.weight), law, NO_BIAS), theirs(x))
+
+
+V4 = RoutingLaw(top_k=3, score="sqrtsoftplus", is_normed=True, scale=1.5)
+
+
+def v4_config():
+    return DeepseekV4Config(
+        hidden_size=HIDDEN,
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        routed_scaling_factor=1.5,
+        scoring_func="sqrtsoftplus",
+        vocab_size=40,
+    )
+
+
+def test_scores_of_a_root_of_softplus_are_those_of_deepseek_v4():
+    theirs = DeepseekV4TopKRouter(v4_config())
+    torch.nn.init.normal_(theirs.weight)
+    theirs.e_score_correction_bias.normal_()
+    x = torch.randn(50, HIDDEN)
+    with torch.no_grad():
+        ours = choose(F.linear(x, theirs.weight), V4, theirs.e_score_correction_bias)
+        assert_routes_like(ours, theirs(x))
+
+
+def test_a_table_of_token_ids_routes_like_that_of_deepseek_v4():
+    theirs = DeepseekV4HashRouter(v4_config())
+    torch.nn.init.normal_(theirs.weight)
+    theirs.tid2eid.copy_(torch.stack([torch.randperm(8)[:3] for _ in range(40)]))
+    x, tokens = torch.randn(20, HIDDEN), torch.randint(40, (20,))
+    router = TableRouter(V4, gate=PlainLinear(theirs.weight), table=theirs.tid2eid)
+    with torch.no_grad():
+        ours = router(x, replace(step_of(20), tokens=tokens))
+        assert_routes_like(ours, theirs(x, tokens))
+
+
+def test_shared_experts_are_added_like_those_of_deepseek_v3():
+    config = DeepseekV3Config(
+        hidden_size=HIDDEN,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        moe_intermediate_size=WIDE,
+        n_shared_experts=2,
+    )
+    theirs = DeepseekV3MoE(config).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter)
+    shared = theirs.shared_experts
+    law = RoutingLaw(top_k=2, score="sigmoid", is_normed=True, scale=config.routed_scaling_factor)
+    gate_up = torch.cat([shared.gate_proj.weight, shared.up_proj.weight])
+    ours = MoeMlp(
+        router=TopKRouter(
+            law, gate=PlainLinear(theirs.gate.weight), bias=theirs.gate.e_score_correction_bias
+        ),
+        experts=make_experts(theirs.experts.gate_up_proj, theirs.experts.down_proj),
+        shared=(
+            Mlp(gate=SplitGate(PlainLinear(gate_up)), down=PlainLinear(shared.down_proj.weight)),
+        ),
+    )
+    x, residual = torch.randn(9, HIDDEN), torch.randn(9, HIDDEN)
+    with torch.no_grad():
+        expected = residual + theirs(x[None])[0]
+        torch.testing.assert_close(ours(x, residual.clone(), step_of(9)), expected)
+
+
+# --- experts
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("is_normed", [True, False])
+def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(is_normed, num_tokens):
+    law = replace(SOFTMAX, is_normed=is_normed)
+    moe, router, gate_up, down = mixture(law)
+    x, residual = torch.randn(num_tokens, HIDDEN), torch.randn(num_tokens, HIDDEN)
+    step = step_of(num_tokens)
+    expected = residual + one_by_one(x, router(x, step), gate_up, down)
+    torch.testing.assert_close(moe(x, residual.clone(), step), expected)
+
+
+def test_pairs_are_placed_by_expert_at_blocks_of_their_own():
+    asked = torch.tensor([2, 0, 2, 3, 2, 2, 2, 3])  # 3 is nobody
+    places, ends = place_by_expert(asked, 3)
+    assert places.tolist() == [4, 0, 5, 12, 6, 7, 8, 13]
+    assert ends.tolist() == [4, 4, 12]
+
+
+@pytest.mark.parametrize("wide", [48, 256])
+@pytest.mark.parametrize("num_others", [1, 2, 3, 5, 30, 200])
+def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(num_others, wide):
+    moe, *_ = mixture(hidden=64, wide=wide)
+    x, residual = torch.randn(num_others + 4, 64), torch.randn(num_others + 4, 64)
+    together = moe(x, residual.clone(), step_of(num_others + 4))
+    alone = moe(x[:4], residual[:4].clone(), step_of(4))  # the router's own map starts at 4 rows
+    assert torch.equal(together[:4], alone)
+
+
+def test_padding_asks_no_expert_and_leaves_its_residual_alone():
+    moe, router, gate_up, down = mixture()
+    x, residual = torch.randn(9, HIDDEN), torch.randn(9, HIDDEN)
+    padded = [0, 3, 8]
+    step = step_of(9, padded=padded)
+    routing = router(x, step)
+    assert (routing.experts[padded] == EXPERTS).all()
+    asked = set(routing.experts.flatten().tolist()) - {EXPERTS}
+    # An expert that only padding would have asked is never read.
+    unasked = [expert for expert in range(EXPERTS) if expert not in asked]
+    real = [row for row in range(9) if row not in padded]
+    alone = moe(x[real], residual[real], step_of(len(real)))
+    gate_up[unasked], down[unasked] = float("nan"), float("nan")
+    out = moe(x, residual.clone(), step)
+    assert torch.equal(out[padded], residual[padded])
+    torch.testing.assert_close(out[real], alone)
+
+
+def test_a_step_of_padding_alone_leaves_everything_alone():
+    moe, *_ = mixture()
+    x, residual = torch.randn(5, HIDDEN), torch.randn(5, HIDDEN)
+    assert torch.equal(moe(x, residual.clone(), step_of(5, padded=range(5))), residual)
+
+
+def test_rows_below_the_query_tokens_are_returned_as_they_came():
+    moe, *_ = mixture()
+    x, residual = torch.randn(4, HIDDEN), torch.randn(4, HIDDEN)
+    out = moe(x, residual.clone(), step_of(2))
+    assert torch.equal(out[2:], residual[2:])
+    torch.testing.assert_close(out[:2], moe(x[:2], residual[:2].clone(), step_of(2)))
+
+
+def test_experts_of_odd_widths_are_refused():
+    with pytest.raises(ConfigError, match=r"expert width 3 .* multiple of 4"):
+        make_experts(torch.zeros(2, 6, 8), torch.zeros(2, 8, 3))
+
+
+# --- the decoder
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe-mixed"])
+def test_decoding_and_chunks_equal_running_the_prompt_whole(family, tmp_path):
+    model = save_tiny(family, tmp_path)
+    harness = harness_of(tmp_path)
+    tokens = prompt(17)
+    expected = expected_logits(model, tokens)
+    chunked = [
+        harness.run({}, {1: (start, tokens[start:end])})
+        for start, end in ((0, 5), (5, 6), (6, 13), (13, 16))
+    ]
+    decoded = harness.run({1: (16, tokens[16])}, {})
+    assert (torch.cat([*chunked, decoded]) - expected).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe"])
+def test_a_padded_step_gives_the_same_logits_and_replays_from_a_tape(family, tmp_path):
+    save_tiny(family, tmp_path)
+    tape = TapeExecutor()
+    exact, padded, taped = (harness_of(tmp_path, pad=pad) for pad in (1, 8, 8))
+    for seed in (1, 2):
+        for step in (({}, {1: (0, prompt(11, seed))}), ({1: (11, seed)}, {})):
+            right, eager = exact.run(*step), padded.run(*step)
+            assert torch.equal(taped.run(*step, tape.run), eager)
+            assert (eager[: len(right)] - right).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe-mixed"])
+def test_stacked_and_separate_experts_load_alike(family, tmp_path):
+    model = tiny_model(family)
+    for name, is_apart in {"apart": True, "stacked": False}.items():
+        model.save_pretrained(tmp_path / name, save_original_format=is_apart)
+    stored = load_file(tmp_path / "stacked" / "model.safetensors")
+    assert "model.layers.0.mlp.experts.gate_up_proj" in stored
+    tokens = {1: (0, prompt(9))}
+    apart = harness_of(tmp_path / "apart").run({}, tokens)
+    assert torch.equal(apart, harness_of(tmp_path / "stacked").run({}, tokens))
+
+
+def test_half_precision_experts_follow_those_of_float32(tmp_path):
+    save_tiny("mixtral", tmp_path)
+    _, router, gate_up, down = mixture(wide=24)
+    x = torch.randn(9, HIDDEN).bfloat16()
+    routing = router(x.float(), step_of(9))
+    half = make_experts(gate_up.bfloat16(), down.bfloat16())
+    out = torch.zeros(9, HIDDEN, dtype=torch.bfloat16)
+    half.add_(x, routing, out)
+    exact = one_by_one(x.float(), routing, gate_up, down)
+    assert (out.float() - exact).norm() <= 0.02 * exact.norm()
+    harness_of(tmp_path, "bfloat16").run({}, {1: (0, prompt(9))})
+
+
+# --- refusals
+
+FIELDS = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 50,
+}
+
+
+def test_a_config_says_which_layers_have_experts():
+    config = parse_config(FIELDS | {"decoder_sparse_step": 2, "mlp_only_layers": [3]})
+    assert config.experts.layers == {1}
+    assert config.experts_at(3) == NoExperts()
+    assert parse_config(FIELDS | {"mlp_only_layers": None}).experts.layers == {0, 1, 2, 3}
+
+
+def test_both_spellings_of_the_number_of_experts_are_read():
+    fields = {key: value for key, value in FIELDS.items() if key != "num_experts"}
+    assert parse_config(fields | {"num_local_experts": 8}) == parse_config(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_experts": 0}, "num_experts"),
+        ({"num_experts": 8, "num_local_experts": 6}, "must say once how many experts"),
+        ({"num_experts_per_tok": 9}, "9 of 8 experts"),
+        ({"num_experts_per_tok": None}, "num_experts_per_tok"),
+        ({"moe_intermediate_size": None}, "moe_intermediate_size"),
+        ({"mlp_only_layers": [4]}, "mlp_only_layers"),
+        ({"mlp_only_layers": 1}, "mlp_only_layers"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ({"architectures": ["MixtralForCausalLM"]}, "num_local_experts"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mixture_that_is_not_understood_is_refused_by_name(changes, named):
+    with pytest.raises(ConfigError, match=named):
+        parse_config(FIELDS | changes)
+
+
+def test_a_missing_expert_is_named(tmp_path):
+    save_tiny("mixtral", tmp_path)
+    lost = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[lost]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=rf"lacks tensors \(1\): {lost}"):
+        load_decoder(tmp_path, dtype="float32", device=CPU)
+
+
+def test_more_experts_than_the_config_says_are_unexpected(tmp_path):
+    save_tiny("mixtral", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"num_local_experts": 4}))
+    with pytest.raises(ConfigError, match=r"unexpected tensors \(9\): .*experts\.4"):
+        load_decoder(tmp_path, dtype="float32", device=CPU)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_weights_that_no_grouped_product_takes_are_refused(dtype, tmp_path):
+    save_tiny("mixtral", tmp_path)
+    with pytest.raises(ConfigError, match=f"experts cannot be stored as {dtype}"):
+        load_decoder(tmp_path, dtype=dtype, device=CPU)
+
+
+# --- the engine
+
+
+@pytest.mark.parametrize("executor", ["eager", "tape"])
+@pytest.mark.parametrize("law", ["greedy", "sampled"])
+def test_drafts_of_a_twin_change_no_token_of_a_mixture(law, executor, tmp_path):
+    theirs = save_tiny("mixtral", tmp_path)
+    target = load_decoder(tmp_path, dtype="float32", device=CPU)
+    twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
+    shape = Shape(pad=4, executor=executor, depth=1)
+    asked = [ask(f"r{i}", tokens, LAWS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
+    plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)
+    for i, tokens in enumerate(PROMPTS):
+        right = decode(theirs, tokens, LAWS[law], max_tokens=9).tokens
+        assert plain[f"r{i}"].tokens == right
+        assert drafted[f"r{i}"].tokens == right
+    progress = [entry.last.progress for entry in drafted.values()]
+    assert sum(each.kept for each in progress) == sum(each.drafted for each in progress) > 0

@@ -1,0 +1,14 @@
+"""Targets whose feed-forward parts are mixtures of experts."""
+
+import pytest
+from support.tiny import save_tiny
+
+from outrider.errors import ConfigError
+from outrider.train.design import Design, head_fields
+
+
+def test_a_target_with_experts_is_refused_before_anything_is_answered(tmp_path):
+    save_tiny("mixtral", tmp_path)
+    design = Design(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)
+    with pytest.raises(ConfigError, match="use a dense target"):
+        head_fields(design, tmp_path)
