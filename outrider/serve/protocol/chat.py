@@ -5,13 +5,25 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.api.params import MAX_LOGPROBS, SamplingParams
+from outrider.api.structured import Structured
 from outrider.errors import RequestError
 from outrider.serve.protocol.logprobs import ChatLogprobs
 from outrider.serve.protocol.rounds import Round
 from outrider.serve.protocol.sampling import AskFields, form_of, refuse
 from outrider.serve.protocol.shared import CallMetrics, Usage
+from outrider.serve.protocol.tool_calls import AnswerReader, BlockReader, ForcedReader, PlainReader
+from outrider.serve.protocol.tools import (
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+    Tools,
+    call_schema,
+    check_tools,
+    decode_calls,
+    must_call,
+)
 
-_NOT_YET = ("tools", "functions", "audio", "prediction", "web_search_options")
+_NOT_YET = ("functions", "audio", "prediction", "web_search_options")
 
 
 class ChatMessage(BaseModel):
@@ -22,6 +34,10 @@ class ChatMessage(BaseModel):
     role: str
     content: str | list[dict[str, Any]] | None = None
 
+    @property
+    def turn(self) -> dict[str, Any]:
+        return decode_calls(self.model_dump(exclude_unset=True))
+
 
 class ChatRequest(AskFields):
     """OpenAI's fields, and the extensions."""
@@ -31,13 +47,14 @@ class ChatRequest(AskFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     # extensions
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     trace: bool | None = None  # tell how every token came
     # refused when they ask for something
-    tools: list[Any] | None = None
-    tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
     audio: Any = None
@@ -45,16 +62,15 @@ class ChatRequest(AskFields):
     web_search_options: Any = None
     modalities: list[Literal["text"]] | None = None
     # accepted, without effect here
-    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
     def check(self) -> None:
         """Refuse what is not there yet, by name."""
         refuse(self, _NOT_YET)
-        for name in ("tool_choice", "function_call"):
-            if getattr(self, name) not in (None, "none", "auto"):
-                refuse(self, (name,))
+        if self.function_call not in (None, "none", "auto"):
+            refuse(self, ("function_call",))
+        check_tools(self.tools or (), self.tool_choice)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
 
@@ -65,26 +81,67 @@ class ChatRequest(AskFields):
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),
-            structured=form_of(self.response_format, self.structured_outputs),
+            structured=self._form(),
+            **self._spelling(),
         )
+
+    def _spelling(self) -> dict[str, bool]:
+        """Some models have special tokens for the tags of a call, which must be seen to be read."""
+        is_read = self._may_call and not self.must_call and self.skip_special_tokens is None
+        return {"skip_special_tokens": False} if is_read else {}
+
+    def reader(self) -> AnswerReader:
+        """What finds the calls in the text of one choice."""
+        if self.must_call:
+            return ForcedReader()
+        if not self._may_call:
+            return PlainReader()
+        names = [tool.function.name for tool in self.tools or ()]
+        return BlockReader(names, most=1 if self.parallel_tool_calls is False else None)
+
+    @property
+    def must_call(self) -> bool:
+        return must_call(self.tool_choice)
+
+    @property
+    def _may_call(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
+    def _form(self) -> Structured:
+        """The form that was asked for, or that of a call; a call has no other."""
+        form = form_of(self.response_format, self.structured_outputs)
+        if form is not None and self._may_call:
+            raise RequestError(
+                "tools and a form of the answer exclude each other; use tool_choice none"
+            )
+        if not self.must_call:
+            return form
+        return {"json": call_schema(self.tools or (), self.tool_choice)}
 
     @property
     def turns(self) -> list[dict[str, Any]]:
-        return [message.model_dump(exclude_unset=True) for message in self.messages]
+        return [message.turn for message in self.messages]
 
     @property
     def variables(self) -> dict[str, Any]:
         """What the template gets beside the messages."""
-        own = {"add_generation_prompt": self.add_generation_prompt is not False}
-        return own | (self.chat_template_kwargs or {})
+        more = self.chat_template_kwargs or {}
+        if taken := {"messages", "tools"} & more.keys():
+            raise RequestError(f"chat_template_kwargs cannot have {min(taken)!r}; use the field")
+        return {
+            "add_generation_prompt": self.add_generation_prompt is not False,
+            "tools": [tool.model_dump(exclude_unset=True) for tool in self.tools or ()],
+            **more,
+        }
 
 
 class AnswerMessage(BaseModel):
     """The answer of one choice."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None  # null where there are only calls
     refusal: None
+    tool_calls: list[ToolCall] | None = None  # where there are any
 
 
 class ChatChoice(BaseModel):
@@ -116,6 +173,7 @@ class ChatDelta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChunkChoice(BaseModel):

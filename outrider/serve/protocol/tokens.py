@@ -28,7 +28,7 @@ class TokenizeRequest(BaseModel):
             raise RequestError("give either prompt or messages")
         if self.prompt is not None:
             return TextPrompt(self.prompt, add_special=self.add_special_tokens is not False)
-        turns = [message.model_dump(exclude_unset=True) for message in self.messages or ()]
+        turns = [message.turn for message in self.messages or ()]
         own = {"add_generation_prompt": self.add_generation_prompt is not False}
         return frontend.render(turns, **(own | (self.chat_template_kwargs or {})))
 

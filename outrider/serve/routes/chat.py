@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest, PreparedRequest
+from outrider.api.stream import StreamDelta
 from outrider.api.transcript import Transcript
 from outrider.serve.conduct import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.serve.desk import Call, Desk, Piece
@@ -25,6 +26,8 @@ from outrider.serve.protocol.chat import (
 from outrider.serve.protocol.logprobs import LogprobWriter
 from outrider.serve.protocol.rounds import RoundWriter
 from outrider.serve.protocol.shared import metrics_of, usage_of
+from outrider.serve.protocol.tool_calls import AnswerReader, Gain, read_whole
+from outrider.serve.protocol.tools import call_delta, new_call
 from outrider.serve.routes.body import json_response, set_only
 from outrider.serve.sse import DONE, event
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
@@ -65,6 +68,7 @@ class ChatWriter:
         self._tokenizer = tokenizer
         self._logprobs = LogprobWriter(tokenizer)
         self._rounds: dict[int, RoundWriter] = {}  # by choice
+        self._readers: dict[int, AnswerReader] = {}  # by choice of a stream
 
     def whole(self, call: Call) -> ChatAnswer:
         (live,) = call.lives
@@ -82,19 +86,17 @@ class ChatWriter:
         """The events of a call: one role per choice, what they gain, and at last the usage."""
         (live,) = call.lives
         for index in range(len(live.transcripts)):
-            yield self._chunk(_opening(index))
+            self._readers[index] = self._body.reader()
+            yield self._chunk(_opening(index, None if self._body.must_call else ""))
         async for piece in call.pieces():
             if piece.delta.finish_reason == "error":
                 yield event(json.dumps(failed(live.error).body))
                 yield DONE
                 return
-            if (
-                piece.delta.text
-                or piece.delta.finish_reason
-                or piece.logprobs
-                or piece.delta.rounds
-            ):
-                yield self._chunk(self._gain(live, piece))
+            said = self._read(piece.delta)
+            has_more = piece.delta.finish_reason or piece.logprobs or piece.delta.rounds
+            if said.model_fields_set or has_more:
+                yield self._chunk(self._gain(live, piece, said))
         if self._body.wants_usage or self._body.return_metrics:
             yield self._last(call)
         yield DONE
@@ -102,13 +104,15 @@ class ChatWriter:
     def _choice(self, live: LiveRequest, index: int) -> ChatChoice:
         transcript = live.transcripts[index]
         asked = self._body.logprobs
+        reader = self._body.reader()
+        message = _message(read_whole(reader, transcript.text))
         return ChatChoice(
             index=index,
-            message=AnswerMessage(role="assistant", content=transcript.text, refusal=None),
+            message=message,
             logprobs=self._logprobs.chat(transcript.token_ids, transcript.logprobs)
             if asked
             else None,
-            finish_reason=transcript.ending.finish,
+            finish_reason=_finish(transcript.ending.finish, reader),
             stop_reason=transcript.ending.stop,
             seed=live.prepared.samplings[index].seed,
             **self._trace(index, transcript, transcript.rounds),
@@ -122,7 +126,17 @@ class ChatWriter:
         writer = self._rounds.setdefault(index, RoundWriter(self._tokenizer))
         return {"rounds": writer.write(transcript, rounds)}
 
-    def _gain(self, live: LiveRequest, piece: Piece) -> ChunkChoice:
+    def _read(self, delta: StreamDelta) -> ChatDelta:
+        """What is certain of content and calls."""
+        reader = self._readers[delta.index]
+        gains = [reader.push(delta.text)]
+        if delta.finish_reason:
+            gains.append(reader.finish())
+        content = "".join(gain.content for gain in gains)
+        calls = [call_delta(part) for gain in gains for part in gain.calls]
+        return ChatDelta(**set_only(content=content or None, tool_calls=calls or None))
+
+    def _gain(self, live: LiveRequest, piece: Piece, said: ChatDelta) -> ChunkChoice:
         delta = piece.delta
         ending: dict[str, Any] = {}
         if delta.finish_reason:
@@ -132,11 +146,12 @@ class ChatWriter:
             }
         return ChunkChoice(
             index=delta.index,
-            delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
+            delta=said,
             logprobs=self._logprobs.chat(delta.token_ids, piece.logprobs)
             if self._body.logprobs
             else None,
-            finish_reason=delta.finish_reason,
+            finish_reason=delta.finish_reason
+            and _finish(delta.finish_reason, self._readers[delta.index]),
             **ending,
             **self._trace(delta.index, live.transcripts[delta.index], delta.rounds),
         )
@@ -159,6 +174,19 @@ class ChatWriter:
         return event(chunk.model_dump_json(exclude_unset=True))
 
 
-def _opening(index: int) -> ChunkChoice:
-    delta = ChatDelta(role="assistant", content="")
+def _message(answer: Gain) -> AnswerMessage:
+    calls = [new_call(call) for call in answer.calls]
+    content = None if calls and not answer.content else answer.content
+    return AnswerMessage(
+        role="assistant", content=content, refusal=None, **set_only(tool_calls=calls or None)
+    )
+
+
+def _finish(reason: str, reader: AnswerReader) -> str:
+    """Why an answer ended; one that was cut says so, whatever it called before."""
+    return "tool_calls" if reason == "stop" and reader.has_calls else reason
+
+
+def _opening(index: int, content: str | None) -> ChunkChoice:
+    delta = ChatDelta(role="assistant", content=content)
     return ChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
