@@ -40,9 +40,10 @@ def candidates():
         (64, 128, 256), (64, 128, 256), (64, 128), (3, 4), (4, 8)
     ):
         shared = stages * (rows + columns) * depth * 2
-        if rows * columns <= 128 * 256 and 64 << 10 <= shared <= 220 << 10:
-            if rows * columns >= 128 * 128 or warps == 4:
-                yield Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+        area = rows * columns
+        is_fitting = area <= 128 * 256 and 64 << 10 <= shared <= 220 << 10
+        if is_fitting and (warps == 4 or area >= 128 * 128):
+            yield Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
 
 
 def library(name: str, x, weight, residual):
