@@ -50,7 +50,7 @@ def _some_cases(num, seed):
         yield Case(shape, rng.random() < 0.5, rng.choice([*LAWS, MIXED]), drafter, tree)
 
 
-@pytest.mark.parametrize("case", _some_cases(60, seed=4), ids=str)
+@pytest.mark.parametrize("case", list(_some_cases(60, seed=4)), ids=str)
 def test_tokens_hold_anywhere_in_the_matrix(models, case):
     assert not mismatches(models, case)
 

@@ -12,6 +12,8 @@ pytest.importorskip("playwright", reason="the page is tested with playwright: pi
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from outrider import SamplingParams
+
 CHROMIUM = shutil.which("chromium") or ""
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 360, "height": 740}
@@ -205,9 +207,20 @@ def test_the_draft_budget_is_what_was_asked_for(open_page):
     expect(visit.page.locator("#no-positions")).to_be_visible()
 
 
-def test_an_answer_can_be_stopped(open_page, server):
+def seed_of_a_long_answer(llm, num_tokens=400):
+    """A seed whose answer does not end by itself for a while."""
+    turns = [{"role": "user", "content": QUESTION}]
+    for seed in range(100):
+        params = SamplingParams(seed=seed, temperature=1.0, max_tokens=num_tokens)
+        if llm.chat(turns, params, use_tqdm=False)[0].outputs[0].finish_reason == "length":
+            return seed
+    raise AssertionError("every answer is short")
+
+
+def test_an_answer_can_be_stopped(open_page, server, llm):
     visit = open_page()
-    visit.settle(temperature="1", max_tokens="3500")
+    seed = str(seed_of_a_long_answer(llm))
+    visit.settle(temperature="1", seed=seed, max_tokens="3500")
     visit.ask(QUESTION)
     visit.page.locator(".text .token").nth(3).wait_for()
     visit.page.get_by_role("button", name="Stop").click()
