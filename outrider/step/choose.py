@@ -2,7 +2,7 @@
 
 from outrider.config.engine import Executor as Name
 from outrider.step.executor import EagerExecutor, Executor
-from outrider.step.graph import GraphExecutor, up_to_long_chunks, without_chunks
+from outrider.step.graph import GraphExecutor, up_to_long_chunks, without_breaks
 from outrider.step.tape import TapeExecutor
 
 
@@ -14,6 +14,6 @@ def choose_executor(name: Name) -> Executor:
         case "tape":
             return TapeExecutor()
         case "graph":
-            return GraphExecutor(without_chunks)
+            return GraphExecutor(without_breaks)
         case "breakable":
             return GraphExecutor(up_to_long_chunks)

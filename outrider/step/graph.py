@@ -114,9 +114,10 @@ class GraphExecutor:
         """Decoding shapes at first sight; those with chunks, of which many come once, at second."""
         if not self._admits(shape) or shape in self._refused or self.num_refused >= MAX_FAILURES:
             return False
-        is_due = not shape.chunk.rows or shape in self._met
+        if not shape.chunk.rows or shape in self._met:
+            return True
         self._met.add(shape)
-        return is_due
+        return False
 
     def _record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
         """Record a step that has just run. If that fails nothing is lost but its speed."""
@@ -134,9 +135,9 @@ class GraphExecutor:
         _log.debug("recorded %s with %d breaks", plan.shape, recording.num_breaks)
 
 
-def without_chunks(shape: StepShape) -> bool:
-    """Uniform rows alone: programs without a live call."""
-    return not shape.chunk.rows
+def without_breaks(shape: StepShape) -> bool:
+    """Uniform rows without a grammar: programs without a live call."""
+    return not shape.chunk.rows and not shape.warps.grammar
 
 
 MOST_BROKEN_TOKENS = 2048  # a longer step keeps the device busy while the host launches it

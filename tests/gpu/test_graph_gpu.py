@@ -7,7 +7,9 @@ from support.matrix import PROMPTS, TREES, law_of
 from support.model_set import make_models
 
 from outrider.plan.live import live
+from outrider.plan.shape import ChunkShape, StepShape, Warps
 from outrider.step.graph import GraphExecutor
+from outrider.wire.speculation import PLAIN
 
 
 @pytest.fixture(scope="module")
@@ -16,10 +18,11 @@ def models(tmp_path_factory):
 
 
 class Plan:
-    """What an executor looks at: a hashable shape, and inputs at fixed addresses."""
+    """What an executor looks at: a shape of decoding rows, and inputs at fixed addresses."""
 
     def __init__(self, values):
-        self.shape = len(values)
+        chunk = ChunkShape(rows=0, tokens=0, width=0)
+        self.shape = StepShape(rows=len(values), tree=PLAIN, chunk=chunk, pages=1, warps=Warps())
         self.x = torch.tensor(values, device="cuda")
 
 
