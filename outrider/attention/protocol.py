@@ -25,14 +25,15 @@ class Capabilities:
     """What a backend can do. Every field is required: nothing is assumed of a backend."""
 
     max_nodes: int
+    chain_only: bool  # every node has a position of its own: no trees
     page_sizes: range
     max_head_dim: int
     max_group: int  # query heads that share a key
     needs_host_lengths: bool
 
 
-class AttentionBackend(Protocol):
-    """One backend for every kind of row: uniform rows under a bitmask, chunks causally."""
+class AttentionPart(Protocol):
+    """A hand in planning: what attention needs to know of a step, once for all layers."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -48,6 +49,10 @@ class AttentionBackend(Protocol):
     def fill(self, plan: Any, geometry: Geometry) -> None:
         """Write every element of that part, by device operations alone."""
         ...
+
+
+class AttentionBackend(AttentionPart, Protocol):
+    """One backend for every kind of row: uniform rows under a bitmask, chunks causally."""
 
     def run(
         self,

@@ -1,0 +1,96 @@
+"""Hyper-connections: a token has several residual streams. A part of a layer reads a mixture of
+them and adds to each, while they are mixed among themselves by weights that neither grow nor fade.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.models.v4.config import StreamsConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixWeights:
+    """From the streams of a token to the weights of their mixture."""
+
+    maps: torch.Tensor  # [mixes, streams * hidden] float32
+    base: torch.Tensor  # [mixes] float32
+    scale: torch.Tensor  # [mixes] float32
+    norm_eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """What a part reads, and how what it makes of that goes back."""
+
+    x: torch.Tensor  # [n, hidden]
+    post: torch.Tensor  # [n, streams] float32 how much of the part's result each stream gets
+    comb: torch.Tensor  # [n, streams, streams] float32 from each stream (first axis) to each
+
+
+class Connection:
+    """Owns the maps of one part of a layer. Its mixes are: in, out, and from stream to stream."""
+
+    def __init__(self, config: StreamsConfig, weights: MixWeights) -> None:
+        self._config = config
+        self._weights = weights
+
+    def read(self, streams: torch.Tensor) -> Mixed:  # [n, streams, hidden]
+        num, eps = self._config.num, self._config.eps
+        mixes = mix_logits(streams, self._weights)  # [n, mixes]
+        pre, post, comb = torch.split(mixes, [num, num, num * num], dim=1)
+        comb = balance(comb.view(-1, num, num), rounds=self._config.rounds, eps=eps)
+        return Mixed(collapse(streams, pre.sigmoid() + eps), 2 * post.sigmoid(), comb)
+
+    def write(
+        self,
+        y: torch.Tensor,  # [n, hidden] what the part made
+        streams: torch.Tensor,  # [n, streams, hidden]
+        mixed: Mixed,
+    ) -> torch.Tensor:  # [n, streams, hidden]
+        kind = streams.dtype
+        kept = torch.matmul(mixed.comb.to(kind).transpose(1, 2), streams)
+        return torch.addcmul(kept, mixed.post.to(kind)[:, :, None], y[:, None])
+
+
+class Collapse:
+    """Owns the map that makes one stream of all, after the last layer."""
+
+    def __init__(self, config: StreamsConfig, weights: MixWeights) -> None:
+        self._config = config
+        self._weights = weights
+
+    def __call__(self, streams: torch.Tensor) -> torch.Tensor:  # [n, hidden]
+        mixes = mix_logits(streams, self._weights)
+        return collapse(streams, mixes.sigmoid() + self._config.eps)
+
+
+def mix_logits(streams: torch.Tensor, weights: MixWeights) -> torch.Tensor:  # [n, mixes] float32
+    """The raw weights of every token, from its streams as one normalised vector."""
+    flat = streams.flatten(1).float()
+    unit = flat * torch.rsqrt(flat.square().mean(1, keepdim=True) + weights.norm_eps)
+    return torch.addcmul(weights.base, F.linear(unit, weights.maps), weights.scale)
+
+
+def collapse(
+    streams: torch.Tensor,  # [n, streams, hidden]
+    shares: torch.Tensor,  # [n, streams] float32
+) -> torch.Tensor:  # [n, hidden]
+    """The weighted sum of a token's streams."""
+    return (shares[:, :, None] * streams).sum(1).to(streams.dtype)
+
+
+def balance(
+    logits: torch.Tensor,  # [n, streams, streams]
+    *,
+    rounds: int,
+    eps: float,
+) -> torch.Tensor:  # [n, streams, streams]
+    """Weights of which every row and every column sums to one, nearly: Sinkhorn and Knopp."""
+    weights = logits.softmax(2) + eps
+    weights = weights / (weights.sum(1, keepdim=True) + eps)
+    for _ in range(rounds - 1):
+        weights = weights / (weights.sum(2, keepdim=True) + eps)
+        weights = weights / (weights.sum(1, keepdim=True) + eps)
+    return weights
