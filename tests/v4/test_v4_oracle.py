@@ -9,13 +9,6 @@ from support.v4 import expected_logits, harness_of, prompt, saved_v4
 TOLERANCE = 1e-4  # largest difference of any logit, in float32
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("v4")
-    saved_v4(folder)
-    return folder
-
-
 def assert_close(ours, theirs):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
 
