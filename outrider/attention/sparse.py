@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.attention.compressed import BlockPart, CompressedPlan, RingPart
+from outrider.attention.turning import TailRotation, VectorNorm, norm_and_rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,27 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Entries that query tokens read: the first `counts` of the list that each one has."""
+    """Entries that query tokens read: the first `counts` of the list that each one has.
+
+    Entry e of a list is at place e % held of what is in column e // held of its table: of a page
+    that holds so many, or, where `held` is 1, of itself.
+    """
 
     pool: torch.Tensor  # [entries, width]
-    slots: torch.Tensor  # [lists, longest] int64 in the pool
+    table: torch.Tensor  # [lists, columns] int64
+    held: int
     lists: torch.Tensor  # [num_query] int64
     counts: torch.Tensor  # [num_query] int64
+
+    @property
+    def longest(self) -> int:
+        return self.table.shape[1] * self.held
+
+    @property
+    def slots(self) -> torch.Tensor:  # [num_query, longest]
+        """Where in the pool every entry of every query token's list lies."""
+        place = torch.arange(self.held, device=self.table.device)
+        return (self.table[:, :, None] * self.held + place).flatten(1)[self.lists]
 
 
 def compress(
@@ -60,10 +76,24 @@ def compress(
     return (value * gate.softmax(1)).sum(1)
 
 
-def entry_slots(pages: torch.Tensor, held: int) -> torch.Tensor:  # [rows, pages * held]
-    """Where the entries of every row lie, in order; a page holds `held` of them."""
-    place = torch.arange(held, device=pages.device)
-    return (pages[:, :, None] * held + place).flatten(1)
+def store_entries(
+    tokens: Tokens,
+    part: BlockPart,
+    bias: torch.Tensor,  # [window, width] float32
+    norm: VectorNorm,
+    rotation: TailRotation,  # at the starts of the blocks
+    pool: torch.Tensor,  # [entries, width]
+) -> None:
+    """Write the entries of all blocks that end in this step: compressed, normalised, turned."""
+    if pool.is_cuda:
+        from outrider.kernels.compress import store_entries as launch  # a CPU has no Triton
+
+        angles, where = (rotation.cos, rotation.sin), (part.ring.sources, part.targets)
+        launch(tokens.ring, tokens.fresh, where, bias, (norm.weight, norm.eps), angles, pool)
+        return
+    pooled = compress(tokens, part.ring.sources, bias)[:, None]
+    entries = norm_and_rotate(pooled, norm, rotation).squeeze(1)
+    pool.index_copy_(0, part.targets, entries.to(pool.dtype))
 
 
 def index_scores(
@@ -72,59 +102,76 @@ def index_scores(
     keys: Listed,
 ) -> torch.Tensor:  # [num_query, longest] float32; -inf past a query token's count
     """How much every entry matters to every query token: a weighted sum over heads."""
-    slots = keys.slots[keys.lists]  # [num_query, longest]
-    key = keys.pool[slots].float()  # [num_query, longest, width]
+    key = keys.pool[keys.slots].float()  # [num_query, longest, width]
     match = torch.einsum("nhw,nkw->nhk", query.float(), key).relu_()
     scores = torch.einsum("nhk,nh->nk", match, weights.float())
-    place = torch.arange(slots.shape[1], device=slots.device)
+    place = torch.arange(keys.longest, device=scores.device)
     return scores.masked_fill(place >= keys.counts[:, None], float("-inf"))
 
 
 def choose_entries(
-    scores: torch.Tensor,  # [num_query, longest]
-    entries: Listed,
+    query: torch.Tensor,  # [num_query, heads, width]
+    weights: torch.Tensor,  # [num_query, heads]
+    keys: Listed,
+    entries: torch.Tensor,  # [entries, width] the pool, which lies as that of the keys
     top_k: int,
 ) -> Listed:
-    """The best entries of every query token; of equal ones the older."""
-    best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
-    slots = entries.slots[entries.lists].gather(1, best)
+    """The entries whose keys score best with every query token; of equal ones the older."""
+    counts = keys.counts.clamp_max(top_k)
+    if query.is_cuda:
+        from outrider.kernels.index import choose_entries as launch
+
+        listed = (keys.table, keys.lists, keys.counts)
+        slots = launch(query, weights, keys.pool, listed, held=keys.held, top_k=top_k)
+    else:
+        scores = index_scores(query, weights, keys)
+        best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+        slots = keys.slots.gather(1, best)
     lists = torch.arange(slots.shape[0], device=slots.device)
-    return Listed(
-        pool=entries.pool, slots=slots, lists=lists, counts=entries.counts.clamp_max(top_k)
-    )
+    return Listed(pool=entries, table=slots, held=1, lists=lists, counts=counts)
 
 
 def all_entries(pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held: int) -> Listed:
-    """Every entry a query token may see."""
+    """Every entry a query token may see; a page holds `held` of them."""
+    return Listed(pool=pool, table=plan.pages, held=held, lists=plan.owners, counts=part.counts)
+
+
+def no_entries(window: Tokens, plan: CompressedPlan) -> Listed:
+    """For a layer that has none."""
+    nobody = torch.zeros_like(plan.owners)
     return Listed(
-        pool=pool,
-        slots=entry_slots(plan.pages, held),
-        lists=plan.owners,
-        counts=part.counts,
+        pool=window.ring, table=plan.pages[:, :0], held=1, lists=plan.owners, counts=nobody
     )
 
 
 def attend(
     query: torch.Tensor,  # [num_query, heads, width]
     window: Tokens,
-    sources: torch.Tensor,  # [num_query, window]
+    plan: CompressedPlan,
     entries: Listed,
     sinks: torch.Tensor,  # [heads] float32 a logit per head whose value is nothing
     scale: float,
 ) -> torch.Tensor:  # [num_query, heads, width]
     """One softmax over window, entries and sink. A vector is its own key and value."""
-    place = torch.arange(entries.slots.shape[1], device=query.device)
+    sources = plan.window.sources
+    if query.is_cuda:
+        from outrider.kernels.sparse import attend as launch
+
+        tokens, listed = (window.ring, window.fresh, sources), (entries.pool, entries.table)
+        return launch(
+            query,
+            tokens,
+            (*listed, entries.lists, entries.counts),
+            sinks,
+            scale=scale,
+            held=entries.held,
+            num_split=plan.shape.num_uniform,
+        )
+    place = torch.arange(entries.longest, device=query.device)
     is_seen = torch.cat([sources >= 0, place < entries.counts[:, None]], dim=1)
-    listed = entries.pool[entries.slots[entries.lists]]  # [num_query, longest, width]
-    vectors = torch.cat([window.read(sources), listed], dim=1).float()
+    vectors = torch.cat([window.read(sources), entries.pool[entries.slots]], dim=1).float()
     logits = torch.einsum("nhw,nkw->nhk", query.float(), vectors) * scale
     logits = logits.masked_fill_(~is_seen[:, None], float("-inf"))
     sink = sinks[None, :, None].expand(query.shape[0], -1, 1)
     shares = torch.cat([logits, sink], dim=2).softmax(2)[:, :, :-1]
     return torch.einsum("nhk,nkw->nhw", shares, vectors).to(query.dtype)
-
-
-def no_entries(query: torch.Tensor, pool: torch.Tensor) -> Listed:
-    """For a layer that has none."""
-    none = torch.zeros(query.shape[0], dtype=torch.int64, device=query.device)
-    return Listed(pool=pool, slots=none.new_empty(1, 0), lists=none, counts=none)

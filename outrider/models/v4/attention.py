@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from outrider.attention.sparse import Tokens, attend
+from outrider.attention.turning import VectorNorm, norm_and_rotate, rotate_tail
 from outrider.memory.compressed import LayerStore
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.norm import Norm
 from outrider.models.v4.blocks import BlockReader, NoBlockReader, V4Step, Wanted
 from outrider.models.v4.config import HeadsConfig
 from outrider.models.v4.grouped import GroupedLinear
-from outrider.models.v4.rotation import rotate_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,8 @@ class AttentionNorms:
     """Norms and sinks of a layer."""
 
     low_query: Norm
-    query: Norm  # weights are one: heads have no scale of their own
-    vector: Norm
+    query: VectorNorm  # of every head
+    vector: VectorNorm
     sinks: torch.Tensor  # [heads] float32
 
 
@@ -67,15 +67,13 @@ class V4Attention:
         wide = config.heads * config.head_dim
         heads = self._maps.query(norms.low_query(low))  # [num_query, wide + index]
         query = heads[:, :wide].view(num_query, config.heads, config.head_dim)
-        query = rotate_tail(norms.query(query), rotation)
-        window = Tokens(
-            store.window, rotate_tail(norms.vector(vector)[:, None], rotation).squeeze(1)
-        )
+        query = norm_and_rotate(query, norms.query, rotation)
+        vector = norm_and_rotate(vector[:, None], norms.vector, rotation).squeeze(1)
+        window = Tokens(store.window, vector)
         wanted = Wanted(state=state, index=heads[:, wide:], weights=weights)
         entries = self._blocks(wanted, store, step)
-        part = step.plan.window
-        out = attend(query, window, part.sources, entries, norms.sinks, self._scale)
-        window.keep(part)
+        out = attend(query, window, step.plan, entries, norms.sinks, self._scale)
+        window.keep(step.plan.window)
         self._blocks.keep(wanted, store, step)
-        out = rotate_tail(out, rotation.back)  # values had turned with their keys
+        out = rotate_tail(out, rotation, back=True)  # values had turned with their keys
         return self._maps.output(self._maps.groups(out.view(num_query, config.output_groups, -1)))

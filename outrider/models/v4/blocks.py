@@ -11,14 +11,12 @@ from outrider.attention.sparse import (
     Tokens,
     all_entries,
     choose_entries,
-    compress,
-    index_scores,
     no_entries,
+    store_entries,
 )
+from outrider.attention.turning import TailRotation, VectorNorm, rotate_tail
 from outrider.memory.compressed import Blocks, BlockStore, LayerStore
-from outrider.models.layers.norm import Norm
 from outrider.models.v4.config import IndexConfig
-from outrider.models.v4.rotation import TailRotation, rotate_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +53,18 @@ class NoBlockReader:
     """For a layer without blocks."""
 
     def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
-        del step
-        return no_entries(wanted.state, store.window)
+        return no_entries(Tokens(store.window, wanted.state), step.plan)
 
     def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
         pass
 
 
+@dataclass(frozen=True, slots=True)
 class Compressor:
-    """Owns what turns a window of states into an entry."""
+    """What turns a window of states into an entry."""
 
-    def __init__(self, *, bias: torch.Tensor, norm: Norm, dtype: torch.dtype) -> None:
-        self._bias = bias  # [window, width] float32
-        self._norm = norm
-        self._dtype = dtype
-
-    def __call__(
-        self,
-        tokens: Tokens,
-        part: BlockPart,
-        rotation: TailRotation,
-        pool: torch.Tensor,  # [entries, width]
-    ) -> None:
-        """Write the entries of all blocks that end in this step."""
-        pooled = compress(tokens, part.ring.sources, self._bias).to(self._dtype)
-        entry = rotate_tail(self._norm(pooled)[:, None], rotation).squeeze(1)
-        pool.index_copy_(0, part.targets, entry)
+    bias: torch.Tensor  # [window, width] float32
+    norm: VectorNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +82,14 @@ class BlockPlace:
         """All entries of the pool that each query token may see."""
         return all_entries(pool, step.plan, self.part(step), step.page_size // self.kind.ratio)
 
+    def store(
+        self, tokens: Tokens, compressor: Compressor, step: V4Step, pool: torch.Tensor
+    ) -> None:
+        """Write what ends in this step."""
+        rotation = step.at_starts[self.index]
+        part, bias, norm = self.part(step), compressor.bias, compressor.norm
+        store_entries(tokens, part, bias, norm, rotation, pool)
+
 
 class DenseBlocks:
     """Every query token reads every entry before it."""
@@ -110,7 +102,7 @@ class DenseBlocks:
         assert isinstance(store, BlockStore)
         place, lanes = self._place, self._place.lanes
         tokens = Tokens(store.state[:, :lanes], wanted.state[:, :lanes])
-        self._compressor(tokens, place.part(step), step.at_starts[place.index], store.entries)
+        place.store(tokens, self._compressor, step, store.entries)
         return place.listed(store.entries, step)
 
     def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
@@ -132,14 +124,14 @@ class SparseBlocks:
 
     def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
         assert isinstance(store, BlockStore)
-        place, lanes = self._place, self._place.lanes
+        place, lanes, config = self._place, self._place.lanes, self._config
         entries = self._dense(wanted, store, step)
         tokens = Tokens(store.state[:, lanes:], wanted.state[:, lanes:])
-        self._keys(tokens, place.part(step), step.at_starts[place.index], store.keys)
-        heads = wanted.index.view(-1, self._config.heads, self._config.head_dim)
+        place.store(tokens, self._keys, step, store.keys)
+        heads = wanted.index.view(-1, config.heads, config.head_dim)
         query, weights = rotate_tail(heads, step.in_blocks), wanted.weights * self._scale
-        scores = index_scores(query, weights, place.listed(store.keys, step))
-        return choose_entries(scores, entries, self._config.top_k)
+        keys = place.listed(store.keys, step)
+        return choose_entries(query, weights, keys, entries.pool, config.top_k)
 
     def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
         self._dense.keep(wanted, store, step)

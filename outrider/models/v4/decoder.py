@@ -11,7 +11,6 @@ from outrider.models.decoder import TargetStates
 from outrider.models.draft import Taps
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
-from outrider.models.layers.norm import Norm
 from outrider.models.v4.attention import V4Attention
 from outrider.models.v4.blocks import V4Step
 from outrider.models.v4.config import V4Config
@@ -25,10 +24,8 @@ class V4Block:
     """One layer: two parts, each between reading the streams and writing them."""
 
     attention_streams: Connection
-    attention_norm: Norm
     attention: V4Attention
     feed_streams: Connection
-    feed_norm: Norm
     feed: FeedForward
 
     def __call__(
@@ -39,10 +36,10 @@ class V4Block:
         feed: FeedStep,
     ) -> torch.Tensor:  # [num_query, streams, hidden]
         mixed = self.attention_streams.read(streams)
-        y = self.attention(self.attention_norm(mixed.x), store, step)
+        y = self.attention(mixed.x, store, step)
         streams = self.attention_streams.write(y, streams, mixed)
         mixed = self.feed_streams.read(streams)
-        y = self.feed(self.feed_norm(mixed.x), torch.zeros_like(mixed.x), feed)
+        y = self.feed(mixed.x, torch.zeros_like(mixed.x), feed)
         return self.feed_streams.write(y, streams, mixed)
 
 
@@ -54,7 +51,6 @@ class V4Parts:
     rotaries: tuple[TailRotary, TailRotary]  # of layers without blocks, and with them
     blocks: tuple[V4Block, ...]
     collapse: Collapse
-    norm: Norm
     head: Linear
 
 
@@ -95,7 +91,7 @@ class V4Decoder:
         streams = embedded[:, None].expand(-1, self.config.streams.num, -1).contiguous()
         for block, store in zip(parts.blocks, kv.layers, strict=True):
             streams = block(streams, store, step, feed)
-        hidden = parts.norm(parts.collapse(streams))
+        hidden = parts.collapse(streams)
         features = streams.flatten(1) if taps.final else hidden[:, :0]
         return TargetStates(hidden=hidden, features=features)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from outrider.attention.turning import VectorNorm
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
 from outrider.memory.compressed import Blocks, NoBlocks
@@ -127,25 +128,26 @@ class _Builder:
             embedding=self._read(EMBEDDING),
             rotaries=(window, blocks),
             blocks=tuple(self._block(index) for index in range(config.num_layers)),
-            collapse=Collapse(config.streams, self._mixes("hc_head", (config.streams.num,))),
-            norm=self._norm(NORM),
+            collapse=Collapse(
+                config.streams, self._mixes("hc_head", (config.streams.num,)), self._norm(NORM)
+            ),
             head=self._linear(HEAD),
         )
         return V4Decoder(config, parts)
 
     def _block(self, index: int) -> V4Block:
-        layer, num = f"layers.{index}.", self._config.streams.num
-        sizes = (num, num, num * num)
+        layer = f"layers.{index}."
         return V4Block(
-            attention_streams=Connection(
-                self._config.streams, self._mixes(layer + "hc_attn", sizes)
-            ),
-            attention_norm=self._norm(layer + "attn_norm.weight"),
+            attention_streams=self._connection(layer, "attn"),
             attention=self._attention(layer + "attn.", self._config.attention.layers[index]),
-            feed_streams=Connection(self._config.streams, self._mixes(layer + "hc_ffn", sizes)),
-            feed_norm=self._norm(layer + "ffn_norm.weight"),
+            feed_streams=self._connection(layer, "ffn"),
             feed=self._feed(layer, is_hashed=index in self._config.feed.hashed),
         )
+
+    def _connection(self, layer: str, part: str) -> Connection:
+        num = self._config.streams.num
+        mixes = self._mixes(f"{layer}hc_{part}", (num, num, num * num))
+        return Connection(self._config.streams, mixes, self._norm(f"{layer}{part}_norm.weight"))
 
     def _mixes(self, prefix: str, sizes: tuple[int, ...]) -> MixWeights:
         """The scale is stored once for each kind of mix."""
@@ -173,8 +175,8 @@ class _Builder:
             ),
             norms=AttentionNorms(
                 low_query=self._norm(prefix + "q_norm.weight"),
-                query=make_norm(self._ones(heads.heads, heads.head_dim), self._config.norm_eps),
-                vector=self._norm(prefix + "kv_norm.weight"),
+                query=VectorNorm(self._empty((0,)), self._config.norm_eps),
+                vector=self._vector_norm(prefix + "kv_norm.weight"),
                 sinks=self._wide(prefix + "attn_sink"),
             ),
             blocks=self._reader(prefix, kind),
@@ -200,8 +202,7 @@ class _Builder:
         bias = self._wide(prefix + "ape")  # [ratio, series * width]
         # By place in the window: the block before has the first series, the block itself the other.
         series = bias.chunk(2, dim=1) if kind.is_overlapping else (bias,)
-        norm = self._norm(prefix + "norm.weight")
-        return Compressor(bias=torch.cat(series), norm=norm, dtype=self._dtype)
+        return Compressor(torch.cat(series), self._vector_norm(prefix + "norm.weight"))
 
     def _feed(self, layer: str, *, is_hashed: bool) -> MoeMlp:
         feed, shared = self._config.feed, layer + "ffn.shared_experts."
@@ -231,6 +232,9 @@ class _Builder:
     def _norm(self, name: str) -> Norm:
         return make_norm(self._read(name), self._config.norm_eps)
 
+    def _vector_norm(self, name: str) -> VectorNorm:
+        return VectorNorm(self._wide(name), self._config.norm_eps)
+
     def _linear(self, *names: str) -> Linear:
         """One map for several weights that share their input, stacked."""
         return self._make_linear(self._read(*names))
@@ -243,9 +247,6 @@ class _Builder:
     def _wide(self, name: str) -> torch.Tensor:
         """A tensor that is computed with in float32."""
         return self._source.read(name).to(self._device, torch.float32)
-
-    def _ones(self, *shape: int) -> torch.Tensor:
-        return torch.ones(shape, dtype=self._dtype, device=self._device)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
