@@ -86,14 +86,26 @@ def store_entries(
 ) -> None:
     """Write the entries of all blocks that end in this step: compressed, normalised, turned."""
     if pool.is_cuda:
-        from outrider.kernels.compress import store_entries as launch  # a CPU has no Triton
-
-        angles, where = (rotation.cos, rotation.sin), (part.ring.sources, part.targets)
-        launch(tokens.ring, tokens.fresh, where, bias, (norm.weight, norm.eps), angles, pool)
+        store_on_gpu(tokens, part, bias, norm, rotation, pool)
         return
     pooled = compress(tokens, part.ring.sources, bias)[:, None]
     entries = norm_and_rotate(pooled, norm, rotation).squeeze(1)
     pool.index_copy_(0, part.targets, entries.to(pool.dtype))
+
+
+def store_on_gpu(
+    tokens: Tokens,
+    part: BlockPart,
+    bias: torch.Tensor,
+    norm: VectorNorm,
+    rotation: TailRotation,
+    pool: torch.Tensor,
+) -> None:
+    """The same in one launch."""
+    from outrider.kernels.compress import store_entries as launch  # a CPU has no Triton
+
+    angles, where = (rotation.cos, rotation.sin), (part.ring.sources, part.targets)
+    launch(tokens.ring, tokens.fresh, where, bias, (norm.weight, norm.eps), angles, pool)
 
 
 def index_scores(
@@ -117,18 +129,28 @@ def choose_entries(
     top_k: int,
 ) -> Listed:
     """The entries whose keys score best with every query token; of equal ones the older."""
-    counts = keys.counts.clamp_max(top_k)
     if query.is_cuda:
-        from outrider.kernels.index import choose_entries as launch
+        return choose_on_gpu(query, weights, keys, entries, top_k)
+    scores = index_scores(query, weights, keys)
+    best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+    return _own_lists(entries, keys.slots.gather(1, best), keys.counts.clamp_max(top_k))
 
-        listed = (keys.table, keys.lists, keys.counts)
-        slots = launch(query, weights, keys.pool, listed, held=keys.held, top_k=top_k)
-    else:
-        scores = index_scores(query, weights, keys)
-        best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
-        slots = keys.slots.gather(1, best)
+
+def choose_on_gpu(
+    query: torch.Tensor, weights: torch.Tensor, keys: Listed, entries: torch.Tensor, top_k: int
+) -> Listed:
+    """The same in two launches; the chosen ones come in order of age."""
+    from outrider.kernels.index import choose_entries as launch
+
+    listed = (keys.table, keys.lists, keys.counts)
+    slots = launch(query, weights, keys.pool, listed, held=keys.held, top_k=top_k)
+    return _own_lists(entries, slots, keys.counts.clamp_max(top_k))
+
+
+def _own_lists(pool: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor) -> Listed:
+    """A list for every query token, of these slots."""
     lists = torch.arange(slots.shape[0], device=slots.device)
-    return Listed(pool=entries, table=slots, held=1, lists=lists, counts=counts)
+    return Listed(pool=pool, table=slots, held=1, lists=lists, counts=counts)
 
 
 def all_entries(pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held: int) -> Listed:
@@ -153,20 +175,9 @@ def attend(
     scale: float,
 ) -> torch.Tensor:  # [num_query, heads, width]
     """One softmax over window, entries and sink. A vector is its own key and value."""
-    sources = plan.window.sources
     if query.is_cuda:
-        from outrider.kernels.sparse import attend as launch
-
-        tokens, listed = (window.ring, window.fresh, sources), (entries.pool, entries.table)
-        return launch(
-            query,
-            tokens,
-            (*listed, entries.lists, entries.counts),
-            sinks,
-            scale=scale,
-            held=entries.held,
-            num_split=plan.shape.num_uniform,
-        )
+        return attend_on_gpu(query, window, plan, entries, sinks, scale)
+    sources = plan.window.sources
     place = torch.arange(entries.longest, device=query.device)
     is_seen = torch.cat([sources >= 0, place < entries.counts[:, None]], dim=1)
     vectors = torch.cat([window.read(sources), entries.pool[entries.slots]], dim=1).float()
@@ -175,3 +186,25 @@ def attend(
     sink = sinks[None, :, None].expand(query.shape[0], -1, 1)
     shares = torch.cat([logits, sink], dim=2).softmax(2)[:, :, :-1]
     return torch.einsum("nhk,nkw->nhw", shares, vectors).to(query.dtype)
+
+
+def attend_on_gpu(
+    query: torch.Tensor,
+    window: Tokens,
+    plan: CompressedPlan,
+    entries: Listed,
+    sinks: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """The same, with chains split over keys."""
+    from outrider.kernels.sparse import attend as launch
+
+    return launch(
+        query,
+        (window.ring, window.fresh, plan.window.sources),
+        (entries.pool, entries.table, entries.lists, entries.counts),
+        sinks,
+        scale=scale,
+        held=entries.held,
+        num_split=plan.shape.num_uniform,
+    )
