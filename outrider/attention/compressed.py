@@ -10,7 +10,8 @@ import torch
 
 from outrider.attention.protocol import Capabilities, Geometry
 from outrider.memory.arena import Arena
-from outrider.memory.compressed import Blocks, CompressedLayout
+from outrider.memory.blocks import Blocks
+from outrider.memory.compressed import CompressedLayout
 from outrider.plan.plan import chunk_offsets
 from outrider.plan.shape import StepShape
 

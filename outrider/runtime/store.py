@@ -13,7 +13,8 @@ from outrider.attention.protocol import AttentionBackend, AttentionPart
 from outrider.attention.triton import HeadShape
 from outrider.config.settings import USUAL_PAGE, Settings
 from outrider.errors import ConfigError
-from outrider.memory.compressed import Blocks, CompressedLayout, CompressedPool
+from outrider.memory.blocks import Blocks
+from outrider.memory.compressed import CompressedLayout, CompressedPool
 from outrider.memory.pool import KVLayout, KVPool, PageFamily
 from outrider.models.config import AttentionConfig, ModelConfig
 from outrider.models.decoder import Decoder

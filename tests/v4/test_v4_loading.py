@@ -14,7 +14,7 @@ from support.v4_matrix import CHAIN, shape_of
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
-from outrider.memory.compressed import Blocks, NoBlocks
+from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.target import load_target, read_target
 from outrider.models.v4.names import canonical
 from outrider.runtime import store

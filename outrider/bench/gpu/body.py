@@ -5,14 +5,15 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.config import ModelConfig, parse_config
+from outrider.models.v4.config import V4Config, parse_v4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A model without weights, and the vocabulary of an EAGLE-3 head for it."""
+    """A model without weights, and the vocabulary of an EAGLE-3 head for it (0: there is none)."""
 
     name: str
-    config: ModelConfig
+    config: ModelConfig | V4Config
     draft_vocab: int
 
 
@@ -56,15 +57,85 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 4096,
     },
 }
+_V4 = {  # the sizes of DeepSeek-V4-Flash, a layer of which has 13 GB of experts
+    "vocab_size": 129280,
+    "hidden_size": 4096,
+    "moe_intermediate_size": 2048,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "sliding_window": 128,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 512,
+    "rope_theta": 10000.0,
+    "compress_rope_theta": 160000.0,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 65536,
+        "beta_fast": 32,
+        "beta_slow": 1,
+    },
+    "max_position_embeddings": 1048576,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 6,
+    "scoring_func": "sqrtsoftplus",
+    "routed_scaling_factor": 1.5,
+    "swiglu_limit": 10.0,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "hc_eps": 1e-6,
+    "rms_norm_eps": 1e-6,
+}
+_V4_TINY = _V4 | {  # runs on a CPU in no time
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "moe_intermediate_size": 32,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "q_lora_rank": 24,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "sliding_window": 8,
+    "index_n_heads": 8,
+    "index_head_dim": 16,
+    "index_topk": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 4096,
+}
+# The ratio of each layer's blocks; the first layer chooses experts by token id.
+_V4_RATIOS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "deepseek-v4": (_V4, (0, 4, 128, 4)),
+    "deepseek-v4-window": (_V4, (0, 0)),
+    "deepseek-v4-sparse": (_V4, (4, 4)),
+    "deepseek-v4-heavy": (_V4, (128, 128)),
+    "deepseek-v4-tiny": (_V4_TINY, (0, 4, 128, 4)),
+}
 _DRAFT_VOCABS = {"llama-8b": 32000, "smollm2-135m": 32000, "tiny": 128}
 
 
 def find_body(name: str) -> Body:
     """The body of this name, or the names there are."""
+    if name in _V4_RATIOS:
+        return Body(name=name, config=_v4_config(*_V4_RATIOS[name]), draft_vocab=0)
     if name not in _FIELDS:
-        raise ConfigError(f"unknown body {name!r}; use {', '.join(_FIELDS)}, or --model")
+        names = ", ".join((*_FIELDS, *_V4_RATIOS))
+        raise ConfigError(f"unknown body {name!r}; use {names}, or --model")
     return Body(
         name=name,
         config=parse_config(_LLAMA | _FIELDS[name]),
         draft_vocab=_DRAFT_VOCABS[name],
     )
+
+
+def _v4_config(fields: dict[str, Any], ratios: tuple[int, ...]) -> V4Config:
+    layers = {"num_hidden_layers": len(ratios), "compress_ratios": ratios, "num_hash_layers": 1}
+    return parse_v4(fields | layers)

@@ -15,7 +15,8 @@ from outrider.attention.sparse import (
     store_entries,
 )
 from outrider.attention.turning import TailRotation, VectorNorm, rotate_tail
-from outrider.memory.compressed import Blocks, BlockStore, LayerStore
+from outrider.memory.blocks import Blocks
+from outrider.memory.compressed import BlockStore, LayerStore
 from outrider.models.v4.config import IndexConfig
 
 

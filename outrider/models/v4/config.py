@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.memory.compressed import Blocks, NoBlocks
+from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.config import RopeConfig
 from outrider.models.experts import RoutingLaw
 from outrider.models.scaling import parse_scaling

@@ -7,7 +7,7 @@ import torch
 from outrider.attention.turning import VectorNorm
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
-from outrider.memory.compressed import Blocks, NoBlocks
+from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
 from outrider.models.layers.gate import SplitGate

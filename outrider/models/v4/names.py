@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from outrider.memory.compressed import Blocks
+from outrider.memory.blocks import Blocks
 from outrider.models.registry import ExpertNames
 from outrider.models.v4.config import V4Config
 
