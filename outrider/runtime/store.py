@@ -26,7 +26,8 @@ from outrider.runtime.drafts import DraftKind
 
 _log = logging.getLogger(__name__)
 
-# Rings grow with the chain: at 16 nodes, those of a row of DeepSeek-V4-Flash take 22 MB.
+# Rings grow with the chain: a row of DeepSeek-V4-Flash (43 layers, bfloat16) has 11.5 MB of them at
+# 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would take 6 GB from the pages.
 MOST_RING_NODES = 16
 
 
