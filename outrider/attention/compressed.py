@@ -109,6 +109,9 @@ class CompressedAttention:
         )
 
     def fill(self, plan: CompressedPlan, geometry: Geometry) -> None:
+        if plan.owners.is_cuda:
+            self.fill_on_gpu(plan, geometry)
+            return
         step = _fill_owners(plan, geometry)
         columns = geometry.page_table[:, : plan.shape.pages]
         plan.pages.copy_(columns.index_select(0, step.rows))
@@ -116,6 +119,43 @@ class CompressedAttention:
         self._fill_writes(plan.window, step, plan.owners)
         for part, kind in zip(plan.blocks, self._layout.blocks, strict=True):
             self._fill_blocks(part, kind, step, plan, geometry.page_table)
+
+    def fill_on_gpu(self, plan: CompressedPlan, geometry: Geometry) -> None:
+        """The same in two launches, and two for every kind of blocks."""
+        from outrider.kernels import rings  # a CPU installation has no Triton
+
+        uniform, chunk, table = geometry.uniform, geometry.chunk, geometry.page_table
+        step = rings.StepRows(
+            uniform=(uniform.rows, uniform.lengths),
+            chunk=(chunk.rows, chunk.starts, chunk.counts),
+            owners=chunk.owners,
+            nodes=plan.shape.nodes,
+        )
+        rings.fill_pages(step, table, plan.pages)
+        window, layout = plan.window, self._layout
+        rings.fill_window(
+            step,
+            owners=plan.owners,
+            sources=window.sources,
+            writes=window.writes,
+            length=layout.ring(layout.window),
+            table_rows=self._table_rows,
+        )
+        for part, kind in zip(plan.blocks, layout.blocks, strict=True):
+            length = layout.ring(kind.window)
+            rings.fill_states(
+                step, writes=part.ring.writes, counts=part.counts, ratio=kind.ratio, length=length
+            )
+            rings.fill_endings(
+                step,
+                table,
+                sources=part.ring.sources,
+                starts=part.starts,
+                targets=part.targets,
+                ratio=kind.ratio,
+                length=length,
+                page_size=layout.page_size,
+            )
 
     def _fill_blocks(
         self,

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from support.v4 import expected_logits, harness_of, prompt
+from support.v4 import C, H, S, expected_logits, harness_of, prompt, tiny_v4
 
 pytest.importorskip("triton")
 from outrider.attention import sparse
+from outrider.attention.compressed import CompressedAttention
 from outrider.kernels import turning as kernels
 from outrider.models.v4 import attention, blocks, streams
 
@@ -22,6 +23,7 @@ def on_kernels(monkeypatch):
     def norm_and_rotate(x, norm, rotation):
         return kernels.turn_normed(x, rotation.cos, rotation.sin, norm.weight, norm.eps)
 
+    monkeypatch.setattr(CompressedAttention, "fill", CompressedAttention.fill_on_gpu)
     monkeypatch.setattr(blocks, "store_entries", sparse.store_on_gpu)
     monkeypatch.setattr(blocks, "choose_entries", sparse.choose_on_gpu)
     monkeypatch.setattr(blocks, "rotate_tail", rotate)
@@ -31,26 +33,41 @@ def on_kernels(monkeypatch):
     monkeypatch.setattr(streams, "_is_fused", lambda _: True)
 
 
+@pytest.fixture(scope="module")
+def three_layers(tmp_path_factory):
+    """One layer of each kind: programs of an interpreter take their time."""
+    folder = tmp_path_factory.mktemp("three")
+    model = tiny_v4(
+        num_hidden_layers=3,
+        layer_types=[C, H, S],
+        mlp_layer_types=["hash_moe", "moe", "moe"],
+        index_n_heads=4,
+    )
+    model.save_pretrained(folder)
+    return folder, model
+
+
 def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
-    folder, theirs, on_kernels
+    three_layers, on_kernels
 ):
-    texts = {row: prompt(44, seed=row) for row in (1, 2, 3)}
+    folder, theirs = three_layers
+    texts = {row: prompt(24, seed=row) for row in (1, 2, 3)}
     right = {row: expected_logits(theirs, text) for row, text in texts.items()}
-    harness = harness_of(folder, pad=3, nodes=5)
+    harness = harness_of(folder, pad=3, nodes=3)
 
     def assert_close(got, row, first, last):
         torch.testing.assert_close(got, right[row][first:last], rtol=0, atol=1e-4)
 
-    logits = harness.run({}, {1: (0, texts[1][:29]), 2: (0, texts[2][:6])})
-    assert_close(logits[:29], 1, 0, 29)
-    assert_close(logits[29:35], 2, 0, 6)
-    wrong = [0, 0, 0]  # taken back by the step after
+    logits = harness.run({}, {1: (0, texts[1][:15]), 2: (0, texts[2][:4])})
+    assert_close(logits[:15], 1, 0, 15)
+    assert_close(logits[15:19], 2, 0, 4)
+    wrong = [0, 0]  # taken back by the step after
     logits = harness.run(
-        {1: (29, texts[1][29:31] + wrong), 2: (6, texts[2][6:11])}, {3: (0, texts[3][:9])}, nodes=5
+        {1: (15, texts[1][15:16] + wrong), 2: (4, texts[2][4:7])}, {3: (0, texts[3][:5])}, nodes=3
     )
-    assert_close(logits[:2], 1, 29, 31)
-    assert_close(logits[5:10], 2, 6, 11)
-    assert_close(logits[15:24], 3, 0, 9)
-    logits = harness.run({1: (31, texts[1][31:36]), 2: (11, texts[2][11:16])}, {}, nodes=5)
-    assert_close(logits[:5], 1, 31, 36)
-    assert_close(logits[5:10], 2, 11, 16)
+    assert_close(logits[:1], 1, 15, 16)
+    assert_close(logits[3:6], 2, 4, 7)
+    assert_close(logits[9:14], 3, 0, 5)
+    logits = harness.run({1: (16, texts[1][16:19]), 2: (7, texts[2][7:10])}, {}, nodes=3)
+    assert_close(logits[:3], 1, 16, 19)
+    assert_close(logits[3:6], 2, 7, 10)

@@ -8,6 +8,7 @@ import torch
 from support.steps import NO_WARPS, batch_of
 from support.v4 import PAGE_SIZE, harness_of
 
+from outrider.attention.compressed import CompressedAttention
 from outrider.spec.drafter import chain
 from outrider.step.fill import fill, resolve_lengths
 
@@ -53,6 +54,24 @@ def test_fill_writes_every_element_of_every_view(folder, pad, step):
     harness.planner._arena.poison()
     for name, view in views(planned(harness, *step)).items():
         assert torch.equal(view, clean[name]), name
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
+@pytest.mark.parametrize("pad", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_kernels_write_what_the_law_writes(folder, pad, seed, monkeypatch):
+    pytest.importorskip("triton")
+    rng, harness = random.Random(seed), harness_of(folder, pad=pad, nodes=NODES)
+    decodes = {row: rng.randrange(90) for row in rng.sample([1, 2], rng.randrange(3))}
+    chunks = {
+        row: (rng.choice([0, 15, 16, rng.randrange(40)]), [1] * rng.randint(1, 40))
+        for row in rng.sample([3, 4], 2 if not decodes else rng.randrange(3))
+    }
+    right = {k: v.clone() for k, v in views(planned(harness, decodes, chunks)).items()}
+    harness.planner._arena.poison()
+    monkeypatch.setattr(CompressedAttention, "fill", CompressedAttention.fill_on_gpu)
+    for name, view in views(planned(harness, decodes, chunks)).items():
+        assert torch.equal(view, right[name]), name
 
 
 @pytest.mark.parametrize("seed", range(3))
