@@ -130,6 +130,7 @@ class CompressedAttention:
             chunk=(chunk.rows, chunk.starts, chunk.counts),
             owners=chunk.owners,
             nodes=plan.shape.nodes,
+            first_node=geometry.first_node,
         )
         rings.fill_pages(step, table, plan.pages)
         window, layout = plan.window, self._layout
@@ -234,7 +235,7 @@ def _fill_owners(plan: CompressedPlan, geometry: Geometry) -> _StepRows:
     node = torch.arange(shape.num_uniform, device=device)
     torch.cat([node // shape.nodes, chunk.owners + shape.rows], out=plan.owners)
     offsets = torch.cat([node % shape.nodes, chunk_offsets(chunk)])
-    starts = torch.cat([uniform.lengths, chunk.starts])
+    starts = torch.cat([uniform.lengths + geometry.first_node, chunk.starts])
     first_chunk = shape.num_uniform + chunk.counts.cumsum(0) - chunk.counts
     return _StepRows(
         rows=torch.cat([uniform.rows, chunk.rows]),

@@ -18,6 +18,7 @@ class Geometry:
     ancestors: torch.Tensor  # [rows, nodes] int64 bitmask over the nodes of the row's tree
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64
+    first_node: int = 0  # nodes of a draft round that are stored before those of this step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ _PAGES = 128  # columns copied by a program
 _ROWS = (
     "uniform_rows", "uniform_lengths", "chunk_rows", "chunk_starts", "chunk_counts",
 )  # fmt: skip
-_TOKEN_SIZES = ["num_uniform", "nodes", "num_chunks", "num_slots"]
+_TOKEN_SIZES = ["num_uniform", "nodes", "first_node", "num_chunks", "num_slots"]
 _BLOCK_SIZES = [*_TOKEN_SIZES, "places", "table_stride", "max_pages"]
 
 
@@ -34,6 +34,7 @@ class StepRows:
     chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # rows, starts, counts: [chunk.rows]
     owners: torch.Tensor  # [chunk.tokens] chunk of each chunk token
     nodes: int  # of each uniform row
+    first_node: int  # nodes of a draft round that are stored before them
 
     @property
     def num_uniform(self) -> int:
@@ -70,7 +71,7 @@ def _sources(position, row, start, first, num_slots, LENGTH: tl.constexpr):
 def _token_kernel(
     uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, chunk_owners,
     owners, sources, writes, counts,
-    num_uniform, nodes, num_chunks, num_slots,
+    num_uniform, nodes, first_node, num_chunks, num_slots,
     WINDOW: tl.constexpr, LENGTH: tl.constexpr, RATIO: tl.constexpr, IS_WINDOW: tl.constexpr,
     BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -85,7 +86,7 @@ def _token_kernel(
     before = tl.sum(tl.load(chunk_counts + index, mask=is_before, other=0), 0)
     if is_node:
         row = tl.load(uniform_rows + place)
-        start = tl.load(uniform_lengths + place)
+        start = tl.load(uniform_lengths + place) + first_node
         count = nodes.to(tl.int64)
         first = (place * nodes).to(tl.int64)
     else:
@@ -115,7 +116,7 @@ def _token_kernel(
 def _ending_kernel(
     uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, page_table,
     sources, starts, targets,
-    num_uniform, nodes, num_chunks, num_slots, places, table_stride, max_pages,
+    num_uniform, nodes, first_node, num_chunks, num_slots, places, table_stride, max_pages,
     WINDOW: tl.constexpr, LENGTH: tl.constexpr, RATIO: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -134,7 +135,7 @@ def _ending_kernel(
     if window < in_rows:
         place = window // places
         row = tl.load(uniform_rows + place)
-        start = tl.load(uniform_lengths + place)
+        start = tl.load(uniform_lengths + place) + first_node
         count = nodes.to(tl.int64)
         first = (place * nodes).to(tl.int64)
         rank = (window % places).to(tl.int64)
@@ -224,6 +225,7 @@ def _fill_tokens(
         *parts,
         step.num_uniform,
         step.nodes,
+        step.first_node,
         step.num_chunks,
         table_rows * length,
         WINDOW=window,
@@ -263,6 +265,7 @@ def fill_endings(
         targets,
         step.num_uniform,
         step.nodes,
+        step.first_node,
         step.num_chunks,
         page_table.shape[0] * length,
         -(-step.nodes // ratio),

@@ -38,6 +38,7 @@ def fill(
             ancestors=tree.ancestors,
             chunk=plan.chunk,
             page_table=table.pages,
+            first_node=first_node,
         ),
     )
 

@@ -41,8 +41,8 @@ SIZES = {
     "num_experts_per_tok": 2,
     "n_routed_experts": 6,
     "sliding_window": WINDOW,
-    # Enough heads that scores are never nothing, which would make equals of entries.
-    "index_n_heads": 8,
+    # Enough heads that no score is nothing: of equal entries transformers may take any.
+    "index_n_heads": 16,
     "index_head_dim": 12,
     "index_topk": 3,
     "hc_mult": 2,
@@ -132,6 +132,13 @@ def harness_of(folder: Path, *, pad=1, nodes=1, ring_nodes=None, rows=4, reach=1
     decoder = load_target(folder, dtype="float32", device=CPU)
     layout = decoder.layout(page_size=PAGE_SIZE, nodes=ring_nodes or nodes)
     attention = CompressedAttention(layout, table_rows=rows + 1)
+    planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
+    pool = CompressedPool(layout, table_rows=rows + 1, num_pages=num_pages, device=CPU)
+    return V4Harness(decoder, attention, planner, table, pool)
+
+
+def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Planner, RowTable, int]:
+    """A planner over rows that own random pages, and how many pages there are."""
     sizes = Multiples(pad)
     buckets = Buckets(
         page_size=PAGE_SIZE, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
@@ -160,8 +167,7 @@ def harness_of(folder: Path, *, pad=1, nodes=1, ring_nodes=None, rows=4, reach=1
             for row in range(1, rows + 1)
         )
     )
-    pool = CompressedPool(layout, table_rows=rows + 1, num_pages=len(pages) + 1, device=CPU)
-    return V4Harness(decoder, attention, planner, table, pool)
+    return planner, table, len(pages) + 1
 
 
 def prompt(length, seed=0):

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.attention.protocol import AttentionPart
+from outrider.attention.turning import TailRotation
 from outrider.memory.compressed import CompressedLayout, CompressedPool, LayerStore
 from outrider.models.decoder import TargetStates
 from outrider.models.draft import Taps
@@ -77,6 +78,10 @@ class V4Decoder:
             page_size=page_size,
             dtype=self.dtype,
         )
+
+    def rotate_in_window(self, positions: torch.Tensor) -> TailRotation:  # [n]
+        """How vectors of layers without blocks turn."""
+        return self._parts.rotaries[0].at(positions)
 
     def run(
         self, plan: StepPlan, kv: CompressedPool, attention: AttentionPart, taps: Taps

@@ -64,7 +64,7 @@ def load_v4(
             ignored=set(checkpoint.names) - set(stored.values()),
             integers={stored.get(name, name) for name in integer_names(config)},
         )
-        source = _Renamed(checkpoint, stored)
+        source = Renamed(checkpoint, stored)
         return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
@@ -77,11 +77,11 @@ def build_v4(
     arithmetic: Arithmetic = "fast",
 ) -> V4Decoder:
     """A decoder of tensors that are known to have the right shapes, by the names of the hub."""
-    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     return builder.build()
 
 
-class _Renamed:
+class Renamed:
     """A source under the names of the hub."""
 
     def __init__(self, source: TensorSource, stored: dict[str, str]) -> None:
@@ -92,8 +92,8 @@ class _Renamed:
         return self._source.read(self._stored[name])
 
 
-class _Builder:
-    """Makes the parts of one decoder, tensor by tensor."""
+class V4Builder:
+    """Makes the parts of decoders and draft modules, tensor by tensor."""
 
     def __init__(
         self,
@@ -127,27 +127,34 @@ class _Builder:
         parts = V4Parts(
             embedding=self._read(EMBEDDING),
             rotaries=(window, blocks),
-            blocks=tuple(self._block(index) for index in range(config.num_layers)),
-            collapse=Collapse(
-                config.streams, self._mixes("hc_head", (config.streams.num,)), self._norm(NORM)
+            blocks=tuple(
+                self.block(f"layers.{index}.", kind, is_hashed=index in config.feed.hashed)
+                for index, kind in enumerate(attention.layers)
             ),
-            head=self._linear(HEAD),
+            collapse=self.collapse(""),
+            head=self.linear(HEAD),
         )
         return V4Decoder(config, parts)
 
-    def _block(self, index: int) -> V4Block:
-        layer = f"layers.{index}."
+    def block(self, layer: str, kind: Blocks | NoBlocks, *, is_hashed: bool) -> V4Block:
+        """The layer whose tensors have this prefix."""
         return V4Block(
             attention_streams=self._connection(layer, "attn"),
-            attention=self._attention(layer + "attn.", self._config.attention.layers[index]),
+            attention=self._attention(layer + "attn.", kind),
             feed_streams=self._connection(layer, "ffn"),
-            feed=self._feed(layer, is_hashed=index in self._config.feed.hashed),
+            feed=self._feed(layer, is_hashed=is_hashed),
         )
+
+    def collapse(self, prefix: str) -> Collapse:
+        """What makes one stream of all, and the norm after it."""
+        streams = self._config.streams
+        mixes = self._mixes(prefix + "hc_head", (streams.num,))
+        return Collapse(streams, mixes, self.norm(prefix + NORM))
 
     def _connection(self, layer: str, part: str) -> Connection:
         num = self._config.streams.num
         mixes = self._mixes(f"{layer}hc_{part}", (num, num, num * num))
-        return Connection(self._config.streams, mixes, self._norm(f"{layer}{part}_norm.weight"))
+        return Connection(self._config.streams, mixes, self.norm(f"{layer}{part}_norm.weight"))
 
     def _mixes(self, prefix: str, sizes: tuple[int, ...]) -> MixWeights:
         """The scale is stored once for each kind of mix."""
@@ -168,13 +175,13 @@ class _Builder:
         return V4Attention(
             heads,
             maps=AttentionMaps(
-                read=self._linear(*_read_names(prefix, kind)),
-                query=self._linear(*query),
+                read=self.linear(*_read_names(prefix, kind)),
+                query=self.linear(*query),
                 groups=make_grouped(groups, self._arithmetic),
-                output=self._linear(prefix + "wo_b.weight"),
+                output=self.linear(prefix + "wo_b.weight"),
             ),
             norms=AttentionNorms(
-                low_query=self._norm(prefix + "q_norm.weight"),
+                low_query=self.norm(prefix + "q_norm.weight"),
                 query=VectorNorm(self._empty((0,)), self._config.norm_eps),
                 vector=self._vector_norm(prefix + "kv_norm.weight"),
                 sinks=self._wide(prefix + "attn_sink"),
@@ -211,17 +218,15 @@ class _Builder:
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
         tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
         tensors.read_down(lambda name: self._source.read(layer + name), down)
-        both = self._linear(shared + "w1.weight", shared + "w3.weight")
+        both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
             experts=make_experts(gate_up, down, feed.limit),
-            shared=(
-                Mlp(gate=SplitGate(both, feed.limit), down=self._linear(shared + "w2.weight")),
-            ),
+            shared=(Mlp(gate=SplitGate(both, feed.limit), down=self.linear(shared + "w2.weight")),),
         )
 
     def _router(self, layer: str, *, is_hashed: bool) -> Router:
-        gate = self._linear(layer + "ffn.gate.weight")
+        gate = self.linear(layer + "ffn.gate.weight")
         if is_hashed:
             table = self._source.read(layer + TABLE).to(self._device, torch.int64)
             return TableRouter(self._config.feed.law, gate=gate, table=table)
@@ -229,13 +234,13 @@ class _Builder:
             self._config.feed.law, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
         )
 
-    def _norm(self, name: str) -> Norm:
+    def norm(self, name: str) -> Norm:
         return make_norm(self._read(name), self._config.norm_eps)
 
     def _vector_norm(self, name: str) -> VectorNorm:
         return VectorNorm(self._wide(name), self._config.norm_eps)
 
-    def _linear(self, *names: str) -> Linear:
+    def linear(self, *names: str) -> Linear:
         """One map for several weights that share their input, stacked."""
         return self._make_linear(self._read(*names))
 

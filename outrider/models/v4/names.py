@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from outrider.memory.blocks import Blocks
+from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.registry import ExpertNames
 from outrider.models.v4.config import V4Config
 
@@ -24,7 +24,14 @@ def canonical(stored: str) -> str:
 def stored_names(stored: Iterable[str]) -> dict[str, str]:
     """Where each tensor is found, by the hub's name; draft modules are not the decoder's."""
     names = {canonical(name): name for name in stored}
-    return {name: stored for name, stored in names.items() if not name.startswith("mtp.")}
+    return {name: found for name, found in names.items() if not name.startswith("mtp.")}
+
+
+def stored_modules(stored: Iterable[str]) -> dict[str, str]:
+    """Where the tensors of draft modules are found, but what they share with the target."""
+    names = {canonical(name): name for name in stored if canonical(name).startswith("mtp.")}
+    shared = (".emb.tok_emb.weight", ".head.weight")
+    return {name: found for name, found in names.items() if not name.endswith(shared)}
 
 
 def tensor_shapes(config: V4Config) -> dict[str, Shape]:
@@ -39,9 +46,35 @@ def tensor_shapes(config: V4Config) -> dict[str, Shape]:
         "hc_head_scale": (1,),
     }
     for index in range(config.num_layers):
-        parts = (_attention(config, index), _streams(config), _feed(config, index))
+        kind, is_hashed = config.attention.layers[index], index in config.feed.hashed
+        parts = (_attention(config, kind), _streams(config), _feed(config, is_hashed=is_hashed))
         shapes |= {f"layers.{index}.{name}": shape for part in parts for name, shape in part}
     return shapes
+
+
+def module_prefix(index: int) -> str:
+    return f"mtp.{index}."
+
+
+def module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
+    """Name and shape of every tensor of a draft module: a layer with a window, and what joins it.
+
+    Embedding and head are the target's; a folder may store them once more.
+    """
+    hidden, streams, prefix = config.hidden, config.streams.num, module_prefix(index)
+    own: dict[str, Shape] = {
+        "enorm.weight": (hidden,),
+        "hnorm.weight": (hidden,),
+        "e_proj.weight": (hidden, hidden),
+        "h_proj.weight": (hidden, hidden),
+        NORM: (hidden,),
+        "hc_head_fn": (streams, streams * hidden),
+        "hc_head_base": (streams,),
+        "hc_head_scale": (1,),
+    }
+    parts = (_attention(config, NoBlocks()), _streams(config), _feed(config, is_hashed=False))
+    own |= {name: shape for part in parts for name, shape in part}
+    return {prefix + name: shape for name, shape in own.items()}
 
 
 def integer_names(config: V4Config) -> set[str]:
@@ -49,7 +82,7 @@ def integer_names(config: V4Config) -> set[str]:
     return {f"layers.{index}.{TABLE}" for index in config.feed.hashed}
 
 
-def _attention(config: V4Config, index: int) -> Iterator[tuple[str, Shape]]:
+def _attention(config: V4Config, blocks: Blocks | NoBlocks) -> Iterator[tuple[str, Shape]]:
     heads, hidden = config.attention.heads, config.hidden
     wide, groups = heads.heads * heads.head_dim, heads.output_groups
     yield "attn_norm.weight", (hidden,)
@@ -61,7 +94,6 @@ def _attention(config: V4Config, index: int) -> Iterator[tuple[str, Shape]]:
     yield "attn.attn_sink", (heads.heads,)
     yield "attn.wo_a.weight", (groups * heads.output_rank, wide // groups)
     yield "attn.wo_b.weight", (hidden, groups * heads.output_rank)
-    blocks = config.attention.layers[index]
     if isinstance(blocks, Blocks):
         yield from _compressor("attn.compressor.", blocks, heads.head_dim, hidden)
     if isinstance(blocks, Blocks) and blocks.index_width:
@@ -89,11 +121,11 @@ def _streams(config: V4Config) -> Iterator[tuple[str, Shape]]:
         yield f"hc_{part}_scale", (3,)
 
 
-def _feed(config: V4Config, index: int) -> Iterator[tuple[str, Shape]]:
+def _feed(config: V4Config, *, is_hashed: bool) -> Iterator[tuple[str, Shape]]:
     feed, hidden = config.feed, config.hidden
     yield "ffn_norm.weight", (hidden,)
     yield "ffn.gate.weight", (feed.num, hidden)
-    if index in feed.hashed:
+    if is_hashed:
         yield TABLE, (config.vocab_size, feed.law.top_k)
     else:
         yield "ffn.gate.bias", (feed.num,)
