@@ -41,12 +41,16 @@ class Generator:
     rows: int  # requests that run at a time
     memory_share: float  # of the GPU
 
+    @property
+    def max_context(self) -> int:
+        return read_config(resolve(self.model, BarReporter())).max_context
+
     def start(self, max_context: int) -> LLM:
         return LLM(
             self.model,
             draft="none",
             device=self.device,
-            max_model_len=max_context,
+            max_model_len=min(max_context, self.max_context),
             max_num_seqs=self.rows,
             max_num_batched_tokens=self.rows + 2048,
             gpu_memory_utilization=self.memory_share,
@@ -70,8 +74,8 @@ def gather(
     if source.answers:
         return [each for file in source.answers for each in read_documents(file)]
     done = repair(path)
-    context = read_config(resolve(generator.model, BarReporter())).max_context
-    law = replace(source.law, max_context=min(source.law.max_context, context))
+    most = min(source.law.max_context, generator.max_context)
+    law = replace(source.law, max_context=most)
     conversations = [each for file in source.prompts for each in read_conversations(file)]
     tasks = plan_tasks(source.part.share(conversations), law, done)
     if is_complete or not tasks:

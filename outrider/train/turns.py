@@ -23,6 +23,7 @@ SOURCE = "self_written"
 
 _MARK = "{{turn}}"  # stands for what the user says, and in no template
 _SHORTEST = 8  # characters
+_MOST_DRAWS = 20  # for every turn that is wanted: some models never end one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,12 @@ def write_turns(
     frontend: Frontend, law: TurnLaw, path: Path, *, window: int, note: Callable[[int], None]
 ) -> int:
     """Append prompts to the file until there are enough of them; how many lie in it now."""
-    known = _known(path)
+    lines = _lines(path)
+    known = {_key(line["prompt"]) for line in lines}
+    first = 1 + max((int(line["id"].rpartition("-")[2]) for line in lines), default=-1)
     end_s = time.monotonic() + law.limit_s
     with path.open("a", encoding="utf-8") as file:
-        for number, text, num_tokens in _drawn(frontend, law, first=len(known), window=window):
+        for number, text, num_tokens in _drawn(frontend, law, first=first, window=window):
             if _is_turn(text) and _key(text) not in known:
                 known.add(_key(text))
                 line = {"id": f"{SOURCE}-{law.seed}-{number}", "source": SOURCE, "prompt": text}
@@ -78,15 +81,13 @@ def _drawn(
     prompt = opening(frontend)
 
     def requests() -> Iterator[tuple[int, PreparedRequest]]:
-        number = first
-        while True:
+        for number in range(first, first + _MOST_DRAWS * law.count):
             params = SamplingParams(
                 temperature=law.temperature,
                 max_tokens=law.max_tokens,
                 seed=zlib.crc32(f"turn/{law.seed}/{number}".encode()),
             )
             yield number, frontend.prepare(TokenPrompt(prompt), params)
-            number += 1
 
     for number, live in Feed(frontend, requests(), window=window):
         if not isinstance(live, LiveRequest):
@@ -96,11 +97,16 @@ def _drawn(
             yield number, answer.text.strip(), len(answer.token_ids)
 
 
-def _known(path: Path) -> set[str]:
+def _lines(path: Path) -> list[dict[str, str]]:
+    """What earlier calls left in the file."""
     if not path.exists():
-        return set()
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {_key(json.loads(line)["prompt"]) for line in lines}
+        return []
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        assert all(line["id"].startswith(f"{SOURCE}-") and line["prompt"] for line in lines)
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise ConfigError(f"{path} holds other lines than turns; use another --out") from error
+    return lines
 
 
 def _is_turn(text: str) -> bool:
