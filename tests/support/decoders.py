@@ -51,8 +51,8 @@ def harness_of(folder, dtype="float32", *, pad=1):
     attention = decoder.config.attention
     layout = KVLayout(
         layers=decoder.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=PAGE_SIZE,
         dtype=decoder.dtype,
     )
