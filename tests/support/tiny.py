@@ -78,7 +78,7 @@ LATENTS = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 20,
     "num_key_value_heads": 4,
-    "moe_intermediate_size": 20,
+    "moe_intermediate_size": 24,
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
     "first_k_dense_replace": 1,
