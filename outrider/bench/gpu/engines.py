@@ -33,6 +33,7 @@ class Target:
     place: Place
     execution: ExecutionSettings  # what the engine made of the place
     is_dummy: bool
+    is_cut: bool = False  # to a few layers of the body
 
     @property
     def device(self) -> torch.device:
@@ -76,6 +77,7 @@ def load_target(source: Body | Stored, place: Place) -> Target:
         place=place,
         execution=settings.execution,
         is_dummy=isinstance(source, Body),
+        is_cut=isinstance(source, Body) and source.is_cut,
     )
 
 
@@ -128,6 +130,8 @@ def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loa
         buckets=choose_buckets(settings, drafting.kind),
         judge=drafting.judge,
     )
+    if not target.place.reads_prompts:
+        runner.scribble()  # zeros would take less power to read
     return Loaded(engine=Engine(runner, facts), runner=runner)
 
 
@@ -154,7 +158,7 @@ def _settings(place: Place, *, context: int, rows: int, budget: Budget) -> Setti
         dtype=place.dtype,
         device=place.device,
         execution=ExecutionConfig(executor=place.executor, deterministic=place.is_deterministic),
-        cache=CacheConfig(prefix=False),
+        cache=CacheConfig(prefix=not place.reads_prompts),
         limits=LimitsConfig(
             context=context,
             rows=rows,
