@@ -121,10 +121,13 @@ def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
 def test_a_step_that_fills_the_device_has_the_bits_of_one_that_does_not(model, monkeypatch):
     case = make_case(model, lengths=[5, 511, 512, 9000], nodes=2, seed=11)
-    monkeypatch.setattr(kernel, "MANY_TILES", 1 << 30)
-    splits = run(backend_of(model), case)
-    monkeypatch.setattr(kernel, "MANY_TILES", 1)
-    assert torch.equal(run(backend_of(model), case), splits)
+    outs = []
+    for many in (1, 1 << 30):
+        tiles = replace(kernel.tiles_of(model.heads, model.latent, model.dtype), many=many)
+        monkeypatch.setattr(kernel, "tiles_of", lambda *_, tiles=tiles: tiles)
+        outs.append(run(backend_of(model), case))
+        monkeypatch.undo()
+    assert torch.equal(*outs)
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
