@@ -7,6 +7,7 @@ import torch
 
 from outrider.bench.gpu.asked import PROFILED, SKIPPED, Case, Place, Stored, Tree, Work
 from outrider.bench.gpu.body import Body
+from outrider.bench.gpu.floors import held_bytes
 from outrider.config.draft import NO_DRAFT, DraftConfig, resolve_budget
 from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.config.settings import ExecutionSettings, Settings, resolve
@@ -66,6 +67,7 @@ def load_target(source: Body | Stored, place: Place) -> Target:
     settings = settle(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
+        _check_room(source, place, device)
         model = dummy_decoder(
             source.config, dtype=place.dtype, device=device, arithmetic=arithmetic
         )
@@ -79,6 +81,18 @@ def load_target(source: Body | Stored, place: Place) -> Target:
         is_dummy=isinstance(source, Body),
         is_cut=isinstance(source, Body) and source.is_cut,
     )
+
+
+def _check_room(body: Body, place: Place, device: torch.device) -> None:
+    """Refuse weights that a GPU cannot hold before the first of them is made."""
+    if device.type != "cuda":
+        return
+    needed, (free, _) = held_bytes(body.config, place.dtype), torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise ConfigError(
+            f"the weights of {body.name} take {needed / 1e9:.0f} GB and {free / 1e9:.0f} GB are "
+            "free; lower --layers"
+        )
 
 
 def no_drafting() -> Drafting:
