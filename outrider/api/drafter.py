@@ -7,22 +7,33 @@ from outrider.config.draft import AUTO, NGRAM, NONE, DraftConfig
 from outrider.errors import ConfigError
 from outrider.store.progress import Reporter
 from outrider.store.resolve import resolve
+from outrider.store.shipped import shipped_head
 
 
 def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> DraftConfig:
     """The same configuration with a drafter that is none, ngram or a folder on this machine."""
     if not config.drafter.strip():
         raise ConfigError("--draft is empty; use auto, none, ngram, or a model given like --model")
-    name = own_drafter(model) if config.drafter == AUTO else config.drafter
-    if name in (NONE, NGRAM):
-        return replace(config, drafter=name)
-    return replace(config, drafter=str(_find_folder(name, reporter)))
+    if config.drafter == AUTO:
+        return _own_drafter(config, model)
+    if config.drafter in (NONE, NGRAM):
+        return config
+    return replace(config, drafter=str(_find_folder(config.drafter, reporter)))
 
 
-def own_drafter(model: str) -> str:
-    """What "auto" means for a model: the head that belongs to it. No head ships yet."""
-    del model
-    return NONE
+def has_drafter(model: str) -> bool:
+    """Whether "auto" drafts for a model."""
+    return bool(shipped_head(model))
+
+
+def _own_drafter(config: DraftConfig, model: str) -> DraftConfig:
+    """The head that ships for the model, with its own trees unless sizes are given; or none."""
+    for head in shipped_head(model):
+        found = replace(config, drafter=str(head.folder))
+        if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
+            return found
+        return replace(found, steps=head.steps, topk=head.topk, nodes=head.nodes)
+    return replace(config, drafter=NONE)
 
 
 def _find_folder(name: str, reporter: Reporter) -> Path:

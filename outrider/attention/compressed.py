@@ -77,6 +77,7 @@ class CompressedAttention:
             page_sizes=range(1, 257),
             max_head_dim=_ANY,
             max_group=_ANY,
+            max_latent=_ANY,
             needs_host_lengths=False,
         )
 

@@ -3,7 +3,9 @@
 The mask is built once per step, not per layer. This is the backend that others are tested against.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +37,9 @@ class ReferencePlan:
     places: torch.Tensor  # [chunk.tokens] int64 place of each chunk token in the rectangle
 
 
+Attend = Callable[[torch.Tensor, MaskedRows], torch.Tensor]  # from queries to what they read
+
+
 class ReferenceAttention:
     """Reads a row's whole page-table prefix of `shape.pages` pages; masks what is not its own."""
 
@@ -50,6 +55,7 @@ class ReferenceAttention:
             page_sizes=range(1, 65),
             max_head_dim=_ANY,
             max_group=_ANY,
+            max_latent=_ANY,
             needs_host_lengths=False,
         )
 
@@ -84,13 +90,27 @@ class ReferenceAttention:
         plan: ReferencePlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        return self._run(query, plan, partial(_attend, layer=layer, scale=scale))
+
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width]
+        plan: ReferencePlan,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        attend = partial(_attend_latents, layer=layer, scale=scale, latent=latent)
+        return self._run(query, plan, attend)
+
+    def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         shape, num_uniform = plan.shape, plan.shape.num_uniform
         if not shape.chunk.rows:
-            return _attend(query, layer, plan.uniform, scale)
-        chunk = self._run_chunks(query[num_uniform:], layer, plan, scale)
+            return attend(query, plan.uniform)
+        chunk = self._run_chunks(query[num_uniform:], plan, attend)
         if not num_uniform:
             return chunk
-        return torch.cat([_attend(query[:num_uniform], layer, plan.uniform, scale), chunk])
+        return torch.cat([attend(query[:num_uniform], plan.uniform), chunk])
 
     def _bind_rows(self, arena: Arena, group: str, rows: int, width: int, pages: int) -> MaskedRows:
         return MaskedRows(
@@ -117,20 +137,19 @@ class ReferenceAttention:
         visible = _key_positions(plan.chunk) <= position[:, :, None]  # [rows, width, keys]
         _fill_mask(plan.chunk, visible=visible)
 
-    def _run_chunks(
-        self, query: torch.Tensor, layer: torch.Tensor, plan: ReferencePlan, scale: float
-    ) -> torch.Tensor:
+    def _run_chunks(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         """Attention of the flat chunk tokens; unused places of the rectangle hold zero queries."""
         chunk = plan.shape.chunk
         rectangle = query.new_zeros(chunk.rows * chunk.width, *query.shape[1:])
         rectangle.index_copy_(0, plan.places, query)
-        return _attend(rectangle, layer, plan.chunk, scale).index_select(0, plan.places)
+        return attend(rectangle, plan.chunk).index_select(0, plan.places)
 
 
 def _attend(
     query: torch.Tensor,  # [rows * width, heads, head_dim]
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     group: MaskedRows,
+    *,
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     scale: float,
 ) -> torch.Tensor:  # [rows * width, heads, head_dim]
     rows, _, width, keys = group.mask.shape
@@ -146,6 +165,25 @@ def _attend(
         enable_gqa=True,
     )
     return out.transpose(1, 2).reshape(rows * width, heads, head_dim)
+
+
+def _attend_latents(
+    query: torch.Tensor,  # [rows * width, heads, dim]
+    group: MaskedRows,
+    *,
+    layer: torch.Tensor,  # [pages, page_size, 1, dim]
+    scale: float,
+    latent: int,
+) -> torch.Tensor:  # [rows * width, heads, latent]
+    """By products of all heads at once: who knows heads apart would repeat the latents for each."""
+    rows, _, width, keys = group.mask.shape
+    heads, dim = query.shape[1:]
+    stored = layer.index_select(0, group.pages).view(rows, keys, dim).float()
+    scores = query.reshape(rows, width * heads, dim).float() @ stored.transpose(1, 2)
+    mask = group.mask.transpose(1, 2)  # [rows, width, 1, keys]
+    weights = torch.softmax(scores.view(rows, width, heads, keys).mul_(scale).add_(mask), dim=-1)
+    read = weights.view(rows, width * heads, keys) @ stored[..., :latent]
+    return read.view(rows * width, heads, latent).to(query.dtype)
 
 
 def _fill_pages(group: MaskedRows, rows: torch.Tensor, page_table: torch.Tensor) -> None:

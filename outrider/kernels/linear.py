@@ -171,7 +171,7 @@ def launch(
 
 
 def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> Tile:
-    """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
+    """Measured on an H200 at the shapes of Llama-3.1-8B and SmolLM2-135M (docs/lab/log.md)."""
     if itemsize == 4:  # float32 is for tests, not for speed
         return Tile(rows=16 if num_rows <= 16 else 64, columns=32, depth=32, stages=2)
     if num_rows > MOST_SKINNY_ROWS:
@@ -187,7 +187,13 @@ def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> Tile:
             return Tile(rows, columns=128, depth=64, stages=6)
         return Tile(rows, columns=32, depth=128 if depth % 128 == 0 else 64, stages=6)
     if is_wide:
-        return Tile(rows, columns=64, depth=128 if depth % 128 == 0 else 64, stages=4)
+        if depth % 128:
+            return Tile(rows, columns=64, depth=64, stages=3)
+        return Tile(rows, columns=64, depth=128, stages=4)
+    if depth < 2048:  # small maps wait for memory rather than read it: all of it at once
+        if depth <= 640:
+            return Tile(rows, columns=64, depth=128, stages=5)
+        return Tile(rows, columns=16, depth=512, stages=3, warps=2)
     deep = 256 if depth % 256 == 0 else 64
     if depth >= 8192:
         return Tile(rows, columns=32, depth=deep, stages=6 if rows == 16 else 4)

@@ -114,6 +114,14 @@ class CompressedPool:
                     held = self.layout.page_size // layer.ratio
                     pool.view(-1, held, pool.shape[1]).index_fill_(0, pages, 0)
 
+    def scribble(self) -> None:
+        """Fill every page and every ring with noise."""
+        for store in self.layers:
+            store.window.normal_()
+            if isinstance(store, BlockStore):
+                for part in (store.state, store.entries, store.keys):
+                    part.normal_()
+
     def _make_rings(self, layer: Blocks | NoBlocks) -> tuple[torch.Tensor, ...]:
         layout, rows = self.layout, self._table_rows
         window = self._zeros(rows * layout.ring(layout.window), layout.head_dim)

@@ -7,7 +7,7 @@ from typing import Protocol
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.compressed import CompressedLayout
 from outrider.memory.pool import KVLayout, PageFamily
-from outrider.models.config import AttentionConfig
+from outrider.models.config import AnyAttention
 from outrider.models.draft import DraftModel
 from outrider.plan.shape import StepShape
 from outrider.sampling.table import SamplingTable
@@ -37,7 +37,7 @@ class DraftKind(Protocol):
     def facts(self) -> DraftFacts: ...
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         """The attention of the draft model; nothing where there is none."""
         ...
 
@@ -59,7 +59,7 @@ class NoDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return ()
 
     def build(self, room: DraftRoom) -> Drafter:
@@ -88,7 +88,7 @@ class ModelDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return (self.model.facts.attention,)
 
     def build(self, room: DraftRoom) -> Drafter:
@@ -105,8 +105,8 @@ class ModelDraft:
         facts = self.model.facts
         return KVLayout(
             layers=facts.num_layers,
-            kv_heads=facts.attention.kv_heads,
-            head_dim=facts.attention.head_dim,
+            vectors=facts.attention.vectors,
+            width=facts.attention.width,
             page_size=target.page_size,
             dtype=target.dtype,
         )
@@ -133,7 +133,7 @@ class NgramDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return ()
 
     def build(self, room: DraftRoom) -> Drafter:

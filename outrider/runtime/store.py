@@ -16,7 +16,7 @@ from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks
 from outrider.memory.compressed import CompressedLayout, CompressedPool
 from outrider.memory.pool import KVLayout, KVPool, PageFamily
-from outrider.models.config import AttentionConfig, ModelConfig
+from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.decoder import Decoder
 from outrider.models.target import Target
 from outrider.models.v4.config import V4Config
@@ -48,8 +48,8 @@ def open_store(model: Target, settings: Settings, draft: DraftKind, pages: PageF
     attention = model.config.attention
     layout = KVLayout(
         layers=model.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=settings.host.page_size,
         dtype=model.dtype,
     )
@@ -130,10 +130,17 @@ def check_page_size(layout: CompressedLayout) -> None:
         )
 
 
-def check_heads(backend: AttentionBackend, users: Sequence[AttentionConfig]) -> None:
+def check_heads(backend: AttentionBackend, users: Sequence[AnyAttention]) -> None:
     """Refuse heads that the backend has no kernel for."""
     can = backend.capabilities
     for heads in users:
+        if isinstance(heads, LatentConfig):
+            if max(heads.latent, heads.rope) > can.max_latent:
+                raise ConfigError(
+                    f"attention on this device takes latents of up to {can.max_latent} lanes, and "
+                    f"the model has {heads.latent}; use --device cpu"
+                )
+            continue
         group = heads.heads // heads.kv_heads
         if heads.head_dim > can.max_head_dim or group > can.max_group:
             raise ConfigError(
@@ -148,5 +155,7 @@ def _backend(settings: Settings, dtype: torch.dtype, users: list[HeadShape]) -> 
     return choose_attention(device, page_size=page_size, dtype=dtype, users=users)
 
 
-def _heads(config: AttentionConfig) -> HeadShape:
-    return HeadShape(heads=config.heads, head_dim=config.head_dim)
+def _heads(config: AnyAttention) -> HeadShape:
+    """Query heads, and the width of what each of them reads."""
+    read = config.latent if isinstance(config, LatentConfig) else config.head_dim
+    return HeadShape(heads=config.heads, head_dim=read)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from outrider.attention.compressed import CompressedAttention
 from outrider.memory.compressed import CompressedPool
-from outrider.models.config import AttentionConfig
+from outrider.models.config import AnyAttention
 from outrider.models.v4.module import V4Module
 from outrider.runtime.drafts import DraftRoom, ModelDraft
 from outrider.spec.drafter import Drafter
@@ -29,7 +29,7 @@ class StreamDraft:
         return usual.facts
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return ()  # it attends in its own way
 
     def build(self, room: DraftRoom) -> Drafter:

@@ -2,8 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from outrider.train.loss import LossKind
+
+OptimizerKind = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,7 @@ class Rates:
     clip: float  # longest gradient
     scores: float  # share of the rate that the scores get, which begin as the target's
     scores_frozen: float  # share of the steps before they move at all
+    optimizer: OptimizerKind = "adamw"  # of matrices; vectors and scores always have adamw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

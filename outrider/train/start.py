@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from outrider.api.bars import batch_bar
-from outrider.api.llm import LLM
 from outrider.config.engine import EngineConfig
 from outrider.config.settings import resolve as resolve_settings
 from outrider.errors import ConfigError
@@ -19,17 +17,16 @@ from outrider.models.heads.config import HeadConfig
 from outrider.store.bars import BarReporter
 from outrider.store.resolve import resolve
 from outrider.text.tokenizer import load_tokenizer
-from outrider.train.answers import AnswerLaw, answer_all, plan_tasks, repair
 from outrider.train.attend import Kind
 from outrider.train.batches import BatchOrder
 from outrider.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from outrider.train.design import Design, Format, head_config, head_fields
-from outrider.train.documents import Document, count_tokens, read_documents
+from outrider.train.documents import Document, count_tokens
 from outrider.train.export import export_head
+from outrider.train.gather import Generator, Source, gather
 from outrider.train.journal import say, sentence
 from outrider.train.packing import Packed, pack
 from outrider.train.plot import plot_run
-from outrider.train.prompts import read_conversations
 from outrider.train.recipe import Rates, Recipe
 from outrider.train.run import Cadence, Course, Run, check_same, free_device, steps_within
 from outrider.train.trainer import Placement, Subject, Trainer
@@ -38,16 +35,6 @@ from outrider.train.vocabulary import choose_tokens, coverage
 _HELD_OUT = 50  # one conversation of this many is examined and not trained on
 _MOST_HELD_OUT = 200  # documents
 _SMALLEST_FLEX = 16  # head_dim that flex attention takes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where answers come from."""
-
-    prompts: tuple[Path, ...]
-    answers: tuple[Path, ...]  # a file of them, or none: they are generated
-    law: AnswerLaw
-    rows: int  # requests that the engine runs at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,23 +69,29 @@ class Outcome:
 
 
 def train_eagle3(
-    model: str, design: Design, source: Source, plan: Plan, machine: Machine, outcome: Outcome
+    generator: Generator,
+    design: Design,
+    source: Source,
+    plan: Plan,
+    machine: Machine,
+    outcome: Outcome,
 ) -> None:
     """Everything, in order. What an earlier run left is used, and never overwritten."""
-    target_folder = resolve(model, BarReporter())
+    target_folder = resolve(generator.model, BarReporter())
     fields = head_fields(design, target_folder)
     before = _earlier(outcome)
     config = head_config(fields, read_config(target_folder))
     placement = _placement(machine, config)
     outcome.folder.mkdir(parents=True, exist_ok=True)
-    documents = _documents(model, source, outcome.folder, machine, is_complete=bool(before))
+    answers = outcome.folder / "answers.jsonl"
+    documents = gather(source, generator, answers, is_complete=bool(before))
     free_device(placement.device)
     ids = _choose(documents, design, target_folder)
     subject = Subject(target_folder=target_folder, config=config, ids=ids)
     course, digest = _course(documents, plan)
     plan = _with_steps(plan, course, subject, placement, before)
     asked = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
-    facts: dict[str, Any] = {"fields": fields, "target": model, "run": asked}
+    facts: dict[str, Any] = {"fields": fields, "target": generator.model, "run": asked}
     trainer = Trainer(subject, plan.recipe, plan.rates, placement)
     start = Checkpoint(step=0, facts=facts, memory={}, ids=ids)
     for checkpoint in before:
@@ -145,36 +138,6 @@ def _placement(machine: Machine, config: HeadConfig) -> Placement:
 
 def _takes_flex(config: HeadConfig) -> bool:
     return config.layer.attention.head_dim >= _SMALLEST_FLEX
-
-
-def _documents(
-    model: str, source: Source, folder: Path, machine: Machine, *, is_complete: bool
-) -> list[Document]:
-    """Answers from a file, or from the target itself where they are not on disk yet."""
-    for path in source.answers:
-        return read_documents(path)
-    path = folder / "answers.jsonl"
-    done = repair(path)
-    context = read_config(resolve(model, BarReporter())).max_context
-    law = replace(source.law, max_context=min(source.law.max_context, context))
-    conversations = [each for file in source.prompts for each in read_conversations(file)]
-    tasks = plan_tasks(conversations, law, done)
-    if is_complete or not tasks:
-        return done
-    llm = LLM(
-        model,
-        draft="none",
-        device=machine.device,
-        max_model_len=law.max_context,
-        max_num_seqs=source.rows,
-        max_num_batched_tokens=source.rows + 2048,
-    )
-    with batch_bar(len(tasks)) as note:
-        skipped = answer_all(llm.frontend, tasks, law, path, window=2 * source.rows, note=note)
-    documents = read_documents(path)
-    answered = sum(each.num_answered for each in documents)
-    say(f"{len(documents)} documents with {answered} answered tokens; {skipped} did not fit")
-    return documents
 
 
 def _choose(documents: Sequence[Document], design: Design, target_folder: Path) -> torch.Tensor:

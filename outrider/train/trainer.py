@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +16,10 @@ from outrider.train.batches import Batch, make_batch
 from outrider.train.gauge import Gauge, Measures
 from outrider.train.head import Reading, TrainingHead, initial_weights
 from outrider.train.loss import LOSSES, Loss
+from outrider.train.mover import Mover
 from outrider.train.packing import Packed, padded
 from outrider.train.recipe import Rates, Recipe, rate_at, scores_rate_at
 from outrider.train.target import PackedTarget
-
-_BETAS = (0.9, 0.95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +56,15 @@ class Trainer:
         self._ids = subject.ids.to(device)
         self._loss = _loss(recipe, placement)
         self.weights = initial_weights(subject.config, self._target, self._ids, seed=recipe.seed)
-        groups = [
-            {"params": [each for name, each in self.weights.items() if name != HEAD]},
-            {"params": [self.weights[HEAD]]},
-        ]
-        is_fused = device.type == "cuda"
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=rates.peak, betas=_BETAS, weight_decay=0.0, fused=is_fused
-        )
+        self._mover = Mover(self.weights, rates.optimizer)
 
     def step(self, number: int, packed: Packed, gauges: Sequence[Gauge] = ()) -> torch.Tensor:
         """Move the weights once; the loss before that."""
-        self._set_rates(number)
+        body, scores = self._rates_at(number)
         loss = self._run(packed, gauges)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.weights.values(), self.rates.clip)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._mover.move(body=body, scores=scores)
         return loss.detach()
 
     @torch.no_grad()
@@ -95,11 +85,8 @@ class Trainer:
 
     def memory(self) -> dict[str, torch.Tensor]:
         """Weights and the optimizer's state, by name, on the CPU."""
-        names = _names(self.weights)
-        state = self._optimizer.state_dict()["state"]
         held = {f"weights.{name}": each.detach() for name, each in self.weights.items()}
-        for index, entry in state.items():
-            held |= {f"adam.{key}.{names[index]}": value for key, value in entry.items()}
+        held |= self._mover.memory()
         return {name: each.to("cpu").contiguous() for name, each in held.items()}
 
     def remember(self, memory: Mapping[str, torch.Tensor]) -> None:
@@ -107,17 +94,7 @@ class Trainer:
         with torch.no_grad():
             for name, each in self.weights.items():
                 each.copy_(memory[f"weights.{name}"])
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        for index, name in enumerate(_names(self.weights)):
-            kept = {
-                key.split(".")[1]: value
-                for key, value in memory.items()
-                if key.startswith("adam.") and key.split(".", 2)[2] == name
-            }
-            if kept:  # weights that were frozen so far have none
-                state[index] = kept
-        whole: dict[str, Any] = self._optimizer.state_dict()
-        self._optimizer.load_state_dict({**whole, "state": state})
+        self._mover.remember(memory)
 
     def _run(self, packed: Packed, gauges: Sequence[Gauge]) -> torch.Tensor:
         """The loss of a batch over all depths."""
@@ -155,16 +132,11 @@ class Trainer:
         factors = [self.recipe.decay**step / num_anchors for step in range(len(losses))]
         return torch.stack([f * each for f, each in zip(factors, losses, strict=True)]).sum()
 
-    def _set_rates(self, step: int) -> None:
-        body, scores = self._optimizer.param_groups
-        body["lr"] = rate_at(step, self.recipe, self.rates)
-        scores["lr"] = scores_rate_at(step, self.recipe, self.rates)
-        self.weights[HEAD].requires_grad_(scores["lr"] > 0)
-
-
-def _names(weights: Mapping[str, nn.Parameter]) -> list[str]:
-    """In the order of the optimizer, which has the scores in a group of their own."""
-    return [*(name for name in weights if name != HEAD), HEAD]
+    def _rates_at(self, step: int) -> tuple[float, float]:
+        """Of the body and of the scores, which are frozen at first."""
+        scores = scores_rate_at(step, self.recipe, self.rates)
+        self.weights[HEAD].requires_grad_(scores > 0)
+        return rate_at(step, self.recipe, self.rates), scores
 
 
 def _loss(recipe: Recipe, placement: Placement) -> Loss:

@@ -87,6 +87,14 @@ def test_decode_times_deepseek_v4_with_blocks_and_experts(tmp_path):
     assert "deepseek-v4-tiny" in shown
 
 
+def test_prompts_of_deepseek_v4_can_be_pretended_and_its_layers_counted(tmp_path):
+    tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
+    flags = ["--layers", "3", "--pretend-prompts", "--rows", "2", "--prompt", "400"]
+    found, _ = measured(tmp_path, "decode", *tiny, *flags, "--tokens", "4")
+    assert found["setting"]["weights"]["cut_layers"] == 3
+    assert found["series"][0]["points"][0]["context"] > 400
+
+
 def test_the_floor_of_deepseek_v4_counts_asked_experts_and_chosen_entries():
     config = find_body("deepseek-v4").config
     expert = 3 * 4096 * 2048 * 2  # bytes in bfloat16
@@ -314,6 +322,8 @@ def test_kernels_that_overlap_are_busy_once_and_gaps_are_the_rest_of_the_span():
         ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "GEMM"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32", "GEMM"),
         ("void cublasLt::splitKreduce_kernel<32>", "GEMM"),
+        ("_grouped_kernel", "GEMM"),
+        ("_maps_kernel", "GEMM"),
         ("_paged_attention", "attention"),
         ("pytorch_flash::flash_fwd_splitkv_kernel", "attention"),
         ("Memcpy HtoD (Pinned -> Device)", "copies"),

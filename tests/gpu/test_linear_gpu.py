@@ -17,7 +17,7 @@ def test_products_are_as_good_as_their_type_allows(shape, dtype):
     x, weight, residual = operands(*shape, device="cuda", dtype=dtype)
     exact = F.linear(x.double(), weight.double())
     eps = torch.finfo(dtype).eps
-    close = {"rtol": eps, "atol": 5e-5}  # thousands of terms are summed in float32
+    close = {"rtol": eps, "atol": 1e-4}  # thousands of terms are summed in float32
     torch.testing.assert_close(linear(x, weight).double(), exact, **close)
     total = linear_plus(x, weight, residual).double()
     torch.testing.assert_close(total, exact + residual.double(), **close)
@@ -33,7 +33,9 @@ def test_a_gate_is_as_good_as_its_type_allows(shape, dtype):
     torch.testing.assert_close(linear_swiglu(x, weight).double(), F.silu(gate) * up, **close)
 
 
-@pytest.mark.parametrize("size", [(4096, 4096), (28672, 4096), (4096, 14336), (960, 576)])
+@pytest.mark.parametrize(
+    "size", [(4096, 4096), (28672, 4096), (4096, 14336), (960, 576), (576, 1536)]
+)
 def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size):
     x, weight, residual = operands(300, *size, device="cuda", dtype=torch.bfloat16)
     for function in (

@@ -11,17 +11,20 @@ from support.matrix import Models
 from support.tiny import save_tiny
 
 
-def make_models(root: Path, device: str) -> Models:
-    """A tiny target, a relative and a stranger of it, and a random head of each kind."""
+def make_models(root: Path, device: str, family: str = "llama") -> Models:
+    """A tiny target, a relative and a stranger of it, and a random head of each kind.
+
+    The stranger and the heads have usual attention, whatever the target has.
+    """
     place = torch.device(device)
 
-    def load(name, **how):
-        theirs = save_tiny("llama", root / name, **how)
+    def load(name, family=family, **how):
+        theirs = save_tiny(family, root / name, **how)
         return theirs, load_decoder(root / name, dtype="float32", device=place)
 
     theirs, target = load("target")
     _, relative = load("relative", disturbance=0.02)
-    _, stranger = load("stranger", seed=7)
+    _, stranger = load("stranger", "llama", seed=7)
     heads = {
         name: load_head(
             write_head(root / name, target.config, algorithm=name),

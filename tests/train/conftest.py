@@ -2,17 +2,25 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from support.tiny import tiny_model
+from tokenizers import decoders, models, pre_tokenizers
 
 from outrider.api.cli import run
 
 SIZES = "--device cpu --length 80 --batch 8 --depth 5 --draft-vocab 60 --answer-tokens 32"
 PACE = "--lr 2e-2 --head-frozen 0 --head-lr 1 --log-every 10 --eval-every 1000 --dtype float32"
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role[0] }}{{ message.content }}z{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}"
+)
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +51,22 @@ def write_prompts(path: Path, *, seed: int, count: int) -> Path:
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+@pytest.fixture(scope="session")
+def chat_folder(target_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny target with one token per letter and a template; "z" ends a turn."""
+    folder = tmp_path_factory.mktemp("chat")
+    shutil.copytree(target_folder, folder, dirs_exist_ok=True)
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?"
+    vocab = {letter: token for token, letter in enumerate(letters)} | {"~": len(letters)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token="~"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "z", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
 
 Train = Callable[..., int]

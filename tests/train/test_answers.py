@@ -1,7 +1,5 @@
 """Answers: several turns in one document, both temperatures, and a file that survives a tear."""
 
-import json
-
 import pytest
 
 from outrider import LLM
@@ -13,35 +11,10 @@ from outrider.train.prompts import Conversation, read_conversations
 from outrider.train.vocabulary import choose_tokens, coverage
 
 LAW = AnswerLaw(temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9)
-TEMPLATE = (
-    "{% for message in messages %}{{ message.role[0] }}{{ message.content }}z{% endfor %}"
-    "{% if add_generation_prompt %}a{% endif %}"
-)
 
 
 def conversation(name, *turns, tokens=()):
     return Conversation(id=name, source="", system="", turns=turns, tokens=tokens)
-
-
-@pytest.fixture(scope="module")
-def chat_folder(target_folder, tmp_path_factory):
-    """The tiny target with one token per letter and a template; "z" ends a turn."""
-    import shutil
-
-    import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers
-
-    folder = tmp_path_factory.mktemp("chat")
-    shutil.copytree(target_folder, folder, dirs_exist_ok=True)
-    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?"
-    vocab = {letter: token for token, letter in enumerate(letters)} | {"~": len(letters)}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token="~"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    backend.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "z", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
 
 
 def answered(folder, conversations, path, law=LAW):

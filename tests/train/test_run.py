@@ -142,8 +142,11 @@ def interrupt_when(condition):
     return thread
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(train, trained, tmp_path, capsys):
-    answers = f"--answers {trained / 'answers.jsonl'} --steps 40 --batch 2"
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_an_interrupted_run_goes_on_to_the_same_weights(
+    train, trained, tmp_path, capsys, optimizer
+):
+    answers = f"--answers {trained / 'answers.jsonl'} --steps 40 --batch 2 --optimizer {optimizer}"
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train(whole, answers) == 0
     metrics = parts / "metrics.jsonl"

@@ -144,7 +144,7 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
         ({"mlp_layer_types": ["dense"] * 5}, "hash_moe or moe in mlp_layer_types"),
         ({"o_groups": 3}, "groups must be equal"),
         ({"num_experts_per_tok": 7}, "asks 7 of 6 experts"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "sets quantization_config to"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "convert the folder to bfloat16 first"),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault):

@@ -27,11 +27,12 @@ def check(
 ) -> None:
     """Compare drafted answers with plain ones, token by token; exit code 1 if any differ."""
     from outrider.api.check.cases import PROMPTS, configurations
-    from outrider.api.drafter import own_drafter
+    from outrider.api.drafter import has_drafter
     from outrider.bench.texts import read_texts
 
     draft = draft_flags.config()
-    if NONE in (draft.drafter, draft.drafter == AUTO and own_drafter(model_flags.model)):
+    is_plain = draft.drafter == AUTO and not has_drafter(model_flags.model)
+    if is_plain or draft.drafter == NONE:
         raise ConfigError("there is nothing to check without a drafter; name one with --draft")
     texts = (PROMPTS if prompts is None else read_texts(prompts))[:limit]
 

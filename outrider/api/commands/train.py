@@ -6,19 +6,32 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from outrider.api.commands import train_data
+from outrider.api.commands.train_data import (
+    AnswerTokens,
+    GenerateS,
+    MemoryShare,
+    Model,
+    Prompts,
+    Rows,
+    Temperatures,
+    answer_flag,
+    generator_of,
+    law_of,
+)
 from outrider.errors import ConfigError
 from outrider.store.aliases import DEFAULT_ALIAS
 
 app = typer.Typer(help="Train draft heads and export them.", no_args_is_help=True)
+app.command("prompts")(train_data.prompts)
+app.command("answers")(train_data.answers)
 
 
 def _flag(panel: str, text: str, **more: Any) -> Any:
     return typer.Option(help=text, rich_help_panel=panel, **more)
 
 
-_A, _H, _T, _R = "Answers", "Head", "Training", "Run"
-Model = Annotated[str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")]
-Prompts = Annotated[list[Path], typer.Option(help="JSONL of prompts or turns; may be repeated.")]
+_H, _T, _R = "Head", "Training", "Run"
 Out = Annotated[Path, typer.Option(help="Folder of the run: answers, checkpoints, head, picture.")]
 Resume = Annotated[bool, _flag(_R, "Go on from the last checkpoint, if there is one.")]
 Device = Annotated[str, _flag(_R, "auto, cpu, cuda, cuda:1, ...")]
@@ -30,12 +43,9 @@ LogEvery = Annotated[int, _flag(_R, "Steps between lines of metrics.jsonl.", min
 EvalEvery = Annotated[int, _flag(_R, "Steps between examinations on held-out answers.", min=1)]
 SaveEvery = Annotated[int, _flag(_R, "Steps between checkpoints.", min=1)]
 Answers = Annotated[
-    Path | None, _flag(_A, "Answers of an earlier run (.jsonl or .jsonl.gz); none are generated.")
+    list[Path],
+    answer_flag("Answers of an earlier run (.jsonl or .jsonl.gz), may be repeated; none are made."),
 ]
-Temperatures = Annotated[str, _flag(_A, "Each prompt is answered once at each; a comma list.")]
-AnswerTokens = Annotated[int, _flag(_A, "Longest answer.", min=2)]
-GenerateS = Annotated[float, _flag(_A, "Seconds after which no more are generated; 0: all.")]
-Rows = Annotated[int, _flag(_A, "Requests that the engine runs at a time.", min=1)]
 Layout = Annotated[
     Literal["eagle3", "eagle3.1"],
     _flag(_H, "eagle3.1 normalises what is tapped and what is handed on."),
@@ -55,6 +65,9 @@ BatchSize = Annotated[int, _flag(_T, "Sequences of a step.", min=1)]
 Epochs = Annotated[float, _flag(_T, "Passes over the answers.")]
 Steps = Annotated[int, _flag(_T, "Steps; 0: as many as the epochs take.", min=0)]
 BudgetS = Annotated[float, _flag(_T, "Take fewer steps if they exceed this time; 0: no limit.")]
+Optimizer = Annotated[
+    Literal["adamw", "muon"], _flag(_T, "muon moves the matrices of the body by Muon.")
+]
 Lr = Annotated[float, _flag(_T, "Highest learning rate.")]
 HeadLr = Annotated[float, _flag(_T, "Share of it for lm_head.", min=0.0)]
 HeadFrozen = Annotated[float, _flag(_T, "Share of the steps before lm_head moves.", min=0.0)]
@@ -67,11 +80,12 @@ def eagle3(
     out: Out,
     prompts: Prompts = [],  # noqa: B006  # typer reads it and never writes
     model: Model = DEFAULT_ALIAS,
-    answers: Answers = None,
+    answers: Answers = [],  # noqa: B006
     temperatures: Temperatures = "0,0.8",
     answer_tokens: AnswerTokens = 512,
     generate_s: GenerateS = 0.0,
     rows: Rows = 64,
+    gpu_memory_utilization: MemoryShare = 0.9,
     layout: Layout = "eagle3",
     draft_vocab: DraftVocab = 16000,
     intermediate: Intermediate = 0,
@@ -86,6 +100,7 @@ def eagle3(
     epochs: Epochs = 3.0,
     steps: Steps = 0,
     budget_s: BudgetS = 0.0,
+    optimizer: Optimizer = "adamw",
     lr: Lr = 6e-4,
     head_lr: HeadLr = 0.1,
     head_frozen: HeadFrozen = 0.3,
@@ -105,32 +120,20 @@ def eagle3(
 
 def _start(flags: dict[str, Any]) -> None:
     """Turn flags into the records of a run. Torch comes with them: bad flags fail before."""
-    temperatures = _temperatures(flags["temperatures"])
-    if not flags["prompts"] and flags["answers"] is None:
+    if not flags["prompts"] and not flags["answers"]:
         raise ConfigError("there is nothing to learn from; give --prompts, or --answers of a run")
-    from outrider.train.answers import AnswerLaw
     from outrider.train.design import Design
+    from outrider.train.gather import Source
     from outrider.train.recipe import Rates, Recipe
     from outrider.train.run import Cadence
-    from outrider.train.start import Machine, Outcome, Plan, Source, train_eagle3
+    from outrider.train.start import Machine, Outcome, Plan, train_eagle3
 
     names = _Names(flags)
     attention = flags["attention"]
     train_eagle3(
-        flags["model"],
+        generator_of(flags),
         Design(**names("layout draft_vocab intermediate heads kv_heads")),
-        Source(
-            prompts=tuple(flags["prompts"]),
-            answers=() if flags["answers"] is None else (flags["answers"],),
-            rows=flags["rows"],
-            law=AnswerLaw(
-                temperatures=temperatures,
-                max_tokens=flags["answer_tokens"],
-                max_context=flags["length"],
-                seed=flags["seed"],
-                limit_s=flags["generate_s"] or float("inf"),
-            ),
-        ),
+        Source(prompts=tuple(flags["prompts"]), answers=tuple(flags["answers"]), law=law_of(flags)),
         Plan(
             recipe=Recipe(decay=0.8, **names("steps batch depth loss seed")),
             rates=Rates(
@@ -140,6 +143,7 @@ def _start(flags: dict[str, Any]) -> None:
                 warmup=flags["warmup"],
                 scores=flags["head_lr"],
                 scores_frozen=flags["head_frozen"],
+                optimizer=flags["optimizer"],
             ),
             cadence=Cadence(
                 log=flags["log_every"], examine=flags["eval_every"], save=flags["save_every"]
@@ -163,16 +167,6 @@ class _Names:
 
     def __call__(self, names: str) -> dict[str, Any]:
         return {name: self.flags[name] for name in names.split()}
-
-
-def _temperatures(text: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f"--temperatures {text} is no list of numbers; such as 0,0.8") from error
-    if any(not 0 <= each <= 2 for each in found) or len(set(found)) < len(found):
-        raise ConfigError(f"--temperatures {text}: give different numbers between 0 and 2")
-    return found
 
 
 @app.command("export")

@@ -1,12 +1,13 @@
 """Engines around one model in memory: plain, or drafting in one way or another."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from outrider.bench.gpu.asked import PROFILED, SKIPPED, Case, Place, Stored, Tree, Work
 from outrider.bench.gpu.body import Body
+from outrider.bench.gpu.floors import held_bytes
 from outrider.config.draft import NO_DRAFT, DraftConfig, resolve_budget
 from outrider.config.engine import (
     Arithmetic,
@@ -43,6 +44,7 @@ class Target:
     place: Place
     execution: ExecutionSettings  # what the engine made of the place
     is_dummy: bool
+    is_cut: bool = False  # to a few layers of the body
 
     @property
     def device(self) -> torch.device:
@@ -74,6 +76,8 @@ def load_target(source: Body | Stored, place: Place) -> Target:
     """Random weights of a body, or the weights in a folder."""
     settings = settle(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
+    if isinstance(source, Body):
+        _check_room(source, place, device)
     model = _load_model(source, dtype=place.dtype, device=device, arithmetic=arithmetic)
     return Target(
         name=source.name,
@@ -81,6 +85,7 @@ def load_target(source: Body | Stored, place: Place) -> Target:
         place=place,
         execution=settings.execution,
         is_dummy=isinstance(source, Body),
+        is_cut=isinstance(source, Body) and source.is_cut,
     )
 
 
@@ -93,6 +98,18 @@ def _load_model(
     if isinstance(config, V4Config):
         return dummy_v4(config, dtype=dtype, device=device, arithmetic=arithmetic)
     return dummy_decoder(config, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def _check_room(body: Body, place: Place, device: torch.device) -> None:
+    """Refuse weights that a GPU cannot hold before the first of them is made."""
+    if device.type != "cuda":
+        return
+    needed, (free, _) = held_bytes(body.config, place.dtype), torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise ConfigError(
+            f"the weights of {body.name} take {needed / 1e9:.0f} GB and {free / 1e9:.0f} GB are "
+            "free; lower --layers"
+        )
 
 
 def no_drafting() -> Drafting:
@@ -152,6 +169,10 @@ def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loa
         buckets=choose_buckets(settings, drafting.kind),
         judge=drafting.judge,
     )
+    if not target.place.reads_prompts:
+        runner.scribble()  # zeros would take less power to read
+        # Some models cannot share prefixes; noise is as good as any.
+        facts = replace(facts, host=replace(facts.host, prefix_cache=True))
     return Loaded(engine=Engine(runner, facts), runner=runner)
 
 
@@ -180,7 +201,7 @@ def _settings(
         dtype=place.dtype,
         device=place.device,
         execution=ExecutionConfig(executor=place.executor, deterministic=place.is_deterministic),
-        cache=CacheConfig(prefix=False),
+        cache=CacheConfig(prefix=not place.reads_prompts),
         limits=LimitsConfig(
             context=context,
             rows=rows,

@@ -1,14 +1,22 @@
 """The least time of a step, an iteration or a prefill, from its bytes and its multiplications.
 
 Each matrix is read once, or multiplied for as long as the matrix rate allows, whichever takes
-longer; the KV of every row is read once. Nothing else costs anything here: no launches, no norms'
+longer; of experts, as many as the tokens of a step ask on average. The KV of every row is read
+once: of latents, one vector per token. Nothing else costs anything here: no launches, no norms'
 arithmetic, no attention arithmetic in a decode step, no sampling.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider.bench.floor import activation_bytes, kv_bytes, tensor_bytes, weight_bytes
+from outrider.bench.floor import (
+    activation_bytes,
+    asked_share,
+    is_of_expert,
+    kv_bytes,
+    tensor_bytes,
+    weight_bytes,
+)
 from outrider.bench.gpu.rates import Rates
 from outrider.bench.gpu.v4_floors import (
     v4_cache_bytes,
@@ -18,7 +26,7 @@ from outrider.bench.gpu.v4_floors import (
     v4_step_flops,
 )
 from outrider.config.engine import Dtype
-from outrider.models.config import AttentionConfig, ModelConfig
+from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.dummy import head_config, head_shapes
 from outrider.models.heads.names import HEAD, TO_TARGET
 from outrider.models.loader import tensor_shapes
@@ -61,14 +69,14 @@ def step_passes(
     """A step of `rows` trees of `nodes` query tokens; one node is plain decoding."""
     if isinstance(config, V4Config):
         return (_v4_pass(config, dtype, rows=rows, nodes=nodes, context=context),)
-    shapes = tensor_shapes(config)
+    shapes, tokens = tensor_shapes(config), rows * nodes
     if not config.is_tied:
         del shapes[_EMBEDDING]  # a step looks up one row of it per token
     return (
         Pass(
-            weight_bytes=weight_bytes(config, dtype),
+            weight_bytes=weight_bytes(config, dtype, tokens=tokens),
             kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
-            flops=2.0 * rows * nodes * _num_products(shapes.values()),
+            flops=2.0 * tokens * _products_of_token(config, shapes),
         ),
     )
 
@@ -83,7 +91,8 @@ def iteration_passes(
     """
     assert isinstance(config, ModelConfig), "heads read one stream, which others refuse at start"
     shapes = _head_groups(config, draft)
-    kv = rows * context * _kv_token_bytes(config.attention, dtype)
+    own = head_config(config, draft_vocab=draft.vocab).layer.attention
+    kv = rows * context * _kv_token_bytes(own, dtype)
     emitted, branches = rows * draft.emitted, rows * draft.topk
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
@@ -110,17 +119,16 @@ def prefill_flops(config: ModelConfig | V4Config, *, tokens: int) -> float:
     shapes = tensor_shapes(config)
     head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
     del shapes[_EMBEDDING]
-    width = config.attention.heads * config.attention.head_dim
     pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
-    attention = 4.0 * width * pairs * config.num_layers  # scores, and the sum of values
-    return 2.0 * (tokens * _num_products(shapes.values()) + _num_products([head])) + attention
+    attention = 2.0 * _read_width(config.attention) * pairs * config.num_layers
+    return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
 
 
 def read_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
-    """Bytes of all weights that a step of many tokens reads."""
+    """Bytes of all weights that a step of one token reads."""
     if isinstance(config, V4Config):
-        return v4_step_bytes(config, dtype, tokens=float("inf"))
-    return weight_bytes(config, dtype)
+        return v4_step_bytes(config, dtype, tokens=1.0)
+    return weight_bytes(config, dtype, tokens=1.0)
 
 
 def held_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
@@ -168,11 +176,24 @@ def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: 
     )
 
 
+def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> float:
+    """Products that one token needs: of experts, those that it asks."""
+    experts = _num_products(shape for name, shape in shapes.items() if is_of_expert(name))
+    return _num_products(shapes.values()) - experts * (1.0 - asked_share(config.experts, 1.0))
+
+
 def _num_products(shapes: Iterable[Shape]) -> int:
     """Products of all matrices with one vector; a norm is none."""
     return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
 
 
-def _kv_token_bytes(attention: AttentionConfig, dtype: Dtype) -> int:
+def _read_width(attention: AnyAttention) -> int:
+    """Products of one query and one key in all heads: the score, and the sum of values."""
+    if isinstance(attention, LatentConfig):
+        return attention.heads * (attention.width + attention.latent)
+    return attention.heads * 2 * attention.head_dim
+
+
+def _kv_token_bytes(attention: AnyAttention, dtype: Dtype) -> int:
     """Of one layer."""
-    return 2 * attention.kv_heads * attention.head_dim * activation_bytes(dtype)
+    return attention.vectors * attention.width * activation_bytes(dtype)

@@ -117,6 +117,7 @@ def setting_of(target: Target, rates: tuple[Rates, ...]) -> Setting:
             dtype=place.dtype,
             held_bytes=held_bytes(config, place.dtype),
             read_bytes=read_bytes(config, place.dtype),
+            cut_layers=config.num_layers if target.is_cut else 0,
         ),
         machine=this_machine(has_busy_neighbour=False),
         card=_card(target),

@@ -1,0 +1,118 @@
+"""User turns that the target writes itself: it goes on where a template begins one.
+
+A chat model has learnt what users say. Prompts of that kind are as varied as its own training,
+need no licence of others, and lie where the target's answers are at home.
+"""
+
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.api.feed import Feed
+from outrider.api.frontend import Frontend
+from outrider.api.live import LiveRequest, PreparedRequest
+from outrider.api.params import SamplingParams
+from outrider.api.prompts import TextPrompt, TokenPrompt
+from outrider.errors import ConfigError
+from outrider.text.chat import NoChatTemplate
+
+SOURCE = "self_written"
+
+_MARK = "{{turn}}"  # stands for what the user says, and in no template
+_SHORTEST = 8  # characters
+_MOST_DRAWS = 20  # for every turn that is wanted: some models never end one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLaw:
+    """How turns are drawn."""
+
+    count: int
+    temperature: float
+    max_tokens: int  # a turn that does not end by then is left out
+    seed: int
+    limit_s: float
+
+
+def opening(frontend: Frontend) -> tuple[int, ...]:
+    """The tokens of the chat template up to where the user speaks."""
+    if isinstance(frontend.tokenizer.chat_template, NoChatTemplate):
+        raise ConfigError(
+            "the model has no chat template, so it cannot write user turns; "
+            "give --prompts of your own"
+        )
+    message = {"role": "user", "content": _MARK}
+    text = frontend.render([message], add_generation_prompt=False).text
+    before, mark, _ = text.partition(_MARK)
+    if not mark:
+        raise ConfigError(
+            "the chat template does not repeat what the user says; give --prompts of your own"
+        )
+    return frontend.encode(TextPrompt(before, add_special=False))
+
+
+def write_turns(
+    frontend: Frontend, law: TurnLaw, path: Path, *, window: int, note: Callable[[int], None]
+) -> int:
+    """Append prompts to the file until there are enough of them; how many lie in it now."""
+    lines = _lines(path)
+    known = {_key(line["prompt"]) for line in lines}
+    first = 1 + max((int(line["id"].rpartition("-")[2]) for line in lines), default=-1)
+    end_s = time.monotonic() + law.limit_s
+    with path.open("a", encoding="utf-8") as file:
+        for number, text, num_tokens in _drawn(frontend, law, first=first, window=window):
+            if _is_turn(text) and _key(text) not in known:
+                known.add(_key(text))
+                line = {"id": f"{SOURCE}-{law.seed}-{number}", "source": SOURCE, "prompt": text}
+                file.write(json.dumps(line) + "\n")
+                note(num_tokens)
+            if len(known) >= law.count or time.monotonic() > end_s:
+                break
+    return len(known)
+
+
+def _drawn(
+    frontend: Frontend, law: TurnLaw, *, first: int, window: int
+) -> Iterator[tuple[int, str, int]]:
+    """Turns that came to their end: number, text, number of tokens."""
+    prompt = opening(frontend)
+
+    def requests() -> Iterator[tuple[int, PreparedRequest]]:
+        for number in range(first, first + _MOST_DRAWS * law.count):
+            params = SamplingParams(
+                temperature=law.temperature,
+                max_tokens=law.max_tokens,
+                seed=zlib.crc32(f"turn/{law.seed}/{number}".encode()),
+            )
+            yield number, frontend.prepare(TokenPrompt(prompt), params)
+
+    for number, live in Feed(frontend, requests(), window=window):
+        if not isinstance(live, LiveRequest):
+            raise live
+        answer = live.output().outputs[0]
+        if answer.finish_reason == "stop":
+            yield number, answer.text.strip(), len(answer.token_ids)
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    """What earlier calls left in the file."""
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        assert all(line["id"].startswith(f"{SOURCE}-") and line["prompt"] for line in lines)
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise ConfigError(f"{path} holds other lines than turns; use another --out") from error
+    return lines
+
+
+def _is_turn(text: str) -> bool:
+    return len(text) >= _SHORTEST
+
+
+def _key(text: str) -> str:
+    """Turns that differ by case and spaces alone are one."""
+    return " ".join(text.casefold().split())

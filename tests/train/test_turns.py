@@ -1,0 +1,105 @@
+"""Prompts that the target writes itself, and answers made in parts."""
+
+import json
+import shutil
+
+import pytest
+
+from outrider import LLM
+from outrider.api.cli import run
+from outrider.errors import ConfigError
+from outrider.train.documents import read_documents
+from outrider.train.gather import Part
+from outrider.train.prompts import Conversation, read_conversations
+from outrider.train.turns import opening
+
+FLAGS = "--device cpu --rows 4 --turn-tokens 40"
+FEW = "--device cpu --temperatures 0 --answer-tokens 4 --length 40 --rows 8"
+
+
+def prompts_of(path):
+    return [json.loads(line)["prompt"] for line in path.read_text().splitlines()]
+
+
+def test_the_target_goes_on_where_the_template_begins_a_turn(chat_folder):
+    llm = LLM(chat_folder, draft="none", device="cpu", max_model_len=64)
+    assert list(opening(llm.frontend)) == llm.frontend.tokenizer.encode("u", add_special=False)
+
+
+def test_turns_are_whole_and_all_different_and_a_second_run_adds_to_them(chat_folder, tmp_path):
+    path = tmp_path / "turns.jsonl"
+    command = ["train", "prompts", "--model", str(chat_folder), "--out", str(path), *FLAGS.split()]
+    assert run([*command, "--count", "12"]) == 0
+    first = prompts_of(path)
+    assert len(first) == len({" ".join(each.casefold().split()) for each in first}) == 12
+    assert all(len(each) >= 8 and "z" not in each for each in first)  # z ends a turn
+    assert run([*command, "--count", "20"]) == 0
+    assert prompts_of(path)[:12] == first
+    assert len(read_conversations(path)) == 20  # whose ids are all different
+
+
+def test_a_file_of_other_things_is_left_alone(chat_folder, prompts_file, capsys):
+    before = prompts_file.read_bytes()
+    command = ["train", "prompts", "--model", str(chat_folder), "--out", str(prompts_file)]
+    assert run([*command, *FLAGS.split()]) == 1
+    assert "use another --out" in capsys.readouterr().err
+    assert prompts_file.read_bytes() == before
+
+
+def test_a_model_without_a_template_says_so_before_a_file_is_made(target_folder, tmp_path, capsys):
+    path = tmp_path / "turns.jsonl"
+    command = ["train", "prompts", "--model", str(target_folder), "--out", str(path)]
+    assert run([*command, "--device", "cpu"]) == 1
+    assert "no chat template" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_template_that_hides_the_user_is_refused(chat_folder, tmp_path):
+    folder = shutil.copytree(chat_folder, tmp_path / "mute")
+    config = {"eos_token": "z", "chat_template": "fixed"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    llm = LLM(folder, draft="none", device="cpu", max_model_len=64)
+    with pytest.raises(ConfigError, match="does not repeat what the user says"):
+        opening(llm.frontend)
+
+
+def test_parts_share_the_conversations_out(target_folder, prompts_file, tmp_path):
+    whole = {each.id for each in read_conversations(prompts_file)}
+    found = []
+    for number in (1, 2, 3):
+        path = tmp_path / f"{number}.jsonl"
+        command = ["train", "answers", "--model", str(target_folder), "--prompts"]
+        command += [str(prompts_file), "--out", str(path), "--part", f"{number}/3"]
+        command += [
+            "--device",
+            "cpu",
+            "--temperatures",
+            "0",
+            "--answer-tokens",
+            "4",
+            "--length",
+            "40",
+            "--rows",
+            "8",
+        ]
+        assert run(command) == 0
+        found.append({each.id for each in read_documents(path)})
+    assert set.union(*found) == whole
+    assert sum(map(len, found)) == len(whole)
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "a/b", "-1/2"])
+def test_a_part_that_is_no_share_is_refused(part, target_folder, prompts_file, tmp_path, capsys):
+    command = ["train", "answers", "--model", str(target_folder), "--out", str(tmp_path / "a")]
+    assert run([*command, "--prompts", str(prompts_file), "--part", part]) == 1
+    assert "such as 2/3" in capsys.readouterr().err
+
+
+def test_a_part_depends_on_the_name_of_a_conversation_alone():
+    said = [
+        Conversation(id=str(name), source="", system="", turns=("x",), tokens=())
+        for name in range(40)
+    ]
+    forth = {each.id for each in Part(number=2, of=3).share(said)}
+    back = {each.id for each in Part(number=2, of=3).share(said[::-1])}
+    assert forth == back
