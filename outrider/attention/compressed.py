@@ -43,6 +43,7 @@ class CompressedPlan:
     """What all layers of a step share."""
 
     shape: StepShape
+    numbers: torch.Tensor  # [num_query] int64 the query tokens themselves, counted
     owners: torch.Tensor  # [num_query] int64 row of the step each query token belongs to
     pages: torch.Tensor  # [step_rows, pages] int64, of uniform rows, then of chunks
     window: RingPart  # a window per query token
@@ -83,6 +84,7 @@ class CompressedAttention:
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         query, rows = largest.num_query, largest.rows + largest.chunk.rows
+        arena.reserve("compressed.numbers", query, torch.int64)
         arena.reserve("compressed.owners", query, torch.int64)
         arena.reserve("compressed.pages", rows * largest.pages, torch.int64)
         arena.reserve("compressed.window.sources", query * self._layout.window, torch.int64)
@@ -100,6 +102,7 @@ class CompressedAttention:
         blocks = enumerate(self._layout.blocks)
         return CompressedPlan(
             shape=shape,
+            numbers=arena.view("compressed.numbers", query),
             owners=arena.view("compressed.owners", query),
             pages=arena.view("compressed.pages", rows, shape.pages),
             window=RingPart(
@@ -137,6 +140,7 @@ class CompressedAttention:
         window, layout = plan.window, self._layout
         rings.fill_window(
             step,
+            numbers=plan.numbers,
             owners=plan.owners,
             sources=window.sources,
             writes=window.writes,
@@ -233,6 +237,7 @@ def _fill_owners(plan: CompressedPlan, geometry: Geometry) -> _StepRows:
     """Whose each query token is. Absent nodes have positions too: their own, not their depth's."""
     shape, uniform, chunk = plan.shape, geometry.uniform, geometry.chunk
     device = plan.owners.device
+    torch.arange(shape.num_query, device=device, out=plan.numbers)
     node = torch.arange(shape.num_uniform, device=device)
     torch.cat([node // shape.nodes, chunk.owners + shape.rows], out=plan.owners)
     offsets = torch.cat([node % shape.nodes, chunk_offsets(chunk)])

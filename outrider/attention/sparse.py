@@ -32,7 +32,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Entries that query tokens read: the first `counts` of the list that each one has.
+    """Entries that query tokens read: the first `counts` of the list that each one has, and no
+    more than there are.
 
     Entry e of a list is at place e % held of what is in column e // held of its table: of a page
     that holds so many, or, where `held` is 1, of itself.
@@ -112,11 +113,12 @@ def index_scores(
     query: torch.Tensor,  # [num_query, heads, width]
     weights: torch.Tensor,  # [num_query, heads]
     keys: Listed,
+    scale: float,
 ) -> torch.Tensor:  # [num_query, longest] float32; -inf past a query token's count
     """How much every entry matters to every query token: a weighted sum over heads."""
     key = keys.pool[keys.slots].float()  # [num_query, longest, width]
     match = torch.einsum("nhw,nkw->nhk", query.float(), key).relu_()
-    scores = torch.einsum("nhk,nh->nk", match, weights.float())
+    scores = torch.einsum("nhk,nh->nk", match, weights.float() * scale)
     place = torch.arange(keys.longest, device=scores.device)
     return scores.masked_fill(place >= keys.counts[:, None], float("-inf"))
 
@@ -125,32 +127,35 @@ def choose_entries(
     query: torch.Tensor,  # [num_query, heads, width]
     weights: torch.Tensor,  # [num_query, heads]
     keys: Listed,
-    entries: torch.Tensor,  # [entries, width] the pool, which lies as that of the keys
+    scale: float,
     top_k: int,
-) -> Listed:
-    """The entries whose keys score best with every query token; of equal ones the older."""
+) -> torch.Tensor:  # [num_query, at most top_k] int64 slots
+    """The entries whose keys score best with every query token; of equal ones the older.
+
+    Past a query token's count there is any slot of the pool.
+    """
     if query.is_cuda:
-        return choose_on_gpu(query, weights, keys, entries, top_k)
-    scores = index_scores(query, weights, keys)
+        return choose_on_gpu(query, weights, keys, scale, top_k)
+    scores = index_scores(query, weights, keys, scale)
     best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
-    return _own_lists(entries, keys.slots.gather(1, best), keys.counts.clamp_max(top_k))
+    return keys.slots.gather(1, best)
 
 
 def choose_on_gpu(
-    query: torch.Tensor, weights: torch.Tensor, keys: Listed, entries: torch.Tensor, top_k: int
-) -> Listed:
+    query: torch.Tensor, weights: torch.Tensor, keys: Listed, scale: float, top_k: int
+) -> torch.Tensor:
     """The same in two launches; the chosen ones come in order of age."""
     from outrider.kernels.index import choose_entries as launch
 
     listed = (keys.table, keys.lists, keys.counts)
-    slots = launch(query, weights, keys.pool, listed, held=keys.held, top_k=top_k)
-    return _own_lists(entries, slots, keys.counts.clamp_max(top_k))
+    return launch(query, weights, keys.pool, listed, scale=scale, held=keys.held, top_k=top_k)
 
 
-def _own_lists(pool: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor) -> Listed:
-    """A list for every query token, of these slots."""
-    lists = torch.arange(slots.shape[0], device=slots.device)
-    return Listed(pool=pool, table=slots, held=1, lists=lists, counts=counts)
+def chosen_entries(
+    pool: torch.Tensor, slots: torch.Tensor, plan: CompressedPlan, part: BlockPart
+) -> Listed:
+    """For every query token the entries at slots of its own."""
+    return Listed(pool=pool, table=slots, held=1, lists=plan.numbers, counts=part.counts)
 
 
 def all_entries(pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held: int) -> Listed:
@@ -159,11 +164,9 @@ def all_entries(pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held:
 
 
 def no_entries(window: Tokens, plan: CompressedPlan) -> Listed:
-    """For a layer that has none."""
-    nobody = torch.zeros_like(plan.owners)
-    return Listed(
-        pool=window.ring, table=plan.pages[:, :0], held=1, lists=plan.owners, counts=nobody
-    )
+    """For a layer that has none: of an empty list nobody reads any, whatever the count."""
+    table, owners = plan.pages[:, :0], plan.owners
+    return Listed(pool=window.ring, table=table, held=1, lists=owners, counts=owners)
 
 
 def attend(

@@ -36,6 +36,7 @@ def _score_kernel(
     weight_stride,
     columns,
     longest,
+    scale,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     HELD: tl.constexpr,
@@ -69,7 +70,7 @@ def _score_kernel(
     )
     weight = tl.load(weights + token * weight_stride + head, mask=head < HEADS, other=0.0)
     match = tl.maximum(tl.dot(asked, tl.trans(key), input_precision="ieee"), 0.0)
-    score = tl.sum(match * weight.to(tl.float32)[:, None], 0)
+    score = tl.sum(match * (weight.to(tl.float32) * scale)[:, None], 0)
     at = scores + tl.program_id(0).to(tl.int64) * longest + entry
     tl.store(at, score, mask=is_seen)
 
@@ -156,6 +157,7 @@ def choose_entries(
     keys: torch.Tensor,  # [entries, width]
     listed: tuple[torch.Tensor, ...],  # table [lists, columns], lists, counts [num_query]
     *,
+    scale: float,
     held: int,
     top_k: int,
 ) -> torch.Tensor:  # [num_query, at most top_k] int64 slots of entries, older ones first
@@ -172,7 +174,7 @@ def choose_entries(
     scores = torch.empty((turn, longest), dtype=torch.float32, device=query.device)
     for first in range(0, num_query, turn):
         num = min(turn, num_query - first)
-        _score(query, weights, keys, listed, scores, first=first, num=num, held=held)
+        _score(query, weights, keys, listed, scores, (first, num), scale=scale, held=held)
         kernel: Any = _choose_kernel[(num,)]
         kernel(
             scores,
@@ -199,12 +201,13 @@ def _score(
     keys: torch.Tensor,
     listed: tuple[torch.Tensor, ...],
     scores: torch.Tensor,  # [turn, longest]
+    turn: tuple[int, int],  # first query token, and how many
     *,
-    first: int,
-    num: int,
+    scale: float,
     held: int,
 ) -> None:
-    """Write the scores of so many query tokens, as far as each may see."""
+    """Write the scores of some query tokens, as far as each may see."""
+    first, num = turn
     heads, width = query.shape[1:]
     kernel: Any = _score_kernel[(num, triton.cdiv(scores.shape[1], _ENTRIES))]
     kernel(
@@ -218,6 +221,7 @@ def _score(
         weights.stride(0),
         listed[0].shape[1],
         scores.shape[1],
+        scale,
         HEADS=heads,
         WIDTH=width,
         HELD=held,

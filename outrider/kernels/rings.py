@@ -70,7 +70,7 @@ def _sources(position, row, start, first, num_slots, LENGTH: tl.constexpr):
 )
 def _token_kernel(
     uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, chunk_owners,
-    owners, sources, writes, counts,
+    numbers, owners, sources, writes, counts,
     num_uniform, nodes, first_node, num_chunks, num_slots,
     WINDOW: tl.constexpr, LENGTH: tl.constexpr, RATIO: tl.constexpr, IS_WINDOW: tl.constexpr,
     BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
@@ -100,6 +100,7 @@ def _token_kernel(
     tl.store(writes + token, kept * LENGTH + position % LENGTH)
     if IS_WINDOW:
         step_row = tl.where(is_node, place.to(tl.int64), num_uniform // nodes + owner)
+        tl.store(numbers + token, token.to(tl.int64))
         tl.store(owners + token, step_row)
         lane = tl.arange(0, BLOCK)
         seen = position - (WINDOW - 1) + lane
@@ -183,6 +184,7 @@ def _page_kernel(
 def fill_window(
     step: StepRows,
     *,
+    numbers: torch.Tensor,  # [num_query] written
     owners: torch.Tensor,  # [num_query] written
     sources: torch.Tensor,  # [num_query, window] written
     writes: torch.Tensor,  # [num_query] written
@@ -191,7 +193,7 @@ def fill_window(
 ) -> None:
     """Whose each query token is, where its window is read, and where it is kept."""
     window = sources.shape[1]
-    parts = (owners, sources, writes, writes)
+    parts = (numbers, owners, sources, writes, writes)
     _fill_tokens(step, parts, window=window, ratio=0, length=length, table_rows=table_rows)
 
 
@@ -204,7 +206,7 @@ def fill_states(
     length: int,
 ) -> None:
     """Where the state of each query token is kept, and how many entries it may see."""
-    parts = (writes, writes, writes, counts)
+    parts = (writes, writes, writes, writes, counts)
     _fill_tokens(step, parts, window=0, ratio=ratio, length=length, table_rows=0)
 
 
@@ -217,7 +219,7 @@ def _fill_tokens(
     length: int,
     table_rows: int,
 ) -> None:
-    kernel: Any = _token_kernel[(parts[2].shape[0],)]
+    kernel: Any = _token_kernel[(parts[3].shape[0],)]
     kernel(
         *step.uniform,
         *step.chunk,
@@ -234,9 +236,9 @@ def _fill_tokens(
         IS_WINDOW=window > 0,
         BLOCK=triton.next_power_of_2(max(window, 1)),
         CHUNKS=step.chunk_block,
-        PDL=overlap.is_on(parts[2]),
+        PDL=overlap.is_on(parts[3]),
         num_warps=1,
-        **overlap.options(parts[2]),
+        **overlap.options(parts[3]),
     )
 
 

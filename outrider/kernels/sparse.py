@@ -21,6 +21,8 @@ _HEADS = 32  # of a tile at most
 _LOG2_E = 1.4426950408889634
 _EXACT = {"enable_fp_fusion": False}  # as in kernels/attention.py: bits must not differ
 
+_SINK_SCALE = tl.constexpr(_LOG2_E)  # a softmax in base 2
+
 # Below every score, and finite: a block without visible keys leaves the running state as it is.
 _NOTHING_SEEN = tl.constexpr(-1.0e30)
 
@@ -79,11 +81,11 @@ def _see_entries(
     return best, total, mean
 
 
-@triton.jit(do_not_specialize=["first", "num_slots", "columns", "num_splits"])
+@triton.jit(do_not_specialize=["first", "num_slots", "columns", "longest", "num_splits"])
 def _attend_kernel(
     query, ring, fresh, sources, pool, table, lists, counts, sinks, out,
     part_best, part_total, part_mean,
-    first, num_slots, columns, num_splits, query_stride, ring_stride, fresh_stride, scale,
+    first, num_slots, columns, longest, num_splits, query_stride, ring_stride, fresh_stride, scale,
     NUM_HEADS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr, HELD: tl.constexpr,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
     IS_SPLIT: tl.constexpr, PDL: tl.constexpr,
@@ -94,7 +96,7 @@ def _attend_kernel(
     is_head = head < NUM_HEADS
     wanted = is_head[:, None] & (lane < WIDTH)[None, :]
     overlap.begin(PDL)
-    count = tl.load(counts + token).to(tl.int32)
+    count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
     pages = table + tl.load(lists + token) * columns
     at = token * query_stride + head[:, None] * WIDTH + lane[None, :]
     asked = tl.load(query + at, mask=wanted, other=0.0)
@@ -129,7 +131,7 @@ def _attend_kernel(
         best, total, mean = _see_entries(
             best, total, mean, asked, pool, pages, 0, count, scale, HELD, WIDTH, DIM, BLOCK
         )
-        sink = tl.load(sinks + head, mask=is_head, other=0.0)
+        sink = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
         total += tl.exp2(sink - best)
         result = mean / total[:, None]
         to = out + (token * NUM_HEADS + head)[:, None] * WIDTH + lane[None, :]
@@ -146,7 +148,7 @@ def _merge_kernel(
     lane = tl.arange(0, DIM)
     inside = lane < WIDTH
     overlap.begin(PDL)
-    best = tl.load(sinks + head)
+    best = tl.load(sinks + head) * _SINK_SCALE
     total = tl.full((), 1.0, tl.float32)  # the sink's own share
     mean = tl.zeros((DIM,), tl.float32)
     for split in range(0, num_splits):
@@ -180,7 +182,6 @@ def attend(
     assert entries[0].is_contiguous()
     assert entries[1].stride(1) == 1 or not entries[1].shape[1]
     out = torch.empty_like(query)
-    sinks = sinks * _LOG2_E
     num_query, heads, width = query.shape
     longest = entries[1].shape[1] * held
     splits = triton.cdiv(tokens[2].shape[1], SPLIT) + triton.cdiv(longest, SPLIT)
@@ -242,6 +243,7 @@ def _launch(
         first,
         tokens[0].shape[0],
         entries[1].stride(0),
+        entries[1].shape[1] * held,
         splits,
         query.stride(0),
         tokens[0].stride(0),

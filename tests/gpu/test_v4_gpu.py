@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.engines import ask, engine_of, run_all
+from support.reference import decode
 from support.v4 import saved_v4
 from support.v4_matrix import (
     CHAIN,
@@ -15,8 +16,12 @@ from support.v4_matrix import (
     mismatches,
     shape_of,
 )
+from support.v4_module import save_with_module
 
 from outrider.models.target import load_target
+from outrider.models.v4.module import load_v4_module
+from outrider.runtime.stream_draft import StreamDraft
+from outrider.wire.speculation import Budget
 
 pytest.importorskip("triton")
 from support.v4_kernels import (
@@ -133,6 +138,25 @@ def test_a_steady_loop_never_waits_for_the_device(target, draft, executor):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert sum(len(update.tokens) for update in heard) >= 6
+
+
+@pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
+@pytest.mark.parametrize("law", ["greedy", "sampled"])
+def test_drafts_of_the_module_change_no_token(tmp_path_factory, law, executor):
+    folder = tmp_path_factory.mktemp("module")
+    oracle = save_with_module(folder)
+    target = load_target(folder, dtype="float32", device=CUDA)
+    module = load_v4_module(folder, target, dtype="float32")
+    draft = StreamDraft(model=module, budget=Budget(steps=3, topk=1, nodes=4))
+    shape = shape_of(draft, chunk=7, device="cuda", executor=executor, depth=1, pad=4)
+    asked = [
+        ask(f"r{i}", text, law_of(law), max_tokens=MAX_TOKENS) for i, text in enumerate(PROMPTS)
+    ]
+    heard = run_all(engine_of(target, shape, draft), asked)
+    assert sum(one.last.progress.drafted for one in heard.values()) > 0
+    for i, text in enumerate(PROMPTS):
+        right = decode(oracle.theirs, text, law_of(law), max_tokens=MAX_TOKENS)
+        assert heard[f"r{i}"].tokens == right.tokens
 
 
 @pytest.mark.parametrize("law", ["greedy", "sampled"])

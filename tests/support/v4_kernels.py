@@ -145,7 +145,7 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
     where = tuple(each.to(device) for each in (keys.table, keys.lists, keys.counts))
     with poisoned_outputs():
         slots = index.choose_entries(
-            query, weights.to(device), keys.pool, where, held=case.held, top_k=case.top_k
+            query, weights.to(device), keys.pool, where, scale=0.5, held=case.held, top_k=case.top_k
         ).cpu()
     law = Listed(
         pool=keys.pool.float().cpu(),
@@ -154,7 +154,7 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
         lists=keys.lists,
         counts=keys.counts,
     )
-    scores = sparse.index_scores(query.float().cpu(), weights, law)
+    scores = sparse.index_scores(query.float().cpu(), weights, law, 0.5)
     for token, count in enumerate(case.counts):
         kept = min(count, case.top_k)
         chosen, own = slots[token, :kept], law.slots[token]
@@ -234,6 +234,7 @@ def plan_of(sources: torch.Tensor, case: SparseCase, num: int) -> CompressedPlan
     nothing = sources[:, 0]
     return CompressedPlan(
         shape=shape,
+        numbers=nothing,
         owners=nothing,
         pages=sources,
         window=RingPart(sources=sources, writes=nothing),

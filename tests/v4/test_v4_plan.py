@@ -50,7 +50,7 @@ STEPS = [
 def test_fill_writes_every_element_of_every_view(folder, pad, step):
     harness = harness_of(folder, pad=pad, nodes=NODES)
     clean = {k: v.clone() for k, v in views(planned(harness, *step)).items()}
-    assert len(clean) == 2 + 2 + 2 * 5
+    assert len(clean) == 3 + 2 + 2 * 5
     harness.planner._arena.poison()
     for name, view in views(planned(harness, *step)).items():
         assert torch.equal(view, clean[name]), name

@@ -11,6 +11,7 @@ from outrider.attention.sparse import (
     Tokens,
     all_entries,
     choose_entries,
+    chosen_entries,
     no_entries,
     store_entries,
 )
@@ -130,9 +131,9 @@ class SparseBlocks:
         tokens = Tokens(store.state[:, lanes:], wanted.state[:, lanes:])
         place.store(tokens, self._keys, step, store.keys)
         heads = wanted.index.view(-1, config.heads, config.head_dim)
-        query, weights = rotate_tail(heads, step.in_blocks), wanted.weights * self._scale
-        keys = place.listed(store.keys, step)
-        return choose_entries(query, weights, keys, entries.pool, config.top_k)
+        query, keys = rotate_tail(heads, step.in_blocks), place.listed(store.keys, step)
+        slots = choose_entries(query, wanted.weights, keys, self._scale, config.top_k)
+        return chosen_entries(entries.pool, slots, step.plan, place.part(step))
 
     def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
         self._dense.keep(wanted, store, step)
