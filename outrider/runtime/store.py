@@ -79,8 +79,9 @@ def check_rings(model: Target, settings: Settings, draft: DraftKind) -> None:
     """Refuse, before anything is made, pages, chains and rows that the model's rings forbid."""
     if not isinstance(model, V4Decoder):
         return
-    host, nodes = settings.host, draft.facts.budget.nodes
-    if nodes > MOST_RING_NODES:
+    host, budget = settings.host, draft.facts.budget
+    nodes = budget.nodes
+    if nodes > MOST_RING_NODES and budget.topk == 1:  # trees are refused for what they are
         raise ConfigError(
             f"this model can take back chains of at most {MOST_RING_NODES} nodes, and {nodes} "
             f"were asked for; use --nodes {MOST_RING_NODES} or --steps {MOST_RING_NODES - 1}"

@@ -4,7 +4,14 @@ import itertools
 import random
 
 import pytest
+from support.tiny import save_tiny
+from support.v4 import CPU, VOCAB
 from support.v4_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
+
+from outrider.models.loader import load_decoder
+from outrider.models.standalone import StandaloneDraft
+from outrider.runtime.drafts import ModelDraft
+from outrider.wire.speculation import Budget
 
 DRAFTS = {"plain": PLAIN, "chain": CHAIN, "longest": LONGEST}
 LAWS = ("greedy", "sampled", "warped")
@@ -42,3 +49,15 @@ def test_a_preempted_request_is_computed_again_to_the_same_tokens(theirs, target
     heard = run_case(target, case)
     assert sum(entry.last.progress.preemptions for entry in heard.values()) > 0
     assert not mismatches(theirs, target, case)
+
+
+@pytest.mark.parametrize("executor", ["eager", "tape"])
+def test_a_whole_model_of_usual_attention_drafts_for_it(theirs, target, tmp_path, executor):
+    save_tiny("llama", tmp_path)
+    model = load_decoder(tmp_path, dtype="float32", device=CPU)
+    draft = ModelDraft(
+        model=StandaloneDraft(model, target_vocab=VOCAB),
+        budget=Budget(steps=3, topk=1, nodes=4),
+    )
+    shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
+    assert not mismatches(theirs, target, Case("sampled", draft, shape))

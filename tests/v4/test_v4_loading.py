@@ -162,6 +162,11 @@ def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault)
             "topk 1",
         ),
         (
+            NgramDraft(budget=Budget(steps=7, topk=3, nodes=22), min_match=1, max_match=2),
+            {},
+            "checks chains only, and topk 3 makes trees; use --topk 1",
+        ),
+        (
             NgramDraft(budget=Budget(steps=16, topk=1, nodes=17), min_match=1, max_match=2),
             {},
             "at most 16 nodes, and 17 were asked for; use --nodes 16 or --steps 15",
