@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from support.served import wait_for
+from support.served import ServerProcess, wait_for
 
 LONG = {"prompt": "the", "max_tokens": 3000, "ignore_eos": True, "model": "tiny"}
 SHORT = {"prompt": "the", "max_tokens": 4, "seed": 1, "model": "tiny"}
@@ -97,43 +97,63 @@ def test_a_call_for_more_answers_than_there_is_room_leaves_nothing_behind(small)
     assert small.post("/v1/completions", {**SHORT, "n": 3}, headers=key).status_code == 200
 
 
-def test_a_killed_worker_ends_what_ran_and_the_next_one_serves_the_rest(small):
-    key, url = {"Authorization": "Bearer sesame"}, f"{small.url}/v1/completions"
-    before = small.post("/v1/completions", SHORT, headers=key).json()["choices"][0]["text"]
+@pytest.fixture(scope="module", params=["tiny", "default"])
+def mortal(request, small):
+    """A server with two rows whose worker will be killed, how to ask it, and for how long."""
+    if request.param == "tiny":
+        yield small, {"Authorization": "Bearer sesame"}, {"model": "tiny"}, 3000
+        return
+    log = request.getfixturevalue("tmp_path_factory").mktemp("mortal") / "stderr"
+    folder = request.getfixturevalue("smollm2_folder")
+    flags = ("--served-model-name", "default", "--max-num-seqs", "2", "--draft", "ngram")
+    running = ServerProcess(folder, log, *flags, "--kv-tokens", "4096")
+    yield running, {}, {"model": "default"}, 1500
+    assert running.stop() == 0
+
+
+def test_a_killed_worker_ends_what_ran_and_the_next_one_serves_the_rest(mortal):
+    server, key, named, length = mortal
+    long, short = {**LONG, **named, "max_tokens": length}, {**SHORT, **named}
+    before = server.post("/v1/completions", short, headers=key).json()["choices"][0]["text"]
     answers, ended = [], []
 
     def ask():
-        answers.append(small.post("/v1/completions", SHORT, headers=key).json())
+        url = f"{server.url}/v1/completions"
+        answers.append(httpx.post(url, json=short, headers=key, timeout=120).json())
 
     def read():
-        body = {**LONG, "stream": True}
-        with httpx.stream("POST", url, json=body, headers=key, timeout=60) as response:
+        url, body = f"{server.url}/v1/completions", {**long, "stream": True}
+        with httpx.stream("POST", url, json=body, headers=key, timeout=120) as response:
             ended.append([line.removeprefix("data: ") for line in response.iter_lines() if line])
 
     def counted(name):
-        return small.get("/invariants", headers=key).json()["queue"][name]
+        return server.get("/invariants", headers=key).json()["queue"][name]
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
     wait_for(lambda: counted("running") == 2)
-    queued = threading.Thread(target=ask)
-    queued.start()
-    wait_for(lambda: counted("waiting") == 1)
-    pid = small.get("/invariants", headers=key).json()["worker_pid"]
+    queued = [threading.Thread(target=ask) for _ in range(1 if key else 5)]  # a small queue of one
+    for each in queued:
+        each.start()
+    wait_for(lambda: counted("waiting") == len(queued))
+    pid = server.get("/invariants", headers=key).json()["worker_pid"]
     os.kill(pid, signal.SIGKILL)
     for reader in readers:
         reader.join(30)
     for events in ended:
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["error"]["code"] == "engine_error"
-    assert small.get("/health").status_code == 503  # a worker takes seconds to load
-    wait_for(lambda: small.get("/health").status_code == 200, within_s=60)
-    queued.join(30)
+    assert server.get("/health").status_code == 503  # a worker takes seconds to load
+    wait_for(lambda: server.get("/health").status_code == 200, within_s=120)
+    for each in queued:
+        each.join(120)
     assert len(ended) == 2
-    assert answers[0]["choices"][0]["text"] == before
-    assert small.get("/invariants", headers=key).json()["worker_pid"] != pid
-    assert "outrider:worker_restarts_total" in small.get("/metrics", headers=key).text
+    assert [each["choices"][0]["text"] for each in answers] == [before] * len(queued)
+    state = server.get("/invariants", headers=key).json()
+    assert state["worker_pid"] != pid
+    assert not state["has_leak"]
+    assert "outrider:worker_restarts_total" in server.get("/metrics", headers=key).text
 
 
 def test_a_second_signal_does_not_wait(start_server):
