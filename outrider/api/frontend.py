@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from outrider.api.interrupts import held_interrupts
@@ -94,7 +95,7 @@ class Frontend:
             limits=limits,
             samplings=tuple(
                 resolve_sampling(
-                    params,
+                    params if index == 0 else replace(params, prompt_logprobs=None),  # once
                     seed=child_seed(seed, index),
                     prompt_len=len(tokens),
                     limits=limits,

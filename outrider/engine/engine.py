@@ -209,7 +209,10 @@ class Engine:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
         for expected, row in zip(owners, result.rows, strict=True):
-            if expected.most and self._scheduler.is_running(expected.request, expected.placement):
+            if not self._scheduler.is_running(expected.request, expected.placement):
+                continue
+            expected.request.note_scores(row.scores)
+            if expected.most:
                 updates.append(self._take(expected, row))
         return tuple(updates)
 
@@ -234,6 +237,7 @@ class Engine:
             finish=request.finish,
             progress=request.progress,
             rounds=tuple(each.cut(taken) for each in row.rounds),
+            prompt_logprobs=request.take_scores(),
         )
 
 

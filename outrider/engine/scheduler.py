@@ -170,7 +170,7 @@ class Scheduler:
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = len(head.tokens)
-        lease = self.cache.open(head.tokens[:-1])  # the last token must run: its logits are needed
+        lease = self.cache.open(head.tokens[: head.most_cached])
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows will need about a page each soon; without this they would evict the newcomer.
         if needed + len(self._running) > self.cache.num_available:

@@ -51,7 +51,8 @@ class Runner:
             self._admit(batch.admissions)
             laws = [self._samplings[row] for row in batch.rows]
             grammars = self._program.state.grammars
-            warps = replace(warps_of(laws), grammar=grammars.begin(batch))
+            warps = warps_of(laws, num_decodes=len(batch.decodes))
+            warps = replace(warps, grammar=grammars.begin(batch))
             plan = self._planner.plan(batch, warps=warps)
             flight = self._fly(plan)
             errors = grammars.end(plan.shape, flight.landed, flight.output)

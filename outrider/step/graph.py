@@ -144,5 +144,10 @@ MOST_BROKEN_TOKENS = 2048  # a longer step keeps the device busy while the host 
 
 
 def up_to_long_chunks(shape: StepShape) -> bool:
-    """Uniform rows, and chunks as long as launching them costs more than running them."""
+    """Uniform rows, and chunks as long as launching them costs more than running them.
+
+    Steps that score prompts are rare and work on many logits, whose memory no recording shall keep.
+    """
+    if shape.warps.scores:
+        return False
     return shape.num_query <= MOST_BROKEN_TOKENS or not shape.chunk.rows

@@ -56,3 +56,5 @@ class RequestUpdate:
     progress: Progress
     rounds: tuple[RoundTrace, ...] = ()  # that emitted these tokens, when asked
     reason: str = ""  # one line about what went wrong, when `finish` is "error"
+    # Of the prompt from the position asked for on, once, with the first news after the prompt.
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
