@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from outrider.api.interrupts import held_interrupts
@@ -95,7 +94,7 @@ class Frontend:
             limits=limits,
             samplings=tuple(
                 resolve_sampling(
-                    params if index == 0 else replace(params, prompt_logprobs=None),  # once
+                    params,
                     seed=child_seed(seed, index),
                     prompt_len=len(tokens),
                     limits=limits,
@@ -151,6 +150,7 @@ class Frontend:
                 sampling=sampling,
                 limits=live.prepared.limits,
                 budget=live.prepared.budget,
+                priority=live.prepared.params.priority,
             )
         )
         self._live[name] = (live, index)

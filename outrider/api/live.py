@@ -46,7 +46,6 @@ class LiveRequest:
         self.prepared = prepared
         self.transcripts = transcripts
         self._tokenizer = tokenizer
-        self.prompt_logprobs: list[TokenLogprobs] = []  # when asked
         self._submitted = time.perf_counter()
         self._first = self._last = self._submitted
 
@@ -64,7 +63,6 @@ class LiveRequest:
         """Deliver the news of one output."""
         had_tokens = any(transcript.token_ids for transcript in self.transcripts)
         self.transcripts[index].push(update)
-        self.prompt_logprobs += update.prompt_logprobs
         self._last = time.perf_counter()
         if not had_tokens:
             self._first = self._last
@@ -87,7 +85,7 @@ class LiveRequest:
     def _prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
         """One entry per token of the prompt, as vLLM has it: nothing is said of the first."""
         prompt, first = self.prepared.prompt, self.prepared.params.prompt_logprobs_start
-        pairs = zip(prompt[first:], self.prompt_logprobs, strict=False)
+        pairs = zip(prompt[first:], self.transcripts[0].prompt_logprobs, strict=False)
         scored = [self._position(token, reported) for token, reported in pairs]
         return [*([None] * min(first, len(prompt))), *scored]
 

@@ -51,6 +51,7 @@ class SamplingParams:
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
     trace: bool = False  # report what every round drafted and kept
+    priority: int = 0  # smaller goes first, and others give way; equals go in order of arrival
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -111,6 +112,7 @@ _RANGES = {
     "logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
     "prompt_logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
     "prompt_logprobs_start": _Range(int, 1, math.inf, "use 1 for all of the prompt"),
+    "priority": _Range(int, -(2**31), 2**31 - 1, "use 0 for the usual place"),
     "presence_penalty": _Range(float, -2, 2, "use 0 for no penalty"),
     "frequency_penalty": _Range(float, -2, 2, "use 0 for no penalty"),
     "repetition_penalty": _Range(float, 0, 100, "use 1 for no penalty", low_is_allowed=False),

@@ -32,6 +32,7 @@ class Transcript:
         self._rules = rules
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []  # when asked
         self.rounds: list[RoundTrace] = []  # when asked; they emitted `token_ids`
         self.text = ""
         self.ends: list[int] = []  # characters of the text that were certain after each token
@@ -46,6 +47,7 @@ class Transcript:
         """Take the news of one step; tokens after a completed stop string are dropped."""
         assert not self.is_finished, "the front end forgets an output when it ends"
         self.progress = update.progress
+        self.prompt_logprobs += update.prompt_logprobs
         before, is_complete = len(self.token_ids), False
         for place, token in enumerate(update.tokens):
             self.token_ids.append(token)

@@ -76,6 +76,8 @@ class ChatRequest(AskFields):
 
     def params(self) -> SamplingParams:
         newer, older = self.max_completion_tokens, self.max_tokens
+        if 0 in (newer, older):
+            raise RequestError("a chat answers with at least one token; raise max_tokens")
         return self.sampling(
             SamplingParams(max_tokens=None),
             max_tokens=older if newer is None else newer,
