@@ -88,8 +88,8 @@ class ChatWriter:
     def opening(self, call: Call) -> Sequence[ChunkChoice]:
         (live,) = call.lives
         choices = range(len(live.transcripts))
-        self._readers = {index: self._body.reader() for index in choices}
-        return [_opening(index, None if self._body.must_call else "") for index in choices]
+        self._readers = {index: self._body.calling.reader() for index in choices}
+        return [_opening(index, None if self._body.calling.must_call else "") for index in choices]
 
     def gain(self, live: LiveRequest, piece: Piece) -> Sequence[ChunkChoice]:
         said = self._read(piece.delta)
@@ -112,7 +112,7 @@ class ChatWriter:
     def _choice(self, live: LiveRequest, index: int) -> ChatChoice:
         transcript = live.transcripts[index]
         asked = self._body.logprobs
-        reader = self._body.reader()
+        reader = self._body.calling.reader()
         message = _message(read_whole(reader, transcript.text))
         return ChatChoice(
             index=index,
