@@ -12,7 +12,7 @@ from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
 from outrider.grammar.shop import NO_GRAMMARS, Grammars
-from outrider.wire.census import Census, Faults
+from outrider.wire.census import Census, Faults, Work
 from outrider.wire.grammar import GrammarSpec
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.result import RowResult, StepResult
@@ -67,7 +67,8 @@ class Engine:
         faults = Faults(
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
-        return self._scheduler.census(faults=faults, busy_s=self._busy_s)
+        work = Work(busy_s=self._busy_s, counts=self._runner.counts)
+        return self._scheduler.census(faults=faults, work=work)
 
     @property
     def facts(self) -> RunnerFacts:

@@ -1,5 +1,6 @@
 """One request while the engine holds it: its tokens, its place on the device, its bounds."""
 
+import time
 from enum import Enum, auto
 
 from outrider.cache.prefix import Lease
@@ -47,6 +48,8 @@ class Request:
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
         self.pace = Pace()
+        self._arrived_s = time.perf_counter()
+        self._queued_s = 0.0
         self._cached_at_first = -1
         self._rounds = 0
         self._drafted = 0
@@ -71,6 +74,7 @@ class Request:
             drafted=self._drafted,
             kept_per_depth=tuple(self._kept_per_depth),
             preemptions=self._preemptions,
+            queued_s=self._queued_s,
         )
 
     @property
@@ -100,6 +104,7 @@ class Request:
         """The first admission's cache hit is what the user hears; later ones are our own doing."""
         if self._cached_at_first < 0:
             self._cached_at_first = cached
+            self._queued_s = time.perf_counter() - self._arrived_s
 
     def note_preemption(self) -> None:
         self._preemptions += 1

@@ -91,8 +91,8 @@ class GraphExecutor:
         self._met: set[StepShape] = set()  # with chunks, run once
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
-        self.num_eager = 0  # steps that no recording served
-        self.num_refused = 0  # shapes that could not be recorded
+        self.num_eager = 0
+        self.num_refused = 0
 
     @property
     def num_recordings(self) -> int:

@@ -39,6 +39,7 @@ class Progress:
     drafted: int
     kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
+    queued_s: float = 0.0  # until it first had a row
 
     @property
     def kept(self) -> int:

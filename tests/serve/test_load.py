@@ -39,7 +39,7 @@ def test_every_answer_under_load_is_its_offline_answer_and_nothing_leaks(crowd):
     assert not state["has_leak"]
     assert state["rows"]["free"] == state["rows"]["total"]
     assert state["pages"]["free"] == state["pages"]["total"]
-    assert state["faults"] == {"failed_steps": 0, "drafter_failures": 0}
+    assert not any(state["faults"].values())
 
 
 def test_memory_stays_flat_while_crowds_come_and_go(crowd):
