@@ -40,6 +40,13 @@ class Transcript:
         self.progress = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
 
     @property
+    def matched(self) -> int | str | None:
+        """The stop string, or the id that ended it, end of sequence included."""
+        if self.ending.finish != "stop":
+            return None
+        return self.token_ids[-1] if self.ending.stop is None else self.ending.stop
+
+    @property
     def is_finished(self) -> bool:
         return self.ending.finish != "running"
 

@@ -34,8 +34,8 @@ class ServedModel:
     name: str
 
     def check(self, asked: str | None) -> None:
-        """Refuse a name that is not served; no name means the one there is."""
-        if asked not in (None, "", self.name):
+        """Refuse a name that is not served; no name, or SGLang's, means the one there is."""
+        if asked not in (None, "", "default", self.name):
             raise ApiError(
                 404,
                 f"there is no model {asked!r} here; use {self.name!r}",

@@ -239,6 +239,43 @@ def test_a_matched_stop_is_named(server):
     assert shown["text"].endswith("e")
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_openais_routes_name_the_matched_stop_too(server, path):
+    asked = {"prompt": "the"} if path == "/v1/completions" else {}
+    asked = asked or {"messages": [{"role": "user", "content": "the"}]}
+    asked |= {"model": "default", "seed": 3, "max_tokens": 3000}
+
+    def end(**more):
+        response = httpx.post(server.url + path, json={**asked, **more}, timeout=60)
+        assert response.status_code == 200, response.text
+        choice = response.json()["choices"][0]
+        return choice["finish_reason"], choice["matched_stop"]
+
+    assert end(stop="e") == ("stop", "e")
+    assert end(stop_token_ids=[7], ignore_eos=True) == ("stop", 7)
+    assert end() == ("stop", 0)  # the end of sequence
+    assert end(max_tokens=2, ignore_eos=True) == ("length", None)
+
+
+def test_a_tree_of_prefixes_in_one_call_with_answers_of_any_length(server):
+    rng, nodes = random.Random(SEED), [([7] * 37, 5)]
+    for _ in range(40):
+        parent, _ = rng.choice(nodes)
+        child = parent + [rng.randrange(2, 40)] * rng.randrange(30)
+        nodes.append((child[:400], rng.randrange(12)))
+    rng.shuffle(nodes)
+    answers = generate(
+        server,
+        input_ids=[ids for ids, _ in nodes],
+        sampling_params=[
+            {"max_new_tokens": count, "temperature": 0, "ignore_eos": True} for _, count in nodes
+        ],
+    )
+    counts = [answer["meta_info"]["completion_tokens"] for answer in answers]
+    assert counts == [count for _, count in nodes]
+    assert not server.wait_until_idle()["has_leak"]
+
+
 def test_a_shared_prefix_is_served_by_the_cache(server):
     httpx.post(f"{server.url}/flush_cache")
     prompt, asked = [2 + place % 40 for place in range(256)], {"max_new_tokens": 2}

@@ -11,15 +11,20 @@ from typing import Any
 import openai
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PATIENCE_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadCall:
-    """What one caller asks, and after how many chunks it leaves, if it does."""
+    """What one caller asks, and after how many chunks it leaves, if it does.
+
+    Some do not stream: they wait for the whole answer, or give up while they wait.
+    """
 
     prompt: str
     asked: dict[str, Any]
     leaves_after: int | None
+    streams: bool
 
 
 def make_calls(num_calls: int, *, seed: int, longest: int) -> Iterator[LoadCall]:
@@ -34,7 +39,8 @@ def make_calls(num_calls: int, *, seed: int, longest: int) -> Iterator[LoadCall]
         }
         prompt = "".join(rng.choices("abcdefgh the", k=rng.randint(1, longest + 20)))
         leaves_after = rng.choice([None, None, 0, 1, 5])
-        yield LoadCall(prompt=prompt, asked=asked, leaves_after=leaves_after)
+        streams = rng.random() < 0.8
+        yield LoadCall(prompt=prompt, asked=asked, leaves_after=leaves_after, streams=streams)
 
 
 def call_all(url: str, model: str, calls: Sequence[LoadCall]) -> list[str]:
@@ -50,6 +56,20 @@ async def _call_all(url: str, model: str, calls: Sequence[LoadCall]) -> list[str
 
 
 async def _call(client: openai.AsyncOpenAI, model: str, asked: LoadCall) -> str:
+    return await (_read if asked.streams else _wait)(client, model, asked)
+
+
+async def _wait(client: openai.AsyncOpenAI, model: str, asked: LoadCall) -> str:
+    answer = client.completions.create(model=model, prompt=asked.prompt, **asked.asked)
+    if asked.leaves_after is None:
+        return (await answer).choices[0].text
+    try:
+        return (await asyncio.wait_for(answer, _PATIENCE_S)).choices[0].text
+    except TimeoutError:
+        return ""
+
+
+async def _read(client: openai.AsyncOpenAI, model: str, asked: LoadCall) -> str:
     text, num_chunks = "", 0
     stream = await client.completions.create(
         model=model, prompt=asked.prompt, **asked.asked, stream=True

@@ -115,13 +115,16 @@ class AnswerMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """One answer. `stop_reason` is vLLM's extension, `seed` ours: it repeats this answer."""
+    """One answer. `stop_reason` is vLLM's extension, `matched_stop` SGLang's, which names the end
+    of sequence, too; `seed` is ours: it repeats this answer.
+    """
 
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
     stop_reason: int | str | None
+    matched_stop: int | str | None
     seed: int
     rounds: list[Round] | None = None  # when asked
 
@@ -154,6 +157,7 @@ class ChunkChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
     seed: int | None = None
     rounds: list[Round] | None = None  # when asked: those that emitted the delta
 

@@ -71,6 +71,7 @@ class CompletionChoice(BaseModel):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
     seed: int | None = None
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.api.live import LiveRequest
 from outrider.api.params import MAX_LOGPROBS, SamplingParams, override
 from outrider.api.prompts import TextPrompt, TokenPrompt
-from outrider.api.transcript import Ending, Transcript
+from outrider.api.transcript import Transcript
 from outrider.errors import RequestError
 from outrider.serve.errors import unsupported
 from outrider.serve.protocol.completions import MAX_PROMPTS, TokenIds
@@ -148,7 +148,7 @@ def generated(
     progress, tokens = mine.progress, mine.token_ids
     meta: Json = {
         "id": name,
-        "finish_reason": _reason(mine.ending, tokens),
+        "finish_reason": _reason(mine),
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": len(tokens),
         "cached_tokens": usage.cached_tokens,
@@ -164,15 +164,15 @@ def generated(
     return {"text": mine.text, "output_ids": tokens, "meta_info": meta}
 
 
-def _reason(ending: Ending, tokens: list[int]) -> Json | None:
-    """SGLang names the end-of-sequence token, too, which we have no stop reason for."""
-    if ending.finish == "running":
-        return None
-    if ending.finish == "length":
-        return {"type": "length", "length": len(tokens)}
-    if ending.finish == "stop":
-        return {"type": "stop", "matched": tokens[-1] if ending.stop is None else ending.stop}
-    return {"type": ending.finish}
+def _reason(mine: Transcript) -> Json | None:
+    match mine.ending.finish:
+        case "running":
+            return None
+        case "length":
+            return {"type": "length", "length": len(mine.token_ids)}
+        case "stop":
+            return {"type": "stop", "matched": mine.matched}
+    return {"type": mine.ending.finish}
 
 
 def _of_prompt(live: LiveRequest, mine: Transcript, tokenizer: Tokenizer | NoTokenizer) -> Json:

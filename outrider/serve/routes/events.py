@@ -59,5 +59,6 @@ def ending_of(live: LiveRequest, index: int) -> dict[str, Any]:
     """What the last chunk of an output says beside the reason."""
     return {
         "stop_reason": live.transcripts[index].ending.stop,
+        "matched_stop": live.transcripts[index].matched,
         "seed": live.prepared.samplings[index].seed,
     }
