@@ -25,7 +25,7 @@ from outrider.runtime.drafts import DraftKind, DraftRoom
 from outrider.runtime.grammars import GrammarTable
 from outrider.runtime.lane import Lane, open_lane
 from outrider.runtime.load_draft import load_draft
-from outrider.runtime.program import DeviceState, Judge, StepProgram
+from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
 from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
 from outrider.sampling.table import SamplingTable
@@ -203,7 +203,8 @@ def _open_pages(
     if device.type == "cuda":
         taken = take_memory(rehearsal, room.largest, device)  # and recordings take as much again
         # Laws that filter or report work on whole vocabularies in float32, a few at a time.
-        reserved = taken + 3 * 4 * room.largest.num_sampled * room.sampling.vocab + mask_bytes
+        most_logits = max(room.largest.num_sampled, MAX_SCORED)
+        reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
     num_pages = count_pages(
         kv_tokens,
         page_size=host.page_size,

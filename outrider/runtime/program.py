@@ -27,7 +27,7 @@ from outrider.spec.verify import path_tokens
 from outrider.step.fill import fill, resolve_lengths
 from outrider.step.rows import RowTable
 
-_SCORED = 256  # tokens of prompts whose logits exist at the same time
+MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
 Judge = Callable[[DraftTree, torch.Tensor, int], Verdict]  # as `verify` is
 
@@ -115,9 +115,9 @@ class StepProgram:
         """The tokens of the chunks themselves, each given what stands before it, some at a time."""
         if not plan.shape.warps.scores:
             return []
-        states = torch.split(hidden[plan.shape.num_uniform :], _SCORED)  # [chunk.tokens, hidden]
-        tokens = torch.split(chunk_nexts(plan.chunk).clamp_min(0), _SCORED)
-        rows = torch.split(plan.chunk.rows[plan.chunk.owners], _SCORED)
+        states = torch.split(hidden[plan.shape.num_uniform :], MAX_SCORED)  # [chunk.tokens, hidden]
+        tokens = torch.split(chunk_nexts(plan.chunk).clamp_min(0), MAX_SCORED)
+        rows = torch.split(plan.chunk.rows[plan.chunk.owners], MAX_SCORED)
         return [
             self._logprobs(plan, self._model.logits(state), token, row)
             for state, token, row in zip(states, tokens, rows, strict=True)

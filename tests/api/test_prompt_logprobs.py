@@ -99,8 +99,12 @@ def test_no_tokens_may_be_asked_for(llm, law):
 
 
 @pytest.mark.parametrize("draft", ["none", "ngram"])
-def test_prompts_in_pieces_beside_decoding_rows_are_scored_the_same(folder, law, draft):
-    small = LLM(folder, draft=draft, device="cpu", max_num_seqs=3, max_num_batched_tokens=30)
+@pytest.mark.parametrize(("depth", "executor"), [(0, "eager"), (1, "eager"), (1, "tape")])
+def test_prompts_in_pieces_beside_decoding_rows_are_scored_the_same(
+    folder, law, draft, depth, executor
+):
+    steps = {"depth": depth, "executor": executor, "max_num_batched_tokens": 30}
+    small = LLM(folder, draft=draft, device="cpu", max_num_seqs=3, **steps)
     others = [{"prompt_token_ids": [token] * 9} for token in range(5, 11)]
     params = [SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)] * len(others)
     asked = [SamplingParams(**ASKED, prompt_logprobs=1)] * 4
