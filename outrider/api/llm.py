@@ -76,7 +76,7 @@ class LLM:
         max_num_seqs: int | Auto = _LIMITS.rows,
         max_num_batched_tokens: int | Auto = _LIMITS.step_tokens,
         enable_prefix_caching: bool = _CACHE.prefix,
-        block_size: int = _CACHE.page_size,
+        block_size: int | Auto = _CACHE.page_size,
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",

@@ -18,6 +18,7 @@ class Geometry:
     ancestors: torch.Tensor  # [rows, nodes] int64 bitmask over the nodes of the row's tree
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64
+    first_node: int = 0  # nodes of a draft round that are stored before those of this step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Capabilities:
     """What a backend can do. Every field is required: nothing is assumed of a backend."""
 
     max_nodes: int
+    chain_only: bool  # every node has a position of its own: no trees
     page_sizes: range
     max_head_dim: int
     max_group: int  # query heads that share a key
@@ -32,8 +34,8 @@ class Capabilities:
     needs_host_lengths: bool
 
 
-class AttentionBackend(Protocol):
-    """One backend for every kind of row: uniform rows under a bitmask, chunks causally."""
+class AttentionPart(Protocol):
+    """A hand in planning: what attention needs to know of a step, once for all layers."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -49,6 +51,10 @@ class AttentionBackend(Protocol):
     def fill(self, plan: Any, geometry: Geometry) -> None:
         """Write every element of that part, by device operations alone."""
         ...
+
+
+class AttentionBackend(AttentionPart, Protocol):
+    """One backend for every kind of row: uniform rows under a bitmask, chunks causally."""
 
     def run(
         self,

@@ -51,6 +51,7 @@ class ReferenceAttention:
     def capabilities(self) -> Capabilities:
         return Capabilities(
             max_nodes=MAX_NODES,
+            chain_only=False,
             page_sizes=range(1, 65),
             max_head_dim=_ANY,
             max_group=_ANY,

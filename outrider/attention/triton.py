@@ -67,6 +67,7 @@ class TritonAttention:
     def capabilities(self) -> Capabilities:
         return Capabilities(
             max_nodes=MAX_NODES,
+            chain_only=False,
             page_sizes=range(1, 65),
             max_head_dim=256,
             max_group=16,

@@ -20,6 +20,8 @@ from outrider.errors import ConfigError
 _CPU_ROWS, _CPU_STEP_TOKENS = 32, 512
 _GPU_ROWS, _GPU_STEP_TOKENS = 256, 8192
 _LEAST_CHUNK = 128
+USUAL_PAGE = 16  # tokens
+MOST_PAGE = 256  # tokens, for models that compress whole blocks; others take up to 64
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
 
@@ -56,7 +58,9 @@ class Settings:
     host: HostSettings
 
 
-def resolve(config: EngineConfig, *, model_context: int, num_cuda: int) -> Settings:
+def resolve(
+    config: EngineConfig, *, model_context: int, num_cuda: int, usual_page: int = USUAL_PAGE
+) -> Settings:
     """Check the user's configuration against the model and replace every "auto" by a value."""
     _check(config)
     device = _device(config.device, num_cuda)
@@ -80,7 +84,7 @@ def resolve(config: EngineConfig, *, model_context: int, num_cuda: int) -> Setti
             max_rows=rows,
             max_step_tokens=_step_tokens(config, rows, on_cpu=on_cpu),
             max_queued=config.limits.queued,
-            page_size=config.cache.page_size,
+            page_size=usual_page if config.cache.page_size == "auto" else config.cache.page_size,
             prefix_cache=config.cache.prefix,
         ),
     )
@@ -138,8 +142,8 @@ def _check(config: EngineConfig) -> None:
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
     _check_choice("--record / record", execution.record, get_args(Recording))
-    if not 1 <= cache.page_size <= 64:
-        raise ConfigError(f"block_size must be between 1 and 64, got {cache.page_size}")
+    if cache.page_size != "auto" and not 1 <= cache.page_size <= MOST_PAGE:
+        raise ConfigError(f"block_size must be between 1 and {MOST_PAGE}, got {cache.page_size}")
     if execution.depth not in ("auto", 0, 1):
         raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {execution.depth}")
     share = cache.memory_share

@@ -5,6 +5,7 @@ outputs are added up in the order in which it asks its experts; nothing is added
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+import math
 from typing import Any
 
 import torch
@@ -31,11 +32,13 @@ def _grouped_kernel(
     N,
     K,
     x_stride,
+    limit,
     PAIRS_PER_ROW: tl.constexpr,  # of x
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,  # of the weight; half of them are outputs when gated
     DEPTH: tl.constexpr,
     IS_GATED: tl.constexpr,
+    IS_LIMITED: tl.constexpr,
     IS_EVEN: tl.constexpr,  # N and K are multiples of the tile
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
@@ -82,6 +85,9 @@ def _grouped_kernel(
     if IS_GATED:
         halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
         gate, up = tl.split(halves)
+        if IS_LIMITED:
+            gate = tl.minimum(gate, limit)
+            up = tl.maximum(tl.minimum(up, limit), -limit)
         total = gate / (1.0 + tl.exp(-gate)) * up
     output = first + tl.arange(0, OUTPUTS)
     at = pair[:, None].to(tl.int64) * N + output[None, :]
@@ -125,13 +131,18 @@ def add_experts_(
     gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
     down: torch.Tensor,  # [experts, hidden, intermediate]
     residual: torch.Tensor,  # [n, hidden] is added to
+    limit: float = math.inf,
 ) -> None:
-    """residual += the weighted sum over each token's experts of down(silu(gate x) * up x)."""
+    """residual += the weighted sum over each token's experts of down(silu(gate x) * up x).
+
+    Gates are cut at the limit, ups at both of its signs.
+    """
     num_experts, top_k = gate_up.shape[0], experts.shape[1]
     tile = choose_tile(experts.numel(), num_experts, x.element_size())
     blocks = align(experts, num_experts, tile.rows)
-    active = multiply(x, gate_up, blocks, tile, num_pairs=experts.numel(), is_gated=True)
-    outputs = multiply(active, down, blocks, tile, num_pairs=experts.numel(), is_gated=False)
+    num_pairs = experts.numel()
+    active = multiply(x, gate_up, blocks, tile, num_pairs=num_pairs, is_gated=True, limit=limit)
+    outputs = multiply(active, down, blocks, tile, num_pairs=num_pairs, is_gated=False)
     num_tokens, width = x.shape
     kernel: Any = _combine_kernel[(num_tokens, triton.cdiv(width, _COMBINED))]
     kernel(
@@ -157,6 +168,7 @@ def multiply(
     *,
     num_pairs: int,
     is_gated: bool,
+    limit: float = math.inf,
 ) -> torch.Tensor:  # [num_pairs, out], or [num_pairs, out / 2] when gated
     """Every pair's row through the weight of its expert; public for whoever sweeps over tiles."""
     num_blocks, depth = blocks.owners.shape[0], x.shape[1]
@@ -175,11 +187,13 @@ def multiply(
         size,
         depth,
         x.stride(0),
+        limit,
         PAIRS_PER_ROW=num_pairs // x.shape[0],
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
         IS_GATED=is_gated,
+        IS_LIMITED=is_gated and limit < math.inf,
         IS_EVEN=size % outputs == 0 and depth % tile.depth == 0,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),

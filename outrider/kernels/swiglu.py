@@ -2,6 +2,7 @@
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+import math
 from typing import Any
 
 import torch
@@ -14,7 +15,16 @@ BLOCK = 1024  # 8 elements per thread of 4 warps: 16 bytes of bfloat16
 
 
 @triton.jit
-def _swiglu_kernel(gate_up, out, row_stride, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _swiglu_kernel(
+    gate_up,
+    out,
+    row_stride,
+    width,
+    limit,
+    IS_LIMITED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
@@ -22,11 +32,17 @@ def _swiglu_kernel(gate_up, out, row_stride, width, BLOCK: tl.constexpr, PDL: tl
     overlap.begin(PDL)
     gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(source + width, mask=inside, other=0.0).to(tl.float32)
+    if IS_LIMITED:
+        gate = tl.minimum(gate, limit)
+        up = tl.maximum(tl.minimum(up, limit), -limit)
     tl.store(out + row * width + columns, gate * tl.sigmoid(gate) * up, mask=inside)
 
 
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:  # [n, 2 * width] -> [n, width]
-    """silu(gate) * up, in float32 and rounded once."""
+def swiglu(
+    gate_up: torch.Tensor,  # [n, 2 * width]
+    limit: float = math.inf,
+) -> torch.Tensor:  # [n, width]
+    """silu(gate) * up, in float32 and rounded once; gates are cut at the limit, ups at both."""
     assert gate_up.stride(1) == 1
     num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_rows, width), dtype=gate_up.dtype, device=gate_up.device)
@@ -36,6 +52,8 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:  # [n, 2 * width] -> [n, widt
         out,
         gate_up.stride(0),
         width,
+        limit,
+        IS_LIMITED=limit < math.inf,
         BLOCK=BLOCK,
         PDL=overlap.is_on(gate_up),
         **overlap.options(gate_up),

@@ -1,6 +1,7 @@
 """Paged KV storage on the device. Page 0 belongs to nobody: only padding writes and reads it."""
 
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -26,6 +27,30 @@ class KVLayout:
         return self.layers * self.page_size * token
 
 
+class PagePool(Protocol):
+    """Anything that is stored by pages."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page over all layers."""
+        ...
+
+    def resize(self, num_pages: int) -> None:
+        """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
+        ...
+
+    def clean(self, pages: torch.Tensor) -> None:  # [n] int64
+        """Make the pages what they were at first."""
+        ...
+
+    def scribble(self) -> None:
+        """Fill every page with noise."""
+        ...
+
+
+AnyPool = TypeVar("AnyPool", bound=PagePool)
+
+
 class KVPool:
     """Owns the pages of all layers: `layers[i]` is [pages, page_size, vectors, width]."""
 
@@ -33,6 +58,18 @@ class KVPool:
         self.layout = layout
         self._device = device
         self.resize(num_pages)
+
+    @property
+    def page_bytes(self) -> int:
+        return self.layout.page_bytes
+
+    def clean(self, pages: torch.Tensor) -> None:  # [n] int64
+        """Make the pages what they were at first."""
+        self.storage.index_fill_(1, pages, 0)
+
+    def scribble(self) -> None:
+        """Fill every page with noise."""
+        self.storage.normal_()
 
     def resize(self, num_pages: int) -> None:
         """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
@@ -51,27 +88,31 @@ class PageFamily:
     def __init__(self, *, num_pages: int, device: torch.device) -> None:
         self.num_pages = num_pages  # of each pool, page 0 included
         self._device = device
-        self._pools: list[KVPool] = []
+        self._pools: list[PagePool] = []
 
     @property
     def page_bytes(self) -> int:
         """What one page costs in all pools together."""
-        return sum(pool.layout.page_bytes for pool in self._pools)
+        return sum(pool.page_bytes for pool in self._pools)
 
     def open(self, layout: KVLayout) -> KVPool:
         """A further pool."""
-        self._pools.append(KVPool(layout, num_pages=self.num_pages, device=self._device))
-        return self._pools[-1]
+        return self.adopt(KVPool(layout, num_pages=self.num_pages, device=self._device))
+
+    def adopt(self, pool: AnyPool) -> AnyPool:
+        """The pool itself, which has as many pages as the others from now on."""
+        self._pools.append(pool)
+        return pool
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
         """Make the pages what they were at first, in every pool."""
         for pool in self._pools:
-            pool.storage.index_fill_(1, pages, 0)
+            pool.clean(pages)
 
     def scribble(self) -> None:
         """Fill every page with noise."""
         for pool in self._pools:
-            pool.storage.normal_()
+            pool.scribble()
 
     def resize(self, num_pages: int) -> None:
         """Give every pool that many pages, page 0 included."""

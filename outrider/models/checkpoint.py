@@ -1,7 +1,7 @@
 """The tensors of a model folder, by name, read one at a time from its safetensors files."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from outrider.errors import ConfigError
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
+_INTEGERS = ("I32", "I64")
 _NUM_NAMED = 5  # of the offending tensors that an error names
 
 
@@ -45,8 +46,17 @@ class Checkpoint:
         """Of all stored tensors."""
         return self._shards.keys()
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]], *, ignored: Iterable[str]) -> None:
-        """Refuse a folder that does not hold exactly these tensors, besides the ignored ones."""
+    def check(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        ignored: Iterable[str],
+        integers: Collection[str] = (),
+    ) -> None:
+        """Refuse a folder that does not hold exactly these tensors, besides the ignored ones.
+
+        All are weights but those whose names are among the integers.
+        """
         stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
         self._refuse("lacks", shapes.keys() - stored)
         self._refuse("has unexpected", stored - shapes.keys())
@@ -64,7 +74,7 @@ class Checkpoint:
             (
                 f"{name} as {view.get_dtype()}"
                 for name, view in slices.items()
-                if view.get_dtype() not in _FLOATS
+                if view.get_dtype() not in (_INTEGERS if name in integers else _FLOATS)
             ),
         )
 

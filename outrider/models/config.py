@@ -130,6 +130,15 @@ class ModelConfig:
 
 def read_config(folder: Path) -> ModelConfig:
     """The decoder that a Hugging Face folder describes."""
+    fields = read_fields(folder)
+    try:
+        return parse_config(fields)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from error
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """What config.json says, as it stands there."""
     path = folder / "config.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -139,15 +148,12 @@ def read_config(folder: Path) -> ModelConfig:
         ) from error
     if not isinstance(fields, dict):
         raise ConfigError(f"{path} is not a JSON object; download the model again")
-    try:
-        return parse_config(fields)
-    except ConfigError as error:
-        raise ConfigError(f"{folder}: {error}") from error
+    return fields
 
 
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
-    family = family_of(_architecture(fields))
+    family = family_of(architecture_of(fields))
     _refuse_unsupported(fields)
     max_context = _size(fields, "max_position_embeddings")
     num_layers = _size(fields, "num_hidden_layers")
@@ -174,7 +180,8 @@ def _experts(fields: dict[str, Any], family: Family, num_layers: int) -> Experts
     return parse_experts(fields, family.experts, num_layers=num_layers)
 
 
-def _architecture(fields: dict[str, Any]) -> str:
+def architecture_of(fields: dict[str, Any]) -> str:
+    """The one architecture that a config.json names."""
     names = fields.get("architectures")
     if not isinstance(names, list) or len(names) != 1:
         raise ConfigError(f"config.json must name one architecture, got {names}; fix the field")

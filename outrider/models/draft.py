@@ -1,12 +1,10 @@
 """What a model must offer to draft: a state per query token that predicts and feeds itself on."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend
-from outrider.memory.pool import KVPool
 from outrider.models.config import AnyAttention
 from outrider.plan.plan import StepPlan
 
@@ -53,8 +51,8 @@ class DraftModel(Protocol):
         self,
         plan: StepPlan,
         state: torch.Tensor,  # [num_query, width] before each query token
-        kv: KVPool,
-        attention: AttentionBackend,
+        kv: Any,  # of the kind it asks for, as attention is
+        attention: Any,
     ) -> torch.Tensor:  # [num_query, width] after it
         """Run the query tokens of a plan; writes their draft KV."""
         ...

@@ -18,6 +18,11 @@ from outrider.models.heads.loader import build_head
 from outrider.models.heads.names import TO_DRAFT, TO_TARGET, expected_tensors
 from outrider.models.layers.linear import WeightType, is_computed_in_float32
 from outrider.models.loader import build_decoder, tensor_shapes
+from outrider.models.v4.config import V4Config
+from outrider.models.v4.decoder import V4Decoder
+from outrider.models.v4.loader import build_v4
+from outrider.models.v4.names import TABLE
+from outrider.models.v4.names import tensor_shapes as v4_shapes
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
 _SEED = 0
@@ -36,6 +41,20 @@ def dummy_decoder(
     """A decoder of this shape; equal on every call."""
     source = _RandomTensors(tensor_shapes(config), _stored_as(dtype, device), device)
     return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_v4(
+    config: V4Config,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> V4Decoder:
+    """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
+    shapes = v4_shapes(config)
+    random = _RandomTensors(shapes, _stored_as(dtype, device), device)
+    source = _WithTables(random, shapes, num_experts=config.feed.num)
+    return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
 def dummy_head(
@@ -100,6 +119,24 @@ class _RandomTensors:
         if len(self._shapes[name]) == 1:
             return tensor.fill_(0.0 if name.endswith("bias") else 1.0)
         return tensor.normal_(0.0, _STD, generator=self._generator)
+
+
+class _WithTables:
+    """A source that also has tables of the experts of every token."""
+
+    def __init__(
+        self, source: _RandomTensors, shapes: Mapping[str, Shape], *, num_experts: int
+    ) -> None:
+        self._source = source
+        self._shapes = shapes
+        self._num_experts = num_experts
+
+    def read(self, name: str) -> torch.Tensor:
+        """Neighbours for a token, and others for the next."""
+        if not name.endswith(TABLE):
+            return self._source.read(name)
+        vocab, top_k = self._shapes[name]
+        return torch.arange(vocab * top_k, device="cpu").view(vocab, top_k) % self._num_experts
 
 
 def _stored_as(dtype: WeightType, device: torch.device) -> torch.dtype:

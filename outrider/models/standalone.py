@@ -11,6 +11,7 @@ from outrider.models.decoder import Decoder
 from outrider.models.draft import ModelFacts, Taps
 from outrider.models.layers.linear import WeightType
 from outrider.models.loader import load_decoder
+from outrider.models.target import Target
 from outrider.models.vocabulary import check_same_tokenizer
 from outrider.plan.plan import StepPlan
 
@@ -50,7 +51,7 @@ class StandaloneDraft:
 def load_standalone(
     folder: Path,
     *,
-    target: Decoder,
+    target: Target,
     target_folder: Path,
     dtype: WeightType,
     device: torch.device,

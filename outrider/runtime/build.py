@@ -1,24 +1,20 @@
 """Assembles an engine in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from outrider.attention.choose import choose_attention
-from outrider.attention.protocol import Capabilities
-from outrider.attention.triton import HeadShape
+from outrider.attention.protocol import AttentionPart
 from outrider.config.engine import Auto, EngineConfig
 from outrider.config.settings import HostSettings, Settings, resolve
 from outrider.errors import ConfigError
 from outrider.grammar.shop import NO_GRAMMARS, Grammars, GrammarShop, read_no_vocabulary
 from outrider.memory.arena import Arena
-from outrider.memory.pool import KVLayout, PageFamily
-from outrider.models.config import AnyAttention, LatentConfig, read_config
-from outrider.models.decoder import Decoder
-from outrider.models.loader import load_decoder
+from outrider.memory.pool import PageFamily
+from outrider.models.target import Target, load_target, read_target
 from outrider.plan.shape import ChunkShape, StepShape
 from outrider.runtime.capacity import count_pages, free_bytes
 from outrider.runtime.drafts import DraftKind, DraftRoom
@@ -27,6 +23,7 @@ from outrider.runtime.lane import Lane, open_lane
 from outrider.runtime.load_draft import load_draft
 from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
+from outrider.runtime.store import Store, adapt_settings, check_rings, open_store, usual_page_size
 from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
 from outrider.sampling.table import SamplingTable
 from outrider.spec.guard import GuardedDrafter
@@ -54,13 +51,16 @@ def build_runner(
 
     The vocabulary is read when the first grammar is asked for.
     """
-    model_config = read_config(folder)
+    model_config = read_target(folder)
     settings = resolve(
-        config, model_context=model_config.max_context, num_cuda=torch.cuda.device_count()
+        config,
+        model_context=model_config.max_context,
+        num_cuda=torch.cuda.device_count(),
+        usual_page=usual_page_size(model_config),
     )
     _log.info("%s", settings)
     arithmetic = settings.execution.arithmetic
-    model = load_decoder(
+    model = load_target(
         folder, dtype=settings.dtype, device=torch.device(settings.device), arithmetic=arithmetic
     )
     draft = load_draft(
@@ -93,7 +93,7 @@ def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
 
 
 def assemble_runner(
-    model: Decoder,
+    model: Target,
     settings: Settings,
     *,
     draft: DraftKind,
@@ -104,6 +104,7 @@ def assemble_runner(
     heard: Heard = nobody_hears,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
+    settings = adapt_settings(model, settings)
     lane = open_lane(torch.device(settings.device))
     with lane.active():  # what is made here is ready for the first step, which runs in this lane
         return _assemble(
@@ -120,7 +121,7 @@ def assemble_runner(
 class _Loaded:
     """What a runner is made of besides settings."""
 
-    model: Decoder
+    model: Target
     draft: DraftKind
     grammars: Grammars
     judge: Judge
@@ -136,15 +137,18 @@ def _assemble(
 ) -> tuple[Runner, RunnerFacts]:
     model, draft = loaded.model, loaded.draft
     largest = _largest(settings.host, draft, buckets)
-    room, state = _make_room(model, settings, draft, largest, loaded.grammars)
-    _check_backend(room.attention.capabilities, settings, draft)
-    _check_heads(room.attention.capabilities, (model.config.attention, *draft.attention))
+    check_rings(model, settings, draft)
+    pages = PageFamily(num_pages=1, device=torch.device(settings.device))
+    store = open_store(model, settings, draft, pages)
+    room, state = _make_room(loaded, settings, store, pages, largest)
+    for part in (store.target, *([store.drafts] if draft.attention else [])):
+        _check_backend(part, settings, draft)
     drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=room.attention, judge=loaded.judge, state=state
+        model=model, drafter=drafter, attention=store.target, judge=loaded.judge, state=state
     )
-    planner = _planner(program, room, drafter, buckets)
+    planner = _planner(program, store.target, room, drafter, buckets)
     # Recordings hold addresses: nothing that records exists before the pages are where they stay.
     rehearsal = Runner(program=program, planner=planner, executor=EagerExecutor(), lane=lane)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -165,26 +169,24 @@ def _assemble(
 
 
 def _make_room(
-    model: Decoder, settings: Settings, draft: DraftKind, largest: StepShape, grammars: Grammars
+    loaded: _Loaded, settings: Settings, store: Store, pages: PageFamily, largest: StepShape
 ) -> tuple[DraftRoom, DeviceState]:
     """The tables, and pools of one page for now."""
-    host, device, layout = settings.host, torch.device(settings.device), _kv_layout(model, settings)
-    pages, vocab = PageFamily(num_pages=1, device=device), model.config.vocab_size
+    host, device = settings.host, torch.device(settings.device)
+    vocab = loaded.model.config.vocab_size
     state = DeviceState(
-        kv=pages.open(layout),
+        kv=store.kv,
         pages=pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=GrammarTable(grammars, largest=largest, vocab=vocab, device=device),
-    )
-    attention = choose_attention(
-        device,
-        page_size=host.page_size,
-        dtype=layout.dtype,
-        users=[_heads(config) for config in (model.config.attention, *draft.attention)],
+        grammars=GrammarTable(loaded.grammars, largest=largest, vocab=vocab, device=device),
     )
     room = DraftRoom(
-        target=layout, pages=pages, attention=attention, sampling=state.sampling, largest=largest
+        target=store.kv.layout,
+        pages=pages,
+        attention=store.drafts,
+        sampling=state.sampling,
+        largest=largest,
     )
     return room, state
 
@@ -218,11 +220,15 @@ def _open_pages(
 
 
 def _planner(
-    program: StepProgram, room: DraftRoom, drafter: GuardedDrafter, buckets: Buckets
+    program: StepProgram,
+    attention: AttentionPart,
+    room: DraftRoom,
+    drafter: GuardedDrafter,
+    buckets: Buckets,
 ) -> Planner:
     return Planner(
         arena=Arena(room.sampling.seed.device),
-        attention=room.attention,
+        attention=attention,
         draft=drafter,
         table=program.state.rows,
         buckets=buckets,
@@ -230,9 +236,14 @@ def _planner(
     )
 
 
-def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> None:
-    """Refuse at start what the attention backend could not do in a step."""
-    page_size, nodes = settings.host.page_size, draft.facts.budget.nodes
+def _check_backend(attention: AttentionPart, settings: Settings, draft: DraftKind) -> None:
+    """Refuse at start what attention could not do in a step."""
+    can, budget = attention.capabilities, draft.facts.budget
+    page_size, nodes = settings.host.page_size, budget.nodes
+    if can.chain_only and budget.topk > 1:
+        raise ConfigError(
+            f"this model checks chains only, and topk {budget.topk} makes trees; use --topk 1"
+        )
     if page_size not in can.page_sizes:
         sizes = f"{can.page_sizes.start} to {can.page_sizes.stop - 1}"
         raise ConfigError(f"attention has no pages of {page_size} tokens; use {sizes}")
@@ -242,44 +253,9 @@ def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> N
         raise ConfigError("this attention backend needs lengths on the host; use depth 0")
 
 
-def _check_heads(can: Capabilities, users: Sequence[AnyAttention]) -> None:
-    for heads in users:
-        if isinstance(heads, LatentConfig):
-            if max(heads.latent, heads.rope) > can.max_latent:
-                raise ConfigError(
-                    f"attention on this device takes latents of up to {can.max_latent} lanes, and "
-                    f"the model has {heads.latent}; use --device cpu"
-                )
-            continue
-        group = heads.heads // heads.kv_heads
-        if heads.head_dim > can.max_head_dim or group > can.max_group:
-            raise ConfigError(
-                f"attention on this device takes heads of up to {can.max_head_dim} and up to "
-                f"{can.max_group} of them per key, and the model has {heads.head_dim} and {group}; "
-                "use --device cpu"
-            )
-
-
 def _reach(host: HostSettings, draft: DraftKind) -> int:
     """Positions a row may touch: its context, and two rounds in flight past its end."""
     return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
-
-
-def _heads(config: AnyAttention) -> HeadShape:
-    """Query heads, and the width of what each of them reads."""
-    read = config.latent if isinstance(config, LatentConfig) else config.head_dim
-    return HeadShape(heads=config.heads, head_dim=read)
-
-
-def _kv_layout(model: Decoder, settings: Settings) -> KVLayout:
-    attention = model.config.attention
-    return KVLayout(
-        layers=model.config.num_layers,
-        vectors=attention.vectors,
-        width=attention.width,
-        page_size=settings.host.page_size,
-        dtype=model.dtype,
-    )
 
 
 def _largest(host: HostSettings, draft: DraftKind, buckets: Buckets) -> StepShape:

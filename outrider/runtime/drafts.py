@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.attention.protocol import AttentionBackend
+from outrider.memory.compressed import CompressedLayout
 from outrider.memory.pool import KVLayout, PageFamily
 from outrider.models.config import AnyAttention
 from outrider.models.draft import DraftModel
@@ -22,7 +23,7 @@ from outrider.wire.worker import DraftFacts
 class DraftRoom:
     """What a drafter is built into."""
 
-    target: KVLayout
+    target: KVLayout | CompressedLayout
     pages: PageFamily  # of which the target's pool is one
     attention: AttentionBackend
     sampling: SamplingTable
@@ -100,7 +101,7 @@ class ModelDraft:
             largest=room.largest,
         )
 
-    def _layout(self, target: KVLayout) -> KVLayout:
+    def _layout(self, target: KVLayout | CompressedLayout) -> KVLayout:
         facts = self.model.facts
         return KVLayout(
             layers=facts.num_layers,

@@ -11,11 +11,13 @@ from outrider.config.draft import (
     resolve_budget,
 )
 from outrider.config.engine import Arithmetic, Dtype
+from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.inspect import is_head
 from outrider.models.heads.loader import load_head
 from outrider.models.standalone import load_standalone
+from outrider.models.target import Target
 from outrider.runtime.drafts import DraftKind, ModelDraft, NgramDraft, NoDraft
 from outrider.wire.speculation import Budget
 
@@ -25,7 +27,7 @@ _log = logging.getLogger(__name__)
 def load_draft(
     config: DraftConfig,
     *,
-    target: Decoder,
+    target: Target,
     target_folder: Path,
     dtype: Dtype,
     arithmetic: Arithmetic,
@@ -47,15 +49,37 @@ def load_draft(
             max_match=match.max,
             is_adaptive=draft.adaptive,
         )
-    folder = Path(draft.drafter)
-    load = load_head if is_head(folder) else load_standalone  # the folder itself says which
-    model: DraftModel = load(
+    model = _load_model(
+        Path(draft.drafter), target, target_folder, dtype=dtype, arithmetic=arithmetic
+    )
+    check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
+    return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+
+
+def _load_model(
+    folder: Path, target: Target, target_folder: Path, *, dtype: Dtype, arithmetic: Arithmetic
+) -> DraftModel:
+    """A head or a whole model: the folder itself says which."""
+    device = target.embedding.device
+    if not is_head(folder):
+        return load_standalone(
+            folder,
+            target=target,
+            target_folder=target_folder,
+            dtype=dtype,
+            device=device,
+            arithmetic=arithmetic,
+        )
+    if not isinstance(target, Decoder):
+        raise ConfigError(
+            f"{folder} is a draft head, which reads one residual stream, and this target has "
+            "several; use --draft ngram or a whole model"
+        )
+    return load_head(
         folder,
         target=target,
         target_folder=target_folder,
         dtype=dtype,
-        device=target.embedding.device,
+        device=device,
         arithmetic=arithmetic,
     )
-    check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
-    return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)

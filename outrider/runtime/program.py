@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend
+from outrider.attention.protocol import AttentionPart
+from outrider.memory.compressed import CompressedPool
 from outrider.memory.pool import KVPool, PageFamily
-from outrider.models.decoder import Decoder
+from outrider.models.target import Target
 from outrider.plan.live import live
 from outrider.plan.plan import StepPlan, chunk_nexts
 from outrider.plan.tree import DraftTree, Verdict
@@ -36,7 +37,7 @@ Judge = Callable[[DraftTree, torch.Tensor, int], Verdict]  # as `verify` is
 class DeviceState:
     """What survives a step: KV pages, row tables, the state of each row's sampling law."""
 
-    kv: KVPool
+    kv: KVPool | CompressedPool
     pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable
@@ -49,9 +50,9 @@ class StepProgram:
     def __init__(
         self,
         *,
-        model: Decoder,
+        model: Target,
         drafter: GuardedDrafter,
-        attention: AttentionBackend,
+        attention: AttentionPart,
         judge: Judge,
         state: DeviceState,
     ) -> None:

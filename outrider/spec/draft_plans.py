@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend
+from outrider.attention.protocol import AttentionPart
 from outrider.memory.arena import Arena
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import ChunkShape, StepShape
@@ -26,9 +26,7 @@ class DraftPlans:
 class DraftPlanner:
     """Owns the memory of all draft plans. They run one after another, so they share it."""
 
-    def __init__(
-        self, attention: AttentionBackend, largest: StepShape, device: torch.device
-    ) -> None:
+    def __init__(self, attention: AttentionPart, largest: StepShape, device: torch.device) -> None:
         self._arena = Arena(device)
         self._binder = Binder(self._arena, attention, _largest_of(largest))
         rows, chunk = largest.rows, largest.chunk

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend
+from outrider.attention.protocol import AttentionPart
+from outrider.memory.compressed import CompressedPool
 from outrider.memory.pool import KVPool
 from outrider.models.draft import DraftModel, Taps
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows, chunk_offsets
@@ -29,8 +30,8 @@ class ModelDrafter:
         self,
         model: DraftModel,
         *,
-        kv: KVPool,
-        attention: AttentionBackend,
+        kv: KVPool | CompressedPool,
+        attention: AttentionPart,
         sampling: SamplingTable,
         facts: DraftFacts,
         largest: StepShape,

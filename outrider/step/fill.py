@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend, Geometry
+from outrider.attention.protocol import AttentionPart, Geometry
 from outrider.plan.plan import ChunkRows, StepPlan, chunk_offsets
 from outrider.plan.tree import DraftTree
 from outrider.step.rows import RowTable
@@ -18,7 +18,7 @@ def fill(
     tree: DraftTree,
     *,
     table: RowTable,
-    attention: AttentionBackend,
+    attention: AttentionPart,
     page_size: int,
     first_node: int = 0,
 ) -> None:
@@ -38,6 +38,7 @@ def fill(
             ancestors=tree.ancestors,
             chunk=plan.chunk,
             page_table=table.pages,
+            first_node=first_node,
         ),
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from outrider.attention.protocol import AttentionBackend
+from outrider.attention.protocol import AttentionPart
 from outrider.memory.arena import Arena
 from outrider.memory.upload import pinned_for
 from outrider.plan.plan import ChunkRows, Queries, Sampled, StepPlan, UniformRows
@@ -38,7 +38,7 @@ class NoDraftPart:
 class Binder:
     """Owns the views of one role, target or draft, and makes plans of them."""
 
-    def __init__(self, arena: Arena, attention: AttentionBackend, largest: StepShape) -> None:
+    def __init__(self, arena: Arena, attention: AttentionPart, largest: StepShape) -> None:
         self._arena = arena
         self._attention = attention
         for name in ("tokens", "positions", "slots"):
@@ -78,7 +78,7 @@ class Planner:
         self,
         *,
         arena: Arena,
-        attention: AttentionBackend,
+        attention: AttentionPart,
         draft: DraftPart,
         table: RowTable,
         buckets: Buckets,

@@ -25,6 +25,7 @@ from outrider.bench.gpu.floors import (
 )
 from outrider.bench.gpu.peer import Subject, drafting_step, plain_step
 from outrider.bench.gpu.rates import Rates
+from outrider.bench.gpu.v4_floors import v4_cache_bytes, v4_held_bytes, v4_step_bytes
 from outrider.models.dummy import dummy_decoder, dummy_head
 from outrider.runtime.build import MAX_CHUNKS
 from outrider.wire.speculation import Budget
@@ -75,6 +76,36 @@ def test_decode_times_every_case_beside_its_floor(tmp_path):
     assert points[0]["context"] == 5 + 1 + 12 + 4 / 2
     assert "x floor" in shown
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_decode_times_deepseek_v4_with_blocks_and_experts(tmp_path):
+    tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
+    found, shown = measured(tmp_path, "decode", *tiny, *SHORT)
+    (series,) = found["series"]
+    assert {len(point["steps_s"]) for point in series["points"]} == {4}
+    assert all(point["floors"][0]["step_s"] > 0 for point in series["points"])
+    assert "deepseek-v4-tiny" in shown
+
+
+def test_prompts_of_deepseek_v4_can_be_pretended_and_its_layers_counted(tmp_path):
+    tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
+    flags = ["--layers", "3", "--pretend-prompts", "--rows", "2", "--prompt", "400"]
+    found, _ = measured(tmp_path, "decode", *tiny, *flags, "--tokens", "4")
+    assert found["setting"]["weights"]["cut_layers"] == 3
+    assert found["series"][0]["points"][0]["context"] > 400
+
+
+def test_the_floor_of_deepseek_v4_counts_asked_experts_and_chosen_entries():
+    config = find_body("deepseek-v4").config
+    expert = 3 * 4096 * 2048 * 2  # bytes in bfloat16
+    one, many = (v4_step_bytes(config, "bfloat16", tokens=tokens) for tokens in (1, 1e6))
+    assert many - one == pytest.approx(4 * (256 - 6) * expert, rel=1e-6)
+    assert many < v4_held_bytes(config, "bfloat16")
+    window, entry, key = 128 * 512, 512, 128
+    sparse = 2 * (window + 512 * entry + 16384 * key)
+    heavy, alone = window + 512 * entry, window
+    read = v4_cache_bytes(config, "bfloat16", rows=3, context=65536)
+    assert read == 3 * 2 * (sparse + heavy + alone)
 
 
 def test_iteration_emits_what_was_asked_beside_plain_steps_and_verification_alone(tmp_path):

@@ -44,7 +44,7 @@ def test_a_step_has_room_for_every_rows_drafts_and_a_piece_of_a_prompt(nodes, st
 @pytest.mark.parametrize(
     ("config", "fix"),
     [
-        (EngineConfig(cache=CacheConfig(page_size=65)), "block_size must be between 1 and 64"),
+        (EngineConfig(cache=CacheConfig(page_size=257)), "block_size must be between 1 and 256"),
         (EngineConfig(cache=CacheConfig(kv_tokens=0)), "kv_tokens must be at least 1"),
         (
             EngineConfig(limits=LimitsConfig(context=101)),

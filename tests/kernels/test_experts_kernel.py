@@ -14,7 +14,8 @@ from support.expert_cases import (
     step_of,
 )
 
-from outrider.models.layers.routing import choose, without_padding
+from outrider.models.layers.moe import GroupedExperts
+from outrider.models.layers.routing import Routing, choose, without_padding
 
 pytest.importorskip("triton")
 from outrider.kernels import routing as kernels
@@ -98,6 +99,18 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(shape):
     add_experts_(x, experts, weights, gate_up, down, out)
     torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
     assert torch.equal(out[padded], residual[padded])
+
+
+def test_gates_and_what_they_gate_are_cut_at_the_limit():
+    x, gate_up, down, residual = mixture_of(9, 4, 32, 16)
+    experts, weights = routing_of(9, 4, 2)
+    limited, free, right = residual.clone(), residual.clone(), residual.clone()
+    add_experts_(x, experts, weights, gate_up, down, limited, 0.4)
+    add_experts_(x, experts, weights, gate_up, down, free)
+    routing = Routing(experts=experts.long(), weights=weights)
+    GroupedExperts(gate_up=gate_up, down=down, limit=0.4).add_(x, routing, right)
+    torch.testing.assert_close(limited, right, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(limited, free, atol=1e-2)
 
 
 def test_an_expert_that_nobody_asks_is_never_read():

@@ -139,6 +139,8 @@ def check_swiglu(num_rows: int, width: int, like: Case) -> None:
     gate, up = gate_up.float().chunk(2, dim=-1)
     assert_close(out, F.silu(gate) * up, roundings=1)
     assert torch.equal(alone, out[-1:])
+    limited = F.silu(gate.clamp(max=0.5)) * up.clamp(-0.5, 0.5)
+    assert_close(swiglu(gate_up, 0.5), limited, roundings=1)
 
 
 def _head_norm(

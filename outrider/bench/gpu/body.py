@@ -5,14 +5,15 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.config import ModelConfig, parse_config
+from outrider.models.v4.config import V4Config, parse_v4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A model without weights, and the vocabulary of an EAGLE-3 head for it."""
+    """A model without weights, and the vocabulary of an EAGLE-3 head for it (0: there is none)."""
 
     name: str
-    config: ModelConfig
+    config: ModelConfig | V4Config
     draft_vocab: int
     is_cut: bool = False  # to a few layers
 
@@ -129,6 +130,68 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 4096,
     },
 }
+_V4 = {  # the sizes of DeepSeek-V4-Flash, a layer of which has 13 GB of experts
+    "vocab_size": 129280,
+    "hidden_size": 4096,
+    "moe_intermediate_size": 2048,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "sliding_window": 128,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 512,
+    "rope_theta": 10000.0,
+    "compress_rope_theta": 160000.0,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 16.0,
+        "original_max_position_embeddings": 65536,
+        "beta_fast": 32,
+        "beta_slow": 1,
+    },
+    "max_position_embeddings": 1048576,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 6,
+    "scoring_func": "sqrtsoftplus",
+    "routed_scaling_factor": 1.5,
+    "swiglu_limit": 10.0,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "hc_eps": 1e-6,
+    "rms_norm_eps": 1e-6,
+}
+_V4_TINY = _V4 | {  # runs on a CPU in no time
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "moe_intermediate_size": 32,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "q_lora_rank": 24,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "sliding_window": 8,
+    "index_n_heads": 8,
+    "index_head_dim": 16,
+    "index_topk": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 4096,
+}
+# The ratio of each layer's blocks; the first layer chooses experts by token id.
+_V4_RATIOS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "deepseek-v4": (_V4, (0, 4, 128, 4)),
+    "deepseek-v4-window": (_V4, (0, 0)),
+    "deepseek-v4-sparse": (_V4, (4, 4)),
+    "deepseek-v4-heavy": (_V4, (128, 128)),
+    "deepseek-v4-tiny": (_V4_TINY, (0, 4, 128, 4)),
+}
 _DRAFT_VOCAB = 32000
 _CUT_VOCAB = 4096  # of a body that is cut: its head costs next to nothing
 
@@ -138,8 +201,11 @@ def find_body(name: str, *, layers: int = 0) -> Body:
 
     What is left are the layers that a model has most of: with experts, where it has any.
     """
+    if name in _V4_RATIOS:
+        return _v4_body(name, layers)
     if name not in _FIELDS:
-        raise ConfigError(f"unknown body {name!r}; use {', '.join(_FIELDS)}, or --model")
+        names = ", ".join((*_FIELDS, *_V4_RATIOS))
+        raise ConfigError(f"unknown body {name!r}; use {names}, or --model")
     fields: dict[str, Any] = _LLAMA | _FIELDS[name]
     if layers:
         cut = {"num_hidden_layers": layers, "first_k_dense_replace": 0}
@@ -150,4 +216,19 @@ def find_body(name: str, *, layers: int = 0) -> Body:
         config=config,
         draft_vocab=_DRAFT_VOCAB if config.vocab_size > _DRAFT_VOCAB else config.vocab_size // 4,
         is_cut=layers > 0,
+    )
+
+
+def _v4_body(name: str, layers: int) -> Body:
+    """Always cut: all its layers fit nowhere."""
+    fields, ratios = _V4_RATIOS[name]
+    if layers:
+        ratios = tuple(ratios[layer % len(ratios)] for layer in range(layers))
+        fields = fields | {"vocab_size": min(fields["vocab_size"], _CUT_VOCAB)}
+    cut = {"num_hidden_layers": len(ratios), "compress_ratios": ratios, "num_hash_layers": 1}
+    return Body(
+        name=f"{name}, {layers} layers" if layers else name,
+        config=parse_v4(fields | cut),
+        draft_vocab=0,
+        is_cut=True,
     )

@@ -1,7 +1,7 @@
 """Engines around one model in memory: plain, or drafting in one way or another."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -9,17 +9,27 @@ from outrider.bench.gpu.asked import PROFILED, SKIPPED, Case, Place, Stored, Tre
 from outrider.bench.gpu.body import Body
 from outrider.bench.gpu.floors import held_bytes
 from outrider.config.draft import NO_DRAFT, DraftConfig, resolve_budget
-from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
-from outrider.config.settings import ExecutionSettings, Settings, resolve
+from outrider.config.engine import (
+    Arithmetic,
+    CacheConfig,
+    Dtype,
+    EngineConfig,
+    ExecutionConfig,
+    LimitsConfig,
+)
+from outrider.config.settings import USUAL_PAGE, ExecutionSettings, Settings, resolve
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.dummy import dummy_decoder, dummy_head
+from outrider.models.dummy import dummy_decoder, dummy_head, dummy_v4
 from outrider.models.loader import load_decoder
+from outrider.models.v4.config import V4Config
+from outrider.models.v4.decoder import V4Decoder
 from outrider.runtime.build import MAX_CHUNKS, assemble_runner, choose_buckets
 from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
 from outrider.runtime.program import Judge
 from outrider.runtime.runner import Runner
+from outrider.runtime.store import usual_page_size
 from outrider.spec.simulate import SimulatedJudge
 from outrider.spec.verify import verify
 from outrider.wire.speculation import PLAIN, Budget
@@ -30,7 +40,7 @@ class Target:
     """A model with its weights on the device, and what it was made of."""
 
     name: str
-    model: Decoder
+    model: Decoder | V4Decoder
     place: Place
     execution: ExecutionSettings  # what the engine made of the place
     is_dummy: bool
@@ -68,11 +78,7 @@ def load_target(source: Body | Stored, place: Place) -> Target:
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
         _check_room(source, place, device)
-        model = dummy_decoder(
-            source.config, dtype=place.dtype, device=device, arithmetic=arithmetic
-        )
-    else:
-        model = load_decoder(source.folder, dtype=place.dtype, device=device, arithmetic=arithmetic)
+    model = _load_model(source, dtype=place.dtype, device=device, arithmetic=arithmetic)
     return Target(
         name=source.name,
         model=model,
@@ -81,6 +87,17 @@ def load_target(source: Body | Stored, place: Place) -> Target:
         is_dummy=isinstance(source, Body),
         is_cut=isinstance(source, Body) and source.is_cut,
     )
+
+
+def _load_model(
+    source: Body | Stored, *, dtype: Dtype, device: torch.device, arithmetic: Arithmetic
+) -> Decoder | V4Decoder:
+    if isinstance(source, Stored):
+        return load_decoder(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
+    config = source.config
+    if isinstance(config, V4Config):
+        return dummy_v4(config, dtype=dtype, device=device, arithmetic=arithmetic)
+    return dummy_decoder(config, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
 def _check_room(body: Body, place: Place, device: torch.device) -> None:
@@ -102,6 +119,8 @@ def no_drafting() -> Drafting:
 
 def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
     """A random EAGLE-3 head whose drafts are kept as often as was asked."""
+    if not isinstance(target.model, Decoder):
+        raise ConfigError(f"there is no EAGLE-3 head for {target.name}; use bench decode")
     head = dummy_head(
         target.model,
         draft_vocab=draft_vocab,
@@ -134,7 +153,13 @@ def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loa
     if target.device.type == "cuda":
         torch.cuda.empty_cache()
     budget = drafting.kind.facts.budget
-    settings = _settings(target.place, context=context, rows=rows, budget=budget)
+    settings = _settings(
+        target.place,
+        context=context,
+        rows=rows,
+        budget=budget,
+        usual_page=usual_page_size(target.model.config),
+    )
     page_size = settings.host.page_size
     runner, facts = assemble_runner(
         target.model,
@@ -146,6 +171,8 @@ def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loa
     )
     if not target.place.reads_prompts:
         runner.scribble()  # zeros would take less power to read
+        # Some models cannot share prefixes; noise is as good as any.
+        facts = replace(facts, host=replace(facts.host, prefix_cache=True))
     return Loaded(engine=Engine(runner, facts), runner=runner)
 
 
@@ -166,7 +193,9 @@ def _reach_of(case: Case, steps: int, budget: Budget, step_tokens: int) -> int:
     return case.prompt + (reading + SKIPPED + max(steps, PROFILED) + 4) * budget.most_emitted
 
 
-def _settings(place: Place, *, context: int, rows: int, budget: Budget) -> Settings:
+def _settings(
+    place: Place, *, context: int, rows: int, budget: Budget, usual_page: int = USUAL_PAGE
+) -> Settings:
     """What the engine makes of the place; its own choice of depth overlaps where that helps."""
     config = EngineConfig(
         dtype=place.dtype,
@@ -181,4 +210,5 @@ def _settings(place: Place, *, context: int, rows: int, budget: Budget) -> Setti
         ),
         draft=NO_DRAFT,
     )
-    return resolve(config, model_context=context, num_cuda=torch.cuda.device_count())
+    num_cuda = torch.cuda.device_count()
+    return resolve(config, model_context=context, num_cuda=num_cuda, usual_page=usual_page)

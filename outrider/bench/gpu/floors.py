@@ -18,11 +18,19 @@ from outrider.bench.floor import (
     weight_bytes,
 )
 from outrider.bench.gpu.rates import Rates
+from outrider.bench.gpu.v4_floors import (
+    v4_cache_bytes,
+    v4_held_bytes,
+    v4_prefill_flops,
+    v4_step_bytes,
+    v4_step_flops,
+)
 from outrider.config.engine import Dtype
 from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.dummy import head_config, head_shapes
 from outrider.models.heads.names import HEAD, TO_TARGET
 from outrider.models.loader import tensor_shapes
+from outrider.models.v4.config import V4Config
 
 _EMBEDDING = "model.embed_tokens.weight"
 _TARGET_HEAD = "lm_head.weight"
@@ -56,9 +64,11 @@ class DraftShape:
 
 
 def step_passes(
-    config: ModelConfig, dtype: Dtype, *, rows: int, nodes: int, context: float
+    config: ModelConfig | V4Config, dtype: Dtype, *, rows: int, nodes: int, context: float
 ) -> tuple[Pass, ...]:
     """A step of `rows` trees of `nodes` query tokens; one node is plain decoding."""
+    if isinstance(config, V4Config):
+        return (_v4_pass(config, dtype, rows=rows, nodes=nodes, context=context),)
     shapes, tokens = tensor_shapes(config), rows * nodes
     if not config.is_tied:
         del shapes[_EMBEDDING]  # a step looks up one row of it per token
@@ -72,13 +82,14 @@ def step_passes(
 
 
 def iteration_passes(
-    config: ModelConfig, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
+    config: ModelConfig | V4Config, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
 ) -> tuple[Pass, ...]:
     """Verify, then catch up on what was emitted, then draft: the head scores once per step.
 
     Catching up yields the state of the first draft, so a round of n steps runs the layer n - 1
     times more, on `topk` branches of every row.
     """
+    assert isinstance(config, ModelConfig), "heads read one stream, which others refuse at start"
     shapes = _head_groups(config, draft)
     own = head_config(config, draft_vocab=draft.vocab).layer.attention
     kv = rows * context * _kv_token_bytes(own, dtype)
@@ -98,11 +109,13 @@ def total_s(passes: Iterable[Pass], rates: Rates) -> float:
     return sum(each.seconds(rates) for each in passes)
 
 
-def prefill_flops(config: ModelConfig, *, tokens: int) -> float:
+def prefill_flops(config: ModelConfig | V4Config, *, tokens: int) -> float:
     """Multiplications and additions of one prompt: matrices, and attention to what came before.
 
     Logits are needed of the last token alone.
     """
+    if isinstance(config, V4Config):
+        return v4_prefill_flops(config, tokens=tokens)
     shapes = tensor_shapes(config)
     head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
     del shapes[_EMBEDDING]
@@ -111,8 +124,17 @@ def prefill_flops(config: ModelConfig, *, tokens: int) -> float:
     return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
 
 
-def held_bytes(config: ModelConfig, dtype: Dtype) -> int:
+def read_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
+    """Bytes of all weights that a step of one token reads."""
+    if isinstance(config, V4Config):
+        return v4_step_bytes(config, dtype, tokens=1.0)
+    return weight_bytes(config, dtype, tokens=1.0)
+
+
+def held_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
     """Bytes of all weights, the embedding of an untied model included, which no step reads."""
+    if isinstance(config, V4Config):
+        return v4_held_bytes(config, dtype)
     embedding = tensor_bytes(tensor_shapes(config)[_EMBEDDING], dtype)
     return weight_bytes(config, dtype) + (0 if config.is_tied else embedding)
 
@@ -142,6 +164,15 @@ def _pass(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float, kv: float = 0
         weight_bytes=sum(tensor_bytes(shape, dtype) for shape in shapes),
         kv_bytes=round(kv),
         flops=2.0 * tokens * _num_products(shapes),
+    )
+
+
+def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: float) -> Pass:
+    tokens = float(rows * nodes)
+    return Pass(
+        weight_bytes=v4_step_bytes(config, dtype, tokens=tokens),
+        kv_bytes=v4_cache_bytes(config, dtype, rows=rows, context=context),
+        flops=v4_step_flops(config, tokens=tokens),
     )
 
 

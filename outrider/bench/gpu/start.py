@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from outrider.bench.floor import weight_bytes
 from outrider.bench.gpu.asked import Extras, Place, Stored, Tree, Work
 from outrider.bench.gpu.body import Body
 from outrider.bench.gpu.cold import ColdStart, measure_cold_start
@@ -18,7 +17,7 @@ from outrider.bench.gpu.engines import (
     load_target,
     no_drafting,
 )
-from outrider.bench.gpu.floors import held_bytes
+from outrider.bench.gpu.floors import held_bytes, read_bytes
 from outrider.bench.gpu.prefill import count_runs, measure_prefill
 from outrider.bench.gpu.rates import Rates, measure_rates
 from outrider.bench.gpu.report import Report, Setting, Weights, describe, describe_prefill
@@ -117,7 +116,7 @@ def setting_of(target: Target, rates: tuple[Rates, ...]) -> Setting:
             is_dummy=target.is_dummy,
             dtype=place.dtype,
             held_bytes=held_bytes(config, place.dtype),
-            read_bytes=weight_bytes(config, place.dtype, tokens=1.0),
+            read_bytes=read_bytes(config, place.dtype),
             cut_layers=config.num_layers if target.is_cut else 0,
         ),
         machine=this_machine(has_busy_neighbour=False),

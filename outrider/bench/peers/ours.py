@@ -9,7 +9,8 @@ from outrider.api.params import SamplingParams
 from outrider.api.prompts import TokenPrompt
 from outrider.bench.asked import Lengths
 from outrider.bench.trace import Step, Trace
-from outrider.config.engine import CacheConfig, Dtype
+from outrider.config.engine import Dtype
+from outrider.config.settings import USUAL_PAGE
 
 
 class OurEngine:
@@ -26,7 +27,7 @@ class OurEngine:
             max_num_seqs=max_batch,
             enable_prefix_caching=False,
             # Two pages to spare for each row, so that all rows run at a time.
-            kv_tokens=max_batch * (context + 2 * CacheConfig().page_size),
+            kv_tokens=max_batch * (context + 2 * USUAL_PAGE),
         ).frontend
 
     def run(self, prompts: Sequence[tuple[int, ...]], *, max_tokens: int) -> Trace:

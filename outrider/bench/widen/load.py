@@ -13,8 +13,9 @@ from outrider.bench.widen.head import SmallHead, open_small_head, widen_head
 from outrider.bench.widen.places import Noise
 from outrider.bench.widen.tensors import HEAD, WideTensors
 from outrider.config.engine import Arithmetic
+from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
-from outrider.models.config import read_config
+from outrider.models.config import ModelConfig, read_config
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.loader import build_head
@@ -35,6 +36,8 @@ class Opened:
 def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened]:
     """The model in a folder, once it and its heads are known to fit into the body."""
     small = read_config(folder)
+    if not isinstance(body.config, ModelConfig):
+        raise ConfigError(f"no model widens to {body.name}; use llama-8b")
     found = fit(small, body.config, name=body.name)
     opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
     ignored = ("rotary_emb.inv_freq", *((HEAD,) if small.is_tied else ()))

@@ -1,5 +1,6 @@
 """The gated half of a feed-forward part: silu(gate) * up, both from one fused map."""
 
+import math
 from typing import Protocol
 
 import torch
@@ -17,11 +18,12 @@ class Gate(Protocol):
 class SplitGate:
     """The map, then the gate: for any linear map."""
 
-    def __init__(self, gate_up: Linear) -> None:
+    def __init__(self, gate_up: Linear, limit: float = math.inf) -> None:
         self._gate_up = gate_up
+        self._limit = limit
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return swiglu(self._gate_up(x))
+        return swiglu(self._gate_up(x), self._limit)
 
 
 class StreamedGate:
@@ -41,11 +43,18 @@ def gate_of(gate_up: Linear) -> Gate:
     return SplitGate(gate_up)
 
 
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:  # [n, 2 * intermediate] -> [n, intermediate]
-    """The second half of every row, gated by the first."""
+def swiglu(
+    gate_up: torch.Tensor,  # [n, 2 * intermediate]
+    limit: float = math.inf,
+) -> torch.Tensor:  # [n, intermediate]
+    """The second half of every row, gated by the first; gates are cut at the limit, and the second
+    half at both of its signs.
+    """
     if gate_up.is_cuda:
         from outrider.kernels.swiglu import swiglu as launch
 
-        return launch(gate_up)
+        return launch(gate_up, limit)
     gate, up = gate_up.chunk(2, dim=-1)
+    if limit < math.inf:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return F.silu(gate).mul_(up)

@@ -1,5 +1,6 @@
 """A mixture of experts: a router asks a few of many small feed-forward parts for every token."""
 
+import math
 from typing import Protocol
 
 import torch
@@ -75,8 +76,10 @@ class GroupedExperts:
         *,
         gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
         down: torch.Tensor,  # [experts, hidden, intermediate]
+        limit: float = math.inf,  # of gates and what they gate
     ) -> None:
         self._num_experts = gate_up.shape[0]
+        self._limit = limit
         self._gate_up = gate_up.transpose(1, 2)
         self._down = down.transpose(1, 2)
         self._multiply = torch.ops.aten._grouped_mm.default
@@ -88,7 +91,7 @@ class GroupedExperts:
         num_places = asked.shape[0] + (_BLOCK - 1) * min(asked.shape[0], self._num_experts + 1)
         pairs = x[:, None].expand(num_tokens, top_k, hidden).reshape(-1, hidden)
         grouped = x.new_zeros(num_places, hidden).index_copy_(0, places, pairs)
-        active = swiglu(self._multiply(grouped, self._gate_up, ends))
+        active = swiglu(self._multiply(grouped, self._gate_up, ends), self._limit)
         outputs = self._multiply(active, self._down, ends).index_select(0, places)
         # Nobody computed the rows of padding: they may hold anything.
         outputs.masked_fill_((asked == self._num_experts)[:, None], 0.0)
@@ -124,19 +127,22 @@ class KernelExperts:
         *,
         gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
         down: torch.Tensor,  # [experts, hidden, intermediate]
+        limit: float = math.inf,
     ) -> None:
         from outrider.kernels.experts import add_experts_  # a CPU installation has no Triton
 
         self._gate_up = gate_up
         self._down = down
         self._add = add_experts_
+        self._limit = limit
 
     def add_(self, x: torch.Tensor, routing: Routing, residual: torch.Tensor) -> None:
         experts = routing.experts.to(torch.int32)  # they are already, if the kernel chose them
-        self._add(x, experts, routing.weights, self._gate_up, self._down, residual)
+        weights = routing.weights
+        self._add(x, experts, weights, self._gate_up, self._down, residual, self._limit)
 
 
-def make_experts(gate_up: torch.Tensor, down: torch.Tensor) -> Experts:
+def make_experts(gate_up: torch.Tensor, down: torch.Tensor, limit: float = math.inf) -> Experts:
     """The form for the device of the weights."""
     for name, weight in {"hidden_size": gate_up, "expert width": down}.items():
         if weight.shape[2] * weight.element_size() % _ALIGNMENT_BYTES:
@@ -145,7 +151,7 @@ def make_experts(gate_up: torch.Tensor, down: torch.Tensor) -> Experts:
                 f"{_ALIGNMENT_BYTES // weight.element_size()}; use another model"
             )
     kind = KernelExperts if gate_up.is_cuda else GroupedExperts
-    return kind(gate_up=gate_up, down=down)
+    return kind(gate_up=gate_up, down=down, limit=limit)
 
 
 class MoeMlp:

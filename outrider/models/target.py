@@ -1,0 +1,69 @@
+"""What the runtime needs of a target, and which decoder a model folder holds."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from outrider.config.engine import Arithmetic
+from outrider.errors import ConfigError
+from outrider.models.config import ModelConfig, architecture_of, parse_config, read_fields
+from outrider.models.decoder import TargetStates
+from outrider.models.draft import Taps
+from outrider.models.layers.linear import WeightType
+from outrider.models.loader import load_decoder
+from outrider.models.v4.config import ARCHITECTURE as V4
+from outrider.models.v4.config import V4Config, parse_v4
+from outrider.models.v4.loader import load_v4
+from outrider.plan.plan import StepPlan
+
+
+class TargetConfig(Protocol):
+    """What every target says about itself."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_context(self) -> int:
+        """Tokens, prompt and output together."""
+        ...
+
+
+class Target(Protocol):
+    """A model whose tokens the user gets. Cache and attention are of the kinds it asks for."""
+
+    dtype: torch.dtype  # of activations and of the cache
+
+    @property
+    def config(self) -> TargetConfig: ...
+
+    @property
+    def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
+
+    def run(self, plan: StepPlan, kv: Any, attention: Any, taps: Taps) -> TargetStates:
+        """The final state of every query token, and what the taps ask for; writes the cache."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+        """Scores of every token of the vocabulary, before any sampling law."""
+        ...
+
+
+def read_target(folder: Path) -> ModelConfig | V4Config:
+    """What the folder of any supported model says about itself."""
+    fields = read_fields(folder)
+    try:
+        return parse_v4(fields) if architecture_of(fields) == V4 else parse_config(fields)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from error
+
+
+def load_target(
+    folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+) -> Target:
+    """The model in a folder, of any supported architecture."""
+    config = read_target(folder)
+    if isinstance(config, V4Config):
+        return load_v4(folder, config, dtype=dtype, device=device, arithmetic=arithmetic)
+    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)

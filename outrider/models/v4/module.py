@@ -1,0 +1,153 @@
+"""The draft module inside a DeepSeek-V4 checkpoint: a layer that reads a window, on streams made
+of a token's embedding and the streams of the token before.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from outrider.attention.protocol import AttentionPart
+from outrider.config.engine import Arithmetic
+from outrider.errors import ConfigError
+from outrider.memory.blocks import NoBlocks
+from outrider.memory.compressed import CompressedLayout, CompressedPool
+from outrider.models.checkpoint import Checkpoint
+from outrider.models.config import AttentionConfig
+from outrider.models.draft import ModelFacts, Taps
+from outrider.models.layers.linear import Linear, WeightType
+from outrider.models.layers.mlp import FeedStep
+from outrider.models.layers.norm import Norm
+from outrider.models.v4.blocks import V4Step
+from outrider.models.v4.decoder import V4Block, V4Decoder
+from outrider.models.v4.loader import Renamed, V4Builder
+from outrider.models.v4.names import module_prefix, module_shapes, stored_modules
+from outrider.models.v4.streams import Collapse
+from outrider.plan.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleParts:
+    """All weights of a module that are its own."""
+
+    token_norm: Norm
+    token_map: Linear
+    stream_norm: Norm
+    stream_map: Linear
+    block: V4Block
+    collapse: Collapse
+
+
+class V4Module:
+    """A draft model whose state is all streams of a token side by side, before they are one."""
+
+    def __init__(self, target: V4Decoder, parts: ModuleParts) -> None:
+        self._target = target
+        self._parts = parts
+        config, device = target.config, target.embedding.device
+        self._width = config.streams.num * config.hidden
+        self.target_ids = torch.arange(config.vocab_size, device=device)
+
+    @property
+    def facts(self) -> ModelFacts:
+        heads = self._target.config.attention.heads
+        return ModelFacts(
+            taps=Taps(final=True),
+            width=self._width,
+            lead=0,
+            num_layers=1,
+            attention=AttentionConfig(heads=heads.heads, kv_heads=1, head_dim=heads.head_dim),
+        )
+
+    def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
+        """What it stores: a ring for its window, and nothing in pages."""
+        attention = self._target.config.attention
+        return CompressedLayout(
+            layers=(NoBlocks(),),
+            head_dim=attention.heads.head_dim,
+            window=attention.window,
+            nodes=nodes,
+            page_size=page_size,
+            dtype=self._target.dtype,
+        )
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+        """The target's streams are states as they are."""
+        return features
+
+    def advance(
+        self,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, width]
+        kv: CompressedPool,
+        attention: AttentionPart,
+    ) -> torch.Tensor:  # [num_query, width]
+        """Run the query tokens of a plan; writes their vectors to the rings."""
+        del attention  # its part of the plan is all there is to know
+        parts, queries, target = self._parts, plan.queries, self._target
+        page_size = kv.layout.page_size
+        rotation = target.rotate_in_window(queries.positions)
+        step = V4Step(
+            plan=plan.attention,
+            page_size=page_size,
+            in_window=rotation,
+            in_blocks=rotation,
+            at_starts=(),
+        )
+        feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=page_size)
+        streams = self._join(F.embedding(queries.tokens, target.embedding), state)
+        (store,) = kv.layers
+        return parts.block(streams, store, step, feed).flatten(1)
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
+        streams = state.view(state.shape[0], self._target.config.streams.num, -1)
+        return self._target.logits(self._parts.collapse(streams))
+
+    def _join(self, embedded: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The streams that the layer reads: [num_query, streams, hidden]."""
+        parts, num_query, num = self._parts, state.shape[0], self._target.config.streams.num
+        single = state.reshape(num_query * num, -1)
+        before = parts.stream_map(parts.stream_norm(single)).view(num_query, num, -1)
+        return before + parts.token_map(parts.token_norm(embedded))[:, None]
+
+
+def count_v4_modules(folder: Path) -> int:
+    """How many draft modules the folder of a DeepSeek-V4 holds."""
+    with Checkpoint(folder) as checkpoint:
+        return len({name.split(".")[1] for name in stored_modules(checkpoint.names)})
+
+
+def load_v4_module(
+    folder: Path, target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> V4Module:
+    """The first draft module in the target's folder; its tensors must match the config exactly."""
+    config, prefix = target.config, module_prefix(0)
+    with Checkpoint(folder) as checkpoint:
+        found = stored_modules(checkpoint.names)
+        stored = {name: at for name, at in found.items() if name.startswith(prefix)}
+        if not stored:
+            raise ConfigError(
+                f"{folder} holds no draft module (no tensor begins with {prefix}); use --draft "
+                "ngram, or an export that kept them"
+            )
+        shapes = module_shapes(config, 0)
+        checkpoint.check(
+            {stored.get(name, name): shape for name, shape in shapes.items()},
+            ignored=set(checkpoint.names) - set(stored.values()),
+        )
+        device = target.embedding.device
+        source = Renamed(checkpoint, stored)
+        builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+        return V4Module(target, _build(builder, prefix))
+
+
+def _build(builder: V4Builder, prefix: str) -> ModuleParts:
+    return ModuleParts(
+        token_norm=builder.norm(prefix + "enorm.weight"),
+        token_map=builder.linear(prefix + "e_proj.weight"),
+        stream_norm=builder.norm(prefix + "hnorm.weight"),
+        stream_map=builder.linear(prefix + "h_proj.weight"),
+        block=builder.block(prefix, NoBlocks(), is_hashed=False),
+        collapse=builder.collapse(prefix),
+    )

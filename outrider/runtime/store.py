@@ -1,0 +1,161 @@
+"""Where a target keeps its cache and how it attends, by the kind of model that it is."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from outrider.attention.choose import choose_attention
+from outrider.attention.compressed import CompressedAttention
+from outrider.attention.protocol import AttentionBackend, AttentionPart
+from outrider.attention.triton import HeadShape
+from outrider.config.settings import USUAL_PAGE, Settings
+from outrider.errors import ConfigError
+from outrider.memory.blocks import Blocks
+from outrider.memory.compressed import CompressedLayout, CompressedPool
+from outrider.memory.pool import KVLayout, KVPool, PageFamily
+from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
+from outrider.models.decoder import Decoder
+from outrider.models.target import Target
+from outrider.models.v4.config import V4Config
+from outrider.models.v4.decoder import V4Decoder
+from outrider.runtime.capacity import free_bytes
+from outrider.runtime.drafts import DraftKind
+
+_log = logging.getLogger(__name__)
+
+# Rings grow with the chain: a row of DeepSeek-V4-Flash (43 layers, bfloat16) has 11.5 MB of them at
+# 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would take 6 GB from the pages.
+MOST_RING_NODES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A target's cache, and who attends: the target itself, and models that draft for it."""
+
+    kv: KVPool | CompressedPool
+    target: AttentionPart
+    drafts: AttentionBackend
+
+
+def open_store(model: Target, settings: Settings, draft: DraftKind, pages: PageFamily) -> Store:
+    """The cache with as many pages as the family has for now."""
+    if isinstance(model, V4Decoder):
+        return _open_compressed(model, settings, draft, pages)
+    assert isinstance(model, Decoder), "every other target is one of these"
+    attention = model.config.attention
+    layout = KVLayout(
+        layers=model.config.num_layers,
+        vectors=attention.vectors,
+        width=attention.width,
+        page_size=settings.host.page_size,
+        dtype=model.dtype,
+    )
+    users = (attention, *draft.attention)
+    backend = _backend(settings, layout.dtype, [_heads(user) for user in users])
+    check_heads(backend, users)
+    return Store(kv=pages.open(layout), target=backend, drafts=backend)
+
+
+def adapt_settings(model: Target, settings: Settings) -> Settings:
+    """The settings as this model can have them; what is switched off is logged."""
+    if not isinstance(model, V4Decoder) or not settings.host.prefix_cache:
+        return settings
+    _log.info("prefix caching is off: open windows of this model live in the row, not in its pages")
+    return replace(settings, host=replace(settings.host, prefix_cache=False))
+
+
+def usual_page_size(config: ModelConfig | V4Config) -> int:
+    """Tokens per page where nobody asks for another size: a page holds whole blocks."""
+    if not isinstance(config, V4Config):
+        return USUAL_PAGE
+    layers = config.attention.layers
+    return math.lcm(USUAL_PAGE, *(kind.ratio for kind in layers if isinstance(kind, Blocks)))
+
+
+def check_rings(model: Target, settings: Settings, draft: DraftKind) -> None:
+    """Refuse, before anything is made, pages, chains and rows that the model's rings forbid."""
+    if not isinstance(model, V4Decoder):
+        return
+    host, nodes = settings.host, draft.facts.budget.nodes
+    if nodes > MOST_RING_NODES:
+        raise ConfigError(
+            f"this model can take back chains of at most {MOST_RING_NODES} nodes, and {nodes} "
+            f"were asked for; use --nodes {MOST_RING_NODES} or --steps {MOST_RING_NODES - 1}"
+        )
+    layout = model.layout(page_size=host.page_size, nodes=nodes)
+    check_page_size(layout)
+    device = torch.device(settings.device)
+    room = free_bytes("auto", device=device, memory_share=settings.memory_share)
+    needed = layout.row_bytes * (host.max_rows + 1)
+    if needed > room:
+        raise ConfigError(
+            f"the open windows of {host.max_rows} rows take {needed / 1e9:.1f} GB and "
+            f"{room / 1e9:.1f} GB are free; lower max_num_seqs to "
+            f"{max(room // layout.row_bytes - 1, 1)}"
+        )
+
+
+def _open_compressed(
+    model: V4Decoder, settings: Settings, draft: DraftKind, pages: PageFamily
+) -> Store:
+    host = settings.host
+    layout = model.layout(page_size=host.page_size, nodes=draft.facts.budget.nodes)
+    table_rows = host.max_rows + 1
+    kv = CompressedPool(
+        layout, table_rows=table_rows, num_pages=pages.num_pages, device=model.embedding.device
+    )
+    heads = model.config.attention.heads
+    users = [_heads(user) for user in draft.attention]
+    own = HeadShape(heads=heads.heads, head_dim=heads.head_dim)  # sizes nothing if nobody drafts
+    drafts = _backend(settings, layout.dtype, users or [own])
+    if draft.attention:
+        check_heads(drafts, draft.attention)
+    return Store(
+        kv=pages.adopt(kv),
+        target=CompressedAttention(layout, table_rows=table_rows),
+        drafts=drafts,
+    )
+
+
+def check_page_size(layout: CompressedLayout) -> None:
+    """Refuse pages that do not hold whole blocks."""
+    ratios = sorted({blocks.ratio for blocks in layout.blocks})
+    if any(layout.page_size % ratio for ratio in ratios):
+        raise ConfigError(
+            f"this model compresses blocks of {' and '.join(map(str, ratios))} tokens, and a page "
+            f"of {layout.page_size} does not hold whole ones; use block_size={math.lcm(*ratios)}"
+        )
+
+
+def check_heads(backend: AttentionBackend, users: Sequence[AnyAttention]) -> None:
+    """Refuse heads that the backend has no kernel for."""
+    can = backend.capabilities
+    for heads in users:
+        if isinstance(heads, LatentConfig):
+            if max(heads.latent, heads.rope) > can.max_latent:
+                raise ConfigError(
+                    f"attention on this device takes latents of up to {can.max_latent} lanes, and "
+                    f"the model has {heads.latent}; use --device cpu"
+                )
+            continue
+        group = heads.heads // heads.kv_heads
+        if heads.head_dim > can.max_head_dim or group > can.max_group:
+            raise ConfigError(
+                f"attention on this device takes heads of up to {can.max_head_dim} and up to "
+                f"{can.max_group} of them per key, and the model has {heads.head_dim} and {group}; "
+                "use --device cpu"
+            )
+
+
+def _backend(settings: Settings, dtype: torch.dtype, users: list[HeadShape]) -> AttentionBackend:
+    device, page_size = torch.device(settings.device), settings.host.page_size
+    return choose_attention(device, page_size=page_size, dtype=dtype, users=users)
+
+
+def _heads(config: AnyAttention) -> HeadShape:
+    """Query heads, and the width of what each of them reads."""
+    read = config.latent if isinstance(config, LatentConfig) else config.head_dim
+    return HeadShape(heads=config.heads, head_dim=read)

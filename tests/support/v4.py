@@ -1,0 +1,174 @@
+"""A tiny DeepSeek-V4 that keeps every branch, and a decoder of it on a small device of its own."""
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
+
+from outrider.attention.compressed import CompressedAttention
+from outrider.memory.arena import Arena
+from outrider.memory.compressed import CompressedPool
+from outrider.models.draft import Taps
+from outrider.models.target import load_target
+from outrider.models.v4.decoder import V4Decoder
+from outrider.plan.shape import ChunkShape
+from outrider.spec.drafter import chain
+from outrider.step.buckets import Buckets, Multiples, largest_shape
+from outrider.step.fill import fill, resolve_lengths
+from outrider.step.planner import NoDraftPart, Planner
+from outrider.step.rows import RowTable
+from outrider.wire.batch import PageGrant
+from outrider.wire.speculation import Budget
+from support.steps import NO_WARPS, batch_of
+
+CPU = torch.device("cpu")
+VOCAB, WINDOW, PAGE_SIZE = 67, 8, 16
+S, C, H = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "moe_intermediate_size": 16,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "q_lora_rank": 24,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 6,
+    "sliding_window": WINDOW,
+    # Enough heads that no score is nothing: of equal entries transformers may take any.
+    "index_n_heads": 16,
+    "index_head_dim": 12,
+    "index_topk": 3,
+    "hc_mult": 2,
+    "hc_sinkhorn_iters": 5,
+    "layer_types": [S, C, H, C, S],
+    "compress_rates": {C: 4, H: 16},
+    "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe", "moe"],
+    "max_position_embeddings": 256,
+    "swiglu_limit": 0.7,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32,
+        "beta_slow": 1,
+    },
+}
+
+
+def tiny_v4(*, seed: int = 0, **sizes) -> DeepseekV4ForCausalLM:
+    """Random weights, large enough that greedy and sampled texts wander."""
+    torch.manual_seed(seed)
+    model = DeepseekV4ForCausalLM(DeepseekV4Config(**SIZES | sizes)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.35)
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("tid2eid"):
+                buffer.copy_(torch.rand(VOCAB, SIZES["n_routed_experts"]).topk(2).indices)
+            elif name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.5)
+    return model
+
+
+@cache
+def saved_v4(folder: Path) -> DeepseekV4ForCausalLM:
+    """The model, saved once per folder the way its users save it."""
+    model = tiny_v4()
+    model.save_pretrained(folder)
+    return model
+
+
+def expected_logits(model, tokens):
+    """Logits after every token, from one run of the whole text."""
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+@dataclass
+class V4Harness:
+    """A decoder with pages, rings and a planner; `run` is one step of it."""
+
+    decoder: V4Decoder
+    attention: CompressedAttention
+    planner: Planner
+    table: RowTable
+    pool: CompressedPool
+
+    def run(self, decodes, chunks, *, nodes=1, execute=lambda program, plan: program(plan)):
+        """Logits of every query token; decodes are {row: (length, tokens)}, a chain each."""
+        for row, (length, tokens) in decodes.items():
+            self.table.lengths[row] = length
+            assert len(tokens) == nodes
+        lengths = {row: length for row, (length, _) in decodes.items()}
+        plan = self.planner.plan(batch_of(lengths, chunks, nodes=nodes), warps=NO_WARPS)
+        drafted = torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64)
+        for place, (_, tokens) in enumerate(decodes.values()):
+            drafted[place] = torch.tensor(tokens)
+        self.drafted = drafted  # a program reads what lies at a fixed place
+        with torch.inference_mode():
+            return execute(self.program, plan)
+
+    def program(self, plan):
+        resolve_lengths(plan, self.table)
+        tree = chain(self.drafted)
+        fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
+        states = self.decoder.run(plan, self.pool, self.attention, Taps())
+        return self.decoder.logits(states.hidden)
+
+
+def harness_of(folder: Path, *, pad=1, nodes=1, ring_nodes=None, rows=4, reach=128) -> V4Harness:
+    """`nodes` at most per step; rings are for as many unless said otherwise."""
+    decoder = load_target(folder, dtype="float32", device=CPU)
+    layout = decoder.layout(page_size=PAGE_SIZE, nodes=ring_nodes or nodes)
+    attention = CompressedAttention(layout, table_rows=rows + 1)
+    planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
+    pool = CompressedPool(layout, table_rows=rows + 1, num_pages=num_pages, device=CPU)
+    return V4Harness(decoder, attention, planner, table, pool)
+
+
+def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Planner, RowTable, int]:
+    """A planner over rows that own random pages, and how many pages there are."""
+    sizes = Multiples(pad)
+    buckets = Buckets(
+        page_size=PAGE_SIZE, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
+    )
+    max_pages = sizes.up(-(-(reach + nodes) // PAGE_SIZE))
+    table = RowTable(max_rows=rows, max_pages=max_pages, device=CPU)
+    planner = Planner(
+        arena=Arena(CPU),
+        attention=attention,
+        draft=NoDraftPart(),
+        table=table,
+        buckets=buckets,
+        largest=largest_shape(
+            rows=rows,
+            tree=Budget(steps=nodes, nodes=nodes),
+            chunk=ChunkShape(rows=4, tokens=128, width=128),
+            pages=max_pages,
+            buckets=buckets,
+        ),
+    )
+    pages = list(range(1, rows * max_pages + 1))
+    random.Random(0).shuffle(pages)
+    table.grant(
+        tuple(
+            PageGrant(row=row, first=0, pages=tuple(pages[row - 1 :: rows]))
+            for row in range(1, rows + 1)
+        )
+    )
+    return planner, table, len(pages) + 1
+
+
+def prompt(length, seed=0):
+    return random.Random(seed).choices(range(VOCAB), k=length)

@@ -1,0 +1,284 @@
+"""What DeepSeek-V4's kernels must do on any device: interpreted on a CPU, compiled on a GPU."""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.attention import sparse, turning
+from outrider.attention.compressed import BlockPart, CompressedPlan, RingPart
+from outrider.attention.sparse import Listed, Tokens
+from outrider.attention.turning import TailRotation, VectorNorm
+from outrider.kernels import compress, index
+from outrider.kernels import sparse as sparse_kernels
+from outrider.kernels import streams as stream_kernels
+from outrider.kernels import turning as kernels
+from outrider.models.layers.norm import RmsNorm
+from outrider.models.v4.config import StreamsConfig
+from outrider.models.v4.streams import Collapse, Connection, MixWeights
+from outrider.plan.shape import ChunkShape, StepShape, Warps
+from outrider.wire.speculation import Budget
+from support.layer_kernels import BYSTANDER, EPS, Case, assert_close, poisoned_outputs, random
+
+CPU = "cpu"
+
+
+def rotation_of(num: int, pairs: int, seed: int) -> TailRotation:
+    angles = random(num, pairs, like=(CPU, torch.float32), seed=seed)
+    return TailRotation(angles.cos(), angles.sin())
+
+
+def integers(low: int, high: int, *shape: int, seed: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check_turning(num: int, heads: int, width: int, pairs: int, like: Case) -> None:
+    """Vectors whose rows lie apart, with every kind of norm before."""
+    wide = random(num, heads * width + 5, like=like, seed=1)
+    x = wide[:, : heads * width].view(num, heads, width)
+    rotation = rotation_of(num, pairs, seed=2)
+    cos, sin = rotation.cos.to(like[0]), rotation.sin.to(like[0])
+    law = x.float().cpu()
+    with poisoned_outputs():
+        for back in (False, True):
+            got = kernels.turn(x, cos, sin, is_back=back)
+            assert got.dtype == x.dtype
+            right = turning.rotate_tail(law, rotation, back=back)
+            assert_close(got.cpu(), right, roundings=1, cancelled=4.0)
+        weight = random(width, like=(CPU, torch.float32), seed=3)
+        for norm in (VectorNorm(weight, EPS), VectorNorm(weight[:0], EPS)):
+            got = kernels.turn_normed(x, cos, sin, norm.weight.to(like[0]), EPS)
+            right = turning.norm_and_rotate(law, norm, rotation)
+            assert_close(got.cpu(), right, roundings=1, cancelled=4.0)
+
+
+@dataclass(frozen=True)
+class BlockCase:
+    """Blocks that may end: their window, series and width."""
+
+    window: int
+    series: int
+    width: int
+    pairs: int
+    windows: int = 9
+
+
+def check_entries(case: BlockCase, like: Case) -> None:
+    """Windows over ring and step, some of them absent in part; blocks without a target."""
+    slots, fresh, entries, windows = 23, 11, 20, case.windows
+    lanes = 2 * case.series * case.width
+    tokens = Tokens(
+        random(slots, lanes + 3, like=like, seed=1)[:, :lanes],
+        random(fresh, lanes + 5, like=like, seed=2)[:, 2 : 2 + lanes],
+    )
+    sources = integers(0, slots + fresh, windows, case.window, seed=3)
+    sources[0, : case.window // 2] = -1
+    targets = torch.randperm(entries - 1, generator=torch.Generator().manual_seed(4))[:windows] + 1
+    targets[1::3] = 0
+    bias = random(case.window, case.width, like=(CPU, torch.float32), seed=5)
+    weight = random(case.width, like=(CPU, torch.float32), seed=6)
+    rotation = rotation_of(windows, case.pairs, seed=7)
+    pool = torch.full((entries, case.width), BYSTANDER).to(*like)
+    device = like[0]
+    compress.store_entries(
+        tokens.ring,
+        tokens.fresh,
+        (sources.to(device), targets.to(device)),
+        bias.to(device),
+        (weight.to(device), EPS),
+        (rotation.cos.to(device), rotation.sin.to(device)),
+        pool,
+    )
+    right = torch.full((entries, case.width), BYSTANDER)
+    part = BlockPart(
+        ring=RingPart(sources=sources, writes=sources[0]),
+        starts=targets,
+        targets=targets,
+        counts=targets,
+    )
+    law = Tokens(tokens.ring.float().cpu(), tokens.fresh.float().cpu())
+    sparse.store_entries(law, part, bias, VectorNorm(weight, EPS), rotation, right)
+    right[0] = BYSTANDER  # nobody's: the kernel leaves it alone
+    assert_close(pool.cpu(), right, roundings=1, cancelled=8.0)
+
+
+def listed_of(
+    like: Case, *, num: int, held: int, columns: int, width: int, counts: list[int]
+) -> Listed:
+    """Lists of whole pages, in any order, over a pool of twice as many."""
+    lists, pages = 3, 2 * columns * 3
+    table = torch.randperm(pages, generator=torch.Generator().manual_seed(8))[: lists * columns]
+    return Listed(
+        pool=random(pages * held, width, like=like, seed=9),
+        table=table.view(lists, columns),
+        held=held,
+        lists=integers(0, lists, num, seed=10),
+        counts=torch.tensor(counts),
+    )
+
+
+@dataclass(frozen=True)
+class ChoiceCase:
+    """Sizes of an index, and how many entries each query token sees."""
+
+    heads: int
+    width: int
+    held: int
+    columns: int
+    top_k: int
+    counts: tuple[int, ...]
+
+
+def check_choice(case: ChoiceCase, like: Case) -> None:
+    """The kernel chooses the best of the scores it computes itself; these are the law's."""
+    num, device = len(case.counts), like[0]
+    query = random(num, case.heads, case.width, like=like, seed=1)
+    weights = random(num, case.heads, like=(CPU, torch.float32), seed=2)
+    keys = listed_of(
+        like,
+        num=num,
+        held=case.held,
+        columns=case.columns,
+        width=case.width,
+        counts=list(case.counts),
+    )
+    keys.pool[case.held : 2 * case.held] = keys.pool[:1]  # equal scores
+    where = tuple(each.to(device) for each in (keys.table, keys.lists, keys.counts))
+    with poisoned_outputs():
+        slots = index.choose_entries(
+            query, weights.to(device), keys.pool, where, scale=0.5, held=case.held, top_k=case.top_k
+        ).cpu()
+    law = Listed(
+        pool=keys.pool.float().cpu(),
+        table=keys.table,
+        held=keys.held,
+        lists=keys.lists,
+        counts=keys.counts,
+    )
+    scores = sparse.index_scores(query.float().cpu(), weights, law, 0.5)
+    for token, count in enumerate(case.counts):
+        kept = min(count, case.top_k)
+        chosen, own = slots[token, :kept], law.slots[token]
+        assert not slots[token, kept:].any()
+        places = [own.tolist().index(slot) for slot in chosen.tolist()]
+        assert places == sorted(set(places))
+        assert all(place < count for place in places)
+        if count > case.top_k:
+            others = scores[token, :count].clone()
+            others[places] = float("-inf")
+            # Up to the last digits of a sum, nobody who stayed behind is better.
+            assert others.max() <= scores[token, places].min() + 1e-4 * case.heads
+
+
+@dataclass(frozen=True)
+class SparseCase:
+    """Sizes of a step: chains first, then tokens of chunks."""
+
+    heads: int
+    width: int
+    window: int
+    held: int
+    columns: int
+    counts: tuple[int, ...]
+    chains: int  # query tokens
+
+
+def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
+    num, device, slots, scale = len(case.counts), like[0], 13, case.width**-0.5
+    query = random(num, case.heads, case.width, like=like, seed=1)
+    window = Tokens(
+        random(slots, case.width, like=like, seed=2),
+        random(num, case.width + 4, like=like, seed=3)[:, : case.width],
+    )
+    sources = integers(0, slots + num, num, case.window, seed=4)
+    for token in range(num):
+        sources[token, : token % case.window] = -1
+    entries = listed_of(
+        like,
+        num=num,
+        held=case.held,
+        columns=case.columns,
+        width=case.width,
+        counts=list(case.counts),
+    )
+    sinks = random(case.heads, like=(CPU, torch.float32), seed=5)
+    where = tuple(each.to(device) for each in (entries.table, entries.lists, entries.counts))
+    with poisoned_outputs():
+        got = sparse_kernels.attend(
+            query,
+            (window.ring, window.fresh, sources.to(device)),
+            (entries.pool, *where),
+            sinks.to(device),
+            scale=scale,
+            held=case.held,
+            num_split=case.chains,
+        )
+    law = Listed(
+        pool=entries.pool.float().cpu(),
+        table=entries.table,
+        held=entries.held,
+        lists=entries.lists,
+        counts=entries.counts,
+    )
+    plain = Tokens(window.ring.float().cpu(), window.fresh.float().cpu())
+    plan = plan_of(sources, case, num)
+    right = sparse.attend(query.float().cpu(), plain, plan, law, sinks, scale)
+    assert got.dtype == query.dtype
+    assert_close(got.cpu(), right, roundings=roundings, cancelled=2.0 * roundings)
+
+
+def plan_of(sources: torch.Tensor, case: SparseCase, num: int) -> CompressedPlan:
+    chunk = ChunkShape(rows=1, tokens=num - case.chains, width=num - case.chains)
+    shape = StepShape(
+        rows=case.chains, tree=Budget(), chunk=chunk, pages=case.columns, warps=Warps()
+    )
+    nothing = sources[:, 0]
+    return CompressedPlan(
+        shape=shape,
+        numbers=nothing,
+        owners=nothing,
+        pages=sources,
+        window=RingPart(sources=sources, writes=nothing),
+        blocks=(),
+    )
+
+
+def check_streams(num: int, streams: int, hidden: int, like: Case, *, roundings: int) -> None:
+    """Reading and writing by the kernels, beside the laws; and the last reading."""
+    device, wide = like[0], (CPU, torch.float32)
+    x = random(num, streams, hidden, like=like, seed=1)
+    y = random(num, hidden, like=like, seed=2)
+    norm = RmsNorm(random(hidden, like=like, seed=3).float().cpu(), EPS)
+    config = StreamsConfig(num=streams, rounds=4, eps=1e-6)
+    for is_last in (False, True):
+        mixes = streams if is_last else (2 + streams) * streams
+        weights = MixWeights(
+            maps=random(mixes, streams * hidden, like=wide, seed=4) * hidden**-0.5,
+            base=random(mixes, like=wide, seed=5),
+            scale=random(mixes, like=wide, seed=6),
+            norm_eps=1e-6,
+        )
+        moved = tuple(each.to(device) for each in (weights.maps, weights.base, weights.scale))
+        with poisoned_outputs():
+            got = stream_kernels.read_streams(
+                x,
+                moved,
+                (norm.weight.to(device), EPS),
+                mix_eps=1e-6,
+                eps=1e-6,
+                rounds=0 if is_last else 4,
+            )
+        law = x.float().cpu()
+        if is_last:
+            right = Collapse(config, weights, norm)(law)
+            assert_close(got[0].cpu(), right, roundings=roundings, cancelled=4.0)
+            continue
+        connection = Connection(config, weights, norm)
+        mixed = connection.read(law)
+        assert_close(got[0].cpu(), mixed.x, roundings=roundings, cancelled=4.0)
+        torch.testing.assert_close(got[1].cpu(), mixed.post, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got[2].cpu(), mixed.comb, rtol=1e-4, atol=1e-4)
+        written = stream_kernels.write_streams(y, x, got[1], got[2])
+        right = connection.write(y.float().cpu(), law, mixed)
+        torch.testing.assert_close(
+            written.float().cpu(), right, rtol=1e-3 * roundings, atol=3e-4 * roundings
+        )

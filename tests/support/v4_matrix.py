@@ -1,0 +1,71 @@
+"""The engine on a tiny DeepSeek-V4 against the reference decoder, with drafts from the text."""
+
+from dataclasses import dataclass, replace
+
+from outrider.runtime.drafts import DraftKind, NgramDraft, NoDraft
+from outrider.wire.speculation import Budget
+from support.engines import Shape, ask, engine_of, run_all
+from support.matrix import LAWS
+from support.reference import decode
+from support.v4 import PAGE_SIZE
+
+# Texts that repeat themselves, and pass the window, several blocks of 4 and some of 16 tokens.
+PROMPTS = [[5, 6, 7, 8] * 10, [9] * 6, [5, 6, 7, 8, 30] * 5 + [5, 6], [50]]
+MAX_TOKENS = 24
+# With three words a model repeats itself now and then, so some drafts are kept and some are not.
+FEW_WORDS = tuple((token, 30.0) for token in (5, 6, 7))
+CHAIN = NgramDraft(budget=Budget(steps=5, topk=1, nodes=6), min_match=1, max_match=4)
+LONGEST = NgramDraft(budget=Budget(steps=15, topk=1, nodes=16), min_match=1, max_match=4)
+PLAIN = NoDraft()
+
+_answers: dict[tuple[str, int], list[int]] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    law: str
+    draft: DraftKind
+    shape: Shape
+
+    def __str__(self) -> str:
+        s, nodes = self.shape, self.draft.facts.budget.nodes
+        words = [self.law, f"nodes{nodes}", s.executor, f"depth{s.depth}", f"pad{s.pad}"]
+        return "-".join([*words, f"chunk{s.step_tokens}", f"rows{s.max_rows}", f"kv{s.kv_tokens}"])
+
+
+def shape_of(draft: DraftKind, *, chunk: int, **how) -> Shape:
+    """Room for the chains of all rows, and for a chunk."""
+    rows = how.pop("max_rows", 4)
+    step_tokens = rows * draft.facts.budget.nodes + chunk
+    return Shape(page_size=PAGE_SIZE, max_rows=rows, step_tokens=step_tokens, **how)
+
+
+def law_of(name: str):
+    return replace(LAWS[name], bias=FEW_WORDS)
+
+
+def right_answer(theirs, law: str, index: int) -> list[int]:
+    """The reference decoder's answer; computed once, as it depends on nothing but the law."""
+    if (law, index) not in _answers:
+        answer = decode(theirs, PROMPTS[index], law_of(law), max_tokens=MAX_TOKENS)
+        _answers[law, index] = answer.tokens
+    return _answers[law, index]
+
+
+def run_case(target, case: Case):
+    """What the engine says to all prompts at once, by request id."""
+    asked = [
+        ask(f"r{i}", prompt, law_of(case.law), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    return run_all(engine_of(target, case.shape, case.draft), asked)
+
+
+def mismatches(theirs, target, case: Case) -> list[str]:
+    """Run one case; what differs from the reference decoder, in words."""
+    heard, found = run_case(target, case), []
+    for i in range(len(PROMPTS)):
+        right, got = right_answer(theirs, case.law, i), heard[f"r{i}"]
+        if got.tokens != right:
+            found.append(f"prompt {i}: {got.tokens} instead of {right}; {got.last.reason}")
+    return found

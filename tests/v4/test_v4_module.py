@@ -1,0 +1,174 @@
+"""The draft module inside DeepSeek-V4: exact at every row, after any drafts, and in the engine."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.engines import ask, engine_of, run_all
+from support.reference import decode
+from support.steps import NO_WARPS, batch_of
+from support.v4 import CPU, PAGE_SIZE, planner_of, prompt
+from support.v4_matrix import MAX_TOKENS, PROMPTS, law_of, shape_of
+from support.v4_module import save_with_module
+
+from outrider.attention.compressed import CompressedAttention
+from outrider.errors import ConfigError
+from outrider.memory.compressed import CompressedPool
+from outrider.models.target import load_target
+from outrider.models.v4.module import count_v4_modules, load_v4_module
+from outrider.runtime.stream_draft import StreamDraft
+from outrider.spec.drafter import chain
+from outrider.step.fill import fill, resolve_lengths
+from outrider.wire.speculation import Budget
+
+ROW, NODES = 2, 5
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("module")
+    return folder, save_with_module(folder)
+
+
+@pytest.fixture(scope="module")
+def oracle(saved):
+    return saved[1]
+
+
+@pytest.fixture(scope="module")
+def target(saved):
+    return load_target(saved[0], dtype="float32", device=CPU)
+
+
+@pytest.fixture(scope="module")
+def module(saved, target):
+    return load_v4_module(saved[0], target, dtype="float32")
+
+
+class Runner:
+    """The module on rings and a planner of its own."""
+
+    def __init__(self, module):
+        layout = module.layout(page_size=PAGE_SIZE, nodes=NODES)
+        self.module = module
+        self.attention = CompressedAttention(layout, table_rows=5)
+        self.planner, self.table, num_pages = planner_of(self.attention, nodes=NODES)
+        self.pool = CompressedPool(layout, table_rows=5, num_pages=num_pages, device=CPU)
+
+    def run(self, start, tokens, state, *, is_chunk=False, first_node=0):
+        """States after the tokens at positions from `start` on, run on these states."""
+        self.table.lengths[ROW] = start - first_node
+        decodes, chunks = ({}, {ROW: (start, tokens)}) if is_chunk else ({ROW: start}, {})
+        batch = batch_of(decodes, chunks, nodes=1 if is_chunk else len(tokens))
+        plan = self.planner.plan(batch, warps=NO_WARPS)
+        resolve_lengths(plan, self.table)
+        rows = plan.shape.rows  # one, or none beside a chunk
+        drafted = torch.tensor(tokens if rows else [], dtype=torch.int64)
+        tree = chain(drafted.view(rows, plan.shape.nodes))
+        tree = replace(tree, depths=tree.depths + first_node)
+        fill(
+            plan,
+            tree,
+            table=self.table,
+            attention=self.attention,
+            page_size=PAGE_SIZE,
+            first_node=first_node,
+        )
+        with torch.inference_mode():
+            return self.module.advance(plan, state.flatten(1), self.pool, self.attention)
+
+
+def assert_close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_a_module_in_chunks_has_the_logits_of_its_definition(oracle, module):
+    text = prompt(41)
+    tokens, streams = text[1:], oracle.streams(text[:-1])
+    right, runner, found, start = oracle.run(tokens, streams), Runner(module), [], 0
+    for size in (1, 17, 3, 19):
+        piece = slice(start, start + size)
+        found.append(runner.run(start, tokens[piece], streams[piece], is_chunk=True))
+        start += size
+    ours = torch.cat(found)
+    assert_close(ours.view_as(right), right)
+    with torch.inference_mode():
+        assert_close(module.logits(ours), oracle.logits(right))
+
+
+def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
+    """Three steps of a draft on the module's own streams, then true rows over the same places."""
+    text, cut = prompt(40), 22
+    tokens, streams = text[1:], oracle.streams(text[:-1])
+    right, runner = oracle.run(tokens, streams), Runner(module)
+    state = runner.run(0, tokens[:cut], streams[:cut], is_chunk=True)[-1:]
+    drafted, seen = [7, 3, 60], streams[:cut]
+    for step, token in enumerate(drafted):
+        seen = torch.cat([seen, state.view(1, *seen.shape[1:])])
+        state = runner.run(cut + step, [token], state, first_node=step)
+        theirs = oracle.run(tokens[:cut] + drafted[: step + 1], seen)
+        assert_close(state.view_as(theirs[-1:]), theirs[-1:])
+    for start in (cut, cut + NODES, cut + 2 * NODES):
+        piece = slice(start, start + NODES)
+        ours = runner.run(start, tokens[piece], streams[piece])
+        assert_close(ours.view_as(right[piece]), right[piece])
+
+
+@pytest.mark.parametrize("executor", ["eager", "tape"])
+@pytest.mark.parametrize("law", ["greedy", "sampled"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps, executor):
+    draft = StreamDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
+    shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
+    asked = [
+        ask(f"r{i}", text, law_of(law), max_tokens=MAX_TOKENS) for i, text in enumerate(PROMPTS)
+    ]
+    heard = run_all(engine_of(target, shape, draft), asked)
+    for i, text in enumerate(PROMPTS):
+        right = decode(oracle.theirs, text, law_of(law), max_tokens=MAX_TOKENS)
+        assert heard[f"r{i}"].tokens == right.tokens
+    assert sum(entry.last.progress.drafted for entry in heard.values()) > 0
+
+
+def test_the_first_draft_is_the_modules_best_token(oracle, target, module):
+    """What the engine proposes after a prompt is what the definition says, recomputed."""
+    text = prompt(30, seed=3)
+    draft = StreamDraft(model=module, budget=Budget(steps=2, topk=1, nodes=3))
+    engine = engine_of(target, shape_of(draft, chunk=64), draft)
+    law = replace(law_of("greedy"), bias=())
+    trees = []
+    drafter = engine._runner._program.drafter
+    propose = drafter._drafter.propose
+
+    def remembering(plan, table):
+        tree = propose(plan, table)
+        trees.append(tree.tokens[0].tolist())
+        return tree
+
+    drafter._drafter.propose = remembering
+    heard = run_all(engine, [ask("r", text, law, max_tokens=12)])
+    said, place = text + heard["r"].tokens, len(text)
+    for root, first, second in trees[:6]:
+        place = said.index(root, place)
+        streams = oracle.streams(said[:place])
+        states = oracle.run(said[1 : place + 1], streams)
+        assert first == int(oracle.logits(states)[-1].argmax())
+        longer = oracle.run([*said[1 : place + 1], first], torch.cat([streams, states[-1:]]))
+        assert second == int(oracle.logits(longer)[-1].argmax())
+        place += 1
+
+
+def test_a_module_is_counted_and_one_that_is_missing_is_said_to_be(saved, target, tmp_path):
+    folder, _ = saved
+    assert count_v4_modules(folder) == 1
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("mtp.")}
+    save_file(kept, tmp_path / "model.safetensors")
+    assert count_v4_modules(tmp_path) == 0
+    with pytest.raises(ConfigError, match="holds no draft module"):
+        load_v4_module(tmp_path, target, dtype="float32")
+    tensors["mtp.0.e_proj.weight"] = torch.zeros(3, 3)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"mis-shaped tensors .1.: mtp.0.e_proj.weight \[3, 3\]"):
+        load_v4_module(tmp_path, target, dtype="float32")
