@@ -74,6 +74,12 @@ class Frontend:
             return prompt.token_ids
         if not prompt.text:
             raise RequestError("the prompt is empty; give at least one character")
+        # Tokenising megabytes takes seconds, and this needs none of them.
+        if len(prompt.text) > self.bounds.max_context * self.tokenizer.longest_token:
+            raise RequestError(
+                f"the prompt has {len(prompt.text)} characters, which the context of "
+                f"{self.bounds.max_context} tokens cannot hold; shorten it"
+            )
         return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
 
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
@@ -150,6 +156,7 @@ class Frontend:
                 sampling=sampling,
                 limits=live.prepared.limits,
                 budget=live.prepared.budget,
+                priority=live.prepared.params.priority,
             )
         )
         self._live[name] = (live, index)

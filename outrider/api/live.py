@@ -77,7 +77,17 @@ class LiveRequest:
             finished=self.is_finished,
             usage=self.usage,
             timing=self.timing,
+            prompt_logprobs=self._prompt_logprobs()
+            if self.prepared.params.prompt_logprobs is not None
+            else None,
         )
+
+    def _prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
+        """One entry per token of the prompt, as vLLM has it: nothing is said of the first."""
+        prompt, first = self.prepared.prompt, self.prepared.params.prompt_logprobs_start
+        pairs = zip(prompt[first:], self.transcripts[0].prompt_logprobs, strict=False)
+        scored = [self._position(token, reported) for token, reported in pairs]
+        return [*([None] * min(first, len(prompt))), *scored]
 
     def _completion(self, index: int) -> CompletionOutput:
         transcript, ending = self.transcripts[index], self.transcripts[index].ending
@@ -107,11 +117,14 @@ class LiveRequest:
     def _position(self, token: int, reported: TokenLogprobs) -> dict[int, Logprob]:
         """The chosen token first, then the most likely ones, as vLLM orders them."""
         chosen = self._logprob(token, reported.chosen, reported.rank)
-        ranked = enumerate(reported.top, start=1)
-        return {token: chosen} | {
+        ranked = {
             other: self._logprob(other, value, rank)
-            for rank, (other, value) in ranked
-            if other != token
+            for rank, (other, value) in enumerate(reported.top, start=1)
+        }
+        pairs = zip(self.prepared.params.logprob_token_ids or (), reported.named, strict=True)
+        named = {other: self._logprob(other, value, 0) for other, value in pairs}
+        return {token: chosen} | {
+            other: value for other, value in (named | ranked).items() if other != token
         }
 
     def _logprob(self, token: int, value: float, rank: int) -> Logprob:

@@ -14,7 +14,7 @@ class Logprob:
     """One token's log-probability under the model's own law, before any warp."""
 
     logprob: float
-    rank: int  # 1 is the most likely token
+    rank: int  # 1 is the most likely token; 0 of a token that was named, not ranked
     decoded_token: str
 
 
@@ -96,6 +96,7 @@ class RequestOutput:
     finished: bool
     usage: Usage
     timing: Timing
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # when asked, one per token
 
     @property
     def error(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from outrider.api.speculation import Speculation, parse_speculation
 from outrider.api.structured import Structured, parse_structured
 from outrider.errors import RequestError
-from outrider.wire.sampling import MAX_BIAS
+from outrider.wire.sampling import MAX_BIAS, MAX_NAMED
 
 MAX_OUTPUTS = 1024
 MAX_SEED = 2**63 - 1
@@ -29,12 +29,15 @@ class SamplingParams:
     top_k: int = 0  # 0 or -1 keeps every token
     min_p: float = 0.0
     seed: int | None = None  # None or -1 draws a random one, which the output names
-    max_tokens: int | None = 16  # None goes on to the end of the context
+    max_tokens: int | None = 16  # None goes on to the end of the context; 0 only reads the prompt
     min_tokens: int = 0  # no stop of any kind before this many tokens
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     ignore_eos: bool = False
     logprobs: int | None = None  # k reports the chosen token and the k most likely ones
+    logprob_token_ids: Sequence[int] | None = None  # further tokens that are reported throughout
+    prompt_logprobs: int | None = None  # likewise of the prompt's own tokens, which then all run
+    prompt_logprobs_start: int = 1  # the first position that is wanted; position 0 has none
     logit_bias: Mapping[int, float] | None = None  # added to the logits of these tokens
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -48,6 +51,7 @@ class SamplingParams:
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
     trace: bool = False  # report what every round drafted and kept
+    priority: int = 0  # smaller goes first, and others give way; equals go in order of arrival
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -60,6 +64,7 @@ class SamplingParams:
         _check_length(self)
         _check_stops(self)
         _check_bias(self)
+        _check_named(self)
         parse_speculation(self.speculation)
         parse_structured(self.structured)
 
@@ -102,14 +107,17 @@ _RANGES = {
     "top_k": _Range(int, -1, math.inf, "use 0 to keep every token"),
     "min_p": _Range(float, 0, 1, "use 0 to keep every token"),
     "seed": _Range(int, -1, MAX_SEED, "leave it out for a random one"),
-    "max_tokens": _Range(int, 1, math.inf, "ask for at least one token"),
+    "max_tokens": _Range(int, 0, math.inf, "use 0 to read the prompt and say nothing"),
     "min_tokens": _Range(int, 0, math.inf, "use 0 for no minimum"),
     "logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
+    "prompt_logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
+    "prompt_logprobs_start": _Range(int, 1, math.inf, "use 1 for all of the prompt"),
+    "priority": _Range(int, -(2**31), 2**31 - 1, "use 0 for the usual place"),
     "presence_penalty": _Range(float, -2, 2, "use 0 for no penalty"),
     "frequency_penalty": _Range(float, -2, 2, "use 0 for no penalty"),
     "repetition_penalty": _Range(float, 0, 100, "use 1 for no penalty", low_is_allowed=False),
 }
-_MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs"})
+_MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "trace")
 _ALIASES = {  # what requests over HTTP call it, and vLLM
     "speculative": "speculation",
@@ -162,6 +170,18 @@ def _check_stops(params: SamplingParams) -> None:
         raise RequestError(f"stop_token_ids must be a list of ids, got {params.stop_token_ids!r}")
     for token in params.stop_token_ids or ():
         _check_range("stop_token_ids", token, _TOKEN)
+
+
+def _check_named(params: SamplingParams) -> None:
+    if not isinstance(params.logprob_token_ids, Sequence | None):
+        raise RequestError(
+            f"logprob_token_ids must be a list of ids, got {params.logprob_token_ids!r}"
+        )
+    named = params.logprob_token_ids or ()
+    if len(named) > MAX_NAMED:
+        raise RequestError(f"logprob_token_ids has {len(named)} tokens; use at most {MAX_NAMED}")
+    for token in named:
+        _check_range("logprob_token_ids", token, _TOKEN)
 
 
 def _check_bias(params: SamplingParams) -> None:

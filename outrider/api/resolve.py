@@ -14,6 +14,7 @@ from outrider.wire.sampling import (
     Filters,
     LogprobsAsked,
     Penalties,
+    PromptLogprobs,
     RowSampling,
 )
 
@@ -60,11 +61,24 @@ def resolve_sampling(
         ),
         bias=bias,
         ban=_ban(min(params.min_tokens, limits.max_tokens), prompt_len, limits.stop_ids),
-        logprobs=LogprobsAsked(
-            chosen=params.logprobs is not None, top=min(params.logprobs or 0, bounds.vocab_size)
-        ),
+        logprobs=_logprobs(params, bounds),
         trace=params.trace,
         grammar=_grammar(params, bounds),
+    )
+
+
+def _logprobs(params: SamplingParams, bounds: ModelBounds) -> LogprobsAsked:
+    named = tuple(params.logprob_token_ids or ())
+    _check_tokens("logprob_token_ids", named, bounds.vocab_size)
+    return LogprobsAsked(
+        chosen=params.logprobs is not None,
+        top=min(params.logprobs or 0, bounds.vocab_size),
+        named=named,
+        prompt=PromptLogprobs(
+            is_asked=params.prompt_logprobs is not None,
+            first=params.prompt_logprobs_start,
+            top=min(params.prompt_logprobs or 0, bounds.vocab_size),
+        ),
     )
 
 

@@ -32,11 +32,19 @@ class Transcript:
         self._rules = rules
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []  # when asked
         self.rounds: list[RoundTrace] = []  # when asked; they emitted `token_ids`
         self.text = ""
         self.ends: list[int] = []  # characters of the text that were certain after each token
         self.ending = Ending(finish="running")
         self.progress = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
+
+    @property
+    def matched(self) -> int | str | None:
+        """The stop string, or the id that ended it, end of sequence included."""
+        if self.ending.finish != "stop":
+            return None
+        return self.token_ids[-1] if self.ending.stop is None else self.ending.stop
 
     @property
     def is_finished(self) -> bool:
@@ -46,6 +54,7 @@ class Transcript:
         """Take the news of one step; tokens after a completed stop string are dropped."""
         assert not self.is_finished, "the front end forgets an output when it ends"
         self.progress = update.progress
+        self.prompt_logprobs += update.prompt_logprobs
         before, is_complete = len(self.token_ids), False
         for place, token in enumerate(update.tokens):
             self.token_ids.append(token)

@@ -13,7 +13,7 @@ from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
 from outrider.grammar.shop import NO_GRAMMARS, Grammars
-from outrider.wire.census import Census, Faults
+from outrider.wire.census import Census, Faults, Work
 from outrider.wire.grammar import GrammarSpec
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.result import RowResult, StepResult
@@ -68,7 +68,8 @@ class Engine:
         faults = Faults(
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
-        return self._scheduler.census(faults=faults, busy_s=self._busy_s)
+        work = Work(busy_s=self._busy_s, counts=self._runner.counts)
+        return self._scheduler.census(faults=faults, work=work)
 
     @property
     def cache(self) -> PrefixCache:
@@ -215,7 +216,10 @@ class Engine:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
         for expected, row in zip(owners, result.rows, strict=True):
-            if expected.most and self._scheduler.is_running(expected.request, expected.placement):
+            if not self._scheduler.is_running(expected.request, expected.placement):
+                continue
+            expected.request.note_scores(row.scores)
+            if expected.most:
                 updates.append(self._take(expected, row))
         return tuple(updates)
 
@@ -240,6 +244,7 @@ class Engine:
             finish=request.finish,
             progress=request.progress,
             rounds=tuple(each.cut(taken) for each in row.rounds),
+            prompt_logprobs=request.take_scores(),
         )
 
 

@@ -1,10 +1,12 @@
 """One request while the engine holds it: its tokens, its place on the device, its bounds."""
 
+import time
 from enum import Enum, auto
 
 from outrider.cache.prefix import Lease
 from outrider.engine.pace import Pace
 from outrider.wire.request import FinishReason, Progress, Submission
+from outrider.wire.result import PromptScores, TokenLogprobs
 from outrider.wire.speculation import Budget
 
 
@@ -46,11 +48,15 @@ class Request:
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
         self.pace = Pace()
+        self._arrived_s = time.perf_counter()
+        self._queued_s = 0.0
         self._cached_at_first = -1
         self._rounds = 0
         self._drafted = 0
         self._kept_per_depth: list[int] = []
         self._preemptions = 0
+        self._scores: list[TokenLogprobs] = []  # of the prompt, not told yet
+        self._num_scored = 0
 
     @property
     def request_id(self) -> str:
@@ -68,12 +74,37 @@ class Request:
             drafted=self._drafted,
             kept_per_depth=tuple(self._kept_per_depth),
             preemptions=self._preemptions,
+            queued_s=self._queued_s,
         )
+
+    @property
+    def most_cached(self) -> int:
+        """Positions that may be served by the cache: the others must run, for their logits."""
+        last = len(self.tokens) - 1  # it chooses the next token
+        asked = self.submission.sampling.logprobs.prompt
+        next_scored = asked.first + self._num_scored
+        is_scored = not asked.is_asked or next_scored >= len(self.submission.prompt)
+        return last if is_scored else min(next_scored - 1, last)
+
+    def note_scores(self, scores: PromptScores) -> None:
+        """Take what is new; after a preemption a prompt may be computed, and scored, again."""
+        first = self.submission.sampling.logprobs.prompt.first
+        last = len(self.submission.prompt)
+        for position, logprobs in enumerate(scores.logprobs, start=scores.first):
+            if position == first + self._num_scored and position < last:
+                self._scores.append(logprobs)
+                self._num_scored += 1
+
+    def take_scores(self) -> tuple[TokenLogprobs, ...]:
+        """What has not been told yet."""
+        scores, self._scores = tuple(self._scores), []
+        return scores
 
     def note_admission(self, cached: int) -> None:
         """The first admission's cache hit is what the user hears; later ones are our own doing."""
         if self._cached_at_first < 0:
             self._cached_at_first = cached
+            self._queued_s = time.perf_counter() - self._arrived_s
 
     def note_preemption(self) -> None:
         self._preemptions += 1
@@ -89,6 +120,9 @@ class Request:
     def append(self, tokens: tuple[int, ...], *, max_context: int) -> int:
         """Take tokens until one ends the request; returns how many were taken."""
         limits = self.submission.limits
+        if not limits.max_tokens:  # only the prompt was wanted
+            self.finish = "length"
+            return 0
         longest = min(len(self.submission.prompt) + limits.max_tokens, max_context)
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)

@@ -16,7 +16,7 @@ from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
-from outrider.wire.census import Census, Faults, PrefixCounts, Queue, Stock
+from outrider.wire.census import Census, Faults, PrefixCounts, Queue, Stock, Work
 from outrider.wire.result import StepResult
 from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
 from outrider.wire.worker import RunnerFacts
@@ -52,7 +52,7 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
-    def census(self, *, faults: Faults, busy_s: float) -> Census:
+    def census(self, *, faults: Faults, work: Work) -> Census:
         """What is in use now; the engine knows the rest."""
         cache, stats = self.cache, self.cache.stats
         return Census(
@@ -61,7 +61,7 @@ class Scheduler:
             pages=Stock(free=cache.num_available, total=cache.num_pages),
             prefix=PrefixCounts(queried_tokens=stats.queried_tokens, hit_tokens=stats.hit_tokens),
             faults=faults,
-            busy_s=busy_s,
+            work=work,
         )
 
     def is_running(self, request: Request, placement: Placement) -> bool:
@@ -170,7 +170,7 @@ class Scheduler:
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = len(head.tokens)
-        lease = self.cache.open(head.tokens[:-1])  # the last token must run: its logits are needed
+        lease = self.cache.open(head.tokens[: head.most_cached])
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows will need about a page each soon; without this they would evict the newcomer.
         if needed + len(self._running) > self.cache.num_available:

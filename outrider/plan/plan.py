@@ -65,3 +65,9 @@ def chunk_offsets(chunk: ChunkRows) -> torch.Tensor:  # [chunk.tokens]
     first = chunk.counts.cumsum(0) - chunk.counts  # [chunk.rows]
     flat = torch.arange(chunk.owners.shape[0], device=first.device)
     return flat - first[chunk.owners]
+
+
+def chunk_nexts(chunk: ChunkRows) -> torch.Tensor:  # [chunk.tokens]
+    """The token of the prompt after each flat chunk token, -1 at its end."""
+    is_end = chunk_offsets(chunk) + 1 == chunk.counts[chunk.owners]
+    return torch.where(is_end, chunk.followers[chunk.owners], chunk.tokens.roll(-1))

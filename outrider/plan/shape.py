@@ -19,6 +19,8 @@ class Warps:
     grammar: bool = False  # masks, for which the host is asked
     logprobs: bool = False
     top_logprobs: int = 0
+    named_logprobs: int = 0  # of tokens that requests name
+    scores: bool = False  # log-probabilities of the chunks' own tokens
     trees: bool = False  # draft trees travel to the host
 
 
@@ -57,3 +59,9 @@ class StepShape:
     def num_sampled(self) -> int:
         """Query tokens whose logits are needed: every node, and the last token of each chunk."""
         return self.num_uniform + self.chunk.rows
+
+    @property
+    def num_reported(self) -> tuple[int, int]:
+        """Query tokens with log-probabilities: those sampled, and those of prompts to be scored."""
+        sampled = self.num_sampled if self.warps.logprobs else 0
+        return sampled, self.chunk.tokens if self.warps.scores else 0

@@ -21,7 +21,7 @@ from outrider.runtime.drafts import DraftKind, DraftRoom
 from outrider.runtime.grammars import GrammarTable
 from outrider.runtime.lane import Lane, open_lane
 from outrider.runtime.load_draft import load_draft
-from outrider.runtime.program import DeviceState, Judge, StepProgram
+from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
 from outrider.runtime.store import Store, adapt_settings, check_rings, open_store, usual_page_size
 from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
@@ -151,7 +151,8 @@ def _assemble(
     planner = _planner(program, store.target, room, drafter, buckets)
     # Recordings hold addresses: nothing that records exists before the pages are where they stay.
     rehearsal = Runner(program=program, planner=planner, executor=EagerExecutor(), lane=lane)
-    num_pages = _open_pages(rehearsal, room, settings, kv_tokens, _reach(settings.host, draft))
+    reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
+    num_pages = _open_pages(rehearsal, room, settings, kv_tokens, reach, masks)
     executor = choose_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, lane=lane)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
@@ -191,7 +192,12 @@ def _make_room(
 
 
 def _open_pages(
-    rehearsal: Runner, room: DraftRoom, settings: Settings, kv_tokens: int | Auto, reach: int
+    rehearsal: Runner,
+    room: DraftRoom,
+    settings: Settings,
+    kv_tokens: int | Auto,
+    reach: int,
+    mask_bytes: int,
 ) -> int:
     """Give the KV pools what is left when all else has taken its memory."""
     host, device = settings.host, torch.device(settings.device)
@@ -199,7 +205,8 @@ def _open_pages(
     if device.type == "cuda":
         taken = take_memory(rehearsal, room.largest, device)  # and recordings take as much again
         # Laws that filter or report work on whole vocabularies in float32, a few at a time.
-        reserved = taken + 3 * 4 * room.largest.num_sampled * room.sampling.vocab
+        most_logits = max(room.largest.num_sampled, MAX_SCORED)
+        reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
     num_pages = count_pages(
         kv_tokens,
         page_size=host.page_size,

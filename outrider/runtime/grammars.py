@@ -115,6 +115,12 @@ class GrammarTable:
         self._makers: list[MatcherStates] = []  # one, once somebody asked
         self._bits: list[torch.Tensor] = []  # masks of the largest step, likewise: host, device
 
+    @property
+    def mask_bytes(self) -> int:
+        """That the masks of the largest step take on the device, once somebody asks for one."""
+        places, words = self._size
+        return places * words * torch.int32.itemsize
+
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Rows get new owners: a grammar begins after what was emitted before a preemption."""
         for admission in admissions:

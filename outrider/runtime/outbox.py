@@ -33,12 +33,13 @@ class Unpacked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedLogprobs:
-    """Of every sampled query token; empty when nobody asked."""
+    """Of every sampled query token, then of every chunk token; empty when nobody asked."""
 
     chosen: list[float]
     rank: list[int]
     top_ids: list[list[int]]
     top_values: list[list[float]]
+    named_values: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,9 @@ def pack(
     asked = (logprobs.rank, logprobs.top_ids)
     return Packed(
         integers=torch.cat([part.flatten() for part in (*drafts, *asked, *trees)]),
-        reals=torch.cat([logprobs.chosen, logprobs.top_values.flatten()]),
+        reals=torch.cat(
+            [logprobs.chosen, logprobs.top_values.flatten(), logprobs.named_values.flatten()]
+        ),
     )
 
 
@@ -72,11 +75,11 @@ def send(packed: Packed) -> Packed:
 def unpack(packed: Packed, shape: StepShape) -> Unpacked:
     """The parts of a host copy that has arrived."""
     rows, wide, top = shape.rows, shape.tree.most_emitted, shape.warps.top_logprobs
-    asked = shape.num_sampled if shape.warps.logprobs else 0
+    asked, named = sum(shape.num_reported), shape.warps.named_logprobs
     shown = rows if shape.warps.trees else 0
     sizes = [rows, rows, rows * wide, rows * wide, shape.chunk.rows, asked, asked * top]
     parts = _split(packed.integers, [*sizes, shown * shape.nodes, shown * shape.nodes])
-    chosen, values = _split(packed.reals, [asked, asked * top])
+    chosen, values, others = _split(packed.reals, [asked, asked * top, asked * named])
     return Unpacked(
         kept=parts[0].tolist(),
         drafted=parts[1].tolist(),
@@ -88,6 +91,7 @@ def unpack(packed: Packed, shape: StepShape) -> Unpacked:
             rank=parts[5].tolist(),
             top_ids=parts[6].view(asked, top).tolist(),
             top_values=values.view(asked, top).tolist(),
+            named_values=others.view(asked, named).tolist(),
         ),
         trees=UnpackedTrees(
             tokens=parts[7].view(shown, shape.nodes).tolist(),

@@ -1,7 +1,7 @@
 """A step in flight. Its outcome travels to the host by itself, and is read when asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.plan.shape import StepShape
 from outrider.runtime.lane import Mark
@@ -9,7 +9,14 @@ from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.outbox import Packed, Unpacked, UnpackedLogprobs, UnpackedTrees, unpack
 from outrider.runtime.watchdog import Watchdog
 from outrider.wire.batch import ScheduledBatch
-from outrider.wire.result import RoundTrace, RowResult, StepResult, TokenLogprobs
+from outrider.wire.result import (
+    NO_SCORES,
+    PromptScores,
+    RoundTrace,
+    RowResult,
+    StepResult,
+    TokenLogprobs,
+)
 from outrider.wire.sampling import LogprobsAsked, RowSampling
 
 
@@ -64,7 +71,9 @@ class Pending:
         busy_s = self._occupancy.note(self._flight.start, self._flight.end)
         read = unpack(self._flight.output, self._shape)
         emissions = [*self._decoded(read), *self._prefilled(read)]
-        reports = self._reports(read.logprobs, emissions)
+        logprobs = _list_logprobs(read.logprobs)
+        reports = self._reports(logprobs, emissions)
+        scores = [NO_SCORES] * len(self._batch.decodes) + self._scores(logprobs)
         rows = tuple(
             RowResult(
                 row=row,
@@ -73,8 +82,11 @@ class Pending:
                 drafted=emission.drafted,
                 rounds=emission.rounds,
                 error=self._errors.get(row, ""),
+                scores=scored,
             )
-            for row, emission, report in zip(self._batch.rows, emissions, reports, strict=True)
+            for row, emission, report, scored in zip(
+                self._batch.rows, emissions, reports, scores, strict=True
+            )
         )
         return StepResult(
             step=self._batch.step,
@@ -91,18 +103,33 @@ class Pending:
             self._watchdog.end()
 
     def _reports(
-        self, read: UnpackedLogprobs, emissions: list[_Emission]
+        self, logprobs: list[TokenLogprobs], emissions: list[_Emission]
     ) -> Sequence[tuple[TokenLogprobs, ...]]:
         """The log-probabilities that each row asked for."""
         if not self._shape.warps.logprobs:
             return [()] * len(emissions)
-        logprobs = _list_logprobs(read)
         return [
-            tuple(_cut(logprobs[place], law.logprobs.top) for place in emission.places)
+            tuple(
+                _cut(logprobs[place], law.logprobs, law.logprobs.top) for place in emission.places
+            )
             if _wants(law.logprobs)
             else ()
             for law, emission in zip(self._laws, emissions, strict=True)
         ]
+
+    def _scores(self, logprobs: list[TokenLogprobs]) -> list[PromptScores]:
+        """What each chunk that asks tells of its own tokens and of the one that follows it."""
+        place, scores = self._shape.num_reported[0], []  # chunk tokens come after those sampled
+        laws = self._laws[len(self._batch.decodes) :]
+        for chunk, law in zip(self._batch.chunks, laws, strict=True):
+            asked, count = law.logprobs.prompt, len(chunk.tokens)
+            skipped = max(asked.first - 1 - chunk.start, 0)  # a token is scored by the one before
+            scored = logprobs[place + skipped : place + count - chunk.is_last]
+            cut = tuple(_cut(each, law.logprobs, asked.top) for each in scored)
+            first = chunk.start + 1 + skipped
+            scores.append(PromptScores(first=first, logprobs=cut) if asked.is_asked else NO_SCORES)
+            place += count
+        return scores
 
     def _decoded(self, read: Unpacked) -> list[_Emission]:
         nodes, wanted = self._shape.nodes, self._shape.warps.logprobs
@@ -155,9 +182,14 @@ def _first_round(last: int, chosen: int) -> tuple[RoundTrace, ...]:
 
 def _list_logprobs(read: UnpackedLogprobs) -> list[TokenLogprobs]:
     return [
-        TokenLogprobs(chosen=chosen, rank=rank, top=tuple(zip(ids, values, strict=True)))
-        for chosen, rank, ids, values in zip(
-            read.chosen, read.rank, read.top_ids, read.top_values, strict=True
+        TokenLogprobs(
+            chosen=chosen,
+            rank=rank,
+            top=tuple(zip(ids, values, strict=True)),
+            named=tuple(named),
+        )
+        for chosen, rank, ids, values, named in zip(
+            read.chosen, read.rank, read.top_ids, read.top_values, read.named_values, strict=True
         )
     ]
 
@@ -166,6 +198,7 @@ def _wants(asked: LogprobsAsked) -> bool:
     return asked.chosen or asked.top > 0
 
 
-def _cut(logprobs: TokenLogprobs, top: int) -> TokenLogprobs:
-    """As many of the most likely tokens as this row asked for; another may have asked for more."""
-    return TokenLogprobs(chosen=logprobs.chosen, rank=logprobs.rank, top=logprobs.top[:top])
+def _cut(logprobs: TokenLogprobs, asked: LogprobsAsked, top: int) -> TokenLogprobs:
+    """As many tokens beside the chosen one as this row asked for; another may have asked more."""
+    named = logprobs.named[: len(asked.named)]
+    return replace(logprobs, top=logprobs.top[:top], named=named)

@@ -13,11 +13,11 @@ from outrider.memory.compressed import CompressedPool
 from outrider.memory.pool import KVPool, PageFamily
 from outrider.models.target import Target
 from outrider.plan.live import live
-from outrider.plan.plan import StepPlan
+from outrider.plan.plan import StepPlan, chunk_nexts
 from outrider.plan.tree import DraftTree, Verdict
 from outrider.runtime.grammars import GrammarTable, pack_trees
 from outrider.runtime.outbox import Packed, pack
-from outrider.sampling.logprobs import LogprobTensors, logprobs_of
+from outrider.sampling.logprobs import LogprobTensors, joined, logprobs_of
 from outrider.sampling.mask import mask_
 from outrider.sampling.sampler import choose
 from outrider.sampling.table import SamplingTable
@@ -27,6 +27,8 @@ from outrider.spec.guard import GuardedDrafter
 from outrider.spec.verify import path_tokens
 from outrider.step.fill import fill, resolve_lengths
 from outrider.step.rows import RowTable
+
+MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
 Judge = Callable[[DraftTree, torch.Tensor, int], Verdict]  # as `verify` is
 
@@ -80,6 +82,7 @@ class StepProgram:
         outcome = Outcome(features=states.features, verdict=verdict, chunk_choice=chunk_choice)
         self.drafter.observe(plan, outcome, state.rows)
         trees = (tree.tokens, tree.parents) if plan.shape.warps.trees else ()
+        logprobs = joined([logprobs, *self._score(plan, states.hidden)])
         return pack(verdict, chunk_choice, logprobs, trees)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
@@ -107,7 +110,30 @@ class StepProgram:
             live(self.state.grammars.write_masks, masks)
             mask_(logits, masks)
         choice = choose(logits, self.state.sampling, sampled.rows, sampled.positions, path, warps)
-        return choice, logprobs_of(raw, choice[: raw.shape[0]], warps.top_logprobs)
+        return choice, self._logprobs(plan, raw, choice, sampled.rows)
+
+    def _score(self, plan: StepPlan, hidden: torch.Tensor) -> list[LogprobTensors]:
+        """The tokens of the chunks themselves, each given what stands before it, some at a time."""
+        if not plan.shape.warps.scores:
+            return []
+        states = torch.split(hidden[plan.shape.num_uniform :], MAX_SCORED)  # [chunk.tokens, hidden]
+        tokens = torch.split(chunk_nexts(plan.chunk).clamp_min(0), MAX_SCORED)
+        rows = torch.split(plan.chunk.rows[plan.chunk.owners], MAX_SCORED)
+        return [
+            self._logprobs(plan, self._model.logits(state), token, row)
+            for state, token, row in zip(states, tokens, rows, strict=True)
+        ]
+
+    def _logprobs(
+        self,
+        plan: StepPlan,
+        logits: torch.Tensor,  # [n, vocab] or nothing
+        tokens: torch.Tensor,  # [n] or more
+        rows: torch.Tensor,  # [n] or more, into the device tables
+    ) -> LogprobTensors:
+        size, warps = logits.shape[0], plan.shape.warps
+        named = self.state.sampling.named_tokens[:, : warps.named_logprobs]
+        return logprobs_of(logits, tokens[:size], named[rows[:size]], warps.top_logprobs)
 
     def _record(self, plan: StepPlan, verdict: Verdict, chunk_choice: torch.Tensor) -> None:
         """Count what was emitted, for penalties; inside a prompt nothing was."""

@@ -17,6 +17,7 @@ from outrider.sampling.need import warps_of
 from outrider.step.executor import Executor
 from outrider.step.planner import Planner
 from outrider.wire.batch import RowAdmission, ScheduledBatch
+from outrider.wire.census import StepCounts
 from outrider.wire.sampling import RowSampling
 
 
@@ -36,6 +37,7 @@ class Runner:
         self._executor = executor
         self._lane = lane
         self._samplings: dict[int, RowSampling] = {}  # the law of each row's present owner
+        self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
 
@@ -44,6 +46,14 @@ class Runner:
         """Which grammars it can obey."""
         return self._program.state.grammars.grammars
 
+    @property
+    def counts(self) -> StepCounts:
+        """Steps for nobody, which record shapes, count as steps, too."""
+        executor = self._executor
+        return StepCounts(
+            steps=self._num_steps, eager=executor.num_eager, unrecordable=executor.num_refused
+        )
+
     @torch.inference_mode()
     def submit(self, batch: ScheduledBatch) -> Pending:
         """Start a step; the result can be waited for while the next step is planned."""
@@ -51,7 +61,8 @@ class Runner:
             self._admit(batch.admissions)
             laws = [self._samplings[row] for row in batch.rows]
             grammars = self._program.state.grammars
-            warps = replace(warps_of(laws), grammar=grammars.begin(batch))
+            warps = warps_of(laws, num_decodes=len(batch.decodes))
+            warps = replace(warps, grammar=grammars.begin(batch))
             plan = self._planner.plan(batch, warps=warps)
             flight = self._fly(plan)
             errors = grammars.end(plan.shape, flight.landed, flight.output)
@@ -86,6 +97,7 @@ class Runner:
             self._program.state.pages.scribble()
 
     def _fly(self, plan: StepPlan) -> Flight:
+        self._num_steps += 1
         start = self._lane.mark()
         output = self._executor.run(self._program, plan)
         end = self._lane.mark()

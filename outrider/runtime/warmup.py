@@ -14,6 +14,7 @@ from outrider.wire.speculation import PLAIN
 Heard = Callable[[int, int], None]  # how many shapes are done, and of how many
 
 _NO_CHUNK = ChunkShape(rows=0, tokens=0, width=0)
+_FEW_ROWS = 4  # whose drafts are traced: the chat page asks for that, and is read by people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,15 @@ def list_shapes(largest: StepShape, buckets: Buckets) -> Iterator[StepShape]:
     sizes = dict.fromkeys(buckets.rows.up(rows) for rows in range(1, largest.rows + 1))
     for rows in reversed(sizes):  # the largest first: the others fit into its memory
         for tree in trees:
-            for warps in (Warps(), Warps(noise=True)):
+            for warps in _usual_warps(rows):
                 yield StepShape(rows=rows, tree=tree, chunk=_NO_CHUNK, pages=pages, warps=warps)
+
+
+def _usual_warps(rows: int) -> Iterator[Warps]:
+    for noise in (False, True):
+        yield Warps(noise=noise)
+        if rows <= _FEW_ROWS:
+            yield Warps(noise=noise, trees=True)
 
 
 def warm_up(runner: Runner, shapes: list[StepShape], device: torch.device, heard: Heard) -> WarmUp:

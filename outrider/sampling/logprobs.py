@@ -1,5 +1,6 @@
 """Log-probabilities of the model's own law, before any warp."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +15,16 @@ class LogprobTensors:
     rank: torch.Tensor  # [n] int64, 1 is the most likely token
     top_ids: torch.Tensor  # [n, top] int64, most likely first
     top_values: torch.Tensor  # [n, top] float32
+    named_values: torch.Tensor  # [n, named] float32
 
 
 def logprobs_of(
     logits: torch.Tensor,  # [n, vocab] of any float
     tokens: torch.Tensor,  # [n] int64
+    named: torch.Tensor,  # [n, named] int64
     top: int,
 ) -> LogprobTensors:
-    """Log-probability and rank of the chosen tokens, and the `top` most likely tokens."""
+    """Log-probability and rank of the chosen tokens, the `top` most likely ones and those named."""
     total, rank = _total_and_rank(logits, tokens)
     chosen = logits.gather(1, tokens[:, None]).squeeze(1).float()  # [n]
     values, ids = _most_likely(logits, top)
@@ -30,6 +33,20 @@ def logprobs_of(
         rank=rank,
         top_ids=ids,
         top_values=values.float() - total[:, None],
+        named_values=logits.gather(1, named).float() - total[:, None],
+    )
+
+
+def joined(parts: Sequence[LogprobTensors]) -> LogprobTensors:
+    """Several parts as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return LogprobTensors(
+        chosen=torch.cat([part.chosen for part in parts]),
+        rank=torch.cat([part.rank for part in parts]),
+        top_ids=torch.cat([part.top_ids for part in parts]),
+        top_values=torch.cat([part.top_values for part in parts]),
+        named_values=torch.cat([part.named_values for part in parts]),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from outrider.memory.upload import upload
 from outrider.sampling.need import has_ban
 from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import MAX_BANNED, MAX_BIAS, RowSampling
+from outrider.wire.sampling import MAX_BANNED, MAX_BIAS, MAX_NAMED, RowSampling
 
 _FOREVER = 2**63 - 1  # a position that no token reaches
 
@@ -30,6 +30,7 @@ class SamplingTable:
         self.edit_tokens = torch.zeros(edits, dtype=torch.int64, device=device)
         self.edit_values = torch.zeros(edits, dtype=torch.float32, device=device)
         self.edit_until = torch.zeros(edits, dtype=torch.int64, device=device)
+        self.named_tokens = torch.zeros((rows, MAX_NAMED), dtype=torch.int64, device=device)
         self.output_counts = torch.zeros((rows, vocab), dtype=torch.int32, device=device)
         self.prompt_seen = torch.zeros((rows, vocab), dtype=torch.bool, device=device)
         greedy = RowSampling(seed=0, temperature=0.0)
@@ -49,6 +50,7 @@ class SamplingTable:
             tensor.index_fill_(0, rows, 0)
         for admission in admissions:
             self._write_edits(admission.row, admission.sampling)
+            self._write_named(admission.row, admission.sampling.logprobs.named)
             self._write_history(admission)
 
     def record(
@@ -74,6 +76,12 @@ class SamplingTable:
         self.edit_tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)
         self.edit_values[row, : len(tokens)] = self._upload(values, torch.float32)
         self.edit_until[row, : len(tokens)] = self._upload(until, torch.int64)
+
+    def _write_named(self, row: int, tokens: tuple[int, ...]) -> None:
+        """What a former owner named beyond these is reported to nobody."""
+        assert len(tokens) <= MAX_NAMED, "the API rejects more"
+        if tokens:
+            self.named_tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)
 
     def _write_history(self, admission: RowAdmission) -> None:
         if admission.prompt:

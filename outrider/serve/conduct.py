@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import Request
 from starlette.responses import Response
@@ -33,8 +34,8 @@ class ServedModel:
     name: str
 
     def check(self, asked: str | None) -> None:
-        """Refuse a name that is not served; no name means the one there is."""
-        if asked not in (None, "", self.name):
+        """Refuse a name that is not served; no name, or SGLang's, means the one there is."""
+        if asked not in (None, "", "default", self.name):
             raise ApiError(
                 404,
                 f"there is no model {asked!r} here; use {self.name!r}",
@@ -70,4 +71,5 @@ def answer_stream(
 ) -> Response:
     """The call as events; it is aborted if the client leaves."""
     call = desk.open(prepared)
-    return EventStream(write(call), close=lambda: desk.close(call))
+    close = partial(desk.close, call)
+    return EventStream(write(call), close=close, ping_s=desk.rules.ping_s)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from outrider.api.frontend import Frontend, owner_of
 from outrider.api.live import LiveRequest, PreparedRequest
 from outrider.api.stream import DeltaReader, StreamDelta
-from outrider.errors import CapacityError
+from outrider.errors import CapacityError, RequestError
 from outrider.serve.errors import restarting
 from outrider.serve.messages import AskCensus, AskFlush, Down, News, ToldCensus
 from outrider.serve.metrics import Meter
@@ -32,6 +32,14 @@ class Piece:
     request: int  # which of the call's requests
     delta: StreamDelta
     logprobs: tuple[TokenLogprobs, ...]  # one per token when asked, else empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskRules:
+    """What the owner of a server decides about its callers."""
+
+    ping_s: float = 15.0  # a stream that is silent for so long sends a comment
+    has_priorities: bool = False  # whether callers may say who goes first
 
 
 class Call:
@@ -91,9 +99,14 @@ class Desk:
     """Owns the front end of one engine, all open calls, and the questions to its worker."""
 
     def __init__(
-        self, engine: RemoteEngine, tokenizer: Tokenizer | NoTokenizer, meter: Meter
+        self,
+        engine: RemoteEngine,
+        tokenizer: Tokenizer | NoTokenizer,
+        meter: Meter,
+        rules: DeskRules,
     ) -> None:
         self.engine = engine
+        self.rules = rules
         self.meter = meter
         self.frontend = Frontend(engine, tokenizer)
         self.worker_pid = 0
@@ -121,6 +134,10 @@ class Desk:
 
     def open(self, prepared: Sequence[PreparedRequest]) -> Call:
         """Submit all requests of a call, or none when there is no room for one of them."""
+        if any(each.params.priority for each in prepared) and not self.rules.has_priorities:
+            raise RequestError(
+                "priority is for servers with --scheduling-policy priority; leave it out"
+            )
         lives: list[LiveRequest] = []
         try:
             for each in prepared:

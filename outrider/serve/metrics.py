@@ -27,6 +27,11 @@ class Meter:
         self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
         self._preemptions = self._counter("num_preemptions", "Requests that had to give way.")
+        self._steps = self._counter("steps", "Steps that the device was given.")
+        self._eager = self._counter("eager_steps", "Steps that no recording served.")
+        self._unrecordable = self._counter("unrecordable_shapes", "Shapes not recorded.")
+        self._failed = self._counter("failed_steps", "Steps whose requests ended with an error.")
+        self._drafter = self._counter("drafter_failures", "Drafters that had to be given up.")
         self._prompt = self._counter("prompt_tokens", "Tokens of all prompts.")
         self._generated = self._counter("generation_tokens", "Tokens of all answers.")
         self._success = self._counter("request_success", "Requests that ended.", "finished_reason")
@@ -34,6 +39,9 @@ class Meter:
         self._first = self._histogram("time_to_first_token_seconds", "From arrival.", _SECONDS)
         self._gap = self._histogram("inter_token_latency_seconds", "Between tokens.", _GAPS_S)
         self._whole = self._histogram("e2e_request_latency_seconds", "From arrival.", _SECONDS)
+        self._queued = self._histogram("request_queue_time_seconds", "Without a row.", _SECONDS)
+        self._prefill = self._histogram("request_prefill_time_seconds", "To a token.", _SECONDS)
+        self._decode = self._histogram("request_decode_time_seconds", "After it.", _SECONDS)
         self._asked = self._histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
         self._given = self._histogram("request_generation_tokens", "Answer tokens.", _TOKENS)
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds with a draft.")
@@ -44,7 +52,7 @@ class Meter:
         )
         self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
         self._total_rounds = self._total_kept = 0
-        self._seen = (0.0, 0, 0)  # busy seconds, queried and hit tokens of the present worker
+        self._seen: dict[Counter, float] = {}  # the sums of the present worker
 
     @property
     def accept_length(self) -> float:
@@ -60,18 +68,26 @@ class Meter:
         self._running.set(census.queue.running)
         self._waiting.set(max(0, num_flights - census.queue.running))
         self._kv.set(1 - census.pages.free / census.pages.total)
-        now = (census.busy_s, census.prefix.queried_tokens, census.prefix.hit_tokens)
-        for counter, before, after in zip(
-            (self._busy, self._queried, self._hits), self._seen, now, strict=True
-        ):
-            counter.inc(max(0, after - before))
+        work, faults = census.work, census.faults
+        now = {
+            self._busy: work.busy_s,
+            self._steps: work.counts.steps,
+            self._eager: work.counts.eager,
+            self._unrecordable: work.counts.unrecordable,
+            self._failed: faults.failed_steps,
+            self._drafter: faults.drafter_failures,
+            self._queried: census.prefix.queried_tokens,
+            self._hits: census.prefix.hit_tokens,
+        }
+        for counter, total in now.items():
+            counter.inc(max(0, total - self._seen.get(counter, 0)))
         self._seen = now
 
     def note_loss(self) -> None:
         """The worker died."""
         self._restarts.inc()
         self._running.set(0)
-        self._seen = (0.0, 0, 0)
+        self._seen = {}
 
     def note_rejection(self) -> None:
         self._rejected.inc()
@@ -95,7 +111,11 @@ class Meter:
         self._given.observe(usage.completion_tokens)
         self._whole.observe(timing.total_s)
         if usage.completion_tokens:
+            queued_s = min(live.transcripts[0].progress.queued_s, timing.first_token_s)
             self._first.observe(timing.first_token_s)
+            self._queued.observe(queued_s)
+            self._prefill.observe(timing.first_token_s - queued_s)
+            self._decode.observe(timing.total_s - timing.first_token_s)
         for transcript in live.transcripts:
             self._success.labels(self._model, transcript.ending.finish).inc()
 

@@ -16,7 +16,7 @@ from outrider.errors import ConfigError
 from outrider.grammar.shop import GrammarShop
 from outrider.serve.app import make_app
 from outrider.serve.conduct import ServedModel
-from outrider.serve.desk import Desk
+from outrider.serve.desk import Desk, DeskRules
 from outrider.serve.link import Heard
 from outrider.serve.metrics import Meter
 from outrider.serve.remote import RemoteEngine
@@ -39,6 +39,7 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
+    rules: DeskRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ async def _serve(
         meter = Meter(settings.model_name)
         grammars = GrammarShop(lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size)
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
-        desk = Desk(engine, tokenizer, meter)
+        desk = Desk(engine, tokenizer, meter, settings.rules)
         app = make_app(desk, ServedModel(name=settings.model_name), api_key=settings.api_key)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

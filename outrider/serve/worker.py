@@ -12,6 +12,7 @@ import zmq
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.engine import Engine
 from outrider.errors import OutriderError
+from outrider.serve.heap import bound_code, give_back
 from outrider.serve.messages import (
     Abort,
     AskFlush,
@@ -30,6 +31,7 @@ from outrider.serve.messages import (
 
 LOST = 75  # the exit code of a worker whose device does not answer any more
 UNABLE = 78  # and of one that cannot load its model
+_REST_MS = 200  # without anything to do, before memory is tidied
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Worker:
     def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]") -> None:
         self._engine = engine
         self._socket = socket
+        self._is_tidy = True
 
     def run(self) -> int:
         """Work until the engine stops for good; returns the exit code."""
@@ -52,9 +55,16 @@ class Worker:
     def _hear(self) -> None:
         """Take all that the front has said; wait for it only when there is nothing else to do."""
         if not self._engine.has_work:
+            self._tidy()
             self._obey(decode_down(self._socket.recv()))
         while self._socket.poll(0):
             self._obey(decode_down(self._socket.recv()))
+
+    def _tidy(self) -> None:
+        """Steps of ever other sizes leave holes in the heap: give them back once it is quiet."""
+        if not self._is_tidy and not self._socket.poll(_REST_MS):
+            give_back()
+            self._is_tidy = True
 
     def _obey(self, message: Down) -> None:
         if isinstance(message, Submit):
@@ -68,6 +78,7 @@ class Worker:
 
     def _step(self) -> None:
         updates = self._engine.step()
+        self._is_tidy = False
         if updates:
             self._say(News(updates, self._engine.census))
 
@@ -97,7 +108,8 @@ def main() -> int:
 
 def _load(order: WorkerOrder, socket: "zmq.Socket[bytes]") -> Worker:
     choose_wait_policy()
-    from outrider.api.assemble import build_engine  # torch: after the policy, which it reads once
+    bound_code()
+    from outrider.api.assemble import build_engine  # torch: after what it reads once
 
     def heard(done: int, total: int) -> None:
         socket.send(encode(Loading(done, total)))

@@ -11,11 +11,20 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Runs a program: a pure function of its plan, the weights and the device tables."""
 
+    num_eager: int  # steps that no recording served
+    num_refused: int  # shapes that could not be recorded
+
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T: ...
 
 
 class EagerExecutor:
     """Calls the program."""
 
+    num_refused = 0
+
+    def __init__(self) -> None:
+        self.num_eager = 0
+
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
+        self.num_eager += 1
         return program(plan)

@@ -91,8 +91,8 @@ class GraphExecutor:
         self._met: set[StepShape] = set()  # with chunks, run once
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
-        self.num_eager = 0  # steps that no recording served
-        self.num_refused = 0  # shapes that could not be recorded
+        self.num_eager = 0
+        self.num_refused = 0
 
     @property
     def num_recordings(self) -> int:
@@ -144,5 +144,10 @@ MOST_BROKEN_TOKENS = 2048  # a longer step keeps the device busy while the host 
 
 
 def up_to_long_chunks(shape: StepShape) -> bool:
-    """Uniform rows, and chunks as long as launching them costs more than running them."""
+    """Uniform rows, and chunks as long as launching them costs more than running them.
+
+    Steps that score prompts are rare and work on many logits, whose memory no recording shall keep.
+    """
+    if shape.warps.scores:
+        return False
     return shape.num_query <= MOST_BROKEN_TOKENS or not shape.chunk.rows

@@ -67,12 +67,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class TapeExecutor:
     """Owns one tape per (program, plan). The plan's addresses are the tape's inputs."""
 
+    num_refused = 0
+
     def __init__(self) -> None:
+        self.num_eager = 0
         self._tapes: dict[tuple[Any, Any], tuple[list[_Operation], Any]] = {}
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         key = (program, plan.shape)
         if key not in self._tapes:
+            self.num_eager += 1
             recorder = _Recorder()
             with heard_by(recorder.hear), recorder:
                 output = program(plan)

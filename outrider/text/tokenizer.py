@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -51,6 +52,11 @@ class Tokenizer:
         self._backend = backend
         self._bytes = TokenBytes(backend)
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters that no token exceeds; a longer text has several tokens."""
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)))
+
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         """Token ids; `add_special` lets the tokenizer add its own, such as the first one.
 
@@ -94,6 +100,7 @@ class NoTokenizer:
     bos: tuple[int, ...] = ()
     special_ids: frozenset[int] = frozenset()
     vocab_size = 0
+    longest_token = 1
     chat_template = NoChatTemplate()
 
     def __init__(self, *, eos_ids: frozenset[int]) -> None:

@@ -28,6 +28,23 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """Steps that a runner was given, and how they were run."""
+
+    steps: int
+    eager: int  # that no recording served
+    unrecordable: int  # shapes that could not be recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the device has done."""
+
+    busy_s: float
+    counts: StepCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     """Requests by whether they have a row."""
 
@@ -44,4 +61,4 @@ class Census:
     pages: Stock  # a page that only the prefix cache remembers is free
     prefix: PrefixCounts
     faults: Faults
-    busy_s: float  # that the device has computed
+    work: Work

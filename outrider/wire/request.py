@@ -39,6 +39,7 @@ class Progress:
     drafted: int
     kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
+    queued_s: float = 0.0  # until it first had a row
 
     @property
     def kept(self) -> int:
@@ -56,3 +57,5 @@ class RequestUpdate:
     progress: Progress
     rounds: tuple[RoundTrace, ...] = ()  # that emitted these tokens, when asked
     reason: str = ""  # one line about what went wrong, when `finish` is "error"
+    # Of the prompt from the position asked for on, once, with the first news after the prompt.
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()

@@ -10,6 +10,18 @@ class TokenLogprobs:
     chosen: float
     rank: int  # 1 is the most likely token
     top: tuple[tuple[int, float], ...]  # (token, logprob), most likely first
+    named: tuple[float, ...] = ()  # of the tokens that the request named, in its order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptScores:
+    """Log-probabilities of consecutive tokens of a row's text, from position `first` on."""
+
+    first: int
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+NO_SCORES = PromptScores(first=0, logprobs=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +63,7 @@ class RowResult:
     drafted: int  # drafts that were proposed; at most one less than tokens were kept of them
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when asked and anything was emitted
     error: str = ""  # why the row cannot go on; its tokens mean nothing then
+    scores: PromptScores = NO_SCORES  # of a chunk, when asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from outrider.wire.grammar import NO_GRAMMAR, Grammar
 # Room per row in the device tables; a request that needs more is refused.
 MAX_BIAS = 1024
 MAX_BANNED = 128
+MAX_NAMED = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,22 @@ class Ban:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLogprobs:
+    """From which position on the tokens of the prompt are scored, given what stands before them."""
+
+    is_asked: bool = False
+    first: int = 1  # nothing stands before position 0
+    top: int = 0  # as in `LogprobsAsked`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobsAsked:
     """Which log-probabilities to report per emitted token, of the model's own, unwarped law."""
 
     chosen: bool = False
     top: int = 0  # how many of the most likely tokens to report beside the chosen one
+    named: tuple[int, ...] = ()  # tokens that are reported at every position, the prompt's too
+    prompt: PromptLogprobs = PromptLogprobs()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

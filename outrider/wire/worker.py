@@ -5,6 +5,7 @@ from typing import Protocol
 
 from outrider.config.settings import HostSettings
 from outrider.wire.batch import ScheduledBatch
+from outrider.wire.census import StepCounts
 from outrider.wire.result import StepResult
 from outrider.wire.speculation import Budget
 
@@ -46,6 +47,9 @@ class PendingResult(Protocol):
 
 class StepRunner(Protocol):
     """Runs steps in the order they are submitted."""
+
+    @property
+    def counts(self) -> StepCounts: ...
 
     def submit(self, batch: ScheduledBatch) -> PendingResult: ...
 

@@ -163,3 +163,16 @@ def test_a_dropped_stream_aborts_its_request(frontend):
     for _ in open_stream(frontend, TextPrompt("abc"), LONG):
         break
     assert frontend.is_idle
+
+
+def test_a_text_that_no_vocabulary_could_fit_is_refused_unread(frontend, monkeypatch):
+    longest = frontend.bounds.max_context * frontend.tokenizer.longest_token
+
+    def read(*_, **__):
+        raise AssertionError("it takes seconds")
+
+    with pytest.raises(RequestError, match="context"):
+        frontend.prepare(TextPrompt("a" * longest), SamplingParams())  # by its tokens
+    monkeypatch.setattr(frontend.tokenizer, "encode", read)
+    with pytest.raises(RequestError, match="characters"):
+        frontend.prepare(TextPrompt("a" * (longest + 1)), SamplingParams())

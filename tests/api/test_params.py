@@ -20,7 +20,7 @@ WRONG = [
     ({"top_k": 1.5}, "integer"),
     ({"min_p": -0.1}, "min_p"),
     ({"seed": 2**63}, "seed"),
-    ({"max_tokens": 0}, "at least one token"),
+    ({"max_tokens": -1}, "at least 0"),
     ({"min_tokens": -1}, "min_tokens"),
     ({"min_tokens": 17}, "raise max_tokens"),
     ({"stop": ""}, "non-empty"),

@@ -56,7 +56,9 @@ CHAIN, TREE = Budget(steps=3, topk=1, nodes=4), Budget(steps=3, topk=3, nodes=9)
 
 
 def body_of(**fields) -> Body:
-    return Body(name="larger", config=parse_config(BODY_FIELDS | fields), draft_vocab=1)
+    return Body(
+        name="larger", config=parse_config(BODY_FIELDS | fields), draft_vocab=1, is_cut=False
+    )
 
 
 def save_model(folder: Path, *, seed: int, **fields) -> Path:

@@ -5,24 +5,31 @@ import torch
 from outrider.sampling.logprobs import logprobs_of
 
 
+def named(rows):
+    """No further tokens."""
+    return torch.empty((rows, 0), dtype=torch.int64)
+
+
 def test_logprobs_and_ranks_are_those_of_the_softmax():
     law = torch.tensor([[0.1, 0.6, 0.25, 0.05], [0.4, 0.3, 0.2, 0.1]])
-    reported = logprobs_of(law.log() + 3.0, torch.tensor([0, 0]), top=2)
+    reported = logprobs_of(law.log() + 3.0, torch.tensor([0, 0]), torch.tensor([[3], [2]]), top=2)
     torch.testing.assert_close(reported.chosen.exp(), torch.tensor([0.1, 0.4]))
     assert reported.rank.tolist() == [3, 1]
     assert reported.top_ids.tolist() == [[1, 2], [0, 1]]
     torch.testing.assert_close(reported.top_values.exp(), torch.tensor([[0.6, 0.25], [0.4, 0.3]]))
+    torch.testing.assert_close(reported.named_values.exp(), torch.tensor([[0.05], [0.2]]))
 
 
 def test_no_top_tokens_may_be_asked():
-    reported = logprobs_of(torch.randn(3, 5), torch.tensor([0, 1, 2]), top=0)
+    reported = logprobs_of(torch.randn(3, 5), torch.tensor([0, 1, 2]), named(3), top=0)
     assert reported.top_ids.shape == reported.top_values.shape == (3, 0)
 
 
 def test_equally_likely_tokens_share_a_rank():
-    assert logprobs_of(torch.zeros(1, 4), torch.tensor([3]), top=1).rank.tolist() == [1]
+    reported = logprobs_of(torch.zeros(1, 4), torch.tensor([3]), named(1), top=1)
+    assert reported.rank.tolist() == [1]
 
 
 def test_logprobs_of_nothing_are_empty():
-    nothing = logprobs_of(torch.empty(0, 5), torch.empty(0, dtype=torch.int64), top=0)
+    nothing = logprobs_of(torch.empty(0, 5), torch.empty(0, dtype=torch.int64), named(0), top=0)
     assert nothing.chosen.shape == (0,)

@@ -41,6 +41,18 @@ def server(start_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess
 
 
 @pytest.fixture(scope="session")
+def default_server(
+    smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """The default model: few rows, so that most of a crowd waits, and a cache that is soon full."""
+    log = tmp_path_factory.mktemp("default") / "stderr"
+    flags = ("--draft", "ngram", "--no-adaptive", "--kv-tokens", "2048", "--max-num-seqs", "16")
+    running = ServerProcess(smollm2_folder, log, "--served-model-name", "default", *flags)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
 def client(server: ServerProcess) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30)
 

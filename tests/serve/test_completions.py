@@ -1,5 +1,7 @@
 """Completions over HTTP are those of the offline model."""
 
+import pytest
+
 from outrider import SamplingParams
 
 PROMPTS = ["once upon a time", "the end"]
@@ -48,3 +50,53 @@ def test_logprobs_are_four_lists_of_one_length(client):
             tokens += choice.logprobs.tokens
             offsets += choice.logprobs.text_offset
     assert (tokens, offsets) == (logprobs.tokens, logprobs.text_offset)
+
+
+def test_an_echoed_prompt_comes_first(client):
+    asked = {"model": "tiny", "prompt": "the tale", "seed": 2, "max_tokens": 9}
+    plain, echoed = (
+        client.completions.create(**asked),
+        client.completions.create(**asked, echo=True),
+    )
+    assert echoed.choices[0].text == "the tale" + plain.choices[0].text
+    pieces = client.completions.create(**asked, echo=True, stream=True)
+    assert "".join(piece.choices[0].text for piece in pieces) == echoed.choices[0].text
+    ids = client.completions.create(**{**asked, "prompt": [46, 2]}, echo=True)
+    assert ids.choices[0].text.startswith("tha")
+
+
+def test_an_echoed_prompt_is_scored_without_an_answer(client, llm):
+    asked = {"model": "tiny", "prompt": ["the tale", "of a"], "logprobs": 2, "echo": True}
+    answer = client.completions.create(**asked, max_tokens=0)
+    params = SamplingParams(max_tokens=0, prompt_logprobs=2)
+    expected = llm.generate(asked["prompt"], params, use_tqdm=False)
+    for choice, output in zip(answer.choices, expected, strict=True):
+        logprobs, ids = choice.logprobs, output.prompt_token_ids
+        assert choice.text == output.prompt == "".join(logprobs.tokens)
+        assert logprobs.token_logprobs[0] is None
+        assert logprobs.top_logprobs[0] is None
+        own = [
+            entry[token].logprob
+            for token, entry in zip(ids, output.prompt_logprobs, strict=True)
+            if entry
+        ]
+        assert logprobs.token_logprobs[1:] == pytest.approx(own, abs=1e-4)
+        assert choice.finish_reason == "length"
+    assert answer.usage.completion_tokens == 0
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_streamed_echo_has_the_scores_of_the_whole_one(client, n):
+    asked = {"model": "tiny", "prompt": "the tale", "seed": 2, "max_tokens": 9, "logprobs": 1}
+    whole = client.completions.create(**asked, n=n, echo=True)
+    told = {index: ([], [], []) for index in range(n)}
+    for chunk in client.completions.create(**asked, n=n, echo=True, stream=True):
+        for choice in chunk.choices:
+            told[choice.index][0].extend(choice.logprobs.tokens)
+            told[choice.index][1].extend(choice.logprobs.token_logprobs)
+            told[choice.index][2].extend(choice.logprobs.text_offset)
+    for choice in whole.choices:
+        logprobs = choice.logprobs
+        assert told[choice.index][0] == logprobs.tokens
+        assert told[choice.index][1][1:] == pytest.approx(logprobs.token_logprobs[1:], abs=1e-3)
+        assert told[choice.index][2] == logprobs.text_offset

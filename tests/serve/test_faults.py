@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
-from support.served import wait_for
+from support.served import ServerProcess, wait_for
 
 LONG = {"prompt": "the", "max_tokens": 3000, "ignore_eos": True, "model": "tiny"}
 SHORT = {"prompt": "the", "max_tokens": 4, "seed": 1, "model": "tiny"}
@@ -23,6 +25,41 @@ def small(start_server):
     flags = ("--api-key", "sesame", "--max-num-seqs", "2", "--max-queued", "1")
     running = start_server(*flags, "--draft", "none")
     yield running
+    assert running.stop() == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow:
+    """A server with two rows and a short queue, and how to ask it."""
+
+    server: ServerProcess
+    key: dict[str, str]
+    long: dict[str, Any]  # takes seconds
+    short: dict[str, Any]
+    max_queued: int
+
+    def post(self, body, **headers):
+        url = f"{self.server.url}/v1/completions"
+        return httpx.post(url, json=body, headers={**self.key, **headers}, timeout=120)
+
+    @property
+    def state(self):
+        return self.server.get("/invariants", headers=self.key).json()
+
+
+@pytest.fixture(scope="module", params=["tiny", "default"])
+def narrow(request, small):
+    if request.param == "tiny":
+        key = {"Authorization": "Bearer sesame"}
+        yield Narrow(server=small, key=key, long=LONG, short=SHORT, max_queued=1)
+        return
+    log = request.getfixturevalue("tmp_path_factory").mktemp("narrow") / "stderr"
+    folder = request.getfixturevalue("smollm2_folder")
+    flags = ("--served-model-name", "default", "--max-num-seqs", "2", "--max-queued", "5")
+    running = ServerProcess(folder, log, *flags, "--draft", "ngram", "--kv-tokens", "4096")
+    named = {"model": "default"}
+    long, short = {**LONG, **named, "max_tokens": 1500}, {**SHORT, **named}
+    yield Narrow(server=running, key={}, long=long, short=short, max_queued=5)
     assert running.stop() == 0
 
 
@@ -77,63 +114,82 @@ def test_strangers_are_turned_away(small):
     assert known.models.list().data[0].id == "tiny"
 
 
-def test_a_full_queue_answers_429_and_when_to_come_back(small):
-    key = {"Authorization": "Bearer sesame"}
-    connections = [open_stream(small, LONG, **key) for _ in range(3)]  # two run, one waits
-    response = small.post("/v1/completions", SHORT, headers=key)
+def test_a_full_queue_answers_429_and_when_to_come_back(narrow):
+    taken = [
+        open_stream(narrow.server, narrow.long, **narrow.key) for _ in range(2 + narrow.max_queued)
+    ]
+    response = narrow.post(narrow.short)
     assert response.status_code == 429
     assert int(response.headers["Retry-After"]) >= 1
     assert response.json()["error"]["type"] == "rate_limit_error"
-    for connection in connections:
+    for connection in taken:
         connection.close()
-    wait_for(lambda: small.post("/v1/completions", SHORT, headers=key).status_code == 200)
+    wait_for(lambda: narrow.post(narrow.short).status_code == 200)
+    wait_for(lambda: narrow.state["is_idle"])
+    assert not narrow.state["has_leak"]
 
 
-def test_a_call_for_more_answers_than_there_is_room_leaves_nothing_behind(small):
-    key = {"Authorization": "Bearer sesame"}
-    response = small.post("/v1/completions", {**SHORT, "n": 4}, headers=key)
-    assert response.status_code == 429
-    wait_for(lambda: small.get("/invariants", headers=key).json()["is_idle"])
-    assert small.post("/v1/completions", {**SHORT, "n": 3}, headers=key).status_code == 200
+def test_a_call_for_more_answers_than_there_is_room_leaves_nothing_behind(narrow):
+    room = 2 + narrow.max_queued
+    assert narrow.post({**narrow.short, "n": room + 1}).status_code == 429
+    wait_for(lambda: narrow.state["is_idle"])
+    assert narrow.post({**narrow.short, "n": room}).status_code == 200
+    assert not narrow.state["has_leak"]
 
 
-def test_a_killed_worker_ends_what_ran_and_the_next_one_serves_the_rest(small):
-    key, url = {"Authorization": "Bearer sesame"}, f"{small.url}/v1/completions"
-    before = small.post("/v1/completions", SHORT, headers=key).json()["choices"][0]["text"]
+def test_a_caller_that_reads_nothing_holds_up_neither_row_nor_others(narrow):
+    mute = {**narrow.long, "max_tokens": 100, "logprobs": 20}
+    with open_stream(narrow.server, mute, **narrow.key):
+        for _ in range(3):
+            assert narrow.post(narrow.short).status_code == 200
+        wait_for(lambda: narrow.state["queue"]["running"] == 0)
+    wait_for(lambda: narrow.state["is_idle"])
+    assert not narrow.state["has_leak"]
+
+
+def test_a_prompt_beyond_the_context_is_refused(narrow):
+    response = narrow.post({**narrow.short, "prompt": [5] * 9000})
+    assert response.status_code == 400
+    assert "context" in response.json()["error"]["message"]
+
+
+def test_a_killed_worker_ends_what_ran_and_the_next_one_serves_the_rest(narrow):
+    before = narrow.post(narrow.short).json()["choices"][0]["text"]
     answers, ended = [], []
 
     def ask():
-        answers.append(small.post("/v1/completions", SHORT, headers=key).json())
+        answers.append(narrow.post(narrow.short).json())
 
     def read():
-        body = {**LONG, "stream": True}
-        with httpx.stream("POST", url, json=body, headers=key, timeout=60) as response:
+        url, body = f"{narrow.server.url}/v1/completions", {**narrow.long, "stream": True}
+        with httpx.stream("POST", url, json=body, headers=narrow.key, timeout=120) as response:
             ended.append([line.removeprefix("data: ") for line in response.iter_lines() if line])
-
-    def counted(name):
-        return small.get("/invariants", headers=key).json()["queue"][name]
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    wait_for(lambda: counted("running") == 2)
-    queued = threading.Thread(target=ask)
-    queued.start()
-    wait_for(lambda: counted("waiting") == 1)
-    pid = small.get("/invariants", headers=key).json()["worker_pid"]
+    wait_for(lambda: narrow.state["queue"]["running"] == 2)
+    queued = [threading.Thread(target=ask) for _ in range(narrow.max_queued)]
+    for each in queued:
+        each.start()
+    wait_for(lambda: narrow.state["queue"]["waiting"] == len(queued))
+    pid = narrow.state["worker_pid"]
     os.kill(pid, signal.SIGKILL)
     for reader in readers:
         reader.join(30)
     for events in ended:
         assert events[-1] == "[DONE]"
         assert json.loads(events[-2])["error"]["code"] == "engine_error"
-    assert small.get("/health").status_code == 503  # a worker takes seconds to load
-    wait_for(lambda: small.get("/health").status_code == 200, within_s=60)
-    queued.join(30)
+    assert narrow.server.get("/health").status_code == 503  # a worker takes seconds to load
+    wait_for(lambda: narrow.server.get("/health").status_code == 200, within_s=120)
+    for each in queued:
+        each.join(120)
     assert len(ended) == 2
-    assert answers[0]["choices"][0]["text"] == before
-    assert small.get("/invariants", headers=key).json()["worker_pid"] != pid
-    assert "outrider:worker_restarts_total" in small.get("/metrics", headers=key).text
+    assert [each["choices"][0]["text"] for each in answers] == [before] * len(queued)
+    assert narrow.state["worker_pid"] != pid
+    assert not narrow.state["has_leak"]
+    metrics = narrow.server.get("/metrics", headers=narrow.key).text
+    assert "outrider:worker_restarts_total" in metrics
 
 
 def test_a_second_signal_does_not_wait(start_server):

@@ -53,6 +53,14 @@ def test_the_server_says_that_it_is_well(server):
         "spec_decode_num_accepted_tokens_total",
         "spec_decode_num_accepted_tokens_per_pos_total",
         "device_busy_seconds_total",
+        "request_queue_time_seconds_count",
+        "request_prefill_time_seconds_count",
+        "request_decode_time_seconds_count",
+        "steps_total",
+        "eager_steps_total",
+        "unrecordable_shapes_total",
+        "failed_steps_total",
+        "drafter_failures_total",
     ],
 )
 def test_metrics_have_the_names_of_vllm(client, server, name):

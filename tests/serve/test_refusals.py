@@ -51,14 +51,17 @@ WRONG_CHATS = {
     "a context overflow": {"messages": [{"role": "user", "content": "the " * 5000}]},
 }
 NOT_YET = {
-    "echo": ("/v1/completions", {**TEXT, "echo": True}),
     "suffix": ("/v1/completions", {**TEXT, "suffix": "end"}),
     "best_of": ("/v1/completions", {**TEXT, "best_of": 3}),
     "previous_response_id": (
         "/v1/responses",
         {"input": "the", "previous_response_id": "resp_1"},
     ),
-    "sampling_params.regex": ("/generate", {"text": "a", "sampling_params": {"regex": "a*"}}),
+    "sampling_params.stop_regex": (
+        "/generate",
+        {"text": "a", "sampling_params": {"stop_regex": "a*"}},
+    ),
+    "return_hidden_states": ("/generate", {"text": "a", "return_hidden_states": True}),
 }
 WRONG_BODIES = [b"", b"{", b"null", b"5", b"[]", b'"the"', b"\xff\xfe", b"{}", b'{"a":1}' * 3]
 POSTS = [

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import httpx
 import openai
 import pytest
 import tokenizers
@@ -313,3 +314,134 @@ def test_a_form_is_welcome_where_nothing_may_be_called(client):
     content, calls, _ = whole(client, **FORCED, tool_choice="none", extra_body=regex)
     assert set(content) <= set("ab")
     assert calls == []
+
+
+FLAT_ADD = {"type": "function", "name": "add", "parameters": PARAMETERS, "strict": True}
+FLAT_STOP = {"type": "function", "name": "stop_it", "description": "Stops."}
+RESPONSE = {
+    "model": "tiny",
+    "input": "tell me the tale",
+    "max_output_tokens": 400,
+    "tools": [FLAT_ADD, FLAT_STOP],
+}
+
+
+def whole_response(client, **asked):
+    """The response, and its items as (type, what it says)."""
+    response = client.responses.create(**asked)
+    return response, [said_by(item) for item in response.output]
+
+
+def streamed_response(client, **asked):
+    """The same, from the events alone."""
+    items, text = {}, {}
+    for event in client.responses.create(**asked, stream=True):
+        if event.type == "response.output_item.added":
+            assert event.output_index == len(items)
+            items[event.output_index], text[event.item.id] = event.item, ""
+        elif event.type in ("response.output_text.delta", "response.function_call_arguments.delta"):
+            text[event.item_id] += event.delta
+        elif event.type == "response.output_item.done":
+            said = said_by(event.item)
+            assert said[-1] == text[event.item.id]
+            items[event.output_index] = said
+    assert [said_by(item) for item in event.response.output] == list(items.values())
+    return event.response, list(items.values())
+
+
+def said_by(item):
+    if item.type == "message":
+        return item.type, "".join(part.text for part in item.content)
+    assert item.call_id.startswith("call_")
+    return item.type, item.name, item.arguments
+
+
+@pytest.mark.parametrize("ask", [whole_response, streamed_response])
+def test_a_response_has_its_calls_as_items(client, ask):
+    response, items = ask(client, **RESPONSE, temperature=0)
+    assert items == [
+        ("message", "Let me see."),
+        ("function_call", "add", '{"a": 1}'),
+        ("function_call", "stop_it", "{}"),
+    ]
+    assert response.status == "completed"
+    assert [tool.name for tool in response.tools] == ["add", "stop_it"]
+
+
+@pytest.mark.parametrize("ask", [whole_response, streamed_response])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
+def test_a_forced_call_of_a_response_follows_its_schema(client, ask, choice):
+    seeded = {"temperature": 1, "tool_choice": choice, "extra_body": {"seed": 5}}
+    _, items = ask(client, **RESPONSE, **seeded)
+    ((kind, name, arguments),) = items
+    assert kind == "function_call"
+    if name == "add":
+        assert set(json.loads(arguments)) == {"a", "how"}
+    assert name == "add" or choice == "required"
+
+
+def test_a_response_without_a_choice_of_tools_is_text(client):
+    _, items = whole_response(client, **RESPONSE, temperature=0, tool_choice="none")
+    (message,) = items
+    assert message[0] == "message"
+    assert "<tool" in message[1]
+
+
+def test_calls_and_their_results_come_back_as_input(client):
+    items = [
+        {"role": "user", "content": "add"},
+        {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 1}'},
+        {"type": "function_call", "call_id": "call_2", "name": "add", "arguments": '{"a": 2}'},
+        {"type": "function_call_output", "call_id": "call_1", "output": "3"},
+    ]
+    messages = [
+        {"role": "user", "content": "add"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": f"call_{n}", "type": "function"}
+                | {"function": {"name": "add", "arguments": f'{{"a": {n}}}'}}
+                for n in (1, 2)
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+    ]
+    response = client.responses.create(**{**RESPONSE, "input": items, "max_output_tokens": 1})
+    tools = [{"type": "function", "function": {**ADD["function"], "strict": True}}, STOP_IT]
+    asked = {**ASKED, "messages": messages, "tools": tools, "max_tokens": 1}
+    chat = client.chat.completions.create(**asked)
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+
+
+WRONG_RESPONSE_TOOLS = {
+    "a tool of another kind": {"tools": [{"type": "web_search"}]},
+    "a tool in the envelope of a chat": {"tools": [ADD]},
+    "a choice that is not there": {"tool_choice": {"type": "function", "name": "mul"}},
+    "two of one name": {"tools": [FLAT_ADD, FLAT_ADD]},
+    "a form beside tools": {"text": {"format": {"type": "json_object"}}},
+    "no tokens": {"max_output_tokens": 0},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RESPONSE_TOOLS)
+def test_tools_of_a_response_that_make_no_sense_are_refused(client, name):
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(**{**RESPONSE, **WRONG_RESPONSE_TOOLS[name]})
+
+
+def test_tools_are_tokenised_as_a_chat_with_them_is(client):
+    base = str(client.base_url).removesuffix("/v1/")
+    body = {"messages": MESSAGES, "tools": [ADD, STOP_IT]}
+    tokenised = httpx.post(f"{base}/tokenize", json=body).json()
+    chat = client.chat.completions.create(**{**ASKED, "max_tokens": 1})
+    assert tokenised["count"] == chat.usage.prompt_tokens
+    bare = httpx.post(f"{base}/tokenize", json={"messages": MESSAGES}).json()
+    assert bare["count"] < tokenised["count"]
+    closed = httpx.post(
+        f"{base}/tokenize",
+        json={**body, "chat_template_kwargs": {"add_generation_prompt": False}},
+    ).json()
+    assert closed["count"] < tokenised["count"]
+    for wrong in ({"chat_template_kwargs": {"tools": []}}, {"tools": [ADD, ADD]}):
+        assert httpx.post(f"{base}/tokenize", json={**body, **wrong}).status_code == 400

@@ -60,3 +60,16 @@ def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_draftin
     assert list(dict.fromkeys(shape.rows for shape in shapes)) == [20, 16, 8, 4, 2, 1]
     assert {shape.tree for shape in shapes} == {PLAIN, CHAIN}
     assert len(set(shapes)) == len(shapes)
+
+
+def test_warm_up_traces_the_drafts_of_few_rows():
+    buckets = buckets_of(rows=20)
+    chunk = ChunkShape(rows=8, tokens=512, width=512)
+    largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
+    traced = [shape for shape in list_shapes(largest, buckets) if shape.warps.trees]
+    assert {(shape.rows, shape.tree, shape.warps.noise) for shape in traced} == {
+        (rows, tree, noise)
+        for rows in (1, 2, 4)
+        for tree in (PLAIN, CHAIN)
+        for noise in (False, True)
+    }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from outrider.config.settings import HostSettings
 from outrider.wire.batch import ScheduledBatch
+from outrider.wire.census import StepCounts
 from outrider.wire.request import Limits, Submission
 from outrider.wire.result import RowResult, StepResult
 from outrider.wire.sampling import RowSampling
@@ -70,6 +71,10 @@ class PaperRunner:
         return PaperResult(
             StepResult(step=batch.step, rows=tuple(rows), busy_s=0.0, has_drafter_failed=False)
         )
+
+    @property
+    def counts(self) -> StepCounts:
+        return StepCounts(steps=self.num_steps, eager=self.num_steps, unrecordable=0)
 
     def restart(self) -> None:
         """What was written stays where it is, for somebody to read by mistake."""

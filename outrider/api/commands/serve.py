@@ -4,7 +4,7 @@ import importlib.util
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -37,14 +37,23 @@ def serve(
     max_queued: Annotated[int, _flag("Requests that may wait; more are answered with 429.")] = 1024,
     kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.")] = None,
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True,
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], _flag("Whether callers may say who goes first.")
+    ] = "fcfs",
+    stream_ping_s: Annotated[
+        float, _flag("Seconds of silence after which a stream sends a comment.")
+    ] = 15.0,
 ) -> None:
     """Serve a model over HTTP."""
+    if stream_ping_s <= 0:
+        raise ConfigError(f"--stream-ping-s must be above 0, got {stream_ping_s}")
     config = _config(model_flags, draft_flags.config())
     limits = replace(config.limits, rows=max_num_seqs or "auto")
     cache = replace(config.cache, kv_tokens=kv_tokens or "auto", prefix=enable_prefix_caching)
     _check_installation()
 
     from outrider.api.drafter import find_drafter  # bad flags fail before these take their time
+    from outrider.serve.desk import DeskRules
     from outrider.serve.progress import terminal_display
     from outrider.serve.run import ServeSettings, serve
     from outrider.store.bars import BarReporter
@@ -59,6 +68,7 @@ def serve(
         api_key=api_key,
         model_name=served_model_name or _own_name(model_flags.model),
         max_queued=max_queued,
+        rules=DeskRules(ping_s=stream_ping_s, has_priorities=scheduling_policy == "priority"),
     )
     with terminal_display(settings.model_name) as display:
         serve(settings, folder, replace(config, limits=limits, cache=cache, draft=draft), display)

@@ -5,22 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.api.params import MAX_LOGPROBS, SamplingParams
-from outrider.api.structured import Structured
 from outrider.errors import RequestError
+from outrider.serve.protocol.calling import Calling, template_variables
 from outrider.serve.protocol.logprobs import ChatLogprobs
 from outrider.serve.protocol.rounds import Round
 from outrider.serve.protocol.sampling import AskFields, form_of, refuse
 from outrider.serve.protocol.shared import CallMetrics, Usage
-from outrider.serve.protocol.tool_calls import AnswerReader, BlockReader, ForcedReader, PlainReader
 from outrider.serve.protocol.tools import (
     ToolCall,
     ToolCallDelta,
     ToolChoice,
     Tools,
-    call_schema,
     check_tools,
     decode_calls,
-    must_call,
 )
 
 _NOT_YET = ("functions", "audio", "prediction", "web_search_options")
@@ -76,47 +73,24 @@ class ChatRequest(AskFields):
 
     def params(self) -> SamplingParams:
         newer, older = self.max_completion_tokens, self.max_tokens
+        if 0 in (newer, older):
+            raise RequestError("a chat answers with at least one token; raise max_tokens")
         return self.sampling(
             SamplingParams(max_tokens=None),
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),
-            structured=self._form(),
-            **self._spelling(),
+            structured=self.calling.form(form_of(self.response_format, self.structured_outputs)),
+            **self.calling.spelling(self.skip_special_tokens),
         )
 
-    def _spelling(self) -> dict[str, bool]:
-        """Some models have special tokens for the tags of a call, which must be seen to be read."""
-        is_read = self._may_call and not self.must_call and self.skip_special_tokens is None
-        return {"skip_special_tokens": False} if is_read else {}
-
-    def reader(self) -> AnswerReader:
-        """What finds the calls in the text of one choice."""
-        if self.must_call:
-            return ForcedReader()
-        if not self._may_call:
-            return PlainReader()
-        names = [tool.function.name for tool in self.tools or ()]
-        return BlockReader(names, most=1 if self.parallel_tool_calls is False else None)
-
     @property
-    def must_call(self) -> bool:
-        return must_call(self.tool_choice)
-
-    @property
-    def _may_call(self) -> bool:
-        return bool(self.tools) and self.tool_choice != "none"
-
-    def _form(self) -> Structured:
-        """The form that was asked for, or that of a call; a call has no other."""
-        form = form_of(self.response_format, self.structured_outputs)
-        if form is not None and self._may_call:
-            raise RequestError(
-                "tools and a form of the answer exclude each other; use tool_choice none"
-            )
-        if not self.must_call:
-            return form
-        return {"json": call_schema(self.tools or (), self.tool_choice)}
+    def calling(self) -> Calling:
+        return Calling(
+            tools=self.tools or (),
+            choice=self.tool_choice,
+            is_parallel=self.parallel_tool_calls is not False,
+        )
 
     @property
     def turns(self) -> list[dict[str, Any]]:
@@ -125,14 +99,10 @@ class ChatRequest(AskFields):
     @property
     def variables(self) -> dict[str, Any]:
         """What the template gets beside the messages."""
-        more = self.chat_template_kwargs or {}
-        if taken := {"messages", "tools"} & more.keys():
-            raise RequestError(f"chat_template_kwargs cannot have {min(taken)!r}; use the field")
-        return {
-            "add_generation_prompt": self.add_generation_prompt is not False,
-            "tools": [tool.model_dump(exclude_unset=True) for tool in self.tools or ()],
-            **more,
-        }
+        opens_answer = self.add_generation_prompt is not False
+        return template_variables(
+            self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
+        )
 
 
 class AnswerMessage(BaseModel):
@@ -145,13 +115,16 @@ class AnswerMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """One answer. `stop_reason` is vLLM's extension, `seed` ours: it repeats this answer."""
+    """One answer. `stop_reason` is vLLM's extension, `matched_stop` SGLang's, which names the end
+    of sequence, too; `seed` is ours: it repeats this answer.
+    """
 
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
     stop_reason: int | str | None
+    matched_stop: int | str | None
     seed: int
     rounds: list[Round] | None = None  # when asked
 
@@ -184,6 +157,7 @@ class ChunkChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
     seed: int | None = None
     rounds: list[Round] | None = None  # when asked: those that emitted the delta
 

@@ -28,21 +28,27 @@ class CompletionRequest(AskFields):
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None  # an extension
     response_format: dict[str, Any] | None = None  # as a chat has it
+    echo: bool | None = None  # the prompt comes first, with log-probabilities where asked
     # refused when they ask for something
-    echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
 
     def check(self) -> None:
         """Refuse what is not there, by name."""
-        refuse(self, ("echo", "suffix"))
+        refuse(self, ("suffix",))
         if self.best_of not in (None, self.n or 1):
             raise unsupported("best_of", "best_of other than n")
 
     def params(self) -> SamplingParams:
         length = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         form = form_of(self.response_format, self.structured_outputs)
-        return self.sampling(SamplingParams(), logprobs=self.logprobs, structured=form, **length)
+        return self.sampling(
+            SamplingParams(),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
+            structured=form,
+            **length,
+        )
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
@@ -65,6 +71,7 @@ class CompletionChoice(BaseModel):
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
     seed: int | None = None
 
 

@@ -32,12 +32,20 @@ class ChatLogprobs(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Of a completion: four lists with an entry per token."""
+    """Of a completion: four lists with an entry per token; null where nothing stands before."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+    def followed_by(self, more: "CompletionLogprobs") -> "CompletionLogprobs":
+        return CompletionLogprobs(
+            tokens=self.tokens + more.tokens,
+            token_logprobs=self.token_logprobs + more.token_logprobs,
+            top_logprobs=self.top_logprobs + more.top_logprobs,
+            text_offset=self.text_offset + more.text_offset,
+        )
 
 
 class LogprobWriter:
@@ -46,6 +54,7 @@ class LogprobWriter:
     def __init__(self, tokenizer: Tokenizer | NoTokenizer) -> None:
         self._tokenizer = tokenizer
         self._offset = 0
+        self.has_begun = False  # a completion
 
     def chat(self, tokens: Sequence[int], reported: Iterable[TokenLogprobs]) -> ChatLogprobs:
         content = [
@@ -62,6 +71,7 @@ class LogprobWriter:
     def completion(
         self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
     ) -> CompletionLogprobs:
+        self.has_begun = True
         texts = [self._tokenizer.token_text(token) for token in tokens]
         return CompletionLogprobs(
             tokens=texts,
@@ -72,6 +82,19 @@ class LogprobWriter:
             ],
             text_offset=[self._advance(text) for text in texts],
         )
+
+    def prompt(
+        self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
+    ) -> CompletionLogprobs:
+        """Of a prompt that is echoed: nothing is known of its first token."""
+        first = self._tokenizer.token_text(tokens[0])
+        opening = CompletionLogprobs(
+            tokens=[first],
+            token_logprobs=[None],
+            top_logprobs=[None],
+            text_offset=[self._advance(first)],
+        )
+        return opening.followed_by(self.completion(tokens[1:], reported))
 
     def _top(self, token: int, logprob: float) -> TopLogprob:
         return TopLogprob(

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.api.live import LiveRequest
 from outrider.api.params import MAX_LOGPROBS, SamplingParams, override
 from outrider.api.prompts import TextPrompt, TokenPrompt
-from outrider.api.transcript import Ending
+from outrider.api.transcript import Transcript
 from outrider.errors import RequestError
 from outrider.serve.errors import unsupported
 from outrider.serve.protocol.completions import MAX_PROMPTS, TokenIds
@@ -24,9 +24,17 @@ _NAMES = {
     "sampling_seed": "seed",
     "no_stop_trim": "include_stop_str_in_output",
 }
+_FORMS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "structural_tag": "structural_tag",
+}
 _INERT = frozenset({"spaces_between_special_tokens"})
-_NOT_YET = ("json_schema", "regex", "ebnf", "structural_tag", "custom_params", "stop_regex")
+_NOT_YET = ("custom_params", "stop_regex")
 _DEFAULT_TOKENS = 128
+
+Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 class GenerateRequest(BaseModel):
@@ -39,26 +47,26 @@ class GenerateRequest(BaseModel):
         TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)] | None
     ) = None
     sampling_params: Json | list[Json] | None = None
-    return_logprob: bool | None = None
-    logprob_start_len: int | None = None
-    top_logprobs_num: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    return_text_in_logprobs: bool | None = None
+    # One for all prompts, or one for each.
+    return_logprob: bool | list[bool] | None = None
+    logprob_start_len: int | list[int] | None = None  # -1: the prompt is not scored
+    top_logprobs_num: Count | list[Count] | None = None
+    token_ids_logprob: list[int] | list[list[int] | None] | None = None
+    return_text_in_logprobs: bool | None = None  # they always have it here
     stream: bool | None = None
     rid: str | list[str] | None = None
+    priority: int | None = None
     speculative: bool | str | Json | None = None  # ours
     # refused when they ask for something
-    token_ids_logprob: Any = None
     return_hidden_states: bool | None = None
     image_data: Any = None
     lora_path: Any = None
 
     def check(self) -> None:
         """Refuse what is not there, by name."""
-        for name in ("token_ids_logprob", "return_hidden_states", "image_data", "lora_path"):
+        for name in ("return_hidden_states", "image_data", "lora_path"):
             if getattr(self, name):
                 raise unsupported(name, name)
-        if self.return_logprob and self.logprob_start_len not in (None, -1):
-            raise unsupported("logprob_start_len", "logprobs of the prompt")
         if (self.text is None) == (self.input_ids is None):
             raise RequestError("give either text or input_ids")
 
@@ -78,23 +86,58 @@ class GenerateRequest(BaseModel):
 
     def params(self) -> list[SamplingParams]:
         """One set of parameters per prompt."""
-        asked, num_prompts = self.sampling_params or {}, len(self.prompts)
-        each = asked if isinstance(asked, list) else [asked] * num_prompts
-        if len(each) != num_prompts:
-            raise RequestError(f"{len(each)} sampling_params for {num_prompts} prompts")
-        return [self._params(one) for one in each]
+        num_prompts = len(self.prompts)
+        asked = _each("sampling_params", self.sampling_params or {}, num_prompts)
+        reports = self._reports(num_prompts)
+        return [self._params(one, report) for one, report in zip(asked, reports, strict=True)]
 
-    def _params(self, asked: Json) -> SamplingParams:
+    def _reports(self, num_prompts: int) -> list[Json]:
+        """Which log-probabilities each prompt's request reports."""
+        named = self.token_ids_logprob
+        is_one = not named or isinstance(named[0], int)
+        columns = zip(
+            _each("return_logprob", self.return_logprob, num_prompts),
+            _each("logprob_start_len", self.logprob_start_len, num_prompts),
+            _each("top_logprobs_num", self.top_logprobs_num, num_prompts),
+            [named] * num_prompts if is_one else _each("token_ids_logprob", named, num_prompts),
+            strict=True,
+        )
+        return [_report(*column) if column[0] else {} for column in columns]
+
+    def _params(self, asked: Json, report: Json) -> SamplingParams:
         for name in _NOT_YET:
             if asked.get(name):
                 raise unsupported(f"sampling_params.{name}", name)
         known = {name: value for name, value in asked.items() if name not in (*_NOT_YET, *_INERT)}
+        form = {_FORMS[name]: known.pop(name) for name in _FORMS if name in known}
         given = {_NAMES.get(name, name): value for name, value in known.items()}
-        logprobs = (self.top_logprobs_num or 0) if self.return_logprob else None
+        if any(value is not None for value in form.values()):
+            given["structured"] = form
         defaults = SamplingParams(
-            max_tokens=_DEFAULT_TOKENS, logprobs=logprobs, speculation=self.speculative
+            max_tokens=_DEFAULT_TOKENS, speculation=self.speculative, priority=self.priority or 0
         )
-        return override(defaults, {name: v for name, v in given.items() if v is not None})
+        return override(
+            defaults, {name: v for name, v in (given | report).items() if v is not None}
+        )
+
+
+def _each(name: str, asked: Any, num_prompts: int) -> list[Any]:
+    """A value for every prompt, where one may have been given for all."""
+    if not isinstance(asked, list):
+        return [asked] * num_prompts
+    if len(asked) != num_prompts:
+        raise RequestError(f"{len(asked)} {name} for {num_prompts} prompts")
+    return asked
+
+
+def _report(_: bool, start: int | None, top: int | None, named: list[int] | None) -> Json:
+    """SGLang's list of the prompt begins at `start`, of whose token it says nothing."""
+    if start is not None and start < -1:
+        raise RequestError(f"logprob_start_len must be at least -1, got {start}")
+    report: Json = {"logprobs": top or 0, "logprob_token_ids": named}
+    if start is None or start < 0:
+        return report
+    return report | {"prompt_logprobs": top or 0, "prompt_logprobs_start": start + 1}
 
 
 def generated(
@@ -105,7 +148,7 @@ def generated(
     progress, tokens = mine.progress, mine.token_ids
     meta: Json = {
         "id": name,
-        "finish_reason": _reason(mine.ending, tokens),
+        "finish_reason": _reason(mine),
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": len(tokens),
         "cached_tokens": usage.cached_tokens,
@@ -116,30 +159,54 @@ def generated(
         "seed": live.prepared.samplings[index].seed,
     }
     if live.prepared.params.logprobs is not None:
-        meta |= _logprobs(tokens, mine.logprobs, tokenizer)
+        meta |= _listed("output", tokens, mine.logprobs, live.prepared.params, tokenizer)
+        meta |= _of_prompt(live, mine, tokenizer)
     return {"text": mine.text, "output_ids": tokens, "meta_info": meta}
 
 
-def _reason(ending: Ending, tokens: list[int]) -> Json | None:
-    """SGLang names the end-of-sequence token, too, which we have no stop reason for."""
-    if ending.finish == "running":
-        return None
-    if ending.finish == "length":
-        return {"type": "length", "length": len(tokens)}
-    if ending.finish == "stop":
-        return {"type": "stop", "matched": tokens[-1] if ending.stop is None else ending.stop}
-    return {"type": ending.finish}
+def _reason(mine: Transcript) -> Json | None:
+    match mine.ending.finish:
+        case "running":
+            return None
+        case "length":
+            return {"type": "length", "length": len(mine.token_ids)}
+        case "stop":
+            return {"type": "stop", "matched": mine.matched}
+    return {"type": mine.ending.finish}
 
 
-def _logprobs(
-    tokens: list[int], reported: list[TokenLogprobs], tokenizer: Tokenizer | NoTokenizer
+def _of_prompt(live: LiveRequest, mine: Transcript, tokenizer: Tokenizer | NoTokenizer) -> Json:
+    """The prompt from the token before the first that was scored."""
+    params = live.prepared.params
+    if params.prompt_logprobs is None:
+        return _listed("input", [], [], params, tokenizer)
+    tokens = list(live.prepared.prompt[params.prompt_logprobs_start - 1 :])
+    listed = _listed("input", tokens[1:], mine.prompt_logprobs, params, tokenizer)
+    opening: Json = dict.fromkeys(listed)
+    if tokens:
+        opening["input_token_logprobs"] = (None, tokens[0], tokenizer.token_text(tokens[0]))
+    return {name: [opening[name], *listed[name]] if tokens else [] for name in listed}
+
+
+def _listed(
+    side: str,
+    tokens: list[int],
+    reported: list[TokenLogprobs],
+    params: SamplingParams,
+    tokenizer: Tokenizer | NoTokenizer,
 ) -> Json:
-    text = tokenizer.token_text
-    pairs = list(zip(tokens, reported, strict=True))
+    """One entry per token: (logprob, id, text), for itself, the likeliest and those named."""
+
+    def triple(value: float, token: int) -> tuple[float, int, str]:
+        return finite(value), token, tokenizer.token_text(token)
+
+    pairs = zip(tokens, reported, strict=False)  # of a prompt that still runs nothing is known
+    named = params.logprob_token_ids or ()
     return {
-        "input_token_logprobs": [],
-        "output_token_logprobs": [(finite(at.chosen), token, text(token)) for token, at in pairs],
-        "output_top_logprobs": [
-            [(finite(value), token, text(token)) for token, value in at.top] for at in reported
+        f"{side}_token_logprobs": [triple(at.chosen, token) for token, at in pairs],
+        f"{side}_top_logprobs": [[triple(v, token) for token, v in at.top] for at in reported],
+        f"{side}_token_ids_logprobs": [
+            [triple(value, token) for token, value in zip(named, at.named, strict=True)]
+            for at in reported
         ],
     }

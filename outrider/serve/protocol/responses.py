@@ -1,20 +1,29 @@
-"""`/v1/responses`, as far as text goes."""
+"""`/v1/responses`: text and calls of functions. Nothing is stored."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from outrider.api.live import LiveRequest
 from outrider.api.params import SamplingParams
 from outrider.errors import RequestError
-from outrider.serve.conduct import Envelope
 from outrider.serve.errors import unsupported
+from outrider.serve.protocol.calling import Calling, template_variables
 from outrider.serve.protocol.sampling import AskFields, form_of, refuse
+from outrider.serve.protocol.tools import (
+    MAX_TOOLS,
+    ChosenName,
+    ChosenTool,
+    FunctionTool,
+    Tool,
+    ToolChoice,
+    check_tools,
+    decode_calls,
+)
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
-class InputItem(BaseModel):
+class InputMessage(BaseModel):
     """A message of the conversation so far."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -29,23 +38,74 @@ class InputItem(BaseModel):
         return {"role": role, "content": _text(self.content)}
 
 
+class InputCall(BaseModel):
+    """A call that an earlier answer made."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """As the messages of a chat have it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+class InputResult(BaseModel):
+    """What a call returned."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[dict[str, Any]]
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": self.call_id, "content": _text(self.output)}
+
+
+class ResponseTool(FunctionTool):
+    """A function; other kinds of tools are not there."""
+
+    type: Literal["function"]
+
+    @property
+    def in_chat(self) -> Tool:
+        fields = self.model_dump(exclude_unset=True, exclude={"type"})
+        return Tool(type="function", function=FunctionTool(**fields))
+
+
+class ResponseChoice(BaseModel):
+    """A choice of one function."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["function"]
+    name: str
+
+
 class ResponsesRequest(AskFields):
     """OpenAI's fields, and the extensions."""
 
-    input: str | list[InputItem]
+    input: str | list[InputMessage | InputCall | InputResult]
     instructions: str | None = None
     max_output_tokens: int | None = None
     text: dict[str, Any] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # an extension
     # refused when they ask for something
-    tools: list[Any] | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
     prompt: Any = None
     # accepted, without effect here
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -54,22 +114,60 @@ class ResponsesRequest(AskFields):
 
     def check(self) -> None:
         """Refuse what is not there, by name."""
-        names = ("tools", "previous_response_id", "conversation", "background", "prompt")
+        names = ("previous_response_id", "conversation", "background", "prompt")
         refuse(self, (*names, "include", "top_logprobs"))
         if self.n not in (None, 1):
             raise unsupported("n", "n other than 1")
+        check_tools(self.calling.tools, self.calling.choice)
 
     def params(self) -> SamplingParams:
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
+        if length == 0:
+            raise RequestError("a response has at least one token; raise max_output_tokens")
         form = form_of((self.text or {}).get("format"), self.structured_outputs)
-        return self.sampling(SamplingParams(max_tokens=None), max_tokens=length, structured=form)
+        return self.sampling(
+            SamplingParams(max_tokens=None),
+            max_tokens=length,
+            structured=self.calling.form(form),
+            **self.calling.spelling(self.skip_special_tokens),
+        )
+
+    @property
+    def calling(self) -> Calling:
+        choice: ToolChoice | None
+        if isinstance(self.tool_choice, ResponseChoice):
+            choice = ChosenTool(type="function", function=ChosenName(name=self.tool_choice.name))
+        else:
+            choice = self.tool_choice
+        return Calling(
+            tools=[tool.in_chat for tool in self.tools or ()],
+            choice=choice,
+            is_parallel=self.parallel_tool_calls is not False,
+        )
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the template gets beside the messages."""
+        return template_variables(self.calling.tools, self.chat_template_kwargs)
 
     @property
     def turns(self) -> list[dict[str, Any]]:
-        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        turns = [{"role": "system", "content": self.instructions}] if self.instructions else []
         if isinstance(self.input, str):
-            return [*system, {"role": "user", "content": self.input}]
-        return [*system, *(item.turn for item in self.input)]
+            return [*turns, {"role": "user", "content": self.input}]
+        for item in self.input:
+            if isinstance(item, InputCall):
+                _add_call(turns, item)
+            else:
+                turns.append(item.turn)
+        return [decode_calls(turn) for turn in turns]
+
+
+def _add_call(turns: list[dict[str, Any]], item: InputCall) -> None:
+    """A chat has calls in the message that made them; several may follow each other."""
+    if not turns or turns[-1]["role"] != "assistant":
+        turns.append({"role": "assistant", "content": ""})
+    turns[-1] = {**turns[-1], "tool_calls": [*turns[-1].get("tool_calls", ()), item.call]}
 
 
 def _text(content: str | list[dict[str, Any]]) -> str:
@@ -79,62 +177,3 @@ def _text(content: str | list[dict[str, Any]]) -> str:
         if part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
             raise RequestError("input content may only hold parts of type input_text")
     return "\n".join(part["text"] for part in content)
-
-
-def response_object(
-    body: ResponsesRequest, envelope: Envelope, live: LiveRequest, status: str
-) -> dict[str, Any]:
-    """The response as it is now; its output is there once it has ended."""
-    params, transcript = live.prepared.params, live.transcripts[0]
-    is_over = status in ("completed", "incomplete", "failed")
-    is_cut = status == "incomplete"
-    return {
-        "id": envelope.id,
-        "object": "response",
-        "created_at": envelope.created,
-        "status": status,
-        "model": envelope.model,
-        "error": {"code": "server_error", "message": live.error} if status == "failed" else None,
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "metadata": body.metadata or {},
-        "output": [output_item(envelope, transcript.text, status)] if is_over else [],
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "temperature": params.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": params.top_p,
-        "truncation": "disabled",
-        "usage": _usage(live) if is_over else None,
-        "user": body.user,
-        "seed": live.prepared.samplings[0].seed,
-    }
-
-
-def output_item(envelope: Envelope, text: str, status: str) -> dict[str, Any]:
-    """The one message of a response."""
-    return {
-        "id": envelope.id.replace("resp", "msg"),
-        "type": "message",
-        "role": "assistant",
-        "status": status if status != "failed" else "incomplete",
-        "content": [output_text(text)],
-    }
-
-
-def output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _usage(live: LiveRequest) -> dict[str, Any]:
-    usage = live.usage
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }

@@ -33,6 +33,7 @@ _SAME = frozenset(
         "include_stop_str_in_output",
         "skip_special_tokens",
         "speculative",
+        "priority",
     }
 )
 
@@ -74,6 +75,7 @@ class AskFields(BaseModel):
     skip_special_tokens: bool | None = None
     speculative: bool | str | dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+    priority: int | None = None
     return_metrics: bool | None = None
     # accepted, without effect here
     user: str | None = None

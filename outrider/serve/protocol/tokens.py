@@ -7,7 +7,9 @@ from pydantic import BaseModel, ConfigDict
 from outrider.api.frontend import Frontend
 from outrider.api.prompts import TextPrompt
 from outrider.errors import RequestError
+from outrider.serve.protocol.calling import template_variables
 from outrider.serve.protocol.chat import ChatMessage
+from outrider.serve.protocol.tools import Tools, check_tools
 
 
 class TokenizeRequest(BaseModel):
@@ -21,6 +23,7 @@ class TokenizeRequest(BaseModel):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
     return_token_strs: bool | None = None
 
     def text(self, frontend: Frontend) -> TextPrompt:
@@ -28,9 +31,12 @@ class TokenizeRequest(BaseModel):
             raise RequestError("give either prompt or messages")
         if self.prompt is not None:
             return TextPrompt(self.prompt, add_special=self.add_special_tokens is not False)
-        turns = [message.turn for message in self.messages or ()]
-        own = {"add_generation_prompt": self.add_generation_prompt is not False}
-        return frontend.render(turns, **(own | (self.chat_template_kwargs or {})))
+        check_tools(self.tools or (), None)
+        opens_answer = self.add_generation_prompt is not False
+        variables = template_variables(
+            self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
+        )
+        return frontend.render([each.turn for each in self.messages or ()], **variables)
 
 
 class TokenizeAnswer(BaseModel):

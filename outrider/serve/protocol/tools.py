@@ -93,7 +93,7 @@ class ToolCallDelta(BaseModel):
 def new_call(call: CallPart) -> ToolCall:
     """A whole call, with an id of its own."""
     function = CalledFunction(name=call.name, arguments=call.arguments)
-    return ToolCall(id=_new_id(), type="function", function=function)
+    return ToolCall(id=new_id(), type="function", function=function)
 
 
 def call_delta(part: CallPart) -> ToolCallDelta:
@@ -101,10 +101,10 @@ def call_delta(part: CallPart) -> ToolCallDelta:
     if not part.name:
         return ToolCallDelta(index=part.index, function=FunctionDelta(arguments=part.arguments))
     function = FunctionDelta(name=part.name, arguments=part.arguments)
-    return ToolCallDelta(index=part.index, id=_new_id(), type="function", function=function)
+    return ToolCallDelta(index=part.index, id=new_id(), type="function", function=function)
 
 
-def _new_id() -> str:
+def new_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 

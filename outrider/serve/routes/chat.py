@@ -1,7 +1,6 @@
 """`/v1/chat/completions`."""
 
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +12,6 @@ from outrider.api.stream import StreamDelta
 from outrider.api.transcript import Transcript
 from outrider.serve.conduct import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.serve.desk import Call, Desk, Piece
-from outrider.serve.errors import failed
 from outrider.serve.protocol.chat import (
     AnswerMessage,
     ChatAnswer,
@@ -25,11 +23,12 @@ from outrider.serve.protocol.chat import (
 )
 from outrider.serve.protocol.logprobs import LogprobWriter
 from outrider.serve.protocol.rounds import RoundWriter
-from outrider.serve.protocol.shared import metrics_of, usage_of
+from outrider.serve.protocol.shared import usage_of
 from outrider.serve.protocol.tool_calls import AnswerReader, Gain, read_whole
 from outrider.serve.protocol.tools import call_delta, new_call
 from outrider.serve.routes.body import json_response, set_only
-from outrider.serve.sse import DONE, event
+from outrider.serve.routes.events import asked_metrics, ending_of, write_events
+from outrider.serve.sse import event
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.result import RoundTrace
 
@@ -79,32 +78,41 @@ class ChatWriter:
             model=self._envelope.model,
             choices=[self._choice(live, index) for index in range(len(live.transcripts))],
             usage=usage_of(call.lives),
-            **set_only(metrics=metrics_of(call.lives) if self._body.return_metrics else None),
+            **asked_metrics(self._body, call),
         )
 
-    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+    def stream(self, call: Call) -> AsyncIterator[bytes]:
         """The events of a call: one role per choice, what they gain, and at last the usage."""
+        return write_events(self, self._body, call)
+
+    def opening(self, call: Call) -> Sequence[ChunkChoice]:
         (live,) = call.lives
-        for index in range(len(live.transcripts)):
-            self._readers[index] = self._body.reader()
-            yield self._chunk(_opening(index, None if self._body.must_call else ""))
-        async for piece in call.pieces():
-            if piece.delta.finish_reason == "error":
-                yield event(json.dumps(failed(live.error).body))
-                yield DONE
-                return
-            said = self._read(piece.delta)
-            has_more = piece.delta.finish_reason or piece.logprobs or piece.delta.rounds
-            if said.model_fields_set or has_more:
-                yield self._chunk(self._gain(live, piece, said))
-        if self._body.wants_usage or self._body.return_metrics:
-            yield self._last(call)
-        yield DONE
+        choices = range(len(live.transcripts))
+        self._readers = {index: self._body.calling.reader() for index in choices}
+        return [_opening(index, None if self._body.calling.must_call else "") for index in choices]
+
+    def gain(self, live: LiveRequest, piece: Piece) -> Sequence[ChunkChoice]:
+        said = self._read(piece.delta)
+        has_more = piece.delta.finish_reason or piece.logprobs or piece.delta.rounds
+        if not said.model_fields_set and not has_more:
+            return ()
+        return (self._gain(live, piece, said),)
+
+    def chunk(self, *choices: ChunkChoice, **more: Any) -> bytes:
+        chunk = ChatChunk(
+            id=self._envelope.id,
+            object="chat.completion.chunk",
+            created=self._envelope.created,
+            model=self._envelope.model,
+            choices=list(choices),
+            **more,
+        )
+        return event(chunk.model_dump_json(exclude_unset=True))
 
     def _choice(self, live: LiveRequest, index: int) -> ChatChoice:
         transcript = live.transcripts[index]
         asked = self._body.logprobs
-        reader = self._body.reader()
+        reader = self._body.calling.reader()
         message = _message(read_whole(reader, transcript.text))
         return ChatChoice(
             index=index,
@@ -113,8 +121,7 @@ class ChatWriter:
             if asked
             else None,
             finish_reason=_finish(transcript.ending.finish, reader),
-            stop_reason=transcript.ending.stop,
-            seed=live.prepared.samplings[index].seed,
+            **ending_of(live, index),
             **self._trace(index, transcript, transcript.rounds),
         )
 
@@ -138,12 +145,6 @@ class ChatWriter:
 
     def _gain(self, live: LiveRequest, piece: Piece, said: ChatDelta) -> ChunkChoice:
         delta = piece.delta
-        ending: dict[str, Any] = {}
-        if delta.finish_reason:
-            ending = {
-                "stop_reason": live.transcripts[delta.index].ending.stop,
-                "seed": live.prepared.samplings[delta.index].seed,
-            }
         return ChunkChoice(
             index=delta.index,
             delta=said,
@@ -152,26 +153,9 @@ class ChatWriter:
             else None,
             finish_reason=delta.finish_reason
             and _finish(delta.finish_reason, self._readers[delta.index]),
-            **ending,
+            **(ending_of(live, delta.index) if delta.finish_reason else {}),
             **self._trace(delta.index, live.transcripts[delta.index], delta.rounds),
         )
-
-    def _last(self, call: Call) -> bytes:
-        usage, metrics = usage_of(call.lives), metrics_of(call.lives)
-        more = set_only(metrics=metrics if self._body.return_metrics else None)
-        return self._chunk(usage=usage if self._body.wants_usage else None, **more)
-
-    def _chunk(self, *choices: ChunkChoice, **more: Any) -> bytes:
-        usage: dict[str, Any] = {"usage": None} if self._body.wants_usage else {}
-        chunk = ChatChunk(
-            id=self._envelope.id,
-            object="chat.completion.chunk",
-            created=self._envelope.created,
-            model=self._envelope.model,
-            choices=list(choices),
-            **(usage | more),
-        )
-        return event(chunk.model_dump_json(exclude_unset=True))
 
 
 def _message(answer: Gain) -> AnswerMessage:

@@ -1,7 +1,6 @@
 """`/v1/completions`."""
 
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,17 +10,18 @@ from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest, PreparedRequest
 from outrider.serve.conduct import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.serve.desk import Call, Desk, Piece
-from outrider.serve.errors import failed
 from outrider.serve.protocol.completions import (
     CompletionAnswer,
     CompletionChoice,
     CompletionRequest,
 )
-from outrider.serve.protocol.logprobs import LogprobWriter
-from outrider.serve.protocol.shared import metrics_of, usage_of
-from outrider.serve.routes.body import json_response, set_only
-from outrider.serve.sse import DONE, event
+from outrider.serve.protocol.logprobs import CompletionLogprobs, LogprobWriter
+from outrider.serve.protocol.shared import usage_of
+from outrider.serve.routes.body import json_response
+from outrider.serve.routes.events import asked_metrics, ending_of, write_events
+from outrider.serve.sse import event
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.result import TokenLogprobs
 
 
 def completion_routes(desk: Desk, model: ServedModel) -> APIRouter:
@@ -48,7 +48,7 @@ def _prepare(frontend: Frontend, body: CompletionRequest) -> list[PreparedReques
 
 
 class CompletionWriter:
-    """Owns the shape of one call's answer."""
+    """Owns the shape of one call's answer, and where the choices of its stream are."""
 
     def __init__(
         self, envelope: Envelope, body: CompletionRequest, tokenizer: Tokenizer | NoTokenizer
@@ -56,71 +56,76 @@ class CompletionWriter:
         self._envelope = envelope
         self._body = body
         self._tokenizer = tokenizer
-        self._logprobs: dict[int, LogprobWriter] = {}  # by choice
+        self._logprobs: dict[int, LogprobWriter] = {}  # by choice that has been told something
 
     def whole(self, call: Call) -> CompletionAnswer:
         outputs = [(live, index) for live in call.lives for index in range(len(live.transcripts))]
         return self._answer(
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
             usage=usage_of(call.lives),
-            **set_only(metrics=metrics_of(call.lives) if self._body.return_metrics else None),
+            **asked_metrics(self._body, call),
         )
 
-    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+    def stream(self, call: Call) -> AsyncIterator[bytes]:
         """The events of a call: what its choices gain, and at last the usage."""
-        async for piece in call.pieces():
-            live = call.lives[piece.request]
-            if piece.delta.finish_reason == "error":
-                yield event(json.dumps(failed(live.error).body))
-                yield DONE
-                return
-            if piece.delta.text or piece.delta.finish_reason or piece.logprobs:
-                yield self._event([self._gain(live, piece)], self._no_usage)
-        if self._body.wants_usage or self._body.return_metrics:
-            usage = {"usage": usage_of(call.lives)} if self._body.wants_usage else {}
-            metrics = metrics_of(call.lives) if self._body.return_metrics else None
-            yield self._event([], usage | set_only(metrics=metrics))
-        yield DONE
+        return write_events(self, self._body, call)
 
-    @property
-    def _no_usage(self) -> dict[str, Any]:
-        return {"usage": None} if self._body.wants_usage else {}
+    def opening(self, call: Call) -> Sequence[CompletionChoice]:
+        del call
+        return ()
+
+    def gain(self, live: LiveRequest, piece: Piece) -> Sequence[CompletionChoice]:
+        delta, echo = piece.delta, ""
+        if piece.choice not in self._logprobs:
+            self._logprobs[piece.choice] = LogprobWriter(self._tokenizer)
+            echo = self._echo(live)
+        writer = self._logprobs[piece.choice]
+        choice = CompletionChoice(
+            index=piece.choice,
+            text=echo + delta.text,
+            logprobs=self._report(writer, live, delta.index, delta.token_ids, piece.logprobs),
+            finish_reason=delta.finish_reason,
+            **(ending_of(live, delta.index) if delta.finish_reason else {}),
+        )
+        return (choice,) if choice.text or choice.finish_reason or piece.logprobs else ()
+
+    def chunk(self, *choices: CompletionChoice, **more: Any) -> bytes:
+        return event(self._answer(list(choices), **more).model_dump_json(exclude_unset=True))
 
     def _choice(self, choice: int, live: LiveRequest, index: int) -> CompletionChoice:
-        transcript = live.transcripts[index]
-        writer = LogprobWriter(self._tokenizer)
+        mine, writer = live.transcripts[index], LogprobWriter(self._tokenizer)
         return CompletionChoice(
             index=choice,
-            text=transcript.text,
-            logprobs=writer.completion(transcript.token_ids, transcript.logprobs)
-            if self._body.logprobs is not None
-            else None,
-            finish_reason=transcript.ending.finish,
-            stop_reason=transcript.ending.stop,
-            seed=live.prepared.samplings[index].seed,
+            text=self._echo(live) + mine.text,
+            logprobs=self._report(writer, live, index, mine.token_ids, mine.logprobs),
+            finish_reason=mine.ending.finish,
+            **ending_of(live, index),
         )
 
-    def _gain(self, live: LiveRequest, piece: Piece) -> CompletionChoice:
-        delta = piece.delta
-        ending: dict[str, Any] = {}
-        if delta.finish_reason:
-            ending = {
-                "stop_reason": live.transcripts[delta.index].ending.stop,
-                "seed": live.prepared.samplings[delta.index].seed,
-            }
-        writer = self._logprobs.setdefault(piece.choice, LogprobWriter(self._tokenizer))
-        return CompletionChoice(
-            index=piece.choice,
-            text=delta.text,
-            logprobs=writer.completion(delta.token_ids, piece.logprobs)
-            if self._body.logprobs is not None
-            else None,
-            finish_reason=delta.finish_reason,
-            **ending,
-        )
+    def _echo(self, live: LiveRequest) -> str:
+        """The prompt, where it is to be repeated: as it was given, or as its ids are spelled."""
+        if not self._body.echo:
+            return ""
+        text, is_skipped = live.prepared.text, live.prepared.params.skip_special_tokens
+        if text is not None:
+            return text
+        return self._tokenizer.decode(live.prepared.prompt, skip_special=is_skipped)
 
-    def _event(self, choices: list[CompletionChoice], more: dict[str, Any]) -> bytes:
-        return event(self._answer(choices, **more).model_dump_json(exclude_unset=True))
+    def _report(
+        self,
+        writer: LogprobWriter,
+        live: LiveRequest,
+        index: int,
+        tokens: Sequence[int],
+        reported: Sequence[TokenLogprobs],
+    ) -> CompletionLogprobs | None:
+        """What was asked about these tokens; the first report begins with an echoed prompt."""
+        if self._body.logprobs is None:
+            return None
+        if not self._body.echo or writer.has_begun:
+            return writer.completion(tokens, reported)
+        prompt = writer.prompt(live.prepared.prompt, live.transcripts[index].prompt_logprobs)
+        return prompt.followed_by(writer.completion(tokens, reported))
 
     def _answer(self, choices: list[CompletionChoice], **more: Any) -> CompletionAnswer:
         return CompletionAnswer(

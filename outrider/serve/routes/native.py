@@ -50,7 +50,12 @@ def native_routes(desk: Desk, model: ServedModel) -> APIRouter:
     @router.get("/model_info")
     async def model_info() -> dict[str, Any]:
         """What the model is; the path stays ours."""
-        return {"model_path": model.name, "is_generation": True}
+        return {
+            "model_path": model.name,
+            "tokenizer_path": model.name,
+            "is_generation": True,
+            "max_model_len": desk.engine.max_context,
+        }
 
     @router.get("/get_server_info")
     @router.get("/server_info")

@@ -1,8 +1,8 @@
-"""`/v1/responses`: OpenAI's newer API, as far as text goes. Nothing is stored."""
+"""`/v1/responses`: OpenAI's newer API, with text and calls of functions. Nothing is stored."""
 
 import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,13 +12,19 @@ from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest, PreparedRequest
 from outrider.serve.conduct import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.serve.desk import Call, Desk
-from outrider.serve.protocol.responses import (
-    ResponsesRequest,
-    output_item,
-    output_text,
+from outrider.serve.protocol.response_items import (
+    CallItem,
+    Item,
+    MessageItem,
     response_object,
+    status_of,
+    text_part,
 )
+from outrider.serve.protocol.responses import ResponsesRequest
+from outrider.serve.protocol.tool_calls import Gain, read_whole
 from outrider.serve.sse import named_event
+
+Event = tuple[str, dict[str, Any]]  # the type, and the fields beside it
 
 
 def responses_routes(desk: Desk, model: ServedModel) -> APIRouter:
@@ -40,8 +46,7 @@ def responses_routes(desk: Desk, model: ServedModel) -> APIRouter:
 
 
 def _prepare(frontend: Frontend, body: ResponsesRequest) -> PreparedRequest:
-    prompt = frontend.render(body.turns, **(body.chat_template_kwargs or {}))
-    return frontend.prepare(prompt, body.params())
+    return frontend.prepare(frontend.render(body.turns, **body.variables), body.params())
 
 
 class ResponseWriter:
@@ -54,43 +59,103 @@ class ResponseWriter:
 
     def whole(self, call: Call) -> dict[str, Any]:
         (live,) = call.lives
-        return self._response(live, _status(live))
+        output = OutputWriter()
+        answer = read_whole(self._body.calling.reader(), live.transcripts[0].text)
+        for _ in (*output.add(answer), *output.end(status_of(live))):
+            pass  # nobody hears of what is sent as a whole
+        return self._response(live, status_of(live), output)
 
     async def stream(self, call: Call) -> AsyncIterator[bytes]:
-        """Created, opened, what the text gains, closed, completed."""
+        """Created, what the items gain, completed."""
         (live,) = call.lives
-        yield self._event("response.created", response=self._response(live, "in_progress"))
-        yield self._event("response.in_progress", response=self._response(live, "in_progress"))
-        empty = output_item(self._envelope, "", "in_progress") | {"content": []}
-        yield self._event("response.output_item.added", output_index=0, item=empty)
-        yield self._part("response.content_part.added", part=output_text(""))
+        output, reader = OutputWriter(), self._body.calling.reader()
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(kind, response=self._response(live, "in_progress", output))
         async for piece in call.pieces():
-            if piece.delta.text:
-                yield self._part("response.output_text.delta", delta=piece.delta.text, logprobs=[])
-        status = _status(live)
-        if status == "failed":
-            yield self._event("response.failed", response=self._response(live, status))
-            return
-        text = live.transcripts[0].text
-        yield self._part("response.output_text.done", text=text, logprobs=[])
-        yield self._part("response.content_part.done", part=output_text(text))
-        item = output_item(self._envelope, text, status)
-        yield self._event("response.output_item.done", output_index=0, item=item)
-        yield self._event(f"response.{status}", response=self._response(live, status))
+            for kind, fields in output.add(reader.push(piece.delta.text)):
+                yield self._event(kind, **fields)
+        status = status_of(live)
+        closing = () if status == "failed" else output.add(reader.finish())
+        for kind, fields in (*closing, *output.end(status)):
+            yield self._event(kind, **fields)
+        yield self._event(f"response.{status}", response=self._response(live, status, output))
 
-    def _response(self, live: LiveRequest, status: str) -> dict[str, Any]:
-        return response_object(self._body, self._envelope, live, status)
-
-    def _part(self, kind: str, **fields: Any) -> bytes:
-        """An event about the one part of the one item."""
-        item = self._envelope.id.replace("resp", "msg")
-        return self._event(kind, item_id=item, output_index=0, content_index=0, **fields)
+    def _response(self, live: LiveRequest, status: str, output: "OutputWriter") -> dict[str, Any]:
+        items = output.written() if status != "in_progress" else []
+        return response_object(self._body, self._envelope, live, status, items)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         body = {"type": kind, "sequence_number": next(self._numbers), **fields}
         return named_event(kind, json.dumps(body))
 
 
-def _status(live: LiveRequest) -> str:
-    statuses = {"length": "incomplete", "error": "failed"}
-    return statuses.get(live.transcripts[0].ending.finish, "completed")
+class OutputWriter:
+    """Owns the items of a response. The last is open until another begins or all has ended."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._statuses: list[str] = []
+
+    def written(self) -> list[dict[str, Any]]:
+        pairs = zip(self._items, self._statuses, strict=True)
+        return [item.written(status) for item, status in pairs]
+
+    def add(self, gain: Gain) -> Iterator[Event]:
+        """What the answer gained, as events."""
+        if gain.content:
+            yield from self._add_text(gain.content)
+        for part in gain.calls:
+            if part.name:
+                yield from self._open(CallItem(part.name))
+            if part.arguments:
+                yield from self._add_arguments(part.arguments)
+
+    def end(self, status: str) -> Iterator[Event]:
+        """Nothing follows; an answer that said nothing is an empty message."""
+        if not self._items:
+            yield from self._open(MessageItem())
+        yield from self._close("completed" if status == "completed" else "incomplete")
+
+    def _add_text(self, text: str) -> Iterator[Event]:
+        if not self._items or not isinstance(self._items[-1], MessageItem):
+            yield from self._open(MessageItem())
+        item = self._items[-1]
+        assert isinstance(item, MessageItem)
+        item.text += text
+        yield "response.output_text.delta", self._part(delta=text, logprobs=[])
+
+    def _add_arguments(self, arguments: str) -> Iterator[Event]:
+        item = self._items[-1]
+        assert isinstance(item, CallItem), "the first part of a call has its name"
+        item.arguments += arguments
+        yield "response.function_call_arguments.delta", self._place(item, delta=arguments)
+
+    def _open(self, item: Item) -> Iterator[Event]:
+        yield from self._close("completed")
+        self._items.append(item)
+        self._statuses.append("in_progress")
+        index = len(self._items) - 1
+        opened = {"output_index": index, "item": item.written("in_progress")}
+        yield "response.output_item.added", opened
+        if isinstance(item, MessageItem):
+            yield "response.content_part.added", self._part(part=text_part(""))
+
+    def _close(self, status: str) -> Iterator[Event]:
+        if not self._items or self._statuses[-1] != "in_progress":
+            return
+        item, self._statuses[-1] = self._items[-1], status
+        if isinstance(item, MessageItem):
+            yield "response.output_text.done", self._part(text=item.text, logprobs=[])
+            yield "response.content_part.done", self._part(part=text_part(item.text))
+        else:
+            told = self._place(item, name=item.name, arguments=item.arguments)
+            yield "response.function_call_arguments.done", told
+        closed = {"output_index": len(self._items) - 1, "item": item.written(status)}
+        yield "response.output_item.done", closed
+
+    def _place(self, item: Item, **fields: Any) -> dict[str, Any]:
+        return {"item_id": item.id, "output_index": len(self._items) - 1, **fields}
+
+    def _part(self, **fields: Any) -> dict[str, Any]:
+        """About the one part of the message that is open."""
+        return self._place(self._items[-1], content_index=0, **fields)
