@@ -41,6 +41,8 @@ def three_layers(tmp_path_factory):
         num_hidden_layers=3,
         layer_types=[C, H, S],
         mlp_layer_types=["hash_moe", "moe", "moe"],
+        num_attention_heads=2,
+        o_groups=1,
         index_n_heads=4,
     )
     model.save_pretrained(folder)

@@ -115,9 +115,15 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
         assert_close(ours.view_as(right[piece]), right[piece])
 
 
-@pytest.mark.parametrize("executor", ["eager", "tape"])
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(
+    ("law", "steps", "executor"),
+    [
+        ("greedy", 1, "eager"),
+        ("greedy", 3, "tape"),
+        ("sampled", 3, "eager"),
+        ("sampled", 2, "tape"),
+    ],
+)
 def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps, executor):
     draft = StreamDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
