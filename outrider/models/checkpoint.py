@@ -1,7 +1,7 @@
 """The tensors of a model folder, by name, read one at a time from its safetensors files."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -45,9 +45,16 @@ class Checkpoint:
         """Of all stored tensors."""
         return self._shards.keys()
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]], *, ignored: Iterable[str]) -> None:
+    def check(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        ignored: Iterable[str] = (),
+        among: Callable[[str], bool] = lambda _: True,  # whether to judge a stored name
+    ) -> None:
         """Refuse a folder that does not hold exactly these tensors, besides the ignored ones."""
         stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
+        stored = {name for name in stored if among(name)}
         self._refuse("lacks", shapes.keys() - stored)
         self._refuse("has unexpected", stored - shapes.keys())
         slices = {name: self._shards[name].get_slice(name) for name in sorted(shapes)}

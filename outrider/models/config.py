@@ -88,7 +88,7 @@ def read_config(folder: Path) -> ModelConfig:
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
     family = family_of(_architecture(fields))
-    _refuse_unsupported(fields)
+    _refuse_unsupported(fields, family)
     max_context = _size(fields, "max_position_embeddings")
     num_layers = _size(fields, "num_hidden_layers")
     return ModelConfig(
@@ -121,8 +121,10 @@ def _architecture(fields: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _refuse_unsupported(fields: dict[str, Any]) -> None:
+def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     for key, allowed in _UNSUPPORTED_UNLESS.items():
+        if key == "attention_bias" and family.has_qkv_bias:
+            continue  # some files of such families say it, some do not
         if key in fields and fields[key] not in allowed:
             raise ConfigError(
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported; "

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.errors import ConfigError
+from outrider.models.mtp.tables import MIMO, NO_MODULES, ModuleTable, NoModules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Family:
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
     experts: ExpertFamily | DenseFamily = DenseFamily()
+    modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
 
 
 _MIXTRAL = ExpertFamily(
@@ -56,6 +58,7 @@ _QWEN3_MOE = ExpertFamily(
 
 FAMILIES = {
     "LlamaForCausalLM": Family(name="llama"),
+    "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),
     "MistralForCausalLM": Family(name="mistral"),
     "MixtralForCausalLM": Family(name="mixtral", experts=_MIXTRAL),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
