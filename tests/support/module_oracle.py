@@ -1,4 +1,4 @@
-"""Draft modules written down plainly: the whole text at once, no cache, no pages, no engine code."""
+"""Draft modules written down plainly: the whole text at once, no cache, no pages, no engine."""
 
 from dataclasses import dataclass
 

@@ -58,8 +58,8 @@ def watch(monkeypatch, engine) -> list[Noted]:
             count[0] += 1
         decoding = {decode.row for decode in batch.decodes}
         decoding |= {chunk.row for chunk in batch.chunks if chunk.is_last}
-        for row in batch.rows:
-            notes.append(note(runner._program.state.rows, drafter, row, owners[row], decoding))
+        table = runner._program.state.rows
+        notes.extend(note(table, drafter, row, owners[row], decoding) for row in batch.rows)
         return pending
 
     monkeypatch.setattr(runner, "submit", watched)
@@ -75,7 +75,7 @@ def note(table, drafter, row, request, decoding) -> Noted:
     return Noted(request, length, drafts, torch.stack(layers), row in decoding)
 
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-3  # of rotated keys and values; a chain of modules amplifies what rounding leaves
 
 
 def mistakes(notes, oracle: ModuleOracle, texts, samplings) -> list[str]:

@@ -47,19 +47,55 @@ def with_modules(
     body: str = "qwen2",
     device: str = "cpu",
     seed: int = 0,
+    is_bigram: bool = False,
 ) -> WithModules:
-    """Save a tiny model of some family, and beside its tensors modules as the table spells them."""
+    """Save a tiny model of some family, and beside its tensors modules as the table spells them.
+
+    What a bigram says next depends on its last token alone, and its modules say the same.
+    """
     theirs = save_tiny(body, folder)
+    if is_bigram:
+        silence(folder)
     place = torch.device(device)
     plain = load_decoder(folder, dtype="float32", device=place)
     family = replace(plain.config.family, modules=table)
     target = Decoder(replace(plain.config, family=family), plain._parts)
     weights = [module_tensors(target, seed=seed + index) for index in range(num)]
+    if is_bigram:
+        weights = [_as_the_target(each, plain._parts.norm.weight) for each in weights]
     if table.prefix == tables.QWEN3_NEXT.prefix:  # which has one of these for all modules
         shared = ("join", "token_norm", "state_norm", "output_norm")
         weights = [each | {name: weights[0][name] for name in shared} for each in weights]
     add_modules(folder, table, weights, num_layers=target.config.num_layers)
     return WithModules(theirs, folder, target, table, weights)
+
+
+def silence(folder: Path) -> None:
+    """Let no layer of a saved model add anything to its stream."""
+    stored = load_file(folder / "model.safetensors")
+    for name, tensor in stored.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.zero_()
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
+    """A module that reads its token only, and normalises it as the target does."""
+    silent = {
+        name: torch.zeros_like(tensor)
+        for name, tensor in weights.items()
+        if name.endswith(("o_proj.weight", "down_proj.weight"))
+    }
+    hidden = final_norm.shape[0]
+    return (
+        weights
+        | silent
+        | {
+            "join": torch.cat([torch.eye(hidden), torch.zeros(hidden, hidden)], 1),
+            "token_norm": torch.ones(hidden),
+            "output_norm": final_norm.cpu().clone(),
+        }
+    )
 
 
 def add_modules(folder: Path, table: ModuleTable, weights, *, num_layers: int) -> None:
@@ -108,6 +144,6 @@ def module_tensors(target: Decoder, *, seed: int) -> dict[str, torch.Tensor]:
     return {
         name: torch.rand(shape, generator=generator) + 0.5
         if "norm" in name
-        else torch.randn(shape, generator=generator) * 1.5 * shape[-1] ** -0.5
+        else torch.randn(shape, generator=generator) * shape[-1] ** -0.5
         for name, shape in shapes.items()
     }

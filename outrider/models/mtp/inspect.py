@@ -50,6 +50,12 @@ def find_modules(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> F
     return found
 
 
+def count_modules(folder: Path, config: ModelConfig) -> int:
+    """How many modules a folder holds; refuses what `find_modules` does."""
+    with Checkpoint(folder) as checkpoint:
+        return find_modules(folder, config, checkpoint).num
+
+
 def module_shapes(config: ModelConfig, found: FoundModules) -> dict[str, Shape]:
     """Name and shape of every tensor of the modules."""
     shapes: dict[str, Shape] = {}
