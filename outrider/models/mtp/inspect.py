@@ -29,6 +29,32 @@ class FoundModules:
     own: tuple[str, ...]  # embeddings and heads that they store for themselves
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleReport:
+    """What a folder's modules are. They load exactly when there are no problems."""
+
+    num: int
+    facts: tuple[tuple[str, str], ...]  # label and value, for people
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def inspect_modules(folder: Path, config: ModelConfig) -> ModuleReport:
+    """The report on a model's modules; bad ones are reported, never raised."""
+    try:
+        with Checkpoint(folder) as checkpoint:
+            found = find_modules(folder, config, checkpoint)
+    except ConfigError as error:
+        return ModuleReport(num=0, facts=(), problems=(str(error),), notes=())
+    repeated = "one module was trained for one step; it is repeated for further ones"
+    return ModuleReport(
+        num=found.num,
+        facts=tuple(_facts(config, found)),
+        problems=(),
+        notes=(repeated,) if found.num == 1 else (),
+    )
+
+
 def find_modules(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> FoundModules:
     """The modules that an open folder holds; refuses any that are not there as announced."""
     table = config.family.modules
@@ -113,3 +139,18 @@ def _number(folder: Path, fields: dict[str, Any], table: ModuleTable, num_stored
     if not num_stored:
         raise ConfigError(f"{folder} holds no draft modules ({table.block}*); {_FIX}")
     return max((value for value in said.values() if value), default=num_stored)
+
+
+def _facts(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, str]]:
+    law, names = found.table.law, found.table.names
+    first, last = (found.table.places(i, config.num_layers)[1] for i in (0, found.num - 1))
+    yield "modules", f"{found.num} of {config.family.name}"
+    yield "tensors", f"{first}*" + (f" to {last}*" if found.num > 1 else "")
+    yield "captures", "the final state, normalised"
+    yield "joins", "state, then token" if law.is_state_first else "token, then state"
+    of = "the module before it" if law.is_chained else "the target"
+    yield "state", f"{config.block.hidden} wide" + (f", of {of}" if found.num > 1 else "")
+    yield "norms", "stored from zero" if law.is_zero_centred else "stored as they multiply"
+    for label, name in (("embedding", names.embedding), ("head", names.head)):
+        is_own = any(stored.endswith(f"{name}.weight") for stored in found.own)
+        yield label, "stored with the modules" if is_own else "the target's"
