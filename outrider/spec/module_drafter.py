@@ -101,7 +101,7 @@ class ModuleDrafter:
         depth = torch.arange(1, num_drafts + 1, device=reach.device)
         drafts = self._drafts[:, :num_drafts].index_select(0, uniform.rows)
         root = table.last_tokens.index_select(0, uniform.rows)[:, None]
-        return chain(torch.cat([root, torch.where(depth <= reach, drafts, -1)], dim=1))
+        return chain(torch.cat([root, drafts.masked_fill(depth > reach, -1)], dim=1))
 
     def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
         """Run every module over what the target decided and what that made stale; draft anew."""
@@ -186,13 +186,13 @@ class ModuleDrafter:
         catch_up.chunk.tokens.copy_(seen.following)
         width = catch_up.shape.nodes
         nodes = chain(windows.run_by(0, width))
-        is_real = torch.arange(width, device=nodes.tokens.device) < windows.num_real[:, None]
-        # Other nodes see no further than the first: what they would see may be past all pages.
+        is_idle = torch.arange(width, device=nodes.tokens.device) >= windows.num_real[:, None]
+        # Idle nodes see no further than the first: what they would see may be past all pages.
         tree = DraftTree(
             tokens=nodes.tokens,
             parents=nodes.parents,
             depths=nodes.depths,
-            ancestors=torch.where(is_real, nodes.ancestors, 1),
+            ancestors=nodes.ancestors.masked_fill(is_idle, 1),
         )
         fill(
             catch_up,
@@ -201,7 +201,7 @@ class ModuleDrafter:
             attention=self._attention,
             page_size=self._kv.layout.page_size,
         )
-        catch_up.queries.slots[: catch_up.shape.num_uniform].mul_(is_real.flatten())
+        catch_up.queries.slots[: catch_up.shape.num_uniform].masked_fill_(is_idle.flatten(), 0)
 
     def _tips(self, catch_up: StepPlan, windows: Windows) -> torch.Tensor:  # [n]
         """The newest row of each: the last real node of a window, or the end of a chunk."""

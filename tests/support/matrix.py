@@ -124,8 +124,9 @@ def all_cases() -> list[Case]:
     ]
 
 
-def some_cases(num: int, seed: int) -> list[Case]:
-    return random.Random(seed).sample(all_cases(), num)
+def some_cases(num: int, seed: int, drafters: tuple[str, ...] = ()) -> list[Case]:
+    cases = [case for case in all_cases() if not drafters or case.drafter in drafters]
+    return random.Random(seed).sample(cases, num)
 
 
 _answers: dict[tuple[str, int], Answer] = {}

@@ -67,6 +67,8 @@ def watch(monkeypatch, engine) -> list[Noted]:
 
 
 def note(table, drafter, row, request, decoding) -> Noted:
+    if table.lengths.is_cuda:
+        torch.cuda.synchronize()  # steps run in a stream of their own
     length, page_size = int(table.lengths[row]), drafter._kv.layout.page_size
     position = torch.arange(length)
     slots = table.pages[row].cpu()[position // page_size] * page_size + position % page_size
