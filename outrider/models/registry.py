@@ -58,8 +58,8 @@ _QWEN3_MOE = ExpertFamily(
 
 FAMILIES = {
     "LlamaForCausalLM": Family(name="llama"),
-    "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),
     "MistralForCausalLM": Family(name="mistral"),
+    "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),
     "MixtralForCausalLM": Family(name="mixtral", experts=_MIXTRAL),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
