@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from outrider.bench.gpu.body import Body
 
 BodyFlag = Annotated[
-    str, typer.Option(help="Shape of random weights: llama-8b (default), smollm2-135m, tiny.")
+    str,
+    typer.Option(help="Random weights: llama-8b (default), mimo-7b, smollm2-135m, tiny."),
 ]
 RealFlag = Annotated[str, typer.Option("--model", help="Real weights instead: alias or folder.")]
 RowsFlag = Annotated[str, typer.Option(help="Numbers of rows, a comma list.")]
