@@ -1,6 +1,5 @@
 """Draft modules in a checkpoint: found by their names, loaded strictly, ignored otherwise."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from support.engines import ask, run_all
 from support.heads import write_head
 from support.module_oracle import ModuleOracle
-from support.modules import TABLES, add_modules, module_tensors, spelled, with_modules
+from support.modules import TABLES, add_modules, edit_config, spelled, with_modules, write_mimo
 from support.tiny import VOCAB, save_tiny
 
 from outrider.api.cli import run
@@ -19,7 +18,6 @@ from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.config import read_config
 from outrider.models.loader import load_decoder
-from outrider.models.mtp import tables
 from outrider.models.mtp.inspect import count_modules
 from outrider.models.mtp.loader import load_modules
 from outrider.runtime.build import build_runner
@@ -31,18 +29,7 @@ LAYERS = 3  # of the tiny targets
 
 @pytest.fixture
 def mimo(tmp_path):
-    """The folder of a tiny MiMo with two modules."""
-    save_tiny("qwen2", tmp_path)
-    edit_config(tmp_path, architectures=["MiMoForCausalLM"], attention_bias=True)
-    target = load_decoder(tmp_path, dtype="float32", device=CPU)
-    weights = [module_tensors(target, seed=index) for index in range(2)]
-    add_modules(tmp_path, tables.MIMO, weights, num_layers=LAYERS)
-    return tmp_path
-
-
-def edit_config(folder, **fields):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return write_mimo(tmp_path)
 
 
 def edit_tensors(folder, change):
