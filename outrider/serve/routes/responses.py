@@ -35,18 +35,19 @@ def responses_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Answer a text or a conversation, whole or as typed events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.aside(lambda: _prepare(desk.frontend, body))
+        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
         writer = ResponseWriter(model.envelope("resp"), body)
         if body.stream:
-            return answer_stream(desk, [prepared], writer.stream)
-        call = await answer_whole(desk, request, [prepared])
+            return answer_stream(desk, prepared, writer.stream)
+        call = await answer_whole(desk, request, prepared)
         return JSONResponse(writer.whole(call))
 
     return router
 
 
-def _prepare(frontend: Frontend, body: ResponsesRequest) -> PreparedRequest:
-    return frontend.prepare(frontend.render(body.turns, **body.variables), body.params())
+def _prepare(frontend: Frontend, body: ResponsesRequest) -> list[PreparedRequest]:
+    params = body.params()
+    return [frontend.prepare(frontend.render(body.turns, **body.variables), params)]
 
 
 class ResponseWriter:
