@@ -5,6 +5,9 @@ from pathlib import Path
 from outrider.models.config import read_config
 from outrider.models.heads.inspect import HeadReport, inspect_head
 from outrider.models.mtp.inspect import ModuleReport, inspect_modules
+from outrider.models.target import read_target
+from outrider.models.v4.config import V4Config
+from outrider.models.v4.inspect import inspect_v4_modules
 
 __all__ = ["HeadReport", "ModuleReport", "examine_head", "examine_modules"]
 
@@ -16,4 +19,7 @@ def examine_head(folder: Path, target_folder: Path) -> HeadReport:
 
 def examine_modules(target_folder: Path) -> ModuleReport:
     """The report on the draft modules inside the model in a folder."""
-    return inspect_modules(target_folder, read_config(target_folder))
+    config = read_target(target_folder)
+    if isinstance(config, V4Config):
+        return inspect_v4_modules(target_folder)
+    return inspect_modules(target_folder, config)
