@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.config.draft import AUTO, NGRAM, NONE, DraftConfig
+from outrider.config.draft import AUTO, MTP, NGRAM, NONE, DraftConfig
 from outrider.errors import ConfigError
 from outrider.store.progress import Reporter
 from outrider.store.resolve import resolve
@@ -11,12 +11,14 @@ from outrider.store.shipped import shipped_head
 
 
 def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> DraftConfig:
-    """The same configuration with a drafter that is none, ngram or a folder on this machine."""
+    """The same configuration with a drafter that is none, ngram, mtp or a folder here."""
     if not config.drafter.strip():
-        raise ConfigError("--draft is empty; use auto, none, ngram, or a model given like --model")
+        raise ConfigError(
+            "--draft is empty; use auto, none, ngram, mtp, or a model given like --model"
+        )
     if config.drafter == AUTO:
         return _own_drafter(config, model)
-    if config.drafter in (NONE, NGRAM):
+    if config.drafter in (NONE, NGRAM, MTP):
         return config
     return replace(config, drafter=str(_find_folder(config.drafter, reporter)))
 
@@ -43,4 +45,4 @@ def _find_folder(name: str, reporter: Reporter) -> Path:
     try:
         return resolve(name, reporter)
     except ConfigError as error:
-        raise ConfigError(f"--draft is neither auto, none nor ngram, and {error}") from error
+        raise ConfigError(f"--draft is neither auto, none, ngram nor mtp, and {error}") from error

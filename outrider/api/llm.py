@@ -56,7 +56,7 @@ class LLM:
     """Owns one loaded model.
 
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
-    the head that belongs to the model, "none", "ngram", or a smaller model or head given like
+    the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
     `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
     `seed` is for requests without one. What else vLLM takes is accepted where it changes nothing.
     """

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenKey:
-    """A sequence of units: tokens, or pairs of neighbouring tokens.
+    """A sequence of units: tokens, or runs of neighbouring tokens.
 
     KV of the target at position i is a function of tokens 0 .. i; draft KV also depends on token
-    i+1. So its units are the pairs (t_i, t_i+1), and neighbouring units share a token:
+    i+1, and with one module per depth on as many as there are modules. So the units of a head are
+    the pairs (t_i, t_i+1), and neighbouring units share all tokens but one:
 
         lookahead 0    units [a, b)  are made of tokens  [a, b)
-        lookahead 1    units [a, b)  are made of tokens  [a, b+1), or of none if a == b
+        lookahead n    units [a, b)  are made of tokens  [a, b+n), or of none if a == b
     """
 
     tokens: "array[int]"  # shared by all views of it, never written
@@ -25,9 +26,9 @@ class TokenKey:
     def of(cls, tokens: Sequence[int]) -> "TokenKey":
         return cls(tokens=array("i", tokens), start=0, stop=len(tokens))
 
-    def as_pairs(self) -> "TokenKey":
-        """The same tokens, read as pairs: one unit fewer than tokens."""
-        return replace(self, lookahead=1)
+    def looking_ahead(self, lookahead: int) -> "TokenKey":
+        """The same tokens, read as runs of one more than that: as many units fewer than tokens."""
+        return replace(self, lookahead=lookahead)
 
     def __len__(self) -> int:
         return max(0, self.stop - self.start - self.lookahead)
@@ -61,7 +62,7 @@ class TokenKey:
         return max(0, same - self.lookahead)
 
     def followed_by(self, other: "TokenKey") -> "TokenKey":
-        """Our units and then the other's, which begin with the token we looked ahead to."""
+        """Our units and then the other's, which begin with the tokens we looked ahead to."""
         assert len(self) > 0, "an empty key looks ahead to nothing"
         ours = self.tokens[self.start : self.stop]
         theirs = other.tokens[other.start + self.lookahead : other.stop]

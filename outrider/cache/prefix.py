@@ -34,19 +34,19 @@ class CacheStats:
 class PrefixCache:
     """Owns every page: free, cached in the tree, or lent to one lease.
 
-    A position can be served again when its token is known, and with `pairs` the next token too,
-    because draft KV depends on it: of N tokens only N-1 positions are then covered.
+    A position can be served again when its token is known, and `lookahead` further ones too,
+    because draft KV depends on them: of N tokens only N - lookahead positions are then covered.
     """
 
     def __init__(
-        self, *, num_pages: int, page_size: int, enabled: bool = True, pairs: bool = False
+        self, *, num_pages: int, page_size: int, enabled: bool = True, lookahead: int = 0
     ) -> None:
         assert page_size > 0
         self.page_size = page_size
         self._allocator = PageAllocator(num_pages)
         self._tree = RadixTree(page_size)
         self._enabled = enabled
-        self._lookahead = 1 if pairs else 0  # tokens past a position that its KV depends on
+        self._lookahead = lookahead  # tokens past a position that its KV depends on
         self._queried_tokens = 0
         self._hit_tokens = 0
         self._evicted_pages = 0
@@ -150,5 +150,4 @@ class PrefixCache:
     def _key(self, tokens: Sequence[int], *, first: int, last: int) -> TokenKey:
         """The key of pages [first, last)."""
         start, stop = first * self.page_size, last * self.page_size
-        key = TokenKey.of(tokens[start : stop + self._lookahead])
-        return key.as_pairs() if self._lookahead else key
+        return TokenKey.of(tokens[start : stop + self._lookahead]).looking_ahead(self._lookahead)

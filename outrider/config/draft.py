@@ -1,7 +1,7 @@
 """What to draft with and how far, as the user says it, and the values that "auto" becomes."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from outrider.errors import ConfigError
@@ -9,6 +9,7 @@ from outrider.errors import ConfigError
 AUTO: Literal["auto"] = "auto"
 NONE = "none"
 NGRAM = "ngram"
+MTP = "mtp"
 
 MAX_NODES = 64  # the ancestors of a node are one 64-bit mask
 MAX_SCRATCH = 64  # branches whose draft KV a round keeps: every step's but the last
@@ -29,7 +30,7 @@ class MatchLengths:
 class DraftConfig:
     """A drafter and the size of its trees. Every dialect of flags becomes one of these."""
 
-    drafter: str = AUTO  # auto, none, ngram, or a model: alias, hub id, GGUF file or folder
+    drafter: str = AUTO  # auto, none, ngram, mtp, or a model: alias, hub id, GGUF file, folder
     steps: int | Literal["auto"] = AUTO  # depth of a tree
     topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
     nodes: int | Literal["auto"] = AUTO  # tokens the target checks at once, the root included
@@ -53,7 +54,7 @@ class TreeSize:
 class DraftSettings:
     """The drafter with values only. `notes` say where the user's sizes were cut down, and why."""
 
-    drafter: str  # none, ngram, or the folder of a model
+    drafter: str  # none, ngram, mtp, or the folder of a model
     tree: TreeSize
     match: MatchLengths
     adaptive: bool
@@ -76,6 +77,26 @@ def resolve_budget(config: DraftConfig) -> DraftSettings:
         adaptive=config.adaptive,
         notes=notes,
     )
+
+
+def fit_modules(config: DraftConfig, *, num_modules: int) -> DraftConfig:
+    """The sizes for a target with so many modules: one is repeated, of more each has a depth."""
+    if num_modules == 1:
+        return config
+    if config.topk not in (AUTO, 1):
+        raise ConfigError(
+            f"one module per depth drafts chains, and --topk is {config.topk}; use --topk 1"
+        )
+    if config.steps == AUTO and config.nodes == AUTO:
+        return replace(config, steps=num_modules)
+    steps = config.steps if isinstance(config.steps, int) else 0
+    nodes = config.nodes - 1 if isinstance(config.nodes, int) and config.steps == AUTO else 0
+    if max(steps, nodes) > num_modules:
+        raise ConfigError(
+            f"the model has {num_modules} draft modules, one for each step, and "
+            f"{max(steps, nodes)} steps are asked for; lower --steps or --nodes"
+        )
+    return config
 
 
 def check_fit(draft: DraftSettings, *, vocab_size: int, max_context: int) -> None:

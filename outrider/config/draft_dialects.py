@@ -7,10 +7,12 @@ draft tokens, as we do.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from outrider.config.draft import MAX_NODES, NGRAM, DraftConfig, MatchLengths, check_branches
+from outrider.config.draft import MAX_NODES, MTP, NGRAM, DraftConfig, MatchLengths, check_branches
 from outrider.errors import ConfigError
 
 _VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # which it is, the folder itself says
+# Modules inside the target; older releases named the family.
+_VLLM_MODULES = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "mimo_mtp", "qwen3_next_mtp")
 _VLLM_KEYS = (
     "method",
     "model",
@@ -21,6 +23,7 @@ _VLLM_KEYS = (
 )
 _MAX_LOOKUP = 2**20  # longer than any context
 _SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE")
+_SGLANG_MODULES = "NEXTN"
 SGLANG_KEYS = ("algorithm", "draft_model_path", "num_steps", "eagle_topk", "num_draft_tokens")
 
 
@@ -81,13 +84,17 @@ def _vllm_drafter(fields: Mapping[str, Any]) -> str:
         if method not in (None, NGRAM) or model not in (None, NGRAM, "[ngram]"):
             raise ConfigError("the method ngram takes no model; leave one of them out")
         return NGRAM
+    if method in _VLLM_MODULES:
+        if model is not None:
+            raise ConfigError(f"the method {method} takes no model; the target holds its modules")
+        return MTP
+    known = ", ".join((NGRAM, MTP, *_VLLM_MODELS))
     if method is not None and method not in _VLLM_MODELS:
-        known = ", ".join((NGRAM, *_VLLM_MODELS))
         raise ConfigError(f"the method {method!r} is not supported; use one of {known}")
     if method is None and model is None:
-        known = ", ".join((NGRAM, *_VLLM_MODELS))
         raise ConfigError(
-            f'--speculative-config lacks "method"; add one of {known}, and a "model" unless ngram'
+            f'--speculative-config lacks "method"; add one of {known}, '
+            'and a "model" unless ngram or mtp'
         )
     if not isinstance(model, str) or not model:
         raise ConfigError(f'the method {method!r} needs a model; add "model": "..."')
@@ -96,17 +103,27 @@ def _vllm_drafter(fields: Mapping[str, Any]) -> str:
 
 def _sglang_drafter(flags: Mapping[str, Any]) -> str:
     algorithm, model = str(flags.get("algorithm", "")).upper(), flags.get("draft_model_path")
-    known = ", ".join((*_SGLANG_MODELS, "NGRAM"))
+    known = ", ".join((*_SGLANG_MODELS, _SGLANG_MODULES, "NGRAM"))
     if not algorithm:
         raise ConfigError(f"SGLang's flags need --speculative-algorithm: one of {known}")
     if algorithm == "NGRAM":
         if model is not None:
             raise ConfigError("NGRAM takes no model; leave out --speculative-draft-model-path")
         return NGRAM
+    if algorithm == _SGLANG_MODULES:
+        if model is not None:
+            raise ConfigError(
+                "NEXTN drafts with modules inside the model; leave out "
+                "--speculative-draft-model-path"
+            )
+        return MTP
     if algorithm not in _SGLANG_MODELS:
         raise ConfigError(f"the algorithm {algorithm} is not supported; use one of {known}")
     if not model:
-        raise ConfigError(f"{algorithm} needs a model; add --speculative-draft-model-path")
+        raise ConfigError(
+            f"{algorithm} needs a model; add --speculative-draft-model-path, or use "
+            f"{_SGLANG_MODULES} for modules inside the target"
+        )
     return str(model)
 
 

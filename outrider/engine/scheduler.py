@@ -33,7 +33,7 @@ class Scheduler:
             num_pages=facts.num_pages + 1,  # page 0 is nobody's
             page_size=facts.host.page_size,
             enabled=facts.host.prefix_cache,
-            pairs=facts.draft.needs_next_token,
+            lookahead=facts.draft.lookahead,
         )
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import math
 import os
 import pickle
 import select
@@ -23,6 +24,7 @@ TIMEOUT_S = 5.0  # an ordinary schema takes a fraction of a second
 START_TIMEOUT_S = 120.0  # to import the library on a busy machine
 _NO_TEXT = "structured output needs a tokenizer, and this engine has none"
 MAX_KEPT = 64  # compiled grammars, a few megabytes each
+MAX_ORDERED = 32  # grammars that wait to be compiled: minutes, if all are bombs
 
 
 class Grammars(Protocol):
@@ -71,8 +73,15 @@ class GrammarShop:
     What was refused is remembered, too: the same bomb costs its time once.
     """
 
-    def __init__(self, read_vocabulary: Callable[[], Vocabulary], *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        read_vocabulary: Callable[[], Vocabulary],
+        *,
+        vocab_size: int,
+        max_ordered: float = math.inf,
+    ) -> None:
         self._read_vocabulary = read_vocabulary
+        self._max_ordered = max_ordered
         self._vocab_size = vocab_size  # of the model
         self._known: OrderedDict[GrammarSpec, Future[str]] = OrderedDict()
         self._lock = threading.Lock()  # callers may be threads of a server
@@ -87,6 +96,7 @@ class GrammarShop:
         check_bounds(spec)
         with self._lock:
             if spec not in self._known:
+                self._check_room()
                 self._known[spec] = self._thread.submit(self._compile, spec)
                 _drop_oldest(self._known)
             self._known.move_to_end(spec)
@@ -101,11 +111,19 @@ class GrammarShop:
         return self._vocabularies[0]
 
     def close(self) -> None:
-        """End the compiling process."""
+        """End the compiling process, whatever it is at: who still waits is refused."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        for smith in self._smiths:
+            smith.kill()
         self._thread.shutdown()
         for smith in self._smiths:
             smith.end()
         self._smiths.clear()
+
+    def _check_room(self) -> None:
+        num_ordered = sum(not order.done() for order in self._known.values())
+        if num_ordered >= self._max_ordered:
+            raise CapacityError(f"{num_ordered} grammars are waiting already; try again later")
 
     def _compile(self, spec: GrammarSpec) -> str:
         if self._smiths and not self._smiths[0].is_alive:  # of something else than this grammar
@@ -165,6 +183,10 @@ class _Smith:
         if status != COMPILED:
             raise RequestError(text)
         return text
+
+    def kill(self) -> None:
+        """Whoever reads of it hears its end."""
+        self._process.kill()
 
     def end(self) -> None:
         self._process.kill()

@@ -1,7 +1,7 @@
 """The tensors of a model folder, by name, read one at a time from its safetensors files."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -50,14 +50,16 @@ class Checkpoint:
         self,
         shapes: Mapping[str, tuple[int, ...]],
         *,
-        ignored: Iterable[str],
+        ignored: Iterable[str] = (),
         integers: Collection[str] = (),
+        among: Callable[[str], bool] = lambda _: True,  # whether to judge a stored name
     ) -> None:
         """Refuse a folder that does not hold exactly these tensors, besides the ignored ones.
 
         All are weights but those whose names are among the integers.
         """
         stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
+        stored = {name for name in stored if among(name)}
         self._refuse("lacks", shapes.keys() - stored)
         self._refuse("has unexpected", stored - shapes.keys())
         slices = {name: self._shards[name].get_slice(name) for name in sorted(shapes)}

@@ -154,7 +154,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
     family = family_of(architecture_of(fields))
-    _refuse_unsupported(fields)
+    _refuse_unsupported(fields, family)
     max_context = _size(fields, "max_position_embeddings")
     num_layers = _size(fields, "num_hidden_layers")
     return ModelConfig(
@@ -188,11 +188,13 @@ def architecture_of(fields: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _refuse_unsupported(fields: dict[str, Any]) -> None:
+def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     quantised = fields.get("quantization_config")
     if isinstance(quantised, dict) and quantised.get("quant_method") == "fp8":
         raise ConfigError(FP8_BLOCKS)
     for key, allowed in _UNSUPPORTED_UNLESS.items():
+        if key == "attention_bias" and family.has_qkv_bias:
+            continue  # some files of such families say it, some do not
         if key in fields and fields[key] not in allowed:
             raise ConfigError(
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported; "

@@ -59,6 +59,10 @@ class Decoder:
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
         return self._parts.embedding
 
+    @property
+    def rotary(self) -> RotaryEmbedding:
+        return self._parts.rotary
+
     def hidden(
         self, plan: StepPlan, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, hidden]

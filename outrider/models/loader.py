@@ -2,7 +2,7 @@
 packed before the next, so the peak is the finished model and one fused map.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from outrider.models.decoder import Block, Decoder, DecoderParts
 from outrider.models.expert_tensors import (
     ApartExperts,
     ExpertTensors,
+    Read,
     StackedExperts,
     are_stacked,
     sizes_of,
@@ -76,7 +77,11 @@ def load_decoder(
             raise ConfigError(f"{folder}: {FP8_BLOCKS}")
         stacked = are_stacked(checkpoint.names)
         shapes = tensor_shapes(config, are_experts_stacked=stacked)
-        checkpoint.check(shapes, ignored=_ignored(config, checkpoint.names))
+        checkpoint.check(
+            shapes,
+            ignored=_ignored(config),
+            among=lambda name: not config.family.modules.owns(name, config.num_layers),
+        )
         builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
         return builder.build(are_experts_stacked=stacked)
 
@@ -92,6 +97,34 @@ def build_decoder(
     """A decoder of tensors that are known to have the right shapes, each expert apart."""
     builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     return builder.build(are_experts_stacked=False)
+
+
+def build_block(
+    config: ModelConfig,
+    read: Read,  # a tensor by its name below the layer
+    *,
+    layer: int,
+    are_experts_stacked: bool,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> Block:
+    """A block like one of the decoder's, wherever its tensors are stored."""
+    source = _LayerTensors(_layer(layer), read)
+    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    return builder.block(layer, are_experts_stacked=are_experts_stacked)
+
+
+def block_shapes(
+    config: ModelConfig, *, layer: int, are_experts_stacked: bool
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the tensors of one layer, the names below it."""
+    shapes = tensor_shapes(config, are_experts_stacked=are_experts_stacked)
+    return {
+        name.removeprefix(_layer(layer)): shape
+        for name, shape in shapes.items()
+        if name.startswith(_layer(layer))
+    }
 
 
 def tensor_shapes(
@@ -164,24 +197,25 @@ def _layer(index: int) -> str:
     return f"model.layers.{index}."
 
 
-def _ignored(config: ModelConfig, stored: Iterable[str]) -> tuple[str, ...]:
-    """Tensors that may be stored but say nothing new: frequencies, the head if it is tied, and
-    draft modules past the last layer.
-    """
-    own = tuple(_layer(index) for index in range(config.num_layers))
-    drafts = (
-        name for name in stored if name.startswith("model.layers.") and not name.startswith(own)
-    )
-    return (
-        "rotary_emb.inv_freq",
-        *((_HEAD,) if config.is_tied else ()),
-        *(drafts if config.family.may_carry_mtp else ()),
-    )
+def _ignored(config: ModelConfig) -> tuple[str, ...]:
+    """Tensors that may be stored but say nothing new: frequencies, and the head if it is tied."""
+    return ("rotary_emb.inv_freq", *((_HEAD,) if config.is_tied else ()))
 
 
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
     """Whether there is a product for many weights of this type at once."""
     return not is_computed_in_float32(dtype, device)
+
+
+class _LayerTensors:
+    """The tensors of one layer, from somewhere else."""
+
+    def __init__(self, prefix: str, read: Read) -> None:
+        self._prefix = prefix
+        self._read = read
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._read(name.removeprefix(self._prefix))
 
 
 class _Builder:
@@ -222,13 +256,16 @@ class _Builder:
                 device=self._device,
             ),
             blocks=tuple(
-                self._block(_layer(index), self._feed(index, are_stacked=are_experts_stacked))
+                self.block(index, are_experts_stacked=are_experts_stacked)
                 for index in range(config.num_layers)
             ),
             norm=self._norm("model.norm.weight"),
             head=self.make_linear(head),
         )
         return Decoder(config, parts)
+
+    def block(self, index: int, *, are_experts_stacked: bool) -> Block:
+        return self._block(_layer(index), self._feed(index, are_stacked=are_experts_stacked))
 
     def _block(self, layer: str, feed: FeedForward) -> Block:
         return Block(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outrider.errors import ConfigError
+from outrider.models.mtp.tables import DEEPSEEK, MIMO, NO_MODULES, ModuleTable, NoModules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,8 @@ class Family:
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
     has_latents: bool = False  # a token stores one vector for all heads
-    may_carry_mtp: bool = False  # layers past the last are draft modules, which the target ignores
     experts: ExpertFamily | DenseFamily = DenseFamily()
+    modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
 
 
 _MIXTRAL = ExpertFamily(
@@ -74,10 +75,11 @@ _DEEPSEEK_V3 = ExpertFamily(
 FAMILIES = {
     "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
     "DeepseekV3ForCausalLM": Family(
-        name="deepseek-v3", has_latents=True, may_carry_mtp=True, experts=_DEEPSEEK_V3
+        name="deepseek-v3", has_latents=True, modules=DEEPSEEK, experts=_DEEPSEEK_V3
     ),
     "LlamaForCausalLM": Family(name="llama"),
     "MistralForCausalLM": Family(name="mistral"),
+    "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),
     "MixtralForCausalLM": Family(name="mixtral", experts=_MIXTRAL),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),

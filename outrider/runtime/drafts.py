@@ -8,12 +8,14 @@ from outrider.attention.protocol import AttentionBackend
 from outrider.memory.compressed import CompressedLayout
 from outrider.memory.pool import KVLayout, PageFamily
 from outrider.models.config import AnyAttention
-from outrider.models.draft import DraftModel
+from outrider.models.draft import DraftModel, ModelFacts
+from outrider.models.mtp.chain import ModuleChain
 from outrider.plan.shape import StepShape
 from outrider.sampling.table import SamplingTable
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.history import TextTable
 from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.module_drafter import ModuleDrafter
 from outrider.spec.ngram import Match, NgramDrafter
 from outrider.wire.speculation import PLAIN, Budget
 from outrider.wire.worker import DraftFacts
@@ -52,7 +54,7 @@ class NoDraft:
         return DraftFacts(
             budget=PLAIN,
             lead=0,
-            needs_next_token=False,
+            lookahead=0,
             needs_text=False,
             is_paced=False,
             is_adaptive=False,
@@ -81,7 +83,7 @@ class ModelDraft:
         return DraftFacts(
             budget=self.budget,
             lead=lead,
-            needs_next_token=lead == 0,
+            lookahead=1 - lead,
             needs_text=False,
             is_paced=False,
             is_adaptive=self.is_adaptive,
@@ -94,21 +96,49 @@ class ModelDraft:
     def build(self, room: DraftRoom) -> Drafter:
         return ModelDrafter(
             self.model,
-            kv=room.pages.open(self._layout(room.target)),
+            kv=room.pages.open(_layout(self.model.facts, room.target)),
             attention=room.attention,
             sampling=room.sampling,
             facts=self.facts,
             largest=room.largest,
         )
 
-    def _layout(self, target: KVLayout | CompressedLayout) -> KVLayout:
-        facts = self.model.facts
-        return KVLayout(
-            layers=facts.num_layers,
-            vectors=facts.attention.vectors,
-            width=facts.attention.width,
-            page_size=target.page_size,
-            dtype=target.dtype,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModulesDraft:
+    """Draft modules of which each serves one depth, with a layer of KV each."""
+
+    modules: ModuleChain
+    budget: Budget  # a chain, not longer than there are modules
+    is_adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.budget.topk == 1, "checked when the budget was configured"
+        assert self.budget.nodes <= len(self.modules) + 1, "likewise"
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(
+            budget=self.budget,
+            lead=0,
+            lookahead=len(self.modules),
+            needs_text=False,
+            is_paced=False,
+            is_adaptive=self.is_adaptive,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return (self.modules.facts.attention,)
+
+    def build(self, room: DraftRoom) -> Drafter:
+        return ModuleDrafter(
+            self.modules,
+            kv=room.pages.open(_layout(self.modules.facts, room.target)),
+            attention=room.attention,
+            sampling=room.sampling,
+            facts=self.facts,
+            largest=room.largest,
         )
 
 
@@ -126,7 +156,7 @@ class NgramDraft:
         return DraftFacts(
             budget=self.budget,
             lead=0,
-            needs_next_token=False,
+            lookahead=0,
             needs_text=True,
             is_paced=True,
             is_adaptive=self.is_adaptive,
@@ -143,3 +173,14 @@ class NgramDraft:
         )
         match = Match(least=self.min_match, most=self.max_match)
         return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)
+
+
+def _layout(facts: ModelFacts, target: KVLayout | CompressedLayout) -> KVLayout:
+    """The KV of a draft model, page by page beside the target's."""
+    return KVLayout(
+        layers=facts.num_layers,
+        vectors=facts.attention.vectors,
+        width=facts.attention.width,
+        page_size=target.page_size,
+        dtype=target.dtype,
+    )

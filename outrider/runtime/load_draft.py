@@ -1,13 +1,16 @@
-"""Loads what a target drafts with: nothing, an n-gram lookup, a draft head or a whole model."""
+"""Loads what a target drafts with: nothing, n-grams, its own modules, a head or a whole model."""
 
 import logging
 from pathlib import Path
 
 from outrider.config.draft import (
+    MTP,
     NGRAM,
     NONE,
     DraftConfig,
+    DraftSettings,
     check_fit,
+    fit_modules,
     resolve_budget,
 )
 from outrider.config.engine import Arithmetic, Dtype
@@ -16,9 +19,14 @@ from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.inspect import is_head
 from outrider.models.heads.loader import load_head
+from outrider.models.mtp.inspect import count_modules
+from outrider.models.mtp.loader import load_modules
 from outrider.models.standalone import load_standalone
 from outrider.models.target import Target
-from outrider.runtime.drafts import DraftKind, ModelDraft, NgramDraft, NoDraft
+from outrider.models.v4.decoder import V4Decoder
+from outrider.models.v4.module import count_v4_modules, load_v4_module
+from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
+from outrider.runtime.stream_draft import StreamDraft
 from outrider.wire.speculation import Budget
 
 _log = logging.getLogger(__name__)
@@ -34,6 +42,8 @@ def load_draft(
     max_context: int,
 ) -> DraftKind:
     """The drafter that was asked for, with trees that fit the target."""
+    if config.drafter == MTP:
+        config = fit_modules(config, num_modules=_count_modules(target, target_folder))
     draft = resolve_budget(config)
     for note in draft.notes:
         _log.warning("note: %s", note)
@@ -49,6 +59,8 @@ def load_draft(
             max_match=match.max,
             is_adaptive=draft.adaptive,
         )
+    if draft.drafter == MTP:
+        return _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
     model = _load_model(
         Path(draft.drafter), target, target_folder, dtype=dtype, arithmetic=arithmetic
     )
@@ -83,3 +95,39 @@ def _load_model(
         device=device,
         arithmetic=arithmetic,
     )
+
+
+def _count_modules(target: Target, folder: Path) -> int:
+    """How many draft modules the target's folder holds."""
+    if isinstance(target, V4Decoder):
+        return min(count_v4_modules(folder), 1)  # further ones would need rings of their own
+    if isinstance(target, Decoder):
+        return count_modules(folder, target.config)
+    raise ConfigError("this target has no draft modules; use another --draft")
+
+
+def _own_modules(
+    draft: DraftSettings,
+    budget: Budget,
+    target: Target,
+    target_folder: Path,
+    dtype: Dtype,
+    arithmetic: Arithmetic,
+) -> DraftKind:
+    """The target's own modules: no more of them than the tree is deep, and one repeated alone."""
+    if isinstance(target, V4Decoder):
+        module = load_v4_module(target_folder, target, dtype=dtype, arithmetic=arithmetic)
+        return StreamDraft(model=module, budget=budget, is_adaptive=draft.adaptive)
+    assert isinstance(target, Decoder), "those whose modules were counted"
+    modules = load_modules(
+        target_folder,
+        target=target,
+        most=max(budget.steps, 1),
+        dtype=dtype,
+        arithmetic=arithmetic,
+    )
+    if len(modules) > 1:
+        return ModulesDraft(modules=modules, budget=budget, is_adaptive=draft.adaptive)
+    if budget.steps > 1:
+        _log.info("one draft module is run %d times, as it was not trained to be", budget.steps)
+    return ModelDraft(model=modules, budget=budget, is_adaptive=draft.adaptive)

@@ -132,6 +132,20 @@ class Desk:
         """Do something long beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    async def prepare(
+        self, work: Callable[[], Sequence[PreparedRequest]]
+    ) -> Sequence[PreparedRequest]:
+        """Requests made beside the event loop, once their grammars are known to be good.
+
+        No thread waits for a grammar: some are made to take long, and others have texts to read.
+        """
+        prepared = await self.aside(work)
+        for each in prepared:
+            grammar = each.samplings[0].grammar
+            if grammar.is_asked:
+                await asyncio.wrap_future(self.engine.order_grammar(grammar.spec))
+        return prepared
+
     def open(self, prepared: Sequence[PreparedRequest]) -> Call:
         """Submit all requests of a call, or none when there is no room for one of them."""
         if any(each.params.priority for each in prepared) and not self.rules.has_priorities:

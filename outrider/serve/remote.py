@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from outrider.engine.admission import check_request
 from outrider.errors import CapacityError
@@ -80,7 +81,12 @@ class RemoteEngine:
         check_request(prompt, limits, self._facts)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
-        self._grammars.check(spec)
+        """Refuse what is wrong at first sight; the rest is known when `order_grammar` is done."""
+        self.order_grammar(spec)
+
+    def order_grammar(self, spec: GrammarSpec) -> "Future[str]":
+        """The grammar on its way, which may take seconds, or its refusal."""
+        return self._grammars.order(spec)
 
     def add(self, submission: Submission) -> None:
         if len(self._flights) >= self._room:

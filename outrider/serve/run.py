@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from outrider.config.engine import EngineConfig
 from outrider.errors import ConfigError
-from outrider.grammar.shop import GrammarShop
+from outrider.grammar.shop import MAX_ORDERED, GrammarShop
 from outrider.serve.app import make_app
 from outrider.serve.conduct import ServedModel
 from outrider.serve.desk import Desk, DeskRules
@@ -71,7 +71,9 @@ async def _serve(
     try:
         facts = await supervisor.start()
         meter = Meter(settings.model_name)
-        grammars = GrammarShop(lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size)
+        grammars = GrammarShop(
+            lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_ordered=MAX_ORDERED
+        )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         desk = Desk(engine, tokenizer, meter, settings.rules)
         app = make_app(desk, ServedModel(name=settings.model_name), api_key=settings.api_key)

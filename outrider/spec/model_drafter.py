@@ -208,7 +208,7 @@ def follow(plan: StepPlan, outcome: Outcome, catch_up: StepPlan, lead: int) -> t
             lead=lead,
         )
     torch.add(lengths, lead, out=catch_up.uniform.lengths)
-    tokens = chunk.tokens if lead else _next_tokens(chunk, outcome.chunk_choice)
+    tokens = chunk.tokens if lead else next_tokens(chunk, outcome.chunk_choice)
     catch_up.chunk.tokens.copy_(tokens)
     return _along_path(outcome, plan.shape)
 
@@ -249,7 +249,7 @@ def _along_path(outcome: Outcome, shape: StepShape) -> torch.Tensor:  # [.., tap
     return torch.cat([by_row.gather(1, path).flatten(0, 1), chunks])
 
 
-def _next_tokens(chunk: ChunkRows, choice: torch.Tensor) -> torch.Tensor:  # [chunk.tokens]
+def next_tokens(chunk: ChunkRows, choice: torch.Tensor) -> torch.Tensor:  # [chunk.tokens]
     """The token after each chunk token: of the prompt while it lasts, then the target's choice."""
     after_chunk = torch.where(chunk.followers < 0, choice, chunk.followers)  # [chunk.rows]
     is_end = chunk_offsets(chunk) == chunk.counts[chunk.owners] - 1

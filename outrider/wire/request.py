@@ -1,6 +1,6 @@
 """What a front end submits to the engine and what it hears back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from outrider.wire.result import RoundTrace, TokenLogprobs
@@ -39,7 +39,8 @@ class Progress:
     drafted: int
     kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
-    queued_s: float = 0.0  # until it first had a row
+    # Until it first had a row. No count: requests that went alike need not agree on it.
+    queued_s: float = field(default=0.0, compare=False)
 
     @property
     def kept(self) -> int:

@@ -16,7 +16,7 @@ class DraftFacts:
 
     budget: Budget  # the most a row may use; its nodes are the most it can emit in a step
     lead: int  # positions the draft model runs ahead of the target
-    needs_next_token: bool  # draft KV of a position depends on the token after it
+    lookahead: int  # tokens past a position that its draft KV depends on
     needs_text: bool  # a new row's whole text must travel, the part that is not run included
     is_paced: bool  # draft lengths follow each request's success, within the budget
     is_adaptive: bool  # and what the batch's steps cost

@@ -179,7 +179,7 @@ def test_sampling_parameters_may_stand_beside_the_prompt(frontend, files):
         {"prompt": "a", "params": {"max_tokens": 2}},
         {"prompt": "a", "max_tokens": 2, "params": {"max_tokens": 3}},
         {"prompt": "a", "max_token": 2},
-        {"prompt": "a", "max_tokens": 0},
+        {"prompt": "a", "max_tokens": -1},
     ]
     files[0].write_text("".join(json.dumps(line) + "\n" for line in lines))
     run(frontend, files)

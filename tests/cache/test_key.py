@@ -19,9 +19,8 @@ def units(key: TokenKey) -> list[tuple[int, ...]]:
     return [tuple(raw(key)[i : i + width]) for i in range(len(key))]
 
 
-def key_of(tokens: list[int], *, pairs: bool) -> TokenKey:
-    key = TokenKey.of(tokens)
-    return key.as_pairs() if pairs else key
+def key_of(tokens: list[int], *, lookahead: int) -> TokenKey:
+    return TokenKey.of(tokens).looking_ahead(lookahead)
 
 
 def test_slice_of_a_key_is_a_view_of_the_same_tokens() -> None:
@@ -32,25 +31,25 @@ def test_slice_of_a_key_is_a_view_of_the_same_tokens() -> None:
 
 
 def test_pair_view_has_one_unit_fewer_than_tokens() -> None:
-    assert units(TokenKey.of([5, 6, 7]).as_pairs()) == [(5, 6), (6, 7)]
-    assert len(TokenKey.of([5]).as_pairs()) == 0
-    assert len(TokenKey.of([]).as_pairs()) == 0
+    assert units(TokenKey.of([5, 6, 7]).looking_ahead(1)) == [(5, 6), (6, 7)]
+    assert len(TokenKey.of([5]).looking_ahead(1)) == 0
+    assert len(TokenKey.of([]).looking_ahead(1)) == 0
 
 
 def test_slice_of_a_pair_view_keeps_the_boundary_token() -> None:
-    key = TokenKey.of([5, 6, 7, 8]).as_pairs()
+    key = TokenKey.of([5, 6, 7, 8]).looking_ahead(1)
     assert raw(key[0:2]) == [5, 6, 7]
     assert raw(key[2:3]) == [7, 8]
 
 
 def test_empty_slice_of_a_pair_view_has_no_tokens() -> None:
-    key = TokenKey.of([5, 6, 7, 8]).as_pairs()
+    key = TokenKey.of([5, 6, 7, 8]).looking_ahead(1)
     assert raw(key[2:2]) == []
     assert raw(key[3:]) == []
 
 
 def test_page_alignment_of_a_pair_view_keeps_one_token_more() -> None:
-    key = TokenKey.of(list(range(10))).as_pairs()  # 9 units
+    key = TokenKey.of(list(range(10))).looking_ahead(1)  # 9 units
     assert len(key.whole_pages(4)) == 8
     assert raw(key.whole_pages(4)) == list(range(9))
     assert raw(key.whole_pages(16)) == []
@@ -60,7 +59,7 @@ def test_turning_a_key_into_a_pair_view_allocates_nothing() -> None:
     key = TokenKey.of(range(100_000))
     tracemalloc.start()
     try:
-        pairs = key.as_pairs()
+        pairs = key.looking_ahead(1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -68,12 +67,12 @@ def test_turning_a_key_into_a_pair_view_allocates_nothing() -> None:
     assert peak < 4096  # the view object itself; 100,000 tokens are 400,000 bytes
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
 @given(left=few_tokens, right=few_tokens)
 def test_common_units_are_those_of_the_written_out_lists(
-    left: list[int], right: list[int], pairs: bool
+    left: list[int], right: list[int], lookahead: int
 ) -> None:
-    ours, theirs = key_of(left, pairs=pairs), key_of(right, pairs=pairs)
+    ours, theirs = key_of(left, lookahead=lookahead), key_of(right, lookahead=lookahead)
     expected = 0
     for a, b in zip(units(ours), units(theirs), strict=False):
         if a != b:
@@ -83,21 +82,21 @@ def test_common_units_are_those_of_the_written_out_lists(
     assert ours.num_common(ours) == len(ours)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
 @given(tokens=few_tokens, first=st.integers(0, 12), last=st.integers(0, 12))
 def test_slices_are_those_of_the_written_out_lists(
-    tokens: list[int], first: int, last: int, pairs: bool
+    tokens: list[int], first: int, last: int, lookahead: int
 ) -> None:
-    key = key_of(tokens, pairs=pairs)
+    key = key_of(tokens, lookahead=lookahead)
     assert units(key[first:last]) == units(key)[first:last]
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-@given(tokens=st.lists(st.integers(0, 9), min_size=3), cut=st.integers(1, 12))
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@given(tokens=st.lists(st.integers(0, 9), min_size=5), cut=st.integers(1, 12))
 def test_parts_of_a_key_follow_each_other_to_the_whole(
-    tokens: list[int], cut: int, pairs: bool
+    tokens: list[int], cut: int, lookahead: int
 ) -> None:
-    key = key_of(tokens, pairs=pairs)
+    key = key_of(tokens, lookahead=lookahead)
     cut = min(cut, len(key) - 1)
     assert units(key[:cut].followed_by(key[cut:])) == units(key)
 
@@ -105,7 +104,7 @@ def test_parts_of_a_key_follow_each_other_to_the_whole(
 def test_head_tells_pages_apart_by_the_token_after_a_pair_page() -> None:
     same, other = TokenKey.of([1, 2, 3]), TokenKey.of([1, 2, 4])
     assert same.head(2) == other.head(2)
-    assert same.as_pairs().head(2) != other.as_pairs().head(2)
+    assert same.looking_ahead(1).head(2) != other.looking_ahead(1).head(2)
 
 
 def test_comparing_long_keys_is_no_loop_over_tokens() -> None:

@@ -188,7 +188,7 @@ def test_disabled_cache_shares_nothing() -> None:
 
 
 def test_pairs_cover_one_position_fewer_than_tokens() -> None:
-    cache = PrefixCache(num_pages=9, page_size=4, pairs=True)
+    cache = PrefixCache(num_pages=9, page_size=4, lookahead=1)
     finish(cache, PROMPT[:8])
     assert cache.open(PROMPT).cached == 4  # draft KV of position 7 depends on token 8
     finish(cache, PROMPT[:9])
@@ -197,7 +197,7 @@ def test_pairs_cover_one_position_fewer_than_tokens() -> None:
 
 
 def test_pairs_do_not_match_a_page_whose_next_token_differs() -> None:
-    cache = PrefixCache(num_pages=9, page_size=4, pairs=True)
+    cache = PrefixCache(num_pages=9, page_size=4, lookahead=1)
     finish(cache, PROMPT)
     assert cache.open([*PROMPT[:8], 1, 2, 3, 4]).cached == 4
     assert cache.open([*PROMPT[:9], 2, 3, 4]).cached == 8

@@ -39,9 +39,9 @@ class Request:
 class Model:
     """The naive cache: prefix -> page. Slow, obvious, and shares no code with the tree."""
 
-    def __init__(self, *, page_size: int, pairs: bool) -> None:
+    def __init__(self, *, page_size: int, lookahead: int) -> None:
         self.page_size = page_size
-        self.width = 2 if pairs else 1
+        self.width = lookahead + 1
         self.cached: dict[Prefix, ModelPage] = {}
         self.clock = 0
         self.num_evicted = 0
@@ -97,10 +97,10 @@ class Model:
 class Trace:
     """Plays operations on the cache and on the model, and compares them after each."""
 
-    def __init__(self, *, page_size: int, pairs: bool) -> None:
+    def __init__(self, *, page_size: int, lookahead: int) -> None:
         self.page_size = page_size
-        self.cache = PrefixCache(num_pages=NUM_PAGES + 1, page_size=page_size, pairs=pairs)
-        self.model = Model(page_size=page_size, pairs=pairs)
+        self.cache = PrefixCache(num_pages=NUM_PAGES + 1, page_size=page_size, lookahead=lookahead)
+        self.model = Model(page_size=page_size, lookahead=lookahead)
         self.requests: list[Request] = []
 
     def open(self, blocks: list[int]) -> None:
@@ -247,27 +247,27 @@ def end(trace: Trace) -> None:
     assert trace.num_free == NUM_PAGES
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 @settings(max_examples=50, deadline=None)
 @given(played=st.lists(operations, min_size=20, max_size=50))
 def test_every_page_has_one_owner_and_open_finds_all_that_is_cached(
-    page_size: int, pairs: bool, played: list[Operation]
+    page_size: int, lookahead: int, played: list[Operation]
 ) -> None:
-    trace = Trace(page_size=page_size, pairs=pairs)
+    trace = Trace(page_size=page_size, lookahead=lookahead)
     for operation in played:
         play(trace, operation)
     end(trace)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 @pytest.mark.parametrize("seed", range(2))
 def test_long_traces_keep_the_cache_equal_to_its_model(
-    page_size: int, pairs: bool, seed: int
+    page_size: int, lookahead: int, seed: int
 ) -> None:
     rng = random.Random(seed)
-    trace = Trace(page_size=page_size, pairs=pairs)
+    trace = Trace(page_size=page_size, lookahead=lookahead)
     for _ in range(1000):
         play(trace, random_operation(rng))
     end(trace)

@@ -162,7 +162,7 @@ class Twins:
         self.next_page = 1
 
     def keys(self, tokens: list[int]) -> tuple[TokenKey, WrittenOutKey]:
-        view = TokenKey.of(tokens).as_pairs()
+        view = TokenKey.of(tokens).looking_ahead(1)
         return view, WrittenOutKey(list(itertools.pairwise(tokens)))
 
     def insert(self, tokens: list[int]) -> None:

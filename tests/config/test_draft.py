@@ -2,7 +2,14 @@
 
 import pytest
 
-from outrider.config.draft import DraftConfig, MatchLengths, TreeSize, check_fit, resolve_budget
+from outrider.config.draft import (
+    DraftConfig,
+    MatchLengths,
+    TreeSize,
+    check_fit,
+    fit_modules,
+    resolve_budget,
+)
 from outrider.config.draft_dialects import choose_dialect, from_sglang, from_vllm
 from outrider.errors import ConfigError
 
@@ -126,9 +133,10 @@ def test_a_tree_larger_than_its_model_is_refused(vocab_size, max_context, fix):
 @pytest.mark.parametrize(
     ("fields", "fix"),
     [
-        ({"method": "medusa", "model": "x"}, "use one of ngram, draft_model"),
+        ({"method": "medusa", "model": "x"}, "use one of ngram, mtp, draft_model"),
         ({"method": "eagle"}, "needs a model"),
         ({"method": "ngram", "model": "x"}, "takes no model"),
+        ({"method": "deepseek_mtp", "model": "x"}, "the target holds its modules"),
         ({"method": "eagle", "model": "ngram"}, "takes no model"),
         ({"num_speculative_tokens": 3}, 'lacks "method"; add one of ngram'),
         ({}, 'lacks "method"; add one of ngram'),
@@ -148,7 +156,8 @@ def test_a_speculative_config_of_vllm_that_cannot_work_is_refused(fields, fix):
     ("flags", "fix"),
     [
         ({"num_steps": 3}, "need --speculative-algorithm"),
-        ({"algorithm": "NEXTN", "draft_model_path": "x"}, "use one of EAGLE"),
+        ({"algorithm": "MEDUSA", "draft_model_path": "x"}, "use one of EAGLE"),
+        ({"algorithm": "NEXTN", "draft_model_path": "x"}, "leave out"),
         ({"algorithm": "EAGLE3"}, "add --speculative-draft-model-path"),
         ({"algorithm": "NGRAM", "draft_model_path": "x"}, "leave out"),
         ({"algorithm": "NGRAM", "num_draft_tokens": 0}, "at least 1"),
@@ -181,3 +190,42 @@ def test_two_dialects_at_once_are_refused():
 def test_an_empty_config_of_vllm_is_a_config_that_lacks_its_method():
     with pytest.raises(ConfigError, match='lacks "method"'):
         choose_dialect(DraftConfig(), vllm={}, sglang={})
+
+
+@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp"])
+def test_modules_inside_the_target_have_a_name_in_every_dialect(method):
+    chain = {"steps": 2, "topk": 1, "nodes": 3}
+    assert from_vllm({"method": method, "num_speculative_tokens": 2}) == DraftConfig(
+        drafter="mtp", **chain
+    )
+    flags = {"algorithm": "nextn", "num_steps": 2, "eagle_topk": 1, "num_draft_tokens": 3}
+    assert from_sglang(flags) == DraftConfig(drafter="mtp", **chain)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_modules", "tree"),
+    [
+        ({}, 1, TreeSize(steps=3, topk=1, nodes=4)),  # one is repeated, as any draft model
+        ({"topk": 2}, 1, TreeSize(steps=3, topk=2, nodes=7)),
+        ({}, 2, TreeSize(steps=2, topk=1, nodes=3)),
+        ({}, 5, TreeSize(steps=5, topk=1, nodes=6)),
+        ({"steps": 2}, 5, TreeSize(steps=2, topk=1, nodes=3)),
+        ({"nodes": 3}, 5, TreeSize(steps=2, topk=1, nodes=3)),
+    ],
+)
+def test_more_than_one_module_draft_a_chain_of_as_many_steps(sizes, num_modules, tree):
+    asked = DraftConfig(drafter="mtp", **sizes)
+    assert resolve_budget(fit_modules(asked, num_modules=num_modules)).tree == tree
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fix"),
+    [
+        ({"topk": 2}, "use --topk 1"),
+        ({"steps": 4}, "3 draft modules"),
+        ({"nodes": 5}, "lower --steps"),
+    ],
+)
+def test_modules_for_each_depth_refuse_deeper_drafts_and_trees(sizes, fix):
+    with pytest.raises(ConfigError, match=fix):
+        fit_modules(DraftConfig(drafter="mtp", **sizes), num_modules=3)

@@ -9,6 +9,11 @@ def test_every_way_of_running_gives_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)
 
 
+@pytest.mark.parametrize("case", some_cases(16, seed=1, drafters=("mtp", "modules")), ids=str)
+def test_modules_inside_the_target_give_the_reference_tokens(models, case):
+    assert not mismatches(models, case)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", all_cases(), ids=str)
 def test_the_complete_matrix(targets, case):

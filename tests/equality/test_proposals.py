@@ -133,17 +133,17 @@ def test_proposals_after_any_branch_of_a_tree_follow_from_the_text_alone(
 
 def feed_the_token_itself_not_the_next(monkeypatch):
     """The token shift of a chunk is off by one."""
-    monkeypatch.setattr(model_drafter, "_next_tokens", lambda chunk, choice: chunk.tokens)
+    monkeypatch.setattr(model_drafter, "next_tokens", lambda chunk, choice: chunk.tokens)
 
 
 def take_the_choice_at_every_chunk_end(monkeypatch):
     """Inside a prompt the next token is the prompt's, not what the target would have said."""
-    original = model_drafter._next_tokens
+    original = model_drafter.next_tokens
 
     def eager(chunk, choice):
         return original(replace(chunk, followers=chunk.followers * 0 - 1), choice)
 
-    monkeypatch.setattr(model_drafter, "_next_tokens", eager)
+    monkeypatch.setattr(model_drafter, "next_tokens", eager)
 
 
 def catch_up_on_features_in_the_order_of_the_tree(monkeypatch):

@@ -40,6 +40,7 @@ def models(request, tmp_path_factory):
         stranger=load("stranger"),
         folder=exact.folder,
         heads={},
+        modules=exact.modules,  # of float32, and not asked for here
     )
 
 

@@ -6,7 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import LAWS, MIXED, TREES, Case, law_of, mismatches, run_case
+from support.matrix import (
+    CHAINS_ONLY,
+    DRAFTERS,
+    LAWS,
+    MIXED,
+    TREES,
+    Case,
+    law_of,
+    mismatches,
+    run_case,
+)
 from support.model_set import make_models
 
 from outrider.config.engine import EngineConfig, ExecutionConfig, LimitsConfig
@@ -14,7 +24,14 @@ from outrider.engine.engine import Engine
 from outrider.plan.live import is_written_down
 from outrider.runtime.build import build_runner
 
-DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
+DRAFTS = [
+    ("none", "chain"),
+    ("twin", "chain"),
+    ("relative", "tree"),
+    ("eagle3", "wide"),
+    ("mtp", "tree"),
+    ("modules", "chain"),
+]
 EXECUTORS = ["eager", "graph", "breakable"]
 
 
@@ -36,8 +53,8 @@ def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, d
 def _some_cases(num, seed):
     rng = random.Random(seed)
     for _ in range(num):
-        drafter = rng.choice(["none", "twin", "relative", "stranger", "eagle", "eagle3"])
-        tree = rng.choice(list(TREES))
+        drafter = rng.choice([*DRAFTERS, *CHAINS_ONLY])
+        tree = rng.choice(["one-step", "chain"] if drafter in CHAINS_ONLY else list(TREES))
         nodes = 1 if drafter == "none" else TREES[tree].nodes
         shape = Shape(
             device="cuda",

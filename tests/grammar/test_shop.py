@@ -6,7 +6,7 @@ import pytest
 from support.grammars import SPECS, TINY
 from support.tiny import VOCAB
 
-from outrider.errors import RequestError
+from outrider.errors import CapacityError, RequestError
 from outrider.grammar import shop as shop_module
 from outrider.grammar.bounds import MAX_DEPTH, check_bounds
 from outrider.grammar.shop import NO_GRAMMARS, GrammarShop
@@ -103,3 +103,18 @@ def test_an_engine_without_text_refuses_every_grammar():
 
 def test_brackets_are_counted_as_they_nest():
     check_bounds(GrammarSpec(kind="regex", text="(a)" * 1000))
+
+
+def test_a_shop_with_a_full_order_book_refuses_new_grammars_but_not_known_ones():
+    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB, max_ordered=2)
+    specs = [GrammarSpec(kind="regex", text=text) for text in ("a", "b", "c")]
+    try:
+        orders = [shop.order(spec) for spec in specs[:2]]
+        with pytest.raises(CapacityError, match="try again"):
+            shop.order(specs[2])
+        assert shop.order(specs[0]) is orders[0]
+        for order in orders:
+            order.result(120)
+        shop.order(specs[2]).result(120)
+    finally:
+        shop.close()

@@ -1,8 +1,11 @@
 """Requests made to cost more than they may: none of them is in anybody's way."""
 
 import asyncio
+import contextlib
 import json
+import subprocess
 import threading
+import time
 
 import httpx
 import pytest
@@ -56,6 +59,34 @@ def test_a_bomb_among_grammars_is_over_in_time_and_holds_up_nobody(server, name)
     throwing.join(90)
     assert answers[0].status_code in (200, 400), answers[0].text
     assert not server.wait_until_idle()["has_leak"]
+
+
+def test_many_bombs_at_once_keep_nobody_from_reading_texts(start_server):
+    pytest.importorskip("xgrammar")
+    running, answers = start_server("--draft", "none"), []
+
+    def throw(number):
+        bomb = {"regex": f"((a{{1,500}}){{1,500}}){{1,{500 + number}}}"}  # each is a new one
+        body = {**SHORT, "structured_outputs": bomb, "max_tokens": 8}
+        with contextlib.suppress(httpx.TransportError):  # the server ends before it answers
+            answers.append(httpx.post(f"{running.url}/v1/completions", json=body, timeout=60))
+
+    throwing = [threading.Thread(target=throw, args=(number,)) for number in range(6)]
+    for each in throwing:
+        each.start()
+    time.sleep(0.3)  # all have arrived; each takes seconds to compile, one after the other
+    num_served = 0
+    while num_served < 20 and not answers:
+        assert running.post("/v1/completions", SHORT).status_code == 200
+        num_served += 1
+    running.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.process.wait(0.5)
+    running.terminate()
+    running.process.wait(30)  # whatever is still being compiled
+    for each in throwing:
+        each.join(30)
+    assert num_served == 20
 
 
 def test_a_prompt_that_cannot_fit_is_refused_before_any_step(server):

@@ -50,3 +50,26 @@ def test_events_come_in_order_and_add_up(client, length):
     assert kinds[:2] == ["response.created", "response.in_progress"]
     assert kinds[-1] in ("response.completed", "response.incomplete")
     assert event.response.output_text == text
+
+
+def test_the_logprobs_of_a_response_are_those_of_the_chat(client):
+    asked = {"model": "tiny", "input": "the", "max_output_tokens": 9, "top_logprobs": 2}
+    asked |= {"include": ["message.output_text.logprobs"], "extra_body": {"seed": 4}}
+    messages = [{"role": "user", "content": "the"}]
+    chat = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=9, seed=4, logprobs=True, top_logprobs=2
+    )
+    expected = [entry.model_dump() for entry in chat.choices[0].logprobs.content]
+    whole = client.responses.create(**asked)
+    (part,) = whole.output[0].content
+    assert [entry.model_dump() for entry in part.logprobs] == expected
+    told = []
+    for event in client.responses.create(**asked, stream=True):
+        if event.type == "response.output_text.delta":
+            told += [(entry.token, entry.logprob) for entry in event.logprobs]
+    assert told == [(entry["token"], entry["logprob"]) for entry in expected]
+
+
+def test_nobody_gets_logprobs_unasked(client):
+    answer = client.responses.create(model="tiny", input="the", max_output_tokens=3)
+    assert answer.output[0].content[0].logprobs == []

@@ -33,7 +33,7 @@ class Scene:
         facts = DraftFacts(
             budget=TREE,
             lead=0,
-            needs_next_token=False,
+            lookahead=0,
             needs_text=True,
             is_paced=True,
             is_adaptive=False,

@@ -8,7 +8,9 @@ from outrider.grammar.shop import NO_GRAMMARS, Grammars
 from outrider.models.decoder import Decoder
 from outrider.runtime.build import assemble_runner
 from outrider.runtime.drafts import DraftKind, NoDraft
-from outrider.step.buckets import Buckets, Multiples
+from outrider.runtime.program import Judge
+from outrider.spec.verify import verify
+from outrider.step.buckets import Buckets, Multiples, Sizes
 from outrider.wire.request import Limits, RequestUpdate, Submission
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
@@ -35,7 +37,12 @@ class Shape:
 
 
 def engine_of(
-    model: Decoder, shape: Shape, draft: DraftKind = NO_DRAFT, grammars: Grammars = NO_GRAMMARS
+    model: Decoder,
+    shape: Shape,
+    draft: DraftKind = NO_DRAFT,
+    grammars: Grammars = NO_GRAMMARS,
+    judge: Judge = verify,
+    rows: Sizes | None = None,
 ) -> Engine:
     settings = Settings(
         dtype="float32",
@@ -58,7 +65,7 @@ def engine_of(
     )
     pad = Multiples(shape.pad)
     buckets = Buckets(
-        page_size=shape.page_size, rows=pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
+        page_size=shape.page_size, rows=rows or pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
     )
     runner, facts = assemble_runner(
         model,
@@ -67,6 +74,7 @@ def engine_of(
         kv_tokens=shape.kv_tokens,
         buckets=buckets,
         grammars=grammars,
+        judge=judge,
     )
     return Engine(runner, facts, grammars)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
+from outrider.models.mtp.chain import ModuleChain
 from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
+from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
 from outrider.wire.speculation import Budget
 from support.engines import Shape, ask, engine_of, run_all
@@ -46,7 +47,8 @@ MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
-DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3"]
+DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3", "mtp"]
+CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
     "chain": Budget(steps=3, topk=1, nodes=4),
@@ -65,11 +67,14 @@ class Models:
     stranger: Decoder
     folder: Path  # of the target
     heads: dict[str, DraftModel]  # random ones, which are kept almost never
+    modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
         drafts = {"twin": self.target, "relative": self.relative, "stranger": self.stranger}
         if name == "none":
             return NoDraft()
+        if name == "modules":
+            return ModulesDraft(modules=self.modules, budget=budget)
         if name in self.heads:
             return ModelDraft(model=self.heads[name], budget=budget)
         vocab = self.target.config.vocab_size
@@ -94,7 +99,11 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    drafters = [("none", "chain"), *product(DRAFTERS[1:], TREES)]
+    drafters = [
+        ("none", "chain"),
+        *product(DRAFTERS[1:], TREES),
+        *product(CHAINS_ONLY, ["one-step", "chain"]),
+    ]
     return [
         Case(
             # Even the largest trees of all rows must leave room for a prompt.
@@ -120,8 +129,9 @@ def all_cases() -> list[Case]:
     ]
 
 
-def some_cases(num: int, seed: int) -> list[Case]:
-    return random.Random(seed).sample(all_cases(), num)
+def some_cases(num: int, seed: int, drafters: tuple[str, ...] = ()) -> list[Case]:
+    cases = [case for case in all_cases() if not drafters or case.drafter in drafters]
+    return random.Random(seed).sample(cases, num)
 
 
 _answers: dict[tuple[int, str, int], Answer] = {}

@@ -8,6 +8,7 @@ from outrider.models.heads.loader import load_head
 from outrider.models.loader import load_decoder
 from support.heads import write_head
 from support.matrix import Models
+from support.modules import TABLES, with_modules
 from support.tiny import save_tiny
 
 
@@ -35,4 +36,6 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
         )
         for name in ("eagle", "eagle3")
     }
-    return Models(theirs, target, relative, stranger, root / "target", heads)
+    own = with_modules(root / "modules", TABLES["deepseek"], num=3, body=family, device=device)
+    heads["mtp"] = own.load(most=1)
+    return Models(theirs, target, relative, stranger, root / "target", heads, own.load())

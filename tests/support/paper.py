@@ -145,7 +145,7 @@ def facts(
         draft=DraftFacts(
             budget=Budget(steps=nodes - 1, nodes=nodes),
             lead=0,
-            needs_next_token=nodes > 1,
+            lookahead=int(nodes > 1),
             needs_text=False,
             is_paced=is_paced,
             is_adaptive=False,

@@ -1,24 +1,30 @@
-"""`outrider doctor`: does this draft head fit this model, and if not, why?"""
+"""`outrider doctor`: does this draft head fit this model, and if not, why?
+
+For `mtp`: which draft modules does the model hold?
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from outrider.config.draft import MTP
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from outrider.api.commands.doctor_probe import Probe
-    from outrider.runtime.doctor import HeadReport
+    from outrider.runtime.doctor import HeadReport, ModuleReport
 
 
 WIDTH = 100  # columns, wherever the output goes
 
 
 def doctor(
-    head: Annotated[str, typer.Argument(help="Folder or hub id of a draft head.")],
+    head: Annotated[
+        str, typer.Argument(help="Folder or hub id of a draft head; mtp: the model's own modules.")
+    ],
     model: Annotated[
         str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")
     ] = DEFAULT_ALIAS,
@@ -37,18 +43,24 @@ def doctor(
     from outrider.store.bars import BarReporter
     from outrider.store.resolve import resolve
 
-    folder, target = _head_folder(head), resolve(model, BarReporter())
-    from outrider.runtime.doctor import examine_head  # torch comes with it: bad names fail before
-
     console = Console(width=WIDTH, highlight=False)
-    report = examine_head(folder, target)
-    _print_report(console, report)
+    drafter = MTP if head == MTP else str(_head_folder(head))
+    target = resolve(model, BarReporter())
+    # torch comes with these: bad names fail before
+    from outrider.api.commands.doctor_probe import STEPS, probe
+    from outrider.runtime.doctor import examine_head, examine_modules
+
+    modules = examine_modules(target)
+    report = modules if drafter == MTP else examine_head(Path(drafter), target)
+    _print_report(console, report, fits="the modules fit" if drafter == MTP else "the head fits")
+    if drafter != MTP and modules.num:
+        console.print(f"note: the model has modules of its own ({modules.num}): --draft mtp")
     if report.problems:
         raise typer.Exit(1)
     if run_probe:
-        from outrider.api.commands.doctor_probe import probe
-
-        _print_probe(console, probe(model, folder, dtype=dtype, device=device))
+        # One module can be run as often as a head, and of several each has its step.
+        steps = modules.num if drafter == MTP and modules.num > 1 else STEPS
+        _print_probe(console, probe(model, drafter, steps=steps, dtype=dtype, device=device))
 
 
 def _head_folder(name: str) -> Path:
@@ -60,7 +72,7 @@ def _head_folder(name: str) -> Path:
     return path if (path / "config.json").is_file() else resolve(name, BarReporter())
 
 
-def _print_report(console: "Console", report: "HeadReport") -> None:
+def _print_report(console: "Console", report: "HeadReport | ModuleReport", *, fits: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -73,7 +85,7 @@ def _print_report(console: "Console", report: "HeadReport") -> None:
     for problem in report.problems:
         console.print(f"problem: {problem}", markup=False, soft_wrap=True, style="red")
     if not report.problems:
-        console.print("the head fits: every tensor is there, used and of the right shape")
+        console.print(f"{fits}: every tensor is there, used and of the right shape")
 
 
 def _print_probe(console: "Console", probe: "Probe") -> None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from outrider.api.llm import LLM
 from outrider.api.params import SamplingParams
 from outrider.config.engine import Auto, Dtype
 from outrider.text.chat import NoChatTemplate
 
-STEPS = 5  # positions that are probed
+STEPS = 5  # positions that are probed, unless the drafter has fewer
 MAX_TOKENS = 32  # of each answer
 LOWEST_FIRST = 0.15  # share of first drafts that even a poor head has kept
 PROMPTS = (
@@ -46,9 +45,9 @@ class Probe:
         return self.kept_per_position[0] < LOWEST_FIRST * self.rounds
 
 
-def probe(model: str, head: Path, *, dtype: Dtype | Auto, device: str) -> Probe:
-    """Answer the prompts greedily with the head as drafter."""
-    llm = LLM(model, draft=head, steps=STEPS, topk=1, dtype=dtype, device=device)
+def probe(model: str, drafter: str, *, steps: int, dtype: Dtype | Auto, device: str) -> Probe:
+    """Answer the prompts greedily with a head or modules as drafter."""
+    llm = LLM(model, draft=drafter, steps=steps, topk=1, dtype=dtype, device=device)
     greedy = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
         outputs = llm.generate(PROMPTS, greedy, use_tqdm=False)
@@ -58,13 +57,13 @@ def probe(model: str, head: Path, *, dtype: Dtype | Auto, device: str) -> Probe:
     accepted = [output.outputs[0].acceptance for output in outputs]
     return Probe(
         rounds=sum(each.rounds for each in accepted),
-        kept_per_position=_summed([each.kept_per_position for each in accepted]),
+        kept_per_position=_summed([each.kept_per_position for each in accepted], steps),
     )
 
 
-def _summed(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+def _summed(counts: Sequence[Sequence[int]], steps: int) -> tuple[int, ...]:
     """The sum at every probed position; an answer that never kept one that far adds nothing."""
-    return tuple(sum(each[i] for each in counts if i < len(each)) for i in range(STEPS))
+    return tuple(sum(each[i] for each in counts if i < len(each)) for i in range(steps))
 
 
 def explain(probe: Probe) -> Iterator[str]:
@@ -75,7 +74,8 @@ def explain(probe: Probe) -> Iterator[str]:
     share = probe.kept_per_position[0] / max(probe.rounds, 1)
     yield (
         f"position 0 is kept in {share:.1%} of rounds. A head that fits keeps more than half, so "
-        "this one does not see what it was trained on. The usual causes, likeliest first:"
+        "this one does not see what it was trained on. The usual causes, likeliest first (of "
+        "modules inside the model only the second: a fine-tune that left them as they were):"
     )
     yield (
         "1. Capture layers off by one. A list at the top level of config.json means 'after k "

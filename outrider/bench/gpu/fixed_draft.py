@@ -30,7 +30,7 @@ class FixedDraft:
         return DraftFacts(
             budget=self.budget,
             lead=0,
-            needs_next_token=False,
+            lookahead=0,
             needs_text=False,
             is_paced=False,
             is_adaptive=False,

@@ -12,11 +12,12 @@ Json = dict[str, Any]
 
 
 class MessageItem:
-    """Owns the text of one message."""
+    """Owns the text of one message, and its log-probabilities where they were asked for."""
 
     def __init__(self) -> None:
         self.id = f"msg_{secrets.token_hex(12)}"
         self.text = ""
+        self.logprobs: list[Json] = []
 
     def written(self, status: str) -> Json:
         return {
@@ -24,8 +25,12 @@ class MessageItem:
             "type": "message",
             "role": "assistant",
             "status": status,
-            "content": [] if status == "in_progress" else [text_part(self.text)],
+            "content": [] if status == "in_progress" else [self.part],
         }
+
+    @property
+    def part(self) -> Json:
+        return text_part(self.text, self.logprobs)
 
 
 class CallItem:
@@ -51,8 +56,8 @@ class CallItem:
 Item = MessageItem | CallItem
 
 
-def text_part(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def text_part(text: str, logprobs: list[Json]) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def status_of(live: LiveRequest) -> str:
@@ -81,6 +86,7 @@ def response_object(
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
         "temperature": params.temperature,
+        "top_logprobs": params.logprobs or 0,
         "text": {"format": (body.text or {}).get("format") or {"type": "text"}},
         **_tools(body),
         "top_p": params.top_p,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outrider.api.params import SamplingParams
+from outrider.api.params import MAX_LOGPROBS, SamplingParams
 from outrider.errors import RequestError
 from outrider.serve.errors import unsupported
 from outrider.serve.protocol.calling import Calling, template_variables
@@ -99,6 +99,8 @@ class ResponsesRequest(AskFields):
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
     parallel_tool_calls: bool | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # an extension
     # refused when they ask for something
     previous_response_id: str | None = None
@@ -107,18 +109,18 @@ class ResponsesRequest(AskFields):
     prompt: Any = None
     # accepted, without effect here
     reasoning: dict[str, Any] | None = None
-    include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    top_logprobs: int | None = None
     max_tool_calls: int | None = None
 
     def check(self) -> None:
         """Refuse what is not there, by name."""
         names = ("previous_response_id", "conversation", "background", "prompt")
-        refuse(self, (*names, "include", "top_logprobs"))
+        refuse(self, names)
         if self.n not in (None, 1):
             raise unsupported("n", "n other than 1")
         check_tools(self.calling.tools, self.calling.choice)
+        if self.wants_logprobs and self.calling.may_call:
+            raise RequestError("logprobs are those of a text; use tool_choice none")
 
     def params(self) -> SamplingParams:
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
@@ -128,9 +130,14 @@ class ResponsesRequest(AskFields):
         return self.sampling(
             SamplingParams(max_tokens=None),
             max_tokens=length,
+            logprobs=(self.top_logprobs or 0) if self.wants_logprobs else None,
             structured=self.calling.form(form),
             **self.calling.spelling(self.skip_special_tokens),
         )
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.include or self.top_logprobs)
 
     @property
     def calling(self) -> Calling:

@@ -41,19 +41,19 @@ def chat_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Answer a conversation, whole or as server-sent events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.aside(lambda: _prepare(desk.frontend, body))
+        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
         writer = ChatWriter(model.envelope("chatcmpl"), body, desk.tokenizer)
         if body.stream:
-            return answer_stream(desk, [prepared], writer.stream)
-        call = await answer_whole(desk, request, [prepared])
+            return answer_stream(desk, prepared, writer.stream)
+        call = await answer_whole(desk, request, prepared)
         return json_response(writer.whole(call))
 
     return router
 
 
-def _prepare(frontend: Frontend, body: ChatRequest) -> PreparedRequest:
+def _prepare(frontend: Frontend, body: ChatRequest) -> list[PreparedRequest]:
     params = body.params()
-    return frontend.prepare(frontend.render(body.turns, **body.variables), params)
+    return [frontend.prepare(frontend.render(body.turns, **body.variables), params)]
 
 
 class ChatWriter:

@@ -32,7 +32,7 @@ def completion_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Continue one prompt or several, whole or as server-sent events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.aside(lambda: _prepare(desk.frontend, body))
+        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
         writer = CompletionWriter(model.envelope("cmpl"), body, desk.tokenizer)
         if body.stream:
             return answer_stream(desk, prepared, writer.stream)

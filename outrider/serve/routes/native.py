@@ -26,7 +26,7 @@ def native_routes(desk: Desk, model: ServedModel) -> APIRouter:
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Continue one prompt or several."""
         body.check()
-        prepared = await desk.aside(lambda: _prepare(desk, body))
+        prepared = await desk.prepare(lambda: _prepare(desk, body))
         writer = GenerateWriter(desk, body)
         if body.stream:
             return answer_stream(desk, prepared, writer.stream)

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,6 +12,7 @@ from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest, PreparedRequest
 from outrider.serve.conduct import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.serve.desk import Call, Desk
+from outrider.serve.protocol.logprobs import LogprobWriter
 from outrider.serve.protocol.response_items import (
     CallItem,
     Item,
@@ -23,6 +24,8 @@ from outrider.serve.protocol.response_items import (
 from outrider.serve.protocol.responses import ResponsesRequest
 from outrider.serve.protocol.tool_calls import Gain, read_whole
 from outrider.serve.sse import named_event
+from outrider.text.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.result import TokenLogprobs
 
 Event = tuple[str, dict[str, Any]]  # the type, and the fields beside it
 
@@ -35,33 +38,39 @@ def responses_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Answer a text or a conversation, whole or as typed events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.aside(lambda: _prepare(desk.frontend, body))
-        writer = ResponseWriter(model.envelope("resp"), body)
+        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
+        writer = ResponseWriter(model.envelope("resp"), body, desk.tokenizer)
         if body.stream:
-            return answer_stream(desk, [prepared], writer.stream)
-        call = await answer_whole(desk, request, [prepared])
+            return answer_stream(desk, prepared, writer.stream)
+        call = await answer_whole(desk, request, prepared)
         return JSONResponse(writer.whole(call))
 
     return router
 
 
-def _prepare(frontend: Frontend, body: ResponsesRequest) -> PreparedRequest:
-    return frontend.prepare(frontend.render(body.turns, **body.variables), body.params())
+def _prepare(frontend: Frontend, body: ResponsesRequest) -> list[PreparedRequest]:
+    params = body.params()
+    return [frontend.prepare(frontend.render(body.turns, **body.variables), params)]
 
 
 class ResponseWriter:
     """Owns the shape of one response and the count of its events."""
 
-    def __init__(self, envelope: Envelope, body: ResponsesRequest) -> None:
+    def __init__(
+        self, envelope: Envelope, body: ResponsesRequest, tokenizer: Tokenizer | NoTokenizer
+    ) -> None:
         self._envelope = envelope
         self._body = body
+        self._logprobs = LogprobWriter(tokenizer)
         self._numbers = itertools.count()
 
     def whole(self, call: Call) -> dict[str, Any]:
         (live,) = call.lives
         output = OutputWriter()
-        answer = read_whole(self._body.calling.reader(), live.transcripts[0].text)
-        for _ in (*output.add(answer), *output.end(status_of(live))):
+        mine = live.transcripts[0]
+        answer = read_whole(self._body.calling.reader(), mine.text)
+        logprobs = self._report(mine.token_ids, mine.logprobs)
+        for _ in (*output.add(answer, logprobs), *output.end(status_of(live))):
             pass  # nobody hears of what is sent as a whole
         return self._response(live, status_of(live), output)
 
@@ -72,13 +81,22 @@ class ResponseWriter:
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response(live, "in_progress", output))
         async for piece in call.pieces():
-            for kind, fields in output.add(reader.push(piece.delta.text)):
+            logprobs = self._report(piece.delta.token_ids, piece.logprobs)
+            for kind, fields in output.add(reader.push(piece.delta.text), logprobs):
                 yield self._event(kind, **fields)
         status = status_of(live)
-        closing = () if status == "failed" else output.add(reader.finish())
+        closing = () if status == "failed" else output.add(reader.finish(), [])
         for kind, fields in (*closing, *output.end(status)):
             yield self._event(kind, **fields)
         yield self._event(f"response.{status}", response=self._response(live, status, output))
+
+    def _report(
+        self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
+    ) -> list[dict[str, Any]]:
+        """What was asked about these tokens, in the shape of a chat."""
+        if not self._body.wants_logprobs:
+            return []
+        return [each.model_dump() for each in self._logprobs.chat(tokens, reported).content]
 
     def _response(self, live: LiveRequest, status: str, output: "OutputWriter") -> dict[str, Any]:
         items = output.written() if status != "in_progress" else []
@@ -100,10 +118,10 @@ class OutputWriter:
         pairs = zip(self._items, self._statuses, strict=True)
         return [item.written(status) for item, status in pairs]
 
-    def add(self, gain: Gain) -> Iterator[Event]:
-        """What the answer gained, as events."""
-        if gain.content:
-            yield from self._add_text(gain.content)
+    def add(self, gain: Gain, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
+        """What the answer gained, as events; only text has log-probabilities."""
+        if gain.content or logprobs:
+            yield from self._add_text(gain.content, logprobs)
         for part in gain.calls:
             if part.name:
                 yield from self._open(CallItem(part.name))
@@ -116,13 +134,14 @@ class OutputWriter:
             yield from self._open(MessageItem())
         yield from self._close("completed" if status == "completed" else "incomplete")
 
-    def _add_text(self, text: str) -> Iterator[Event]:
+    def _add_text(self, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         if not self._items or not isinstance(self._items[-1], MessageItem):
             yield from self._open(MessageItem())
         item = self._items[-1]
         assert isinstance(item, MessageItem)
         item.text += text
-        yield "response.output_text.delta", self._part(delta=text, logprobs=[])
+        item.logprobs += logprobs
+        yield "response.output_text.delta", self._part(delta=text, logprobs=logprobs)
 
     def _add_arguments(self, arguments: str) -> Iterator[Event]:
         item = self._items[-1]
@@ -138,15 +157,16 @@ class OutputWriter:
         opened = {"output_index": index, "item": item.written("in_progress")}
         yield "response.output_item.added", opened
         if isinstance(item, MessageItem):
-            yield "response.content_part.added", self._part(part=text_part(""))
+            yield "response.content_part.added", self._part(part=text_part("", []))
 
     def _close(self, status: str) -> Iterator[Event]:
         if not self._items or self._statuses[-1] != "in_progress":
             return
         item, self._statuses[-1] = self._items[-1], status
         if isinstance(item, MessageItem):
-            yield "response.output_text.done", self._part(text=item.text, logprobs=[])
-            yield "response.content_part.done", self._part(part=text_part(item.text))
+            done = self._part(text=item.text, logprobs=item.logprobs)
+            yield "response.output_text.done", done
+            yield "response.content_part.done", self._part(part=item.part)
         else:
             told = self._place(item, name=item.name, arguments=item.arguments)
             yield "response.function_call_arguments.done", told

@@ -1,0 +1,1 @@
+"""Draft modules that lie inside a target's own checkpoint: multi-token prediction, NextN."""

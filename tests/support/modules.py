@@ -1,0 +1,162 @@
+"""Tiny targets with random draft modules inside their checkpoints, as each family stores them."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from outrider.models.decoder import Decoder
+from outrider.models.loader import block_shapes, load_decoder
+from outrider.models.mtp import tables
+from outrider.models.mtp.chain import ModuleChain
+from outrider.models.mtp.loader import load_modules
+from outrider.models.mtp.tables import ModuleTable
+from support.tiny import save_tiny
+
+TABLES = {
+    "mimo": tables.MIMO,
+    "deepseek": tables.DEEPSEEK,
+    "unchained": tables.MIMO_V2,
+    "qwen3-next": tables.QWEN3_NEXT,
+    "raw state": replace(tables.DEEPSEEK, law=replace(tables.DEEPSEEK.law, is_state_normed=False)),
+}
+
+
+@dataclass(frozen=True)
+class WithModules:
+    """A target as transformers runs it and as we load it, and modules that belong to it."""
+
+    theirs: Any
+    folder: Path
+    target: Decoder
+    table: ModuleTable
+    weights: list[dict[str, torch.Tensor]]  # of each module, by our own names
+
+    def load(self, most: int = 8) -> ModuleChain:
+        return load_modules(self.folder, target=self.target, most=most, dtype="float32")
+
+
+def with_modules(
+    folder: Path,
+    table: ModuleTable,
+    *,
+    num: int,
+    body: str = "qwen2",
+    device: str = "cpu",
+    seed: int = 0,
+    is_bigram: bool = False,
+) -> WithModules:
+    """Save a tiny model of some family, and beside its tensors modules as the table spells them.
+
+    What a bigram says next depends on its last token alone, and its modules say the same.
+    """
+    theirs = save_tiny(body, folder)
+    if is_bigram:
+        silence(folder)
+    place = torch.device(device)
+    plain = load_decoder(folder, dtype="float32", device=place)
+    family = replace(plain.config.family, modules=table)
+    target = Decoder(replace(plain.config, family=family), plain._parts)
+    weights = [module_tensors(target, seed=seed + index) for index in range(num)]
+    if is_bigram:
+        weights = [_as_the_target(each, plain._parts.norm.weight) for each in weights]
+    if table.prefix == tables.QWEN3_NEXT.prefix:  # which has one of these for all modules
+        shared = ("join", "token_norm", "state_norm", "output_norm")
+        weights = [each | {name: weights[0][name] for name in shared} for each in weights]
+    add_modules(folder, table, weights, num_layers=target.config.num_layers)
+    return WithModules(theirs, folder, target, table, weights)
+
+
+def write_mimo(folder: Path, *, num: int = 2) -> Path:
+    """The folder of a tiny MiMo, as its authors would have saved it."""
+    save_tiny("qwen2", folder)
+    edit_config(folder, architectures=["MiMoForCausalLM"], attention_bias=True)
+    target = load_decoder(folder, dtype="float32", device=torch.device("cpu"))
+    weights = [module_tensors(target, seed=index) for index in range(num)]
+    add_modules(folder, tables.MIMO, weights, num_layers=target.config.num_layers)
+    return folder
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def silence(folder: Path) -> None:
+    """Let no layer of a saved model add anything to its stream."""
+    stored = load_file(folder / "model.safetensors")
+    for name, tensor in stored.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.zero_()
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
+    """A module that reads its token only, and normalises it as the target does."""
+    silent = {
+        name: torch.zeros_like(tensor)
+        for name, tensor in weights.items()
+        if name.endswith(("o_proj.weight", "down_proj.weight"))
+    }
+    hidden = final_norm.shape[0]
+    return (
+        weights
+        | silent
+        | {
+            "join": torch.cat([torch.eye(hidden), torch.zeros(hidden, hidden)], 1),
+            "token_norm": torch.ones(hidden),
+            "output_norm": final_norm.cpu().clone(),
+        }
+    )
+
+
+def add_modules(folder: Path, table: ModuleTable, weights, *, num_layers: int) -> None:
+    """Write modules into a model's folder."""
+    stored = load_file(folder / "model.safetensors")
+    for index, tensors in enumerate(weights):
+        stored |= spelled(table, tensors, index, num_layers)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    edit_config(folder, **{table.counts[0]: len(weights)})
+
+
+def spelled(table: ModuleTable, tensors, index: int, num_layers: int) -> dict[str, torch.Tensor]:
+    """The tensors of a module under the names that the family gives them."""
+    prefix, block = table.places(index, num_layers)
+    own = {
+        "join": table.names.join,
+        "token_norm": table.names.token_norm,
+        "state_norm": table.names.state_norm,
+        "output_norm": table.names.output_norm,
+        "embedding": table.names.embedding,
+        "head": table.names.head,
+    }
+    stored = {}
+    for name, tensor in tensors.items():
+        place = prefix + own[name] + ".weight" if name in own else block + name
+        for ours, theirs in table.renamed:
+            place = place.replace(ours, theirs)
+        is_norm = "norm" in name
+        stored[place] = tensor - 1 if is_norm and table.law.is_zero_centred else tensor.clone()
+    return stored
+
+
+def module_tensors(target: Decoder, *, seed: int) -> dict[str, torch.Tensor]:
+    """Random weights of a module: its own by our words, its block's by their names."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    config = target.config
+    hidden = config.block.hidden
+    shapes = {
+        "join": (hidden, 2 * hidden),
+        "token_norm": (hidden,),
+        "state_norm": (hidden,),
+        "output_norm": (hidden,),
+    } | block_shapes(config, layer=config.num_layers - 1, are_experts_stacked=False)
+    return {
+        name: torch.rand(shape, generator=generator) + 0.5
+        if "norm" in name
+        else torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+        for name, shape in shapes.items()
+    }
