@@ -25,7 +25,9 @@ from outrider.models.mtp.tables import DEEPSEEK, ModuleTable
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Decoder
 from outrider.models.v4.loader import build_v4
+from outrider.models.v4.module import V4Module, build_v4_module
 from outrider.models.v4.names import TABLE
+from outrider.models.v4.names import module_shapes as v4_module_shapes
 from outrider.models.v4.names import tensor_shapes as v4_shapes
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
@@ -59,6 +61,15 @@ def dummy_v4(
     random = _RandomTensors(shapes, _stored_as(dtype, device), device)
     source = _WithTables(random, shapes, num_experts=config.feed.num)
     return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_v4_module(
+    target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> V4Module:
+    """A draft module such as its checkpoint holds."""
+    shapes, device = v4_module_shapes(target.config, 0), target.embedding.device
+    source = _RandomTensors(shapes, _stored_as(dtype, device), device)
+    return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
 
 
 def dummy_head(

@@ -96,6 +96,20 @@ def test_prompts_of_deepseek_v4_can_be_pretended_and_its_layers_counted(tmp_path
     assert found["series"][0]["points"][0]["context"] > 400
 
 
+def test_the_module_of_deepseek_v4_drafts_in_the_heads_place(tmp_path):
+    tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
+    flags = ["--modules", "1", "--draft-steps", "3", "--simulate-acceptance", "2.5"]
+    found, shown = measured(tmp_path, "iteration", *tiny, *flags, *SHORT)
+    assert "1 modules, steps 3" in shown
+    point = found["series"][0]["points"][0]
+    assert 1.0 < point["emitted_per_row"] <= 4.0
+    config = find_body("deepseek-v4-tiny").config
+    draft = DraftShape(vocab=512, steps=3, topk=1, nodes=4, emitted=2.5)
+    passes = module_passes(config, "float32", draft, rows=1, context=30.0)
+    assert len(passes) == 1 + 3 + 3
+    assert passes[2].weight_bytes < passes[1].weight_bytes  # one token asks fewer experts
+
+
 def test_the_floor_of_deepseek_v4_counts_asked_experts_and_chosen_entries():
     config = find_body("deepseek-v4").config
     expert = 3 * 4096 * 2048 * 2  # bytes in bfloat16

@@ -21,7 +21,13 @@ from outrider.config.settings import USUAL_PAGE, ExecutionSettings, Settings, re
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.dummy import dummy_decoder, dummy_head, dummy_modules, dummy_v4
+from outrider.models.dummy import (
+    dummy_decoder,
+    dummy_head,
+    dummy_modules,
+    dummy_v4,
+    dummy_v4_module,
+)
 from outrider.models.loader import load_decoder
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Decoder
@@ -30,6 +36,7 @@ from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.runtime.program import Judge
 from outrider.runtime.runner import Runner
 from outrider.runtime.store import usual_page_size
+from outrider.runtime.stream_draft import StreamDraft
 from outrider.spec.simulate import SimulatedJudge
 from outrider.spec.verify import verify
 from outrider.wire.speculation import PLAIN, Budget
@@ -120,7 +127,7 @@ def no_drafting() -> Drafting:
 def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
     """A random EAGLE-3 head whose drafts are kept as often as was asked."""
     if not isinstance(target.model, Decoder):
-        raise ConfigError(f"there is no EAGLE-3 head for {target.name}; use bench decode")
+        raise ConfigError(f"there is no EAGLE-3 head for {target.name}; use --modules 1")
     head = dummy_head(
         target.model,
         draft_vocab=draft_vocab,
@@ -135,12 +142,14 @@ def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
 
 def module_drafting(target: Target, tree: Tree, *, num: int) -> Drafting:
     """Random modules inside the target, kept as often: one repeated, or one for each step."""
-    if isinstance(target.model, V4Decoder):
-        raise ConfigError(f"--modules cannot be measured with {target.name} yet; use deepseek-v3")
-    modules = dummy_modules(
-        target.model, num=num, dtype=target.place.dtype, arithmetic=target.execution.arithmetic
-    )
+    dtype, arithmetic = target.place.dtype, target.execution.arithmetic
     budget, judge = budget_of(tree), SimulatedJudge(tree.mean_emitted, device=target.device)
+    if isinstance(target.model, V4Decoder):
+        if num > 1:
+            raise ConfigError(f"{target.name} runs one module for all steps; use --modules 1")
+        module = dummy_v4_module(target.model, dtype=dtype, arithmetic=arithmetic)
+        return Drafting(kind=StreamDraft(model=module, budget=budget), judge=judge)
+    modules = dummy_modules(target.model, num=num, dtype=dtype, arithmetic=arithmetic)
     if num == 1:
         return Drafting(kind=ModelDraft(model=modules, budget=budget), judge=judge)
     return Drafting(kind=ModulesDraft(modules=modules, budget=budget), judge=judge)

@@ -7,7 +7,7 @@ arithmetic, no attention arithmetic in a decode step, no sampling.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.bench.floor import (
     activation_bytes,
@@ -19,18 +19,22 @@ from outrider.bench.floor import (
 )
 from outrider.bench.gpu.rates import Rates
 from outrider.bench.gpu.v4_floors import (
+    v4_bytes_of,
     v4_cache_bytes,
+    v4_flops_of,
     v4_held_bytes,
     v4_prefill_flops,
     v4_step_bytes,
     v4_step_flops,
 )
 from outrider.config.engine import Dtype
+from outrider.memory.blocks import NoBlocks
 from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.dummy import head_config, head_shapes
 from outrider.models.heads.names import HEAD, TO_TARGET
 from outrider.models.loader import block_shapes, tensor_shapes
 from outrider.models.v4.config import V4Config
+from outrider.models.v4.names import module_shapes
 
 _EMBEDDING = "model.embed_tokens.weight"
 _TARGET_HEAD = "lm_head.weight"
@@ -105,18 +109,28 @@ def iteration_passes(
 
 
 def module_passes(
-    config: ModelConfig, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
+    config: ModelConfig | V4Config, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
 ) -> tuple[Pass, ...]:
     """Verify, then a module and the target's head for every step.
 
     At least the first of them runs what was emitted, and the others one token for each branch.
     """
+    tokens = [draft.emitted, *[draft.topk] * (draft.steps - 1)]
+    if isinstance(config, V4Config):
+        head = ((config.vocab_size, config.hidden),)
+        return (
+            *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
+            *(
+                _v4_module(config, dtype, rows, tokens=rows * each, context=context)
+                for each in tokens
+            ),
+            *(_pass(head, dtype, tokens=rows) for _ in tokens),
+        )
     hidden, last = config.block.hidden, config.num_layers - 1
     block = block_shapes(config, layer=last, are_experts_stacked=False).values()
     layer = ((hidden, 2 * hidden), (hidden,), (hidden,), (hidden,), *block)
     kv = rows * context * _kv_token_bytes(config.attention, dtype)
     head = ((config.vocab_size, hidden),)
-    tokens = [draft.emitted, *[draft.topk] * (draft.steps - 1)]
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
         *(_pass(layer, dtype, tokens=rows * each, kv=kv) for each in tokens),
@@ -184,6 +198,16 @@ def _pass(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float, kv: float = 0
         weight_bytes=sum(tensor_bytes(shape, dtype) for shape in shapes),
         kv_bytes=round(kv),
         flops=2.0 * tokens * _num_products(shapes),
+    )
+
+
+def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, context: float) -> Pass:
+    shapes = module_shapes(config, 0)
+    window = replace(config, attention=replace(config.attention, layers=(NoBlocks(),)))
+    return Pass(
+        weight_bytes=v4_bytes_of(config, shapes, dtype, tokens=tokens),
+        kv_bytes=v4_cache_bytes(window, dtype, rows=rows, context=context),
+        flops=v4_flops_of(config, shapes, tokens=tokens),
     )
 
 

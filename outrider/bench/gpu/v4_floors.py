@@ -2,6 +2,8 @@
 the entries that are chosen, or all that there are.
 """
 
+from collections.abc import Mapping
+
 from outrider.bench.floor import activation_bytes, tensor_bytes
 from outrider.config.engine import Dtype
 from outrider.memory.blocks import Blocks
@@ -16,9 +18,16 @@ Shape = tuple[int, ...]
 
 def v4_step_bytes(config: V4Config, dtype: Dtype, *, tokens: float) -> int:
     """Bytes of weights that a step of that many query tokens reads, on average over routings."""
+    return v4_bytes_of(config, _read_shapes(config), dtype, tokens=tokens)
+
+
+def v4_bytes_of(
+    config: V4Config, shapes: Mapping[str, Shape], dtype: Dtype, *, tokens: float
+) -> int:
+    """The same of some tensors."""
     feed, total = config.feed, 0.0
     asked = 1.0 - (1.0 - feed.law.top_k / feed.num) ** tokens  # chance that an expert is
-    for name, shape in _read_shapes(config).items():
+    for name, shape in shapes.items():
         share = asked if ".experts." in name else 1.0
         total += share * _bytes(name, shape, dtype)
     return round(total)
@@ -31,8 +40,13 @@ def v4_held_bytes(config: V4Config, dtype: Dtype) -> int:
 
 def v4_step_flops(config: V4Config, *, tokens: float) -> float:
     """Multiplications and additions of the maps."""
+    return v4_flops_of(config, _read_shapes(config), tokens=tokens)
+
+
+def v4_flops_of(config: V4Config, shapes: Mapping[str, Shape], *, tokens: float) -> float:
+    """The same of some tensors."""
     feed, products = config.feed, 0.0
-    for name, shape in _read_shapes(config).items():
+    for name, shape in shapes.items():
         if len(shape) == 2 and not name.endswith("ape"):
             share = feed.law.top_k / feed.num if ".experts." in name else 1.0
             products += share * shape[0] * shape[1]

@@ -11,7 +11,6 @@ from outrider.bench.gpu.floors import DraftShape, Pass, iteration_passes, module
 from outrider.bench.gpu.peer import Subject, drafting_step, plain_step
 from outrider.bench.gpu.rates import Rates
 from outrider.bench.gpu.report import PLAIN, Series, verify_name
-from outrider.models.config import ModelConfig
 from outrider.spec.simulate import SimulatedJudge
 
 
@@ -74,7 +73,6 @@ def module_way(
 ) -> Way:
     """Iterations of random modules and the target, with the acceptance that was asked."""
     config, dtype = target.model.config, target.place.dtype
-    assert isinstance(config, ModelConfig), "others have no modules to draft with here"
     shape = DraftShape(
         vocab=config.vocab_size,
         steps=tree.steps,

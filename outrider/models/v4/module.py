@@ -19,6 +19,7 @@ from outrider.models.draft import ModelFacts, Taps
 from outrider.models.layers.linear import Linear, WeightType
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.norm import Norm
+from outrider.models.loader import TensorSource
 from outrider.models.v4.blocks import V4Step
 from outrider.models.v4.decoder import V4Block, V4Decoder
 from outrider.models.v4.loader import Renamed, V4Builder
@@ -136,14 +137,17 @@ def load_v4_module(
             {stored.get(name, name): shape for name, shape in shapes.items()},
             ignored=set(checkpoint.names) - set(stored.values()),
         )
-        device = target.embedding.device
         source = Renamed(checkpoint, stored)
-        builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
-        return V4Module(target, _build(builder, prefix))
+        return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
 
 
-def _build(builder: V4Builder, prefix: str) -> ModuleParts:
-    return ModuleParts(
+def build_v4_module(
+    source: TensorSource, target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> V4Module:
+    """A module of tensors that are known to have the right shapes, by the names of the hub."""
+    config, device, prefix = target.config, target.embedding.device, module_prefix(0)
+    builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    parts = ModuleParts(
         token_norm=builder.norm(prefix + "enorm.weight"),
         token_map=builder.linear(prefix + "e_proj.weight"),
         stream_norm=builder.norm(prefix + "hnorm.weight"),
@@ -151,3 +155,4 @@ def _build(builder: V4Builder, prefix: str) -> ModuleParts:
         block=builder.block(prefix, NoBlocks(), is_hashed=False),
         collapse=builder.collapse(prefix),
     )
+    return V4Module(target, parts)
