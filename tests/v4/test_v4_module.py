@@ -12,6 +12,7 @@ from support.v4 import CPU, PAGE_SIZE, planner_of, prompt
 from support.v4_matrix import MAX_TOKENS, PROMPTS, law_of, shape_of
 from support.v4_module import save_with_module
 
+from outrider.attention import compressed
 from outrider.attention.compressed import CompressedAttention
 from outrider.errors import ConfigError
 from outrider.memory.compressed import CompressedPool
@@ -137,32 +138,51 @@ def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps
     assert sum(entry.last.progress.drafted for entry in heard.values()) > 0
 
 
-def test_the_first_draft_is_the_modules_best_token(oracle, target, module):
-    """What the engine proposes after a prompt is what the definition says, recomputed."""
-    text = prompt(30, seed=3)
-    draft = StreamDraft(model=module, budget=Budget(steps=2, topk=1, nodes=3))
+def wrong_proposals(oracle, target, module):
+    """Drafts of a greedy answer that are not what the definition says, recomputed from scratch."""
+    text, steps = prompt(30, seed=3), 3
+    draft = StreamDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     engine = engine_of(target, shape_of(draft, chunk=64), draft)
-    law = replace(law_of("greedy"), bias=())
-    trees = []
-    drafter = engine._runner._program.drafter
-    propose = drafter._drafter.propose
+    drafter, trees = engine._runner._program.drafter._drafter, []
+    propose = drafter.propose
 
     def remembering(plan, table):
         tree = propose(plan, table)
-        trees.append(tree.tokens[0].tolist())
+        trees.extend(tree.tokens.tolist())
         return tree
 
-    drafter._drafter.propose = remembering
-    heard = run_all(engine, [ask("r", text, law, max_tokens=12)])
-    said, place = text + heard["r"].tokens, len(text)
-    for root, first, second in trees[:6]:
+    drafter.propose = remembering
+    law = replace(law_of("greedy"), bias=())
+    said, place = text + run_all(engine, [ask("r", text, law, max_tokens=12)])["r"].tokens, 30
+    wrong = []
+    assert len(trees) >= 6
+    for root, *drafted in trees[:6]:
         place = said.index(root, place)
-        streams = oracle.streams(said[:place])
-        states = oracle.run(said[1 : place + 1], streams)
-        assert first == int(oracle.logits(states)[-1].argmax())
-        longer = oracle.run([*said[1 : place + 1], first], torch.cat([streams, states[-1:]]))
-        assert second == int(oracle.logits(longer)[-1].argmax())
+        tokens, streams = said[1 : place + 1], oracle.streams(said[:place])
+        for step, token in enumerate(drafted):
+            states = oracle.run(tokens, streams)
+            if token != int(oracle.logits(states)[-1].argmax()):
+                wrong.append(f"step {step} after position {place}: {token}")
+            tokens, streams = [*tokens, token], torch.cat([streams, states[-1:]])
         place += 1
+    return wrong
+
+
+def test_drafts_are_what_the_definition_says(oracle, target, module):
+    assert not wrong_proposals(oracle, target, module)
+
+
+def test_steps_that_all_write_to_the_targets_of_the_first_give_away(
+    oracle, target, module, monkeypatch
+):
+    """The targets of a round are not cut into steps: later drafts cover earlier ones."""
+    original = compressed._fill_owners
+
+    def uncut(plan, geometry):
+        return original(plan, replace(geometry, first_node=0))
+
+    monkeypatch.setattr(compressed, "_fill_owners", uncut)
+    assert wrong_proposals(oracle, target, module)
 
 
 def test_a_module_is_counted_and_one_that_is_missing_is_said_to_be(saved, target, tmp_path):
