@@ -28,6 +28,7 @@ class Capabilities:
     page_sizes: range
     max_head_dim: int
     max_group: int  # query heads that share a key
+    max_latent: int  # lanes of a latent
     needs_host_lengths: bool
 
 
@@ -57,4 +58,15 @@ class AttentionBackend(Protocol):
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         """Attention of every query token over its row's history and its own ancestors."""
+        ...
+
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width], this step's latents written
+        plan: Any,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        """The same where all heads share a stored vector: a key whose first lanes are a value."""
         ...

@@ -4,6 +4,7 @@ The mask is built once per step, not per layer. This is the backend that others 
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,7 @@ class ReferenceAttention:
             page_sizes=range(1, 65),
             max_head_dim=_ANY,
             max_group=_ANY,
+            max_latent=_ANY,
             needs_host_lengths=False,
         )
 
@@ -83,13 +85,28 @@ class ReferenceAttention:
         plan: ReferencePlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        return self._run(query, _KeysAndValues(layer), plan, scale)
+
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width]
+        plan: ReferencePlan,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        return self._run(query, _Latents(layer, latent), plan, scale)
+
+    def _run(
+        self, query: torch.Tensor, stored: "_Stored", plan: ReferencePlan, scale: float
+    ) -> torch.Tensor:
         shape, num_uniform = plan.shape, plan.shape.num_uniform
         if not shape.chunk.rows:
-            return _attend(query, layer, plan.uniform, scale)
-        chunk = self._run_chunks(query[num_uniform:], layer, plan, scale)
+            return _attend(query, stored, plan.uniform, scale)
+        chunk = self._run_chunks(query[num_uniform:], stored, plan, scale)
         if not num_uniform:
             return chunk
-        return torch.cat([_attend(query[:num_uniform], layer, plan.uniform, scale), chunk])
+        return torch.cat([_attend(query[:num_uniform], stored, plan.uniform, scale), chunk])
 
     def _bind_rows(self, arena: Arena, group: str, rows: int, width: int, pages: int) -> MaskedRows:
         return MaskedRows(
@@ -117,25 +134,63 @@ class ReferenceAttention:
         _fill_mask(plan.chunk, visible=visible)
 
     def _run_chunks(
-        self, query: torch.Tensor, layer: torch.Tensor, plan: ReferencePlan, scale: float
+        self, query: torch.Tensor, stored: "_Stored", plan: ReferencePlan, scale: float
     ) -> torch.Tensor:
         """Attention of the flat chunk tokens; unused places of the rectangle hold zero queries."""
         chunk = plan.shape.chunk
         rectangle = query.new_zeros(chunk.rows * chunk.width, *query.shape[1:])
         rectangle.index_copy_(0, plan.places, query)
-        return _attend(rectangle, layer, plan.chunk, scale).index_select(0, plan.places)
+        return _attend(rectangle, stored, plan.chunk, scale).index_select(0, plan.places)
+
+
+class _Stored(Protocol):
+    """What the vectors of a layer mean."""
+
+    def of(
+        self, pages: torch.Tensor, rows: int
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # keys, values: [rows, kv_heads, keys, dim]
+
+
+@dataclass(frozen=True, slots=True)
+class _KeysAndValues:
+    """Keys of all stored heads, then their values."""
+
+    layer: torch.Tensor  # [pages, page_size, 2 * kv_heads, head_dim]
+
+    def of(self, pages: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        key, value = _gathered(self.layer, pages, rows).chunk(2, dim=1)
+        return key, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Latents:
+    """One vector for all heads: a key, whose first lanes are its value."""
+
+    layer: torch.Tensor  # [pages, page_size, 1, width]
+    latent: int
+
+    def of(self, pages: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        key = _gathered(self.layer, pages, rows)
+        return key, key[..., : self.latent]
+
+
+def _gathered(
+    layer: torch.Tensor,  # [pages, page_size, vectors, width]
+    pages: torch.Tensor,  # [rows * pages]
+    rows: int,
+) -> torch.Tensor:  # [rows, vectors, keys, width]
+    return layer.index_select(0, pages).view(rows, -1, *layer.shape[2:]).transpose(1, 2)
 
 
 def _attend(
-    query: torch.Tensor,  # [rows * width, heads, head_dim]
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    query: torch.Tensor,  # [rows * width, heads, dim]
+    stored: _Stored,
     group: MaskedRows,
     scale: float,
-) -> torch.Tensor:  # [rows * width, heads, head_dim]
-    rows, _, width, keys = group.mask.shape
+) -> torch.Tensor:  # [rows * width, heads, value dim]
+    rows, _, width, _ = group.mask.shape
     heads, head_dim = query.shape[1:]
-    gathered = layer.index_select(0, group.pages).view(rows, keys, layer.shape[2], head_dim)
-    key, value = gathered.transpose(1, 2).chunk(2, dim=1)  # [rows, kv_heads, keys, head_dim]
+    key, value = stored.of(group.pages, rows)
     out = F.scaled_dot_product_attention(
         query.view(rows, width, heads, head_dim).transpose(1, 2),
         key,
@@ -144,7 +199,7 @@ def _attend(
         scale=scale,
         enable_gqa=True,
     )
-    return out.transpose(1, 2).reshape(rows * width, heads, head_dim)
+    return out.transpose(1, 2).reshape(rows * width, heads, value.shape[-1])
 
 
 def _fill_pages(group: MaskedRows, rows: torch.Tensor, page_table: torch.Tensor) -> None:

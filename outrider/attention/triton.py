@@ -17,7 +17,7 @@ class HeadShape:
     """The query heads of a model that runs on a backend."""
 
     heads: int
-    head_dim: int
+    head_dim: int  # of what a head reads: of latents, the lanes of a latent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,7 @@ class TritonAttention:
             page_sizes=range(1, 65),
             max_head_dim=256,
             max_group=16,
+            max_latent=512,
             needs_host_lengths=False,
         )
 
@@ -142,6 +143,22 @@ class TritonAttention:
             live(_run_chunks, query[num_uniform:], layer, out[num_uniform:], plan, scale)
         return out
 
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width]
+        plan: TritonPlan,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        num_uniform = plan.shape.num_uniform
+        out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
+        if plan.shape.rows:
+            _run_latent_uniform(query[:num_uniform], layer, out[:num_uniform], plan, scale)
+        if plan.shape.chunk.rows:
+            live(_run_latent_chunks, query[num_uniform:], layer, out[num_uniform:], plan, scale)
+        return out
+
     def _num_partials(self, shape: StepShape) -> int:
         from outrider.kernels.attention import num_partials
 
@@ -177,6 +194,42 @@ def _run_chunks(
     query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
 ) -> None:
     from outrider.kernels.prefill import attend_chunks
+
+    attend_chunks(
+        query,
+        layer,
+        out,
+        pages=plan.chunk.pages,
+        bounds=plan.chunk.bounds,
+        width=plan.shape.chunk.width,
+        scale=scale,
+    )
+
+
+def _run_latent_uniform(
+    query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
+) -> None:
+    from outrider.kernels.latent import attend_uniform
+
+    part = plan.uniform
+    attend_uniform(
+        query,
+        layer,
+        out,
+        pages=part.pages,
+        lengths=part.lengths,
+        limits=part.limits,
+        tails=part.tails,
+        partials=part.partials,
+        scale=scale,
+        is_tree=_is_tree(plan.shape),
+    )
+
+
+def _run_latent_chunks(
+    query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
+) -> None:
+    from outrider.kernels.latent_prefill import attend_chunks
 
     attend_chunks(
         query,

@@ -48,7 +48,7 @@ def weight_bytes(config: ModelConfig, dtype: Dtype) -> int:
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
     """Bytes of the keys and values of a batch whose rows have cached `context` tokens each."""
     attention = config.attention
-    values = 2 * config.num_layers * attention.kv_heads * attention.head_dim  # of one token
+    values = config.num_layers * attention.vectors * attention.width  # of one token
     return round(batch * context * values * activation_bytes(dtype))
 
 

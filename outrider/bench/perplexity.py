@@ -132,8 +132,8 @@ def _kv_layout(model: Decoder) -> KVLayout:
     attention = model.config.attention
     return KVLayout(
         layers=model.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=PAGE_SIZE,
         dtype=model.dtype,
     )

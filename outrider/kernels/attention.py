@@ -25,12 +25,12 @@ CACHED_BYTES = 64 << 20  # that a step may read again from the cache of a GPU, p
 LOG2_E = 1.4426950408889634
 
 # Fused multiply-adds could differ between two compilations of one kernel, and bits must not.
-_EXACT = {"enable_fp_fusion": False}
+EXACT = {"enable_fp_fusion": False}
 
 _EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
 _MAX_NODES = tl.constexpr(MAX_NODES)
 # Below every score, and finite: a block without visible keys leaves the running state as it is.
-_NOTHING_SEEN = tl.constexpr(-1.0e30)
+NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def dim_tile(head_dim: int) -> int:
 
 
 @triton.jit
-def _split_start(index, SPLIT: tl.constexpr):
+def split_start(index, SPLIT: tl.constexpr):
     """First position of a split."""
     far = tl.maximum(index - _EQUAL_SPLITS, 0)
     eighths = (8 + far % 8) << (far // 8)
@@ -84,7 +84,7 @@ def _split_start(index, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def _slots(
+def slots_of(
     position, limit, length, tail, pages, PAGE_SIZE: tl.constexpr, ON_PATH: tl.constexpr
 ):  # fmt: skip
     """Where in the pool the keys of these positions lie, -1 at and past the limit."""
@@ -134,7 +134,7 @@ def _see_history(
     for start in range(begin, end, BLOCK_N):
         position = start + offset
         # Looked up one block ahead, so that the loads of keys and values wait for nobody.
-        ahead = _slots(position + BLOCK_N, end, end, pages, pages, PAGE_SIZE, False)
+        ahead = slots_of(position + BLOCK_N, end, end, pages, pages, PAGE_SIZE, False)
         is_visible = position[None, :] < limit[:, None]
         state_max, sums, acc = _see(
             state_max, sums, acc, query, keys, slots, is_visible, scale,
@@ -145,7 +145,7 @@ def _see_history(
 
 
 @triton.jit
-def _path_slots(
+def path_slots(
     step, steps, first, begin, end, length, limits, tails, pages,
     PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -153,7 +153,7 @@ def _path_slots(
     node = first + step // steps
     position = begin + step % steps * BLOCK_N + tl.arange(0, BLOCK_N)
     limit = tl.minimum(tl.load(limits + node), end)
-    return _slots(position, limit, length, tails + node * _MAX_NODES, pages, PAGE_SIZE, True)
+    return slots_of(position, limit, length, tails + node * _MAX_NODES, pages, PAGE_SIZE, True)
 
 
 @triton.jit
@@ -167,13 +167,13 @@ def _see_paths(
     first, last = tl.min(node, 0), tl.minimum(tl.max(node, 0), nodes - 1)
     steps = tl.cdiv(tl.maximum(end - begin, 0), BLOCK_N)
     divisor = tl.maximum(steps, 1)
-    slots = _path_slots(
+    slots = path_slots(
         0, divisor, first, begin, end, length, limits, tails, pages, PAGE_SIZE, BLOCK_N
     )  # fmt: skip
     for step in range(0, (last - first + 1) * steps):
         position = begin + step % divisor * BLOCK_N + tl.arange(0, BLOCK_N)
         is_own = node == first + step // divisor
-        ahead = _path_slots(
+        ahead = path_slots(
             tl.minimum(step + 1, (last - first + 1) * steps - 1), divisor, first, begin, end,
             length, limits, tails, pages, PAGE_SIZE, BLOCK_N,
         )  # fmt: skip
@@ -207,7 +207,7 @@ def _attend_kernel(
     is_real = (lane < spread * GROUP) & (place < nodes * GROUP)
     node = tl.minimum(place // GROUP, tile * spread + spread - 1)
     token, head = row * nodes + node, kv_head * GROUP + place % GROUP
-    begin = _split_start(split, SPLIT)
+    begin = split_start(split, SPLIT)
     wanted = is_real[:, None] & (column < HEAD_DIM)[None, :]
     source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * HEAD_DIM
     own_pages, keys = pages + row.to(tl.int64) * num_pages, layer + kv_head * HEAD_DIM
@@ -216,13 +216,13 @@ def _attend_kernel(
     limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
     q = tl.load(source + column[None, :], mask=wanted, other=0.0)
     position, most = begin + tl.arange(0, BLOCK_N), num_pages * PAGE_SIZE
-    slots = _slots(position, most, most, own_pages, own_pages, PAGE_SIZE, False)
-    end = tl.minimum(_split_start(split + 1, SPLIT), tl.max(limit, 0))
+    slots = slots_of(position, most, most, own_pages, own_pages, PAGE_SIZE, False)
+    end = tl.minimum(split_start(split + 1, SPLIT), tl.max(limit, 0))
     if begin < end:
         # Blocks that reach past the history are seen along each node's own path.
         border = length // BLOCK_N * BLOCK_N if TREE else end
         state_max, sums, acc = _see_history(
-            tl.full([BLOCK_M], _NOTHING_SEEN, tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
+            tl.full([BLOCK_M], NOTHING_SEEN, tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
             tl.zeros([BLOCK_M, DIM], tl.float32), q, keys, slots, own_pages, limit,
             begin, tl.minimum(border, end), scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
         )  # fmt: skip
@@ -259,13 +259,13 @@ def _combine_kernel(
     inside = column < HEAD_DIM
     overlap.begin(PDL)
     limit = tl.load(limits + index // HEADS)
-    state_max, state_sum = tl.full([], _NOTHING_SEEN, tl.float32), tl.full([], 0.0, tl.float32)
+    state_max, state_sum = tl.full([], NOTHING_SEEN, tl.float32), tl.full([], 0.0, tl.float32)
     acc = tl.zeros([DIM], tl.float32)
     for first in range(0, num_splits, BLOCK_S):
         split = first + tl.arange(0, BLOCK_S)
-        is_seen = (_split_start(split, SPLIT) < limit) & (split < num_splits)
+        is_seen = (split_start(split, SPLIT) < limit) & (split < num_splits)
         place = split.to(tl.int64) * tl.num_programs(0) + index
-        split_max = tl.load(part_max + place, mask=is_seen, other=_NOTHING_SEEN)
+        split_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
         split_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
         source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
         split_acc = tl.load(source, mask=is_seen[:, None] & inside[None, :], other=0.0)
@@ -361,7 +361,7 @@ def _attend(
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split,
         TREE=is_tree, DIRECT=splits == 1, PDL=overlap.is_on(query),
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **_EXACT, **overlap.options(query),
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
 
 
@@ -384,7 +384,7 @@ def _combine(
         *parts, out, limits, splits,
         HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
         BLOCK_S=COMBINE_BLOCK, PDL=overlap.is_on(out),
-        num_warps=2, **_EXACT, **overlap.options(out),
+        num_warps=2, **EXACT, **overlap.options(out),
     )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def _compact_kernel(
 
 
 def compact(
-    storage: torch.Tensor,  # [layers, pages, page_size, 2 * kv_heads, head_dim], contiguous
+    storage: torch.Tensor,  # [layers, pages, page_size, vectors, width], contiguous
     *,
     uniform: tuple[torch.Tensor, torch.Tensor],  # rows, lengths: [rows] each
     path: torch.Tensor,  # [rows, most_emitted]

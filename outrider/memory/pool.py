@@ -7,23 +7,27 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """Sizes of one layer's cache. Keys and values of a token lie side by side."""
+    """Sizes of one layer's cache: what a token stores in a layer lies side by side.
+
+    Usual attention stores the keys and then the values of its key-value heads, latent attention
+    one vector that is both.
+    """
 
     layers: int
-    kv_heads: int
-    head_dim: int
+    vectors: int  # of a token
+    width: int  # of a vector
     page_size: int
     dtype: torch.dtype
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
-        token = 2 * self.kv_heads * self.head_dim * self.dtype.itemsize
+        token = self.vectors * self.width * self.dtype.itemsize
         return self.layers * self.page_size * token
 
 
 class KVPool:
-    """Owns the pages of all layers: `layers[i]` is [pages, page_size, 2 * kv_heads, head_dim]."""
+    """Owns the pages of all layers: `layers[i]` is [pages, page_size, vectors, width]."""
 
     def __init__(self, layout: KVLayout, *, num_pages: int, device: torch.device) -> None:
         self.layout = layout
@@ -33,7 +37,7 @@ class KVPool:
     def resize(self, num_pages: int) -> None:
         """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
         layout = self.layout
-        shape = (num_pages, layout.page_size, 2 * layout.kv_heads, layout.head_dim)
+        shape = (num_pages, layout.page_size, layout.vectors, layout.width)
         self.layers: tuple[torch.Tensor, ...] = ()
         self.storage = torch.empty(0, device=self._device)  # the old pages go before the new come
         # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
@@ -72,9 +76,9 @@ class PageFamily:
 
 
 def write_kv(
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    layer: torch.Tensor,  # [pages, page_size, vectors, width]
     slots: torch.Tensor,  # [num_query]
-    kv: torch.Tensor,  # [num_query, 2 * kv_heads, head_dim] keys, then values
+    kv: torch.Tensor,  # [num_query, vectors, width]
 ) -> None:
-    """Store the keys and values of the query tokens at their slots."""
+    """Store the vectors of the query tokens at their slots."""
     layer.view(-1, layer.shape[2], layer.shape[3]).index_copy_(0, slots, kv)

@@ -38,6 +38,50 @@ class AttentionConfig:
     kv_heads: int
     head_dim: int
 
+    @property
+    def vectors(self) -> int:
+        """What a token stores: a key and a value for every stored head."""
+        return 2 * self.kv_heads
+
+    @property
+    def width(self) -> int:
+        """Of such a vector."""
+        return self.head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        return self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentConfig:
+    """Heads that all read one stored vector per token: a latent, and a key that is rotated.
+
+    A query has `nope` lanes for the latent's key, `rope` lanes for the other, and a value `value`.
+    """
+
+    heads: int
+    query_rank: int  # queries are made of so few lanes; 0: of the state itself
+    latent: int
+    nope: int
+    rope: int
+    value: int
+
+    @property
+    def vectors(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return self.latent + self.rope
+
+    @property
+    def rotary_dim(self) -> int:
+        return self.rope
+
+
+AnyAttention = AttentionConfig | LatentConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
@@ -45,6 +89,7 @@ class RopeConfig:
 
     theta: float
     scaling: RopeScaling
+    is_interleaved: bool = False  # as stored: a pair's lanes are neighbours, not half a head apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +102,19 @@ class ModelConfig:
     max_context: int  # tokens, prompt and output together
     is_tied: bool  # the head is the embedding
     block: BlockConfig
-    attention: AttentionConfig
+    attention: AnyAttention
     rope: RopeConfig
     experts: ExpertsConfig | NoExperts
+
+    @property
+    def plain_attention(self) -> AttentionConfig:
+        """For what only knows stored keys and values: refused where a model stores latents."""
+        if isinstance(self.attention, LatentConfig):
+            raise ConfigError(
+                f"this takes models that store keys and values, and {self.family.name} stores "
+                "latents; use a model with usual attention"
+            )
+        return self.attention
 
     def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
         """The experts of one layer."""
@@ -102,8 +157,8 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
             intermediate=_size(fields, "intermediate_size"),
             norm_eps=_real(fields, "rms_norm_eps"),
         ),
-        attention=_attention(fields),
-        rope=_rope(fields, max_context),
+        attention=_latents(fields) if family.has_latents else _attention(fields),
+        rope=_rope(fields, max_context, family),
         experts=_experts(fields, family, num_layers),
     )
 
@@ -122,6 +177,13 @@ def _architecture(fields: dict[str, Any]) -> str:
 
 
 def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
+    quantised = fields.get("quantization_config")
+    if isinstance(quantised, dict) and quantised.get("quant_method") == "fp8":
+        raise ConfigError(
+            "the weights are stored as blocks of fp8, which are not read yet; convert the folder "
+            "to bfloat16 first (DeepSeek's own inference/fp8_cast_bf16.py does), remove "
+            "quantization_config from its config.json, or use a bfloat16 copy of the model"
+        )
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some files of such families say it, some do not
@@ -151,7 +213,21 @@ def _attention(fields: dict[str, Any]) -> AttentionConfig:
     return AttentionConfig(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
 
 
-def _rope(fields: dict[str, Any], max_context: int) -> RopeConfig:
+def _latents(fields: dict[str, Any]) -> LatentConfig:
+    config = LatentConfig(
+        heads=_size(fields, "num_attention_heads"),
+        query_rank=_size(fields, "q_lora_rank") if fields.get("q_lora_rank") else 0,
+        latent=_size(fields, "kv_lora_rank"),
+        nope=_size(fields, "qk_nope_head_dim"),
+        rope=_size(fields, "qk_rope_head_dim"),
+        value=_size(fields, "v_head_dim"),
+    )
+    if config.rope % 2:
+        raise ConfigError(f"config.json has qk_rope_head_dim {config.rope}; it must be even")
+    return config
+
+
+def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
     """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
     older = dict(fields.get("rope_scaling") or {})
     if "rope_theta" in fields:
@@ -159,7 +235,13 @@ def _rope(fields: dict[str, Any], max_context: int) -> RopeConfig:
     rope = dict(fields.get("rope_parameters") or older)
     theta = _real(rope, "rope_theta") if "rope_theta" in rope else 10000.0  # the format's default
     rope.pop("rope_theta", None)
-    return RopeConfig(theta=theta, scaling=parse_scaling(rope, max_context))
+    if "mscale" in rope and not family.has_latents:
+        raise ConfigError(f"rope scaling with mscale is not supported for {family.name}")
+    return RopeConfig(
+        theta=theta,
+        scaling=parse_scaling(rope, max_context),
+        is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
+    )
 
 
 def _size(fields: dict[str, Any], key: str) -> int:

@@ -9,7 +9,7 @@ from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
 from outrider.models.config import ModelConfig
 from outrider.models.draft import Taps
-from outrider.models.layers.attention import AttentionStep, SelfAttention, pad_rows
+from outrider.models.layers.attention import Attention, AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.norm import Norm
@@ -22,7 +22,7 @@ class Block:
     """One layer."""
 
     attention_norm: Norm
-    attention: SelfAttention
+    attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
 

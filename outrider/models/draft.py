@@ -7,7 +7,7 @@ import torch
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
-from outrider.models.config import AttentionConfig
+from outrider.models.config import AnyAttention
 from outrider.plan.plan import StepPlan
 
 
@@ -31,7 +31,7 @@ class ModelFacts:
     width: int  # of the state handed from one draft row to the next
     lead: int  # positions its rows run ahead of the target's KV: 0 for heads, 1 for whole models
     num_layers: int
-    attention: AttentionConfig  # of its own KV
+    attention: AnyAttention  # of its own KV
 
 
 class DraftModel(Protocol):

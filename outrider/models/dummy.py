@@ -3,12 +3,13 @@
 For measuring: they take the time and the memory of a trained model, and say nothing.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
 
 from outrider.config.engine import Arithmetic
-from outrider.models.config import ModelConfig
+from outrider.models.config import AttentionConfig, ModelConfig
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.config import HeadConfig
@@ -20,6 +21,7 @@ from outrider.models.loader import build_decoder, tensor_shapes
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
 _SEED = 0
+_HEAD_DIM, _KV_HEADS = 128, 8  # of a head for a target that has none of its own
 
 Shape = tuple[int, ...]
 
@@ -50,7 +52,7 @@ def dummy_head(
 
 def head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
     """What such a head would say about itself; its taps are the usual ones."""
-    attention, block = target.attention, target.block
+    attention, block = _head_attention(target), target.block
     fields = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
@@ -64,6 +66,15 @@ def head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
         "draft_vocab_size": draft_vocab,
     }
     return parse_head(fields, (), target)
+
+
+def _head_attention(target: ModelConfig) -> AttentionConfig:
+    """As the target's; for one that stores latents, heads of the usual size."""
+    if isinstance(target.attention, AttentionConfig):
+        return target.attention
+    head_dim = min(_HEAD_DIM, target.block.hidden)
+    heads = target.block.hidden // head_dim
+    return AttentionConfig(heads=heads, kv_heads=math.gcd(heads, _KV_HEADS), head_dim=head_dim)
 
 
 def head_shapes(config: HeadConfig) -> dict[str, Shape]:
@@ -87,7 +98,7 @@ class _RandomTensors:
         """Ones for a norm, noise for a map; a map never has fewer than two axes."""
         tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
         if len(self._shapes[name]) == 1:
-            return tensor.fill_(0.0 if name.endswith(".bias") else 1.0)
+            return tensor.fill_(0.0 if name.endswith("bias") else 1.0)
         return tensor.normal_(0.0, _STD, generator=self._generator)
 
 

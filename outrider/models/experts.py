@@ -44,11 +44,28 @@ class ExpertsConfig:
     intermediate: int
     law: RoutingLaw
     layers: frozenset[int]
+    shared: int = 0  # width of the part that every token asks besides; 0: there is none
+    has_bias: bool = False  # a stored number per expert is added to its score for choosing
 
 
 @dataclass(frozen=True, slots=True)
 class NoExperts:
     """Every layer is dense."""
+
+
+_NUM_DENSE = "first_k_dense_replace"
+# Fields of DeepSeek that would change the law, and the values that are computed.
+_V2_ONLY: dict[str, tuple[Any, ...]] = {
+    "scoring_func": ("softmax", None),
+    "topk_method": ("greedy", "group_limited_greedy", None),
+    "norm_topk_prob": (False, None),
+    "moe_layer_freq": (1,),
+}
+_V3_ONLY: dict[str, tuple[Any, ...]] = {
+    "scoring_func": ("sigmoid", None),
+    "topk_method": ("noaux_tc", None),
+    "moe_layer_freq": (1,),
+}
 
 
 def parse_experts(
@@ -61,6 +78,8 @@ def parse_experts(
         raise ConfigError(
             f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
         )
+    if family.law != "softmax":
+        return _parse_deepseek(fields, family, num=num, top_k=top_k, num_layers=num_layers)
     is_normed = family.is_always_normed or bool(fields.get("norm_topk_prob", False))
     return ExpertsConfig(
         num=num,
@@ -68,6 +87,55 @@ def parse_experts(
         law=RoutingLaw(top_k=top_k, score="softmax", is_normed=is_normed),
         layers=_sparse_layers(fields, num_layers) if family.may_be_dense else _all(num_layers),
     )
+
+
+def _parse_deepseek(
+    fields: Mapping[str, Any], family: ExpertFamily, *, num: int, top_k: int, num_layers: int
+) -> ExpertsConfig:
+    is_v3 = family.law == "deepseek-v3"
+    _refuse_other_routing(fields, _V3_ONLY if is_v3 else _V2_ONLY)
+    intermediate, dense = _positive(fields, family.intermediate), fields.get(_NUM_DENSE) or 0
+    if not isinstance(dense, int) or dense < 0:
+        raise ConfigError(f"config.json needs a number {_NUM_DENSE}, got {dense}; fix the field")
+    has_groups = is_v3 or fields.get("topk_method") == "group_limited_greedy"
+    return ExpertsConfig(
+        num=num,
+        intermediate=intermediate,
+        law=RoutingLaw(
+            top_k=top_k,
+            score="sigmoid" if is_v3 else "softmax",
+            is_normed=is_v3 and bool(fields.get("norm_topk_prob", True)),
+            scale=float(fields.get("routed_scaling_factor", 1.0)),
+            groups=_groups(fields, num, top_k, judged=2 if is_v3 else 1)
+            if has_groups
+            else ONE_GROUP,
+        ),
+        layers=frozenset(range(dense, num_layers)),
+        shared=intermediate * (fields.get("n_shared_experts") or 0),
+        has_bias=is_v3,
+    )
+
+
+def _refuse_other_routing(fields: Mapping[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:
+    for key, values in allowed.items():
+        if key in fields and fields[key] not in values:
+            raise ConfigError(
+                f"config.json sets {key} to {fields[key]}, but only {values[0]} is supported here; "
+                "use another model"
+            )
+
+
+def _groups(fields: Mapping[str, Any], num: int, top_k: int, *, judged: int) -> ExpertGroups:
+    if (fields.get("n_group") or 1) == 1:
+        return ONE_GROUP
+    groups, kept = _positive(fields, "n_group"), _positive(fields, "topk_group")
+    each = num // groups
+    if num % groups or kept > groups or each < judged or kept * each < top_k:
+        raise ConfigError(
+            f"config.json asks {top_k} of {num} experts in the best {kept} of {groups} groups, "
+            "which does not work out; fix n_group or topk_group"
+        )
+    return ExpertGroups(num=groups, kept=kept, judged=judged)
 
 
 def _number_of_experts(fields: Mapping[str, Any], spellings: tuple[str, ...]) -> int:

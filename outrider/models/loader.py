@@ -11,7 +11,7 @@ import torch
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
-from outrider.models.config import ModelConfig, read_config
+from outrider.models.config import AttentionConfig, LatentConfig, ModelConfig, read_config
 from outrider.models.decoder import Block, Decoder, DecoderParts
 from outrider.models.expert_tensors import (
     ApartExperts,
@@ -22,7 +22,14 @@ from outrider.models.expert_tensors import (
     sizes_of,
 )
 from outrider.models.experts import ExpertsConfig
-from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
+from outrider.models.latent_tensors import latent_shapes, load_latent_attention
+from outrider.models.layers.attention import (
+    Attention,
+    HeadNorm,
+    NoHeadNorm,
+    NormEachHead,
+    SelfAttention,
+)
 from outrider.models.layers.gate import gate_of
 from outrider.models.layers.linear import (
     BiasedLinear,
@@ -31,6 +38,7 @@ from outrider.models.layers.linear import (
     WeightType,
     choose_linear,
     is_computed_in_float32,
+    wide_linear,
 )
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
@@ -41,6 +49,7 @@ from outrider.models.registry import ExpertFamily
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
 _QKV = ("q_proj", "k_proj", "v_proj")
+_ROUTER_BIAS = "mlp.gate.e_score_correction_bias"
 
 
 class TensorSource(Protocol):
@@ -129,9 +138,13 @@ def tensor_shapes(
 
 def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     attention, hidden = config.attention, config.block.hidden
-    query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     yield "input_layernorm.weight", (hidden,)
     yield "post_attention_layernorm.weight", (hidden,)
+    if isinstance(attention, LatentConfig):
+        for name, shape in latent_shapes(attention, hidden):
+            yield f"self_attn.{name}", shape
+        return
+    query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     for name, rows in zip(_QKV, (query, key, key), strict=True):
         yield f"self_attn.{name}.weight", (rows, hidden)
         if config.family.has_qkv_bias:
@@ -149,10 +162,18 @@ def _feed_shapes(
     experts = config.experts_at(layer)
     if isinstance(experts, ExpertsConfig):
         yield from _expert_tensors(config, experts, are_stacked=are_stacked).shapes()
+        if experts.has_bias:
+            yield _ROUTER_BIAS, (experts.num,)
+        if experts.shared:
+            yield from _dense_shapes("mlp.shared_experts.", hidden, experts.shared)
         return
-    yield "mlp.gate_proj.weight", (wide, hidden)
-    yield "mlp.up_proj.weight", (wide, hidden)
-    yield "mlp.down_proj.weight", (hidden, wide)
+    yield from _dense_shapes("mlp.", hidden, wide)
+
+
+def _dense_shapes(block: str, hidden: int, wide: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{block}gate_proj.weight", (wide, hidden)
+    yield f"{block}up_proj.weight", (wide, hidden)
+    yield f"{block}down_proj.weight", (hidden, wide)
 
 
 def _expert_tensors(
@@ -202,7 +223,8 @@ class _Builder:
     ) -> None:
         self._config = config
         self._source = source
-        self._make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
+        self.make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
+        self._arithmetic: Arithmetic = arithmetic
         wide = is_computed_in_float32(dtype, device)
         self._dtype = torch.float32 if wide else getattr(torch, dtype)
         self._device = device
@@ -214,13 +236,13 @@ class _Builder:
 
     def build(self, *, are_experts_stacked: bool) -> Decoder:
         config = self._config
-        embedding = self._read(_EMBEDDING)
-        head = embedding if config.is_tied else self._read(_HEAD)
+        embedding = self.read(_EMBEDDING)
+        head = embedding if config.is_tied else self.read(_HEAD)
         parts = DecoderParts(
             embedding=embedding,
             rotary=RotaryEmbedding(
                 config.rope,
-                head_dim=config.attention.head_dim,
+                head_dim=config.attention.rotary_dim,
                 dtype=self._dtype,
                 device=self._device,
             ),
@@ -229,7 +251,7 @@ class _Builder:
                 for index in range(config.num_layers)
             ),
             norm=self._norm("model.norm.weight"),
-            head=self._make_linear(head),
+            head=self.make_linear(head),
         )
         return Decoder(config, parts)
 
@@ -239,14 +261,20 @@ class _Builder:
     def _block(self, layer: str, feed: FeedForward) -> Block:
         return Block(
             attention_norm=self._norm(layer + "input_layernorm.weight"),
-            attention=SelfAttention(
-                self._config.attention,
-                qkv=self._qkv(layer + "self_attn."),
-                head_norm=self._head_norm(layer + "self_attn."),
-                output=self._linear(layer + "self_attn.o_proj.weight"),
-            ),
+            attention=self._attention(layer + "self_attn."),
             mlp_norm=self._norm(layer + "post_attention_layernorm.weight"),
             mlp=feed,
+        )
+
+    def _attention(self, prefix: str) -> Attention:
+        config = self._config.attention
+        if isinstance(config, LatentConfig):
+            return load_latent_attention(config, self._config.rope, prefix, self)
+        return SelfAttention(
+            config,
+            qkv=self._qkv(prefix),
+            head_norm=self._head_norm(prefix, config),
+            output=self._linear(prefix + "o_proj.weight"),
         )
 
     def _feed(self, index: int, *, are_stacked: bool) -> FeedForward:
@@ -254,22 +282,36 @@ class _Builder:
         if isinstance(experts, ExpertsConfig):
             tensors = _expert_tensors(self._config, experts, are_stacked=are_stacked)
             return self._mixture(layer, experts, tensors)
-        gate_up = self._linear(layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight")
-        return Mlp(gate=gate_of(gate_up), down=self._linear(layer + "mlp.down_proj.weight"))
+        return self._dense(layer + "mlp.")
+
+    def _dense(self, block: str) -> Mlp:
+        gate_up = self._linear(block + "gate_proj.weight", block + "up_proj.weight")
+        return Mlp(gate=gate_of(gate_up), down=self._linear(block + "down_proj.weight"))
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         sizes = sizes_of(config, self._config.block.hidden)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
         tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
         tensors.read_down(lambda name: self._source.read(layer + name), down)
+        shared = (self._dense(layer + "mlp.shared_experts."),) if config.shared else ()
         return MoeMlp(
-            router=TopKRouter(
-                config.law,
-                gate=self._linear(layer + tensors.router),
-                bias=torch.empty(0, device=self._device),
-            ),
+            router=self._router(layer, config, tensors),
             experts=make_experts(gate_up, down),
+            shared=shared,
         )
+
+    def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
+        """In float32 where the family computes it so: near ties of many experts are common."""
+        family, bias = self._config.family.experts, torch.empty(0, device=self._device)
+        if config.has_bias:
+            bias = self._read_wide(layer + _ROUTER_BIAS)
+        if not isinstance(family, ExpertFamily) or family.law == "softmax":
+            return TopKRouter(config.law, gate=self._linear(layer + tensors.router), bias=bias)
+        gate = wide_linear(self._read_wide(layer + tensors.router), self._arithmetic)
+        return TopKRouter(config.law, gate=gate, bias=bias)
+
+    def _read_wide(self, name: str) -> torch.Tensor:
+        return self._source.read(name).to(self._device, torch.float32)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
@@ -278,25 +320,24 @@ class _Builder:
         linear = self._linear(*(f"{prefix}{name}.weight" for name in _QKV))
         if not self._config.family.has_qkv_bias:
             return linear
-        return BiasedLinear(linear, self._read(*(f"{prefix}{name}.bias" for name in _QKV)))
+        return BiasedLinear(linear, self.read(*(f"{prefix}{name}.bias" for name in _QKV)))
 
-    def _head_norm(self, prefix: str) -> HeadNorm:
+    def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
         if not self._config.family.has_head_norm:
             return NoHeadNorm()
-        attention = self._config.attention
-        query = self._read(prefix + "q_norm.weight").expand(attention.heads, -1)
-        key = self._read(prefix + "k_norm.weight").expand(attention.kv_heads, -1)
+        query = self.read(prefix + "q_norm.weight").expand(attention.heads, -1)
+        key = self.read(prefix + "k_norm.weight").expand(attention.kv_heads, -1)
         weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
         return NormEachHead(make_norm(weight, self._config.block.norm_eps))
 
     def _norm(self, name: str) -> Norm:
-        return make_norm(self._read(name), self._config.block.norm_eps)
+        return make_norm(self.read(name), self._config.block.norm_eps)
 
     def _linear(self, *names: str) -> Linear:
         """One map for several weights that share their input, stacked."""
-        return self._make_linear(self._read(*names))
+        return self.make_linear(self.read(*names))
 
-    def _read(self, *names: str) -> torch.Tensor:
+    def read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""
         stacked = torch.cat([self._source.read(name) for name in names])
         return stacked.to(self._device, self._dtype)

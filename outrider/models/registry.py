@@ -1,9 +1,10 @@
 """The supported architectures. They differ by data only and share one decoder."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from outrider.errors import ConfigError
-from outrider.models.mtp.tables import MIMO, NO_MODULES, ModuleTable, NoModules
+from outrider.models.mtp.tables import DEEPSEEK, MIMO, NO_MODULES, ModuleTable, NoModules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class ExpertFamily:
     intermediate: str  # the field with the width of an expert
     is_always_normed: bool = False  # else the field norm_topk_prob says it
     may_be_dense: bool = False  # fields say which layers have experts; else all do
+    law: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
     names: ExpertNames
 
 
@@ -39,6 +41,7 @@ class Family:
     name: str
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
+    has_latents: bool = False  # a token stores one vector for all heads
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
 
@@ -55,8 +58,25 @@ _QWEN3_MOE = ExpertFamily(
     may_be_dense=True,
     names=ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj"),
 )
+_DEEPSEEK = ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj")
+_DEEPSEEK_V2 = ExpertFamily(
+    counts=("n_routed_experts",),
+    intermediate="moe_intermediate_size",
+    law="deepseek-v2",
+    names=_DEEPSEEK,
+)
+_DEEPSEEK_V3 = ExpertFamily(
+    counts=("n_routed_experts",),
+    intermediate="moe_intermediate_size",
+    law="deepseek-v3",
+    names=_DEEPSEEK,
+)
 
 FAMILIES = {
+    "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
+    "DeepseekV3ForCausalLM": Family(
+        name="deepseek-v3", has_latents=True, experts=_DEEPSEEK_V3, modules=DEEPSEEK
+    ),
     "LlamaForCausalLM": Family(name="llama"),
     "MistralForCausalLM": Family(name="mistral"),
     "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),

@@ -42,6 +42,7 @@ class YarnScaling:
     fast_turns: float
     original_context: int
     attention_factor: float
+    latent_factor: float = 1.0  # latent attention multiplies its scores by the square of it
 
 
 RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling
@@ -87,14 +88,23 @@ def _parse_llama3(settings: dict[str, Any]) -> RopeScaling:
 
 def _parse_yarn(settings: dict[str, Any]) -> RopeScaling:
     factor = float(settings.pop("factor"))
-    usual = 1.0 + 0.1 * math.log(max(factor, 1.0))  # the fit published with the method
+    rotated, all_dims = (float(settings.pop(key, 0.0)) for key in ("mscale", "mscale_all_dim"))
+    usual = _growth(factor, 1.0)
+    if rotated and all_dims:
+        usual = _growth(factor, rotated) / _growth(factor, all_dims)
     return YarnScaling(
         factor=factor,
         slow_turns=float(settings.pop("beta_slow", 1.0)),
         fast_turns=float(settings.pop("beta_fast", 32.0)),
         original_context=int(settings.pop("original_max_position_embeddings")),
         attention_factor=float(settings.pop("attention_factor", usual)),
+        latent_factor=_growth(factor, all_dims),
     )
+
+
+def _growth(factor: float, share: float) -> float:
+    """The fit published with the method, of which a share is taken."""
+    return 1.0 + 0.1 * share * math.log(max(factor, 1.0))
 
 
 _PARSERS: dict[str, Callable[[dict[str, Any]], RopeScaling]] = {

@@ -16,7 +16,7 @@ from outrider.errors import ConfigError
 from outrider.grammar.shop import NO_GRAMMARS, Grammars, GrammarShop, read_no_vocabulary
 from outrider.memory.arena import Arena
 from outrider.memory.pool import KVLayout, PageFamily
-from outrider.models.config import AttentionConfig, read_config
+from outrider.models.config import AnyAttention, LatentConfig, read_config
 from outrider.models.decoder import Decoder
 from outrider.models.loader import load_decoder
 from outrider.plan.shape import ChunkShape, StepShape
@@ -235,8 +235,15 @@ def _check_backend(can: Capabilities, settings: Settings, draft: DraftKind) -> N
         raise ConfigError("this attention backend needs lengths on the host; use depth 0")
 
 
-def _check_heads(can: Capabilities, users: Sequence[AttentionConfig]) -> None:
+def _check_heads(can: Capabilities, users: Sequence[AnyAttention]) -> None:
     for heads in users:
+        if isinstance(heads, LatentConfig):
+            if max(heads.latent, heads.rope) > can.max_latent:
+                raise ConfigError(
+                    f"attention on this device takes latents of up to {can.max_latent} lanes, and "
+                    f"the model has {heads.latent}; use --device cpu"
+                )
+            continue
         group = heads.heads // heads.kv_heads
         if heads.head_dim > can.max_head_dim or group > can.max_group:
             raise ConfigError(
@@ -251,16 +258,18 @@ def _reach(host: HostSettings, draft: DraftKind) -> int:
     return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
 
 
-def _heads(config: AttentionConfig) -> HeadShape:
-    return HeadShape(heads=config.heads, head_dim=config.head_dim)
+def _heads(config: AnyAttention) -> HeadShape:
+    """Query heads, and the width of what each of them reads."""
+    read = config.latent if isinstance(config, LatentConfig) else config.head_dim
+    return HeadShape(heads=config.heads, head_dim=read)
 
 
 def _kv_layout(model: Decoder, settings: Settings) -> KVLayout:
     attention = model.config.attention
     return KVLayout(
         layers=model.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=settings.host.page_size,
         dtype=model.dtype,
     )

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVLayout, PageFamily
-from outrider.models.config import AttentionConfig
+from outrider.models.config import AnyAttention
 from outrider.models.draft import DraftModel, ModelFacts
 from outrider.models.mtp.chain import ModuleChain
 from outrider.plan.shape import StepShape
@@ -38,7 +38,7 @@ class DraftKind(Protocol):
     def facts(self) -> DraftFacts: ...
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         """The attention of the draft model; nothing where there is none."""
         ...
 
@@ -60,7 +60,7 @@ class NoDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return ()
 
     def build(self, room: DraftRoom) -> Drafter:
@@ -89,7 +89,7 @@ class ModelDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return (self.model.facts.attention,)
 
     def build(self, room: DraftRoom) -> Drafter:
@@ -127,7 +127,7 @@ class ModulesDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return (self.modules.facts.attention,)
 
     def build(self, room: DraftRoom) -> Drafter:
@@ -162,7 +162,7 @@ class NgramDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return ()
 
     def build(self, room: DraftRoom) -> Drafter:
@@ -178,8 +178,8 @@ def _layout(facts: ModelFacts, target: KVLayout) -> KVLayout:
     """The KV of a draft model, page by page beside the target's."""
     return KVLayout(
         layers=facts.num_layers,
-        kv_heads=facts.attention.kv_heads,
-        head_dim=facts.attention.head_dim,
+        vectors=facts.attention.vectors,
+        width=facts.attention.width,
         page_size=target.page_size,
         dtype=target.dtype,
     )

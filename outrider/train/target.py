@@ -52,7 +52,7 @@ class PackedTarget:
     def __init__(self, folder: Path, *, dtype: torch.dtype, device: torch.device) -> None:
         self.config = read_config(folder)
         self._weights = _read(folder, self.config, dtype=dtype, device=device)
-        attention = self.config.attention
+        attention = self.config.plain_attention
         self._rotation = PackedRotation(
             self.config.rope, head_dim=attention.head_dim, device=device
         )
@@ -126,14 +126,14 @@ class PackedTarget:
         query, key, value = (
             split_heads(
                 F.linear(x, weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")),
-                config.attention.head_dim,
+                config.plain_attention.head_dim,
             )
             for name in ("q_proj", "k_proj", "v_proj")
         )
         if config.family.has_head_norm:
             query = rms(query, weights[prefix + "q_norm.weight"], config.block.norm_eps)
             key = rms(key, weights[prefix + "k_norm.weight"], config.block.norm_eps)
-        group = config.attention.heads // config.attention.kv_heads
+        group = config.plain_attention.heads // config.plain_attention.kv_heads
         key = rotate(key, turn).repeat_interleave(group, 1)
         value = value.repeat_interleave(group, 1)
         return join_heads(attention.read(rotate(query, turn), key, value))

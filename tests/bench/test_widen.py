@@ -93,8 +93,8 @@ def logits_of(decoder, tokens):
     attention = decoder.config.attention
     layout = KVLayout(
         layers=decoder.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=4,
         dtype=decoder.dtype,
     )

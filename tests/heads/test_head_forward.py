@@ -62,8 +62,8 @@ class Paged:
 def paged(*, num_layers, attention):
     layout = KVLayout(
         layers=num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=PAGE_SIZE,
         dtype=torch.float32,
     )

@@ -4,31 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.attention_cases import SCALE, Model, chain_ancestors, make_case, run
+from support.attention_cases import SCALE, Model, chain_ancestors, make_case, run, trace
 
 from outrider.attention.reference import ReferenceAttention
 
 pytest.importorskip("triton")
 
 from outrider.kernels import attention as kernel
-from outrider.kernels.paths import trace_paths
 
 SMALL = kernel.Tiles(keys=16, split=16)  # many splits at small lengths
-
-
-def trace(case):
-    """The record that `trace_paths` fills, over garbage."""
-    shape, geometry = case.shape, case.geometry
-    sizes = {
-        "out_pages": (shape.rows, shape.pages),
-        "out_lengths": (shape.rows,),
-        "limits": (shape.num_uniform,),
-        "tails": (shape.num_uniform, 64),
-    }
-    views = {name: torch.full(size, -7, dtype=torch.int32) for name, size in sizes.items()}
-    uniform = geometry.uniform
-    trace_paths(uniform.rows, uniform.lengths, geometry.ancestors, geometry.page_table, **views)
-    return views
 
 
 def attend(case, *, is_tree, tiles, rows_at_once=None):

@@ -20,7 +20,7 @@ def test_kept_nodes_move_to_the_positions_after_the_history():
     #       0 -> 1 -> 3 -> 4 and 0 -> 2
     tree = tree_of([[1, 5, 6, 7, 8]] * 2, [[-1, 0, 0, 1, 3]] * 2)
     fill(plan, tree, table=device.table, attention=device.attention, page_size=4)
-    layout = KVLayout(layers=2, kv_heads=1, head_dim=2, page_size=4, dtype=torch.float32)
+    layout = KVLayout(layers=2, vectors=2, width=2, page_size=4, dtype=torch.float32)
     kv = KVPool(layout, num_pages=device.num_pages, device=torch.device("cpu"))
     for layer in kv.layers:  # every slot holds its own number
         layer.copy_(torch.arange(device.num_pages * 4.0).view(-1, 4, 1, 1).expand_as(layer))

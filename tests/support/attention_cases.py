@@ -20,7 +20,8 @@ class Model:
 
     kv_heads: int = 2
     group: int = 3
-    head_dim: int = 64
+    head_dim: int = 64  # of a latent and the rotated key beside it
+    latent: int = 0  # lanes of a latent, which all heads share; 0: there are keys and values
     page_size: int = 3
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -28,6 +29,10 @@ class Model:
     @property
     def heads(self) -> int:
         return self.kv_heads * self.group
+
+    @property
+    def vectors(self) -> int:
+        return 1 if self.latent else 2 * self.kv_heads
 
     def pages_of(self, keys: int) -> int:
         return -(-keys // self.page_size)
@@ -41,11 +46,26 @@ class Case:
     shape: StepShape
     geometry: Geometry
     query: torch.Tensor  # [num_query, heads, head_dim], a slice of wider tokens
-    layer: torch.Tensor  # [pages, page_size, 2 * kv_heads, head_dim]
+    layer: torch.Tensor  # [pages, page_size, vectors, head_dim]
 
 
 SCALE = 0.3
 NO_CHUNKS: dict[int, tuple[int, int]] = {}
+
+
+def latent_model(
+    *, heads: int, latent: int = 32, rope: int = 16, page_size: int = 3, dtype=torch.float32,
+    device: str = "cpu",
+) -> Model:  # fmt: skip
+    return Model(
+        kv_heads=1,
+        group=heads,
+        head_dim=latent + rope,
+        latent=latent,
+        page_size=page_size,
+        dtype=dtype,
+        device=device,
+    )
 
 
 def make_case(
@@ -78,7 +98,7 @@ def make_case(
         pages=num_pages,
         warps=Warps(),
     )
-    layer_shape = (len(pages) + 1, model.page_size, 2 * model.kv_heads, model.head_dim)
+    layer_shape = (len(pages) + 1, model.page_size, model.vectors, model.head_dim)
     wide = torch.randn(shape.num_query, model.heads + 2, model.head_dim, generator=generator)
     layer = torch.randn(layer_shape, generator=generator)
     geometry = Geometry(
@@ -103,7 +123,26 @@ def run(backend: AttentionBackend, case: Case, *, largest: StepShape | None = No
     plan = backend.bind(arena, case.shape)
     arena.poison()
     backend.fill(plan, case.geometry)
+    if case.model.latent:
+        return backend.run_latent(case.query, case.layer, plan, SCALE, case.model.latent)
     return backend.run(case.query, case.layer, plan, SCALE)
+
+
+def trace(case: Case) -> dict[str, torch.Tensor]:
+    """The record that `trace_paths` fills, over garbage."""
+    from outrider.kernels.paths import trace_paths
+
+    shape, geometry = case.shape, case.geometry
+    sizes = {
+        "out_pages": (shape.rows, shape.pages),
+        "out_lengths": (shape.rows,),
+        "limits": (shape.num_uniform,),
+        "tails": (shape.num_uniform, 64),
+    }
+    views = {name: torch.full(size, -7, dtype=torch.int32) for name, size in sizes.items()}
+    uniform = geometry.uniform
+    trace_paths(uniform.rows, uniform.lengths, geometry.ancestors, geometry.page_table, **views)
+    return views
 
 
 def assert_like_reference(backend: AttentionBackend, case: Case) -> None:

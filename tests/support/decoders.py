@@ -36,23 +36,33 @@ class Harness:
         with torch.inference_mode():
             return execute(self.program, plan)
 
-    def program(self, plan):
+    def run_tree(self, row, length, tree):
+        """Logits of every node of a tree after the cached text of a row."""
+        self.device.table.lengths[row] = length
+        nodes = tree.tokens.shape[1]
+        batch = batch_of({row: length}, {}, nodes=nodes, topk=nodes)
+        plan = self.device.planner.plan(batch, warps=NO_WARPS)
+        with torch.inference_mode():
+            return self.program(plan, tree)
+
+    def program(self, plan, tree=None):
         device = self.device
         resolve_lengths(plan, device.table)
-        tree = single_node(device.table.last_tokens[plan.uniform.rows])
+        if tree is None:
+            tree = single_node(device.table.last_tokens[plan.uniform.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
         hidden = self.decoder.hidden(plan, self.pool, device.attention)
         return self.decoder.logits(hidden)
 
 
-def harness_of(folder, dtype="float32", *, pad=1):
+def harness_of(folder, dtype="float32", *, pad=1, nodes=1):
     decoder = load_decoder(folder, dtype=dtype, device=CPU)
-    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1, pad=pad)
+    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=nodes, pad=pad)
     attention = decoder.config.attention
     layout = KVLayout(
         layers=decoder.config.num_layers,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
+        vectors=attention.vectors,
+        width=attention.width,
         page_size=PAGE_SIZE,
         dtype=decoder.dtype,
     )

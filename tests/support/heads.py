@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from outrider.models.config import ModelConfig
+from outrider.models.config import LatentConfig, ModelConfig
 
 DIALECTS = {
     "eagle": ("safeailab", "sglang", "vllm"),
@@ -141,7 +141,9 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
 
 
 def _heads(target: ModelConfig) -> tuple[int, int]:
-    return target.attention.heads, target.attention.kv_heads
+    """As the target's; for one that stores latents, heads of a head's own."""
+    attention = target.attention
+    return (4, 2) if isinstance(attention, LatentConfig) else (attention.heads, attention.kv_heads)
 
 
 def _spelled(name: str, dialect: str, algorithm: str) -> str:

@@ -1,8 +1,8 @@
 """The equality matrix: ways to run the engine, and laws that every way must obey alike."""
 
-import itertools
 import random
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ PROMPTS = [[*_shared, 13, 21, 40], [*_shared, 13, 5], [50], [4, 66, 12, 9, 33]]
 MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
+TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
 DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3", "mtp"]
 CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
@@ -87,19 +88,21 @@ class Case:
     law: str
     drafter: str = "none"
     tree: str = "chain"
+    target: str = "llama"
 
     def __str__(self) -> str:
         s = self.shape
         words = [f"page{s.page_size}", f"pad{s.pad}", s.executor, f"depth{s.depth}"]
         words += [f"chunk{s.step_tokens}", "hit" if self.is_prefix_hit else "cold", self.law]
+        words += [self.target] if self.target != "llama" else []
         return "-".join([*words, self.drafter, *([self.tree] if self.drafter != "none" else [])])
 
 
 def all_cases() -> list[Case]:
     drafters = [
         ("none", "chain"),
-        *itertools.product(DRAFTERS[1:], TREES),
-        *itertools.product(CHAINS_ONLY, ["one-step", "chain"]),
+        *product(DRAFTERS[1:], TREES),
+        *product(CHAINS_ONLY, ["one-step", "chain"]),
     ]
     return [
         Case(
@@ -109,8 +112,9 @@ def all_cases() -> list[Case]:
             law=law,
             drafter=drafter,
             tree=tree,
+            target=target,
         )
-        for page, pad, executor, depth, extra, hit, law, (drafter, tree) in itertools.product(
+        for page, pad, executor, depth, extra, hit, law, (drafter, tree), target in product(
             [1, 4, 16, 64],
             [1, 4],
             ["eager", "tape"],
@@ -119,6 +123,7 @@ def all_cases() -> list[Case]:
             [False, True],
             [*LAWS, MIXED],
             drafters,
+            TARGETS,
         )
         for chunk in [4 * (1 if drafter == "none" else TREES[tree].nodes) + extra]
     ]
@@ -129,15 +134,16 @@ def some_cases(num: int, seed: int, drafters: tuple[str, ...] = ()) -> list[Case
     return random.Random(seed).sample(cases, num)
 
 
-_answers: dict[tuple[str, int], Answer] = {}
+_answers: dict[tuple[int, str, int], Answer] = {}
 
 
 def right_answer(theirs, law: str, index: int) -> Answer:
-    """The reference decoder's answer; computed once, as it depends on nothing but the law."""
-    if (law, index) not in _answers:
+    """The reference decoder's answer; computed once, as it depends on model and law alone."""
+    key = (id(theirs), law, index)
+    if key not in _answers:
         sampling = law_of(law, index)
-        _answers[law, index] = decode(theirs, PROMPTS[index], sampling, max_tokens=MAX_TOKENS)
-    return _answers[law, index]
+        _answers[key] = decode(theirs, PROMPTS[index], sampling, max_tokens=MAX_TOKENS)
+    return _answers[key]
 
 
 def run_case(models: Models, case: Case):

@@ -12,17 +12,20 @@ from support.modules import TABLES, with_modules
 from support.tiny import save_tiny
 
 
-def make_models(root: Path, device: str) -> Models:
-    """A tiny target, a relative and a stranger of it, and a random head of each kind."""
+def make_models(root: Path, device: str, family: str = "llama") -> Models:
+    """A tiny target, a relative and a stranger of it, and a random head of each kind.
+
+    The stranger and the heads have usual attention, whatever the target has; modules have its own.
+    """
     place = torch.device(device)
 
-    def load(name, **how):
-        theirs = save_tiny("llama", root / name, **how)
+    def load(name, family=family, **how):
+        theirs = save_tiny(family, root / name, **how)
         return theirs, load_decoder(root / name, dtype="float32", device=place)
 
     theirs, target = load("target")
     _, relative = load("relative", disturbance=0.02)
-    _, stranger = load("stranger", seed=7)
+    _, stranger = load("stranger", "llama", seed=7)
     heads = {
         name: load_head(
             write_head(root / name, target.config, algorithm=name),
@@ -33,6 +36,6 @@ def make_models(root: Path, device: str) -> Models:
         )
         for name in ("eagle", "eagle3")
     }
-    own = with_modules(root / "modules", TABLES["deepseek"], num=3, body="llama", device=device)
+    own = with_modules(root / "modules", TABLES["deepseek"], num=3, body=family, device=device)
     heads["mtp"] = own.load(most=1)
     return Models(theirs, target, relative, stranger, root / "target", heads, own.load())

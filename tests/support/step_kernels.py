@@ -141,7 +141,7 @@ def check_commit(seed: int, device: str) -> None:
     small, plan = random_step(rng, nodes=nodes, topk=3)
     _, verdict = random_verdict(rng, some_tree(rng, plan.shape.rows, nodes))
     chunk_choice = torch.randint(0, 99, plan.chunk.rows.shape)
-    layout = KVLayout(layers=3, kv_heads=1, head_dim=5, page_size=small.page_size, dtype=torch.half)
+    layout = KVLayout(layers=3, vectors=2, width=5, page_size=small.page_size, dtype=torch.half)
     kv = KVPool(layout, num_pages=small.num_pages, device=torch.device("cpu"))
     kv.storage.copy_(torch.randn(kv.storage.shape))
     storage, table = moved(kv.storage, device), moved_table(small.table, device)

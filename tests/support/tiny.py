@@ -4,6 +4,10 @@ from pathlib import Path
 
 import torch
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -68,16 +72,72 @@ SPARSE_FAMILIES = {
 }
 
 
+LATENTS = {
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+}
+MSCALE_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 0.8,
+    "mscale_all_dim": 0.7,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
+LATENT_FAMILIES = {
+    "deepseek-v2-lite": lambda: DeepseekV2ForCausalLM(
+        DeepseekV2Config(**SIZES | LATENTS, q_lora_rank=None, n_shared_experts=2)
+    ),
+    "deepseek-v2": lambda: DeepseekV2ForCausalLM(
+        DeepseekV2Config(
+            **SIZES | LATENTS,
+            q_lora_rank=16,
+            n_shared_experts=1,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=4.0,
+            rope_parameters=MSCALE_ROPE,
+        )
+    ),
+    "deepseek-v3": lambda: DeepseekV3ForCausalLM(
+        DeepseekV3Config(**SIZES | LATENTS, q_lora_rank=16, n_group=4, topk_group=2)
+    ),
+    "deepseek-v3-yarn": lambda: DeepseekV3ForCausalLM(
+        DeepseekV3Config(
+            **SIZES | LATENTS,
+            q_lora_rank=None,
+            n_group=1,
+            topk_group=1,
+            rope_interleave=False,
+            rope_parameters=MSCALE_ROPE,
+        )
+    ),
+}
+
+
 def tiny_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     """Random weights, large enough that greedy and sampled texts wander."""
     torch.manual_seed(seed)
-    model = (FAMILIES | SPARSE_FAMILIES)[family]().eval()
+    model = (FAMILIES | SPARSE_FAMILIES | LATENT_FAMILIES)[family]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.35)
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.uniform_(0.5, 1.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.2)
     return model
 
 

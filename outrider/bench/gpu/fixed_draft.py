@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from outrider.models.config import AttentionConfig
+from outrider.models.config import AnyAttention
 from outrider.models.draft import Taps
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import StepShape
@@ -37,7 +37,7 @@ class FixedDraft:
         )
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return ()
 
     def build(self, room: DraftRoom) -> Drafter:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from outrider.bench.floor import activation_bytes, kv_bytes, tensor_bytes, weight_bytes
 from outrider.bench.gpu.rates import Rates
 from outrider.config.engine import Dtype
-from outrider.models.config import AttentionConfig, ModelConfig
+from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.dummy import head_config, head_shapes
 from outrider.models.heads.names import HEAD, TO_TARGET
 from outrider.models.loader import tensor_shapes
@@ -72,7 +72,8 @@ def iteration_passes(
     times more, on `topk` branches of every row.
     """
     shapes = _head_groups(config, draft)
-    kv = rows * context * _kv_token_bytes(config.attention, dtype)
+    own = head_config(config, draft_vocab=draft.vocab).layer.attention
+    kv = rows * context * _kv_token_bytes(own, dtype)
     emitted, branches = rows * draft.emitted, rows * draft.topk
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
@@ -97,9 +98,8 @@ def prefill_flops(config: ModelConfig, *, tokens: int) -> float:
     shapes = tensor_shapes(config)
     head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
     del shapes[_EMBEDDING]
-    width = config.attention.heads * config.attention.head_dim
     pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
-    attention = 4.0 * width * pairs * config.num_layers  # scores, and the sum of values
+    attention = 2.0 * _read_width(config.attention) * pairs * config.num_layers
     return 2.0 * (tokens * _num_products(shapes.values()) + _num_products([head])) + attention
 
 
@@ -142,6 +142,13 @@ def _num_products(shapes: Iterable[Shape]) -> int:
     return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
 
 
-def _kv_token_bytes(attention: AttentionConfig, dtype: Dtype) -> int:
+def _read_width(attention: AnyAttention) -> int:
+    """Products of one query and one key in all heads: the score, and the sum of values."""
+    if isinstance(attention, LatentConfig):
+        return attention.heads * (attention.width + attention.latent)
+    return attention.heads * 2 * attention.head_dim
+
+
+def _kv_token_bytes(attention: AnyAttention, dtype: Dtype) -> int:
     """Of one layer."""
-    return 2 * attention.kv_heads * attention.head_dim * activation_bytes(dtype)
+    return attention.vectors * attention.width * activation_bytes(dtype)

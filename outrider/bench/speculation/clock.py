@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.models.config import AttentionConfig
+from outrider.models.config import AnyAttention
 from outrider.models.draft import Taps
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
 from outrider.plan.shape import StepShape
@@ -57,7 +57,7 @@ class TimedDraft:
         return self.kind.facts
 
     @property
-    def attention(self) -> Sequence[AttentionConfig]:
+    def attention(self) -> Sequence[AnyAttention]:
         return self.kind.attention
 
     def build(self, room: DraftRoom) -> Drafter:

@@ -66,9 +66,9 @@ def body_fields(body: ModelConfig, rope: RopeConfig, eps: float) -> dict[str, An
         "model_type": "llama",
         "hidden_size": body.block.hidden,
         "intermediate_size": body.block.intermediate,
-        "num_attention_heads": body.attention.heads,
-        "num_key_value_heads": body.attention.kv_heads,
-        "head_dim": body.attention.head_dim,
+        "num_attention_heads": body.plain_attention.heads,
+        "num_key_value_heads": body.plain_attention.kv_heads,
+        "head_dim": body.plain_attention.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": eps,
         "attention_bias": False,
@@ -160,7 +160,7 @@ def _misfits(small: ModelConfig, body: ModelConfig) -> Iterator[str]:
     )
     if body.vocab_size > small.vocab_size and body.block.hidden == small.block.hidden:
         yield "tokens can only be added where one more lane than the model's is left"
-    yield from attention_misfits(small.attention, body.attention)
+    yield from attention_misfits(small.plain_attention, body.plain_attention)
 
 
 def rope_misfits(rope: RopeConfig) -> Iterator[str]:

@@ -147,7 +147,7 @@ def _misfits(config: HeadConfig, fit: Fit) -> Iterator[str]:
             "intermediate size": (wide.block.intermediate, layer.block.intermediate),
         }
     )
-    yield from attention_misfits(layer.attention, wide.attention)
+    yield from attention_misfits(layer.attention, wide.plain_attention)
 
 
 class _Widener:
@@ -160,7 +160,7 @@ class _Widener:
         self._noise = noise
         self._layer = layer_places(
             config.layer.attention,
-            fit.wide.attention,
+            fit.wide.plain_attention,
             lanes=config.width,
             hidden=hidden,
             intermediate=config.layer.block.intermediate,

@@ -40,8 +40,8 @@ class WideTensors:
         self._shapes = tensor_shapes(fit.wide)
         hidden = fit.small.block.hidden
         self._places = layer_places(
-            fit.small.attention,
-            fit.wide.attention,
+            fit.small.plain_attention,
+            fit.wide.plain_attention,
             lanes=hidden,
             hidden=fit.wide.block.hidden,
             intermediate=fit.small.block.intermediate,

@@ -47,7 +47,7 @@ def parse_head(
         features=features,
         layer=HeadLayerConfig(
             block=plain.block,
-            attention=plain.attention,
+            attention=plain.plain_attention,
             rope=plain.rope,
             biased=_biased(layer_fields),
             has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),

@@ -6,7 +6,7 @@ import torch
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.memory.pool import KVPool
-from outrider.models.layers.attention import AttentionStep, SelfAttention, pad_rows
+from outrider.models.layers.attention import Attention, AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.norm import Norm
@@ -19,7 +19,7 @@ class HeadLayer:
     """Attention over the head's own KV, then feed-forward. Norms before it are the caller's."""
 
     rotary: RotaryEmbedding
-    attention: SelfAttention
+    attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
     min_rows: int  # fewer rows cost its linear maps more time than these

@@ -24,6 +24,18 @@ class AttentionStep:
     plan: Any  # the backend's part of the step's plan
 
 
+class Attention(Protocol):
+    """The residual plus what every query token reads from the texts; writes their KV."""
+
+    def __call__(
+        self,
+        x: torch.Tensor,  # [n, hidden] normalised; n is num_query or more
+        residual: torch.Tensor,  # [n, hidden] may be overwritten
+        layer: torch.Tensor,  # [pages, page_size, vectors, width]
+        step: AttentionStep,
+    ) -> torch.Tensor: ...  # [n, hidden]
+
+
 class HeadNorm(Protocol):
     """Prepares queries and keys for rotation."""
 

@@ -135,6 +135,20 @@ class BiasedLinear:
         return self._linear.plus(x, residual).add_(self._bias)
 
 
+class WideLinear:
+    """Another linear map, in float32 for activations of any type."""
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear = linear
+        self.min_rows = linear.min_rows
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._linear(x.float())
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._linear.plus(x.float(), residual)
+
+
 LinearMaker = Callable[[torch.Tensor], Linear]  # from a weight [out, in]
 WeightType = Literal["float32", "bfloat16", "float16", "int8"]
 
@@ -146,6 +160,11 @@ def choose_linear(
     maker = _maker_for(dtype, device, arithmetic)
     _log.info("linear maps: %s with %s weights on %s", maker.__name__, dtype, device)
     return maker
+
+
+def wide_linear(weight: torch.Tensor, arithmetic: Arithmetic) -> Linear:  # weight [out, in]
+    """A map that is stored and computed in float32, whatever the model's others are."""
+    return WideLinear(_maker_for("float32", weight.device, arithmetic)(weight.float()))
 
 
 def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:

@@ -1,0 +1,83 @@
+"""The small kernels of latent attention beside the layers they stand for."""
+
+import torch
+
+from outrider.kernels.head_maps import apply_head_maps
+from outrider.kernels.latent_rows import rotate_queries, store_latents
+from outrider.models.config import RopeConfig
+from outrider.models.layers import mla
+from outrider.models.layers.norm import RmsNorm
+from outrider.models.layers.rope import RotaryEmbedding
+from outrider.models.scaling import NoScaling
+
+PAGE_SIZE = 4
+
+
+def rotation_at(num_query: int, rope: int, like: torch.Tensor):
+    config = RopeConfig(theta=1000.0, scaling=NoScaling())
+    where = {"dtype": torch.float32, "device": torch.device("cpu")}
+    turned = RotaryEmbedding(config, head_dim=rope, **where).at(3 * torch.arange(num_query))
+    return type(turned)(turned.cos.to(like), turned.sin.to(like))
+
+
+def check_stored(num_query: int, latent: int, rope: int, like: torch.Tensor, atol: float) -> None:
+    """Latents as the layer writes them in float32; rows without a token stay as they were."""
+    torch.manual_seed(num_query)
+    wide = torch.randn(num_query, latent + rope + 5).to(like)
+    norm = RmsNorm(torch.randn(latent).to(like), 1e-6)
+    rotation = rotation_at(num_query, rope, like)
+    slots = torch.randperm(num_query + PAGE_SIZE)[:num_query].to(like.device)
+    shape = (num_query // PAGE_SIZE + 2, PAGE_SIZE, 1, latent + rope)
+    layer, right = (torch.full(shape, 7.0).to(like) for _ in range(2))
+    rows = wide[:, 5:]
+    store_latents(rows, (rotation.cos, rotation.sin), (norm.weight, norm.eps), layer, slots)
+    exact = right.float().cpu()
+    mla.store_latents(
+        rows.float().cpu(),
+        type(rotation)(rotation.cos.float().cpu(), rotation.sin.float().cpu()),
+        RmsNorm(norm.weight.float().cpu(), norm.eps),
+        exact,
+        slots.cpu(),
+    )
+    torch.testing.assert_close(layer.float().cpu(), exact, atol=atol, rtol=atol)
+
+
+def check_rotated(num_query: int, heads: int, like: torch.Tensor, atol: float) -> None:
+    """The rotated part of queries as the layer has it; the other part is not touched."""
+    torch.manual_seed(heads)
+    nope, rope, latent = 12, 16, 24
+    wide = torch.randn(num_query, heads * (nope + rope) + 8).to(like)
+    queries = wide[:, 8:].view(num_query, heads, nope + rope)
+    rotation = rotation_at(num_query, rope, like)
+    out = torch.full((num_query, heads, latent + rope), 7.0).to(like)
+    rotate_queries(queries, (rotation.cos, rotation.sin), out)
+    right = mla.absorb(
+        queries.float().cpu(),
+        torch.zeros(heads, nope, latent),
+        type(rotation)(rotation.cos.float().cpu(), rotation.sin.float().cpu()),
+    )
+    torch.testing.assert_close(
+        out[..., latent:].float().cpu(), right[..., latent:], atol=atol, rtol=atol
+    )
+    assert (out[..., :latent] == 7.0).all()
+
+
+def check_maps(
+    num_query: int, heads: int, sizes: tuple[int, int], like: torch.Tensor, atol: float
+) -> None:
+    """Both ways that maps are stored, into a slice of wider rows."""
+    torch.manual_seed(num_query)
+    width, size = sizes
+    x = torch.randn(num_query, heads, width + 3).to(like)[..., :width]
+    for weights in (
+        torch.randn(heads, width, size).to(like),
+        torch.randn(heads, size, width).to(like).transpose(1, 2),
+    ):
+        out = torch.full((num_query, heads, size + 2), 7.0).to(like)
+        apply_head_maps(x, weights, out[..., :size])
+        right = torch.einsum("nhi,hio->nho", x.double(), weights.double())
+        scale = width**0.5
+        torch.testing.assert_close(
+            out[..., :size].double() / scale, right / scale, atol=atol, rtol=atol
+        )
+        assert (out[..., size:] == 7.0).all()
