@@ -19,7 +19,6 @@ from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.config import read_config
 from outrider.models.loader import load_decoder
-from outrider.models.mtp import tables
 from outrider.models.mtp.inspect import count_modules
 from outrider.models.mtp.loader import load_modules
 from outrider.runtime.build import build_runner
@@ -32,12 +31,18 @@ LAYERS = 3  # of the tiny targets
 @pytest.fixture
 def mimo(tmp_path):
     """The folder of a tiny MiMo with two modules."""
-    save_tiny("qwen2", tmp_path)
-    edit_config(tmp_path, architectures=["MiMoForCausalLM"], attention_bias=True)
-    target = load_decoder(tmp_path, dtype="float32", device=CPU)
+    return write_model(tmp_path, "mimo")
+
+
+def write_model(folder, family):
+    """A tiny model with two modules, as its authors would have saved it."""
+    save_tiny("qwen2" if family == "mimo" else family, folder)
+    if family == "mimo":
+        edit_config(folder, architectures=["MiMoForCausalLM"], attention_bias=True)
+    target = load_decoder(folder, dtype="float32", device=CPU)
     weights = [module_tensors(target, seed=index) for index in range(2)]
-    add_modules(tmp_path, tables.MIMO, weights, num_layers=LAYERS)
-    return tmp_path
+    add_modules(folder, target.config.family.modules, weights, num_layers=LAYERS)
+    return folder
 
 
 def edit_config(folder, **fields):
@@ -65,7 +70,9 @@ def test_a_target_is_read_as_if_its_modules_were_not_there(mimo):
 
 
 @pytest.mark.parametrize("steps", [1, 2, "auto"])
-def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(mimo, steps):
+@pytest.mark.parametrize("family", ["mimo", "deepseek-v3", "glm4-moe", "glm4-moe-air"])
+def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_path, family, steps):
+    folder = write_model(tmp_path, family)
     asked = [
         ask(f"r{i}", [7 * i + 3, 5, 9], RowSampling(seed=i, temperature=i * 0.7), max_tokens=12)
         for i in range(3)
@@ -75,7 +82,7 @@ def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(mimo,
         config = EngineConfig(
             dtype="float32", device="cpu", draft=draft, cache=CacheConfig(kv_tokens=512)
         )
-        runner, facts = build_runner(mimo, config)
+        runner, facts = build_runner(folder, config)
         heard = run_all(Engine(runner, facts, runner.grammars), asked)
         return {name: one.tokens for name, one in heard.items()}, facts.draft
 
