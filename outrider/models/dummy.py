@@ -18,6 +18,10 @@ from outrider.models.heads.loader import build_head
 from outrider.models.heads.names import TO_DRAFT, TO_TARGET, expected_tensors
 from outrider.models.layers.linear import WeightType, is_computed_in_float32
 from outrider.models.loader import build_decoder, tensor_shapes
+from outrider.models.mtp.chain import ModuleChain
+from outrider.models.mtp.inspect import FoundModules, module_shapes
+from outrider.models.mtp.loader import build_modules
+from outrider.models.mtp.tables import DEEPSEEK, ModuleTable
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
 _SEED = 0
@@ -48,6 +52,18 @@ def dummy_head(
     tensors = {name: source.read(name) for name in shapes if name != TO_TARGET}
     tensors[TO_TARGET] = _spread(draft_vocab, config.output.vocab)
     return build_head(config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_modules(
+    target: Decoder, *, num: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> ModuleChain:
+    """Draft modules such as the target's family has; as DeepSeek's where it has none."""
+    config, device = target.config, target.embedding.device
+    own = config.family.modules
+    table = own if isinstance(own, ModuleTable) else DEEPSEEK
+    found = FoundModules(table=table, num=num, are_experts_stacked=False, own=())
+    source = _RandomTensors(module_shapes(config, found), _stored_as(dtype, device), device)
+    return build_modules(found, source, target, most=num, dtype=dtype, arithmetic=arithmetic)
 
 
 def head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:

@@ -19,6 +19,7 @@ from outrider.bench.gpu.floors import (
     DraftShape,
     held_bytes,
     iteration_passes,
+    module_passes,
     prefill_flops,
     step_passes,
     total_s,
@@ -93,6 +94,17 @@ def test_iteration_emits_what_was_asked_beside_plain_steps_and_verification_alon
     assert "verify of 6 nodes" in shown
 
 
+@pytest.mark.parametrize("num", [1, 3])
+def test_modules_inside_the_target_draft_in_the_heads_place(tmp_path, num):
+    flags = ["--modules", str(num), "--draft-steps", "3", "--simulate-acceptance", "2.5"]
+    found, shown = measured(tmp_path, "iteration", *TINY, *SHORT, *flags, "--context", "0")
+    (series,) = found["series"]
+    assert [point["rows"] for point in series["points"]] == [1, 3]
+    for point in series["points"]:
+        assert point["emitted_per_row"] == pytest.approx(2.5, abs=0.3)
+    assert f"{num} modules, steps 3" in shown
+
+
 def test_prefill_reports_its_share_of_the_matrix_rate(tmp_path):
     found, _ = measured(tmp_path, "prefill", *TINY, "--tokens", "40")
     prefill = found["prefill"]
@@ -137,6 +149,8 @@ WRONG = [
     (["iteration", "--body", "x"], "unknown body"),
     (["iteration", "--simulate-acceptance", "7"], "not between 1 and 6"),
     (["iteration", "--simulate-acceptance", "0.5"], "not between 1 and 6"),
+    (["iteration", "--modules", "2", "--draft-steps", "3"], "--draft-steps 2 or less"),
+    (["iteration", "--modules", "3", "--topk", "2"], "use --topk 1"),
     (["prefill", "--json", "/no/such/folder/x.json"], "--json"),
 ]
 
@@ -204,6 +218,16 @@ def test_an_iteration_is_verification_catching_up_and_one_draft_step_less_than_t
     score, features = 2 * 128 * 64, 2 * 64 * 3 * 64
     catch_up = features + layer + score
     assert total_s(drafts, rates) == pytest.approx((catch_up + 4 * (layer + score)) / 1000.0)
+
+
+def test_an_iteration_with_modules_reads_a_module_and_the_head_for_every_step():
+    config = find_body("tiny").config
+    draft = DraftShape(vocab=512, steps=3, topk=1, nodes=4, emitted=2.0)
+    rates = Rates(name="", bandwidth=1000.0, matrix=1e30)  # only bytes count
+    verify, *drafts = module_passes(config, "bfloat16", draft, rows=2, context=10.0)
+    assert (verify,) == step_passes(config, "bfloat16", rows=2, nodes=4, context=10.0)
+    module = 2 * (LAYER + 2 * 64 + 64 * 128 + 3 * 64) + 2 * 10 * KV_TOKEN * 2
+    assert total_s(drafts, rates) == pytest.approx(3 * (module + 2 * 512 * 64) / 1000.0)
 
 
 def test_the_floor_of_the_8b_body_is_the_published_one_less_the_embedding_no_step_reads():

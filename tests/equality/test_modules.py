@@ -195,13 +195,13 @@ def forget_what_may_be_stale(monkeypatch):
 
 def mend_decoding_rows_only(monkeypatch):
     """A chunk does not run again what the chunk before it guessed about its tokens."""
-    see = ModuleDrafter._see
+    see = windows.see
 
-    def blind(self, plan, outcome, catch_up):
-        self._memory.num.index_fill_(0, plan.chunk.rows, 0)
-        return see(self, plan, outcome, catch_up)
+    def blind(memory, plan, outcome, catch_up, num_modules):
+        memory.num.index_fill_(0, plan.chunk.rows, 0)
+        return see(memory, plan, outcome, catch_up, num_modules)
 
-    monkeypatch.setattr(ModuleDrafter, "_see", blind)
+    monkeypatch.setattr(module_drafter, "see", blind)
 
 
 def write_all_modules_to_the_same_slots(monkeypatch):
@@ -220,16 +220,21 @@ def let_idle_nodes_write_where_they_lie(monkeypatch):
     fill_windows = ModuleDrafter._fill
 
     def unmasked(self, catch_up, seen, table):
-        everything = torch.full_like(seen.windows.num_real, catch_up.shape.nodes)
-        all_real = replace(seen, windows=replace(seen.windows, num_real=everything))
-        fill_windows(self, catch_up, all_real, table)
+        fill_windows(self, catch_up, replace(seen, is_idle=seen.is_idle & False), table)
 
     monkeypatch.setattr(ModuleDrafter, "_fill", unmasked)
 
 
 def run_the_same_tokens_in_every_module(monkeypatch):
     """The window is not shifted from module to module."""
-    monkeypatch.setattr(module_drafter, "_shift", lambda catch_up, seen, drafts, index: None)
+    original = windows.take
+
+    def stuck(tokens, module, seen, catch_up, drafts):
+        before = catch_up.queries.tokens.clone()
+        original(tokens, module, seen, catch_up, drafts)
+        catch_up.queries.tokens.copy_(before)
+
+    monkeypatch.setattr(module_drafter, "take", stuck)
 
 
 def remember_features_in_the_order_of_the_tree(monkeypatch):
@@ -240,7 +245,7 @@ def remember_features_in_the_order_of_the_tree(monkeypatch):
         most = pairs.tokens.shape[1] - room - 1
         return newest(pairs, torch.full_like(kept, most), room)
 
-    monkeypatch.setattr(module_drafter, "newest_of_decodes", all_of_them)
+    monkeypatch.setattr(windows, "newest_of_decodes", all_of_them)
 
 
 def share_pages_by_pairs_of_tokens(monkeypatch):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from outrider.bench.gpu.body import Body
 
 BodyFlag = Annotated[
-    str, typer.Option(help="Shape of random weights: llama-8b (default), smollm2-135m, tiny.")
+    str,
+    typer.Option(help="Random weights: llama-8b (default), mimo-7b, smollm2-135m, tiny."),
 ]
 RealFlag = Annotated[str, typer.Option("--model", help="Real weights instead: alias or folder.")]
 RowsFlag = Annotated[str, typer.Option(help="Numbers of rows, a comma list.")]
@@ -46,6 +47,9 @@ ColdFlag = Annotated[
 ]
 
 _LENGTHS = {"prompt": 128, "context": 0, "steps": 64}  # of an iteration, unless told otherwise
+ModulesFlag = Annotated[
+    int, typer.Option(help="Random modules in the head's place: 1 repeated, or one a step.", min=0)
+]
 
 
 def decode(
@@ -81,10 +85,11 @@ def iteration(
     body: BodyFlag = "",
     draft_steps: Annotated[int | None, typer.Option(help="Depth of a draft tree: 5.")] = None,
     topk: Annotated[int | None, typer.Option(help="Children per node: 1, a chain.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Size of a tree, root included: 6.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Size of a tree: 1 + steps.")] = None,
     simulate_acceptance: Annotated[
         float | None, typer.Option(help="Tokens an iteration is made to emit, on average: 3.0.")
     ] = None,
+    modules: ModulesFlag = 0,
     rows: RowsFlag = "1,8,32,64",
     prompt: PromptFlag = _LENGTHS["prompt"],
     context: ContextFlag = _LENGTHS["context"],
@@ -106,7 +111,7 @@ def iteration(
     max_tokens: LengthFlag = None,
     json_file: JsonFlag = None,
 ) -> None:
-    """Speculative iterations of a random EAGLE-3 head: all work real, the acceptance given.
+    """Speculative iterations of a random EAGLE-3 head or modules: real work, acceptance given.
 
     With --widened of a real model and head in a larger body, on real questions.
     """
@@ -117,39 +122,51 @@ def iteration(
     )
     lengths = {"prompt": prompt, "context": context, "steps": tokens}
     if widened:
-        _check_absent(sizes, lengths, with_plain or breakdown or cold_start)
+        _check_absent(sizes, lengths, with_plain or breakdown or cold_start or bool(modules))
         widened_iteration(real, body or "llama-8b", place, rows, checked_targets(json_file))
         return
     real.check_absent()
     extras = (with_plain, breakdown, cold_start)
-    _random_iteration(body, sizes, place, rows, lengths, extras, checked_targets(json_file))
+    work = (rows, lengths, modules)
+    _random_iteration(body, sizes, place, work, extras, checked_targets(json_file))
 
 
 def _random_iteration(
     body: str,
     sizes: tuple[int | None, int | None, int | None, float | None],
     place: "Place",
-    rows: str,
-    lengths: dict[str, int],
+    asked: tuple[str, dict[str, int], int],  # rows, lengths, modules
     extras: tuple[bool, bool, bool],
     targets: tuple[Path, ...],
 ) -> None:
-    from outrider.bench.gpu.asked import Extras, Tree, parse_rows, plan_work
+    from outrider.bench.gpu.asked import Extras, Tree, check_modules, parse_rows, plan_work
     from outrider.bench.gpu.body import find_body
 
     chosen, (steps, topk, nodes, emitted) = find_body(body or "llama-8b"), sizes
+    rows, lengths, modules = asked
+    usual = modules if modules > 1 else 5
     tree = Tree(
-        steps=5 if steps is None else steps,
+        steps=usual if steps is None else steps,
         topk=1 if topk is None else topk,
-        nodes=6 if nodes is None else nodes,
+        nodes=1 + (usual if steps is None else steps) if nodes is None else nodes,
         mean_emitted=3.0 if emitted is None else emitted,
     )
+    check_modules(modules, tree)
     work = plan_work(parse_rows(rows), **lengths, emitted=tree.mean_emitted, nodes=tree.nodes)
     from outrider.bench.gpu.start import bench_iteration  # torch comes with it
 
     with_plain, has_breakdown, has_cold_start = extras
     wanted = Extras(has_breakdown=has_breakdown, has_cold_start=has_cold_start)
-    bench_iteration(chosen, tree, place, work, wanted, with_plain=with_plain, targets=targets)
+    bench_iteration(
+        chosen,
+        tree,
+        place,
+        work,
+        wanted,
+        num_modules=modules,
+        with_plain=with_plain,
+        targets=targets,
+    )
 
 
 def _check_absent(sizes: Sequence[float | None], lengths: dict[str, int], has_extras: bool) -> None:
@@ -164,7 +181,9 @@ def _check_absent(sizes: Sequence[float | None], lengths: dict[str, int], has_ex
             "--context and --tokens have no effect: leave them out"
         )
     if has_extras:
-        raise ConfigError("--with-plain, --breakdown and --cold-start do not go with --widened")
+        raise ConfigError(
+            "--with-plain, --breakdown, --cold-start and --modules do not go with --widened"
+        )
 
 
 def prefill(

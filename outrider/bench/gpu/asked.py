@@ -76,6 +76,15 @@ class Tree:
             )
 
 
+def check_modules(num: int, tree: Tree) -> None:
+    """Refuse trees that so many modules cannot grow; none and one can grow any."""
+    if num > 1 and (tree.topk != 1 or tree.steps > num):
+        raise ConfigError(
+            f"--modules {num}: one for each step of a chain; use --topk 1 and --draft-steps {num} "
+            "or less"
+        )
+
+
 def parse_rows(value: str) -> tuple[int, ...]:
     """Numbers of rows from a comma list, in the order given."""
     names = split_list(value)

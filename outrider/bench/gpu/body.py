@@ -35,6 +35,17 @@ _FIELDS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 8192,
         },
     },
+    "mimo-7b": {
+        "architectures": ["MiMoForCausalLM"],
+        "num_hidden_layers": 36,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 151680,
+        "max_position_embeddings": 32768,
+        "rope_theta": 640000.0,
+    },
     "smollm2-135m": {
         "num_hidden_layers": 30,
         "hidden_size": 576,
@@ -56,7 +67,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 4096,
     },
 }
-_DRAFT_VOCABS = {"llama-8b": 32000, "smollm2-135m": 32000, "tiny": 128}
+_DRAFT_VOCABS = {"llama-8b": 32000, "mimo-7b": 32000, "smollm2-135m": 32000, "tiny": 128}
 
 
 def find_body(name: str) -> Body:

@@ -13,10 +13,10 @@ from outrider.config.settings import ExecutionSettings, Settings, resolve
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.dummy import dummy_decoder, dummy_head
+from outrider.models.dummy import dummy_decoder, dummy_head, dummy_modules
 from outrider.models.loader import load_decoder
 from outrider.runtime.build import MAX_CHUNKS, assemble_runner, choose_buckets
-from outrider.runtime.drafts import DraftKind, ModelDraft, NoDraft
+from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.runtime.program import Judge
 from outrider.runtime.runner import Runner
 from outrider.spec.simulate import SimulatedJudge
@@ -96,6 +96,17 @@ def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
         kind=ModelDraft(model=head, budget=budget_of(tree)),
         judge=SimulatedJudge(tree.mean_emitted, device=target.device),
     )
+
+
+def module_drafting(target: Target, tree: Tree, *, num: int) -> Drafting:
+    """Random modules inside the target, kept as often: one repeated, or one for each step."""
+    modules = dummy_modules(
+        target.model, num=num, dtype=target.place.dtype, arithmetic=target.execution.arithmetic
+    )
+    budget, judge = budget_of(tree), SimulatedJudge(tree.mean_emitted, device=target.device)
+    if num == 1:
+        return Drafting(kind=ModelDraft(model=modules, budget=budget), judge=judge)
+    return Drafting(kind=ModulesDraft(modules=modules, budget=budget), judge=judge)
 
 
 def budget_of(tree: Tree) -> Budget:

@@ -14,7 +14,7 @@ from outrider.config.engine import Dtype
 from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.dummy import head_config, head_shapes
 from outrider.models.heads.names import HEAD, TO_TARGET
-from outrider.models.loader import tensor_shapes
+from outrider.models.loader import block_shapes, tensor_shapes
 
 _EMBEDDING = "model.embed_tokens.weight"
 _TARGET_HEAD = "lm_head.weight"
@@ -82,6 +82,26 @@ def iteration_passes(
         _pass(shapes.score, dtype, tokens=rows),
         *(_pass(shapes.layer, dtype, tokens=branches, kv=kv) for _ in range(1, draft.steps)),
         *(_pass(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
+    )
+
+
+def module_passes(
+    config: ModelConfig, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
+) -> tuple[Pass, ...]:
+    """Verify, then a module and the target's head for every step.
+
+    At least the first of them runs what was emitted, and the others one token for each branch.
+    """
+    hidden, last = config.block.hidden, config.num_layers - 1
+    block = block_shapes(config, layer=last, are_experts_stacked=False).values()
+    layer = ((hidden, 2 * hidden), (hidden,), (hidden,), (hidden,), *block)
+    kv = rows * context * _kv_token_bytes(config.attention, dtype)
+    head = ((config.vocab_size, hidden),)
+    tokens = [draft.emitted, *[draft.topk] * (draft.steps - 1)]
+    return (
+        *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
+        *(_pass(layer, dtype, tokens=rows * each, kv=kv) for each in tokens),
+        *(_pass(head, dtype, tokens=rows) for _ in tokens),
     )
 
 

@@ -16,6 +16,7 @@ from outrider.bench.gpu.engines import (
     budget_of,
     head_drafting,
     load_target,
+    module_drafting,
     no_drafting,
 )
 from outrider.bench.gpu.floors import held_bytes
@@ -23,7 +24,7 @@ from outrider.bench.gpu.prefill import count_runs, measure_prefill
 from outrider.bench.gpu.rates import Rates, measure_rates
 from outrider.bench.gpu.report import Report, Setting, Weights, describe, describe_prefill
 from outrider.bench.gpu.table import print_prefill, print_report
-from outrider.bench.gpu.ways import drafted_way, measure_way, plain_way, verify_way
+from outrider.bench.gpu.ways import drafted_way, measure_way, module_way, plain_way, verify_way
 from outrider.bench.json_file import write_json
 from outrider.bench.machine import this_machine
 from outrider.bench.progress import run_bar
@@ -52,16 +53,25 @@ def bench_iteration(
     work: Work,
     extras: Extras,
     *,
+    num_modules: int,  # inside the target; with 0 an EAGLE-3 head drafts
     with_plain: bool,  # beside it, plain steps and steps that only check drafts
     targets: Sequence[Path],
 ) -> None:
     """Measure speculative iterations, print, and write what was asked to be written."""
     budget_of(tree)
     target = load_target(body, place)
-    drafting = head_drafting(target, tree, draft_vocab=body.draft_vocab)
+    drafting = (
+        module_drafting(target, tree, num=num_modules)
+        if num_modules
+        else head_drafting(target, tree, draft_vocab=body.draft_vocab)
+    )
     cold_starts = _cold_starts(target, drafting, work, extras)
     rates = measure_rates(target.device, target.model.dtype)
-    ways = [drafted_way(target, tree, drafting, body.draft_vocab, _card(target), rates)]
+    ways = [
+        module_way(target, tree, drafting, num_modules, rates)
+        if num_modules
+        else drafted_way(target, tree, drafting, body.draft_vocab, _card(target), rates)
+    ]
     if with_plain:
         ways += [plain_way(target, _card(target), rates), verify_way(target, tree, rates)]
     with run_bar(len(ways) * len(work.cases)) as note:

@@ -7,7 +7,7 @@ from outrider.bench.gpu.breakdown import measure_breakdown
 from outrider.bench.gpu.decode import Note, Yardstick, engine_for, measure_point
 from outrider.bench.gpu.engines import Drafting, Target, budget_of, no_drafting
 from outrider.bench.gpu.fixed_draft import FixedDraft
-from outrider.bench.gpu.floors import DraftShape, Pass, iteration_passes, step_passes
+from outrider.bench.gpu.floors import DraftShape, Pass, iteration_passes, module_passes, step_passes
 from outrider.bench.gpu.peer import Subject, drafting_step, plain_step
 from outrider.bench.gpu.rates import Rates
 from outrider.bench.gpu.report import PLAIN, Series, verify_name
@@ -63,6 +63,31 @@ def drafted_way(
             peers=lambda case: drafting_step(
                 case, _subject(target, card), mean_emitted=tree.mean_emitted
             ),
+            rates=rates,
+        ),
+    )
+
+
+def module_way(
+    target: Target, tree: Tree, drafting: Drafting, num: int, rates: tuple[Rates, ...]
+) -> Way:
+    """Iterations of random modules and the target, with the acceptance that was asked."""
+    config, dtype = target.model.config, target.place.dtype
+    shape = DraftShape(
+        vocab=config.vocab_size,
+        steps=tree.steps,
+        topk=tree.topk,
+        nodes=tree.nodes,
+        emitted=tree.mean_emitted,
+    )
+    return Way(
+        name=f"{num} modules, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
+        drafting=drafting,
+        yardstick=Yardstick(
+            passes=lambda case, context: module_passes(
+                config, dtype, shape, rows=case.rows, context=context
+            ),
+            peers=lambda _: (),
             rates=rates,
         ),
     )

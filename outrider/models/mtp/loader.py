@@ -12,7 +12,7 @@ from outrider.models.draft import ModelFacts, Taps
 from outrider.models.heads.layer import apply_padded
 from outrider.models.layers.linear import WeightType, choose_linear
 from outrider.models.layers.norm import Norm, make_norm
-from outrider.models.loader import build_block
+from outrider.models.loader import TensorSource, build_block
 from outrider.models.mtp.chain import ModuleChain
 from outrider.models.mtp.inspect import FoundModules, find_modules, stored_name
 from outrider.models.mtp.module import ModuleNorms, ModuleParts, MtpModule
@@ -27,11 +27,26 @@ def load_modules(
     arithmetic: Arithmetic = "fast",
 ) -> ModuleChain:
     """The first modules in the target's own folder, at most so many; all of them are checked."""
-    config, device = target.config, target.embedding.device
     with Checkpoint(folder) as checkpoint:
-        found = find_modules(folder, config, checkpoint)
-        builder = _Builder(found, checkpoint, target, dtype=dtype, arithmetic=arithmetic)
-        modules = tuple(builder.module(index) for index in range(min(most, found.num)))
+        found = find_modules(folder, target.config, checkpoint)
+        return build_modules(
+            found, checkpoint, target, most=most, dtype=dtype, arithmetic=arithmetic
+        )
+
+
+def build_modules(
+    found: FoundModules,
+    source: TensorSource,
+    target: Decoder,
+    *,
+    most: int,
+    dtype: WeightType,
+    arithmetic: Arithmetic = "fast",
+) -> ModuleChain:
+    """Modules of tensors that are known to have the right shapes."""
+    builder = _Builder(found, source, target, dtype=dtype, arithmetic=arithmetic)
+    modules = tuple(builder.module(index) for index in range(min(most, found.num)))
+    config = target.config
     facts = ModelFacts(
         taps=Taps(final=True),
         width=config.block.hidden,
@@ -39,7 +54,7 @@ def load_modules(
         num_layers=len(modules),
         attention=config.attention,
     )
-    ids = torch.arange(config.vocab_size, device=device)
+    ids = torch.arange(config.vocab_size, device=target.embedding.device)
     return ModuleChain(facts, modules, is_chained=found.table.law.is_chained, target_ids=ids)
 
 
@@ -49,14 +64,14 @@ class _Builder:
     def __init__(
         self,
         found: FoundModules,
-        checkpoint: Checkpoint,
+        source: TensorSource,
         target: Decoder,
         *,
         dtype: WeightType,
         arithmetic: Arithmetic,
     ) -> None:
         self._found = found
-        self._checkpoint = checkpoint
+        self._source = source
         self._target = target
         self._dtype: WeightType = dtype
         self._arithmetic: Arithmetic = arithmetic
@@ -111,7 +126,7 @@ class _Builder:
     def _is_the_targets(self, name: str) -> bool:
         """Whether a head is a copy of the target's: most are."""
         shared = "model.embed_tokens.weight" if self._target.config.is_tied else "lm_head.weight"
-        return torch.equal(self._checkpoint.read(name), self._checkpoint.read(shared))
+        return torch.equal(self._source.read(name), self._source.read(shared))
 
     def _norm(self, name: str) -> Norm:
         return make_norm(self._read(name), self._target.config.block.norm_eps)
@@ -122,6 +137,6 @@ class _Builder:
 
     def _stored(self, name: str) -> torch.Tensor:
         """A tensor on the CPU, with norms as what they multiply by."""
-        tensor = self._checkpoint.read(name)
+        tensor = self._source.read(name)
         is_norm = name.endswith("norm.weight") or "_norm_" in name
         return tensor.float() + 1 if is_norm and self._found.table.law.is_zero_centred else tensor
