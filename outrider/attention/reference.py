@@ -3,8 +3,9 @@
 The mask is built once per step, not per layer. This is the backend that others are tested against.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,9 @@ class ReferencePlan:
     uniform: MaskedRows
     chunk: MaskedRows
     places: torch.Tensor  # [chunk.tokens] int64 place of each chunk token in the rectangle
+
+
+Attend = Callable[[torch.Tensor, MaskedRows], torch.Tensor]  # from queries to what they read
 
 
 class ReferenceAttention:
@@ -85,7 +89,7 @@ class ReferenceAttention:
         plan: ReferencePlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
-        return self._run(query, _KeysAndValues(layer), plan, scale)
+        return self._run(query, plan, partial(_attend, layer=layer, scale=scale))
 
     def run_latent(
         self,
@@ -95,18 +99,17 @@ class ReferenceAttention:
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        return self._run(query, _Latents(layer, latent), plan, scale)
+        attend = partial(_attend_latents, layer=layer, scale=scale, latent=latent)
+        return self._run(query, plan, attend)
 
-    def _run(
-        self, query: torch.Tensor, stored: "_Stored", plan: ReferencePlan, scale: float
-    ) -> torch.Tensor:
+    def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         shape, num_uniform = plan.shape, plan.shape.num_uniform
         if not shape.chunk.rows:
-            return _attend(query, stored, plan.uniform, scale)
-        chunk = self._run_chunks(query[num_uniform:], stored, plan, scale)
+            return attend(query, plan.uniform)
+        chunk = self._run_chunks(query[num_uniform:], plan, attend)
         if not num_uniform:
             return chunk
-        return torch.cat([_attend(query[:num_uniform], stored, plan.uniform, scale), chunk])
+        return torch.cat([attend(query[:num_uniform], plan.uniform), chunk])
 
     def _bind_rows(self, arena: Arena, group: str, rows: int, width: int, pages: int) -> MaskedRows:
         return MaskedRows(
@@ -133,64 +136,25 @@ class ReferenceAttention:
         visible = _key_positions(plan.chunk) <= position[:, :, None]  # [rows, width, keys]
         _fill_mask(plan.chunk, visible=visible)
 
-    def _run_chunks(
-        self, query: torch.Tensor, stored: "_Stored", plan: ReferencePlan, scale: float
-    ) -> torch.Tensor:
+    def _run_chunks(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         """Attention of the flat chunk tokens; unused places of the rectangle hold zero queries."""
         chunk = plan.shape.chunk
         rectangle = query.new_zeros(chunk.rows * chunk.width, *query.shape[1:])
         rectangle.index_copy_(0, plan.places, query)
-        return _attend(rectangle, stored, plan.chunk, scale).index_select(0, plan.places)
-
-
-class _Stored(Protocol):
-    """What the vectors of a layer mean."""
-
-    def of(
-        self, pages: torch.Tensor, rows: int
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # keys, values: [rows, kv_heads, keys, dim]
-
-
-@dataclass(frozen=True, slots=True)
-class _KeysAndValues:
-    """Keys of all stored heads, then their values."""
-
-    layer: torch.Tensor  # [pages, page_size, 2 * kv_heads, head_dim]
-
-    def of(self, pages: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = _gathered(self.layer, pages, rows).chunk(2, dim=1)
-        return key, value
-
-
-@dataclass(frozen=True, slots=True)
-class _Latents:
-    """One vector for all heads: a key, whose first lanes are its value."""
-
-    layer: torch.Tensor  # [pages, page_size, 1, width]
-    latent: int
-
-    def of(self, pages: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        key = _gathered(self.layer, pages, rows)
-        return key, key[..., : self.latent]
-
-
-def _gathered(
-    layer: torch.Tensor,  # [pages, page_size, vectors, width]
-    pages: torch.Tensor,  # [rows * pages]
-    rows: int,
-) -> torch.Tensor:  # [rows, vectors, keys, width]
-    return layer.index_select(0, pages).view(rows, -1, *layer.shape[2:]).transpose(1, 2)
+        return attend(rectangle, plan.chunk).index_select(0, plan.places)
 
 
 def _attend(
-    query: torch.Tensor,  # [rows * width, heads, dim]
-    stored: _Stored,
+    query: torch.Tensor,  # [rows * width, heads, head_dim]
     group: MaskedRows,
+    *,
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     scale: float,
-) -> torch.Tensor:  # [rows * width, heads, value dim]
-    rows, _, width, _ = group.mask.shape
+) -> torch.Tensor:  # [rows * width, heads, head_dim]
+    rows, _, width, keys = group.mask.shape
     heads, head_dim = query.shape[1:]
-    key, value = stored.of(group.pages, rows)
+    gathered = layer.index_select(0, group.pages).view(rows, keys, layer.shape[2], head_dim)
+    key, value = gathered.transpose(1, 2).chunk(2, dim=1)  # [rows, kv_heads, keys, head_dim]
     out = F.scaled_dot_product_attention(
         query.view(rows, width, heads, head_dim).transpose(1, 2),
         key,
@@ -199,7 +163,26 @@ def _attend(
         scale=scale,
         enable_gqa=True,
     )
-    return out.transpose(1, 2).reshape(rows * width, heads, value.shape[-1])
+    return out.transpose(1, 2).reshape(rows * width, heads, head_dim)
+
+
+def _attend_latents(
+    query: torch.Tensor,  # [rows * width, heads, dim]
+    group: MaskedRows,
+    *,
+    layer: torch.Tensor,  # [pages, page_size, 1, dim]
+    scale: float,
+    latent: int,
+) -> torch.Tensor:  # [rows * width, heads, latent]
+    """By products of all heads at once: who knows heads apart would repeat the latents for each."""
+    rows, _, width, keys = group.mask.shape
+    heads, dim = query.shape[1:]
+    stored = layer.index_select(0, group.pages).view(rows, keys, dim).float()
+    scores = query.reshape(rows, width * heads, dim).float() @ stored.transpose(1, 2)
+    mask = group.mask.transpose(1, 2)  # [rows, width, 1, keys]
+    weights = torch.softmax(scores.view(rows, width, heads, keys).mul_(scale).add_(mask), dim=-1)
+    read = weights.view(rows, width * heads, keys) @ stored[..., :latent]
+    return read.view(rows * width, heads, latent).to(query.dtype)
 
 
 def _fill_pages(group: MaskedRows, rows: torch.Tensor, page_table: torch.Tensor) -> None:

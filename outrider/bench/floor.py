@@ -4,10 +4,12 @@ Computation is not part of this floor. At large batches, where a CPU computes fo
 reads, nobody comes near it.
 """
 
+import math
 from dataclasses import dataclass
 
 from outrider.config.engine import Dtype
 from outrider.models.config import ModelConfig
+from outrider.models.experts import ExpertsConfig, NoExperts
 from outrider.models.loader import tensor_shapes
 
 _ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -34,15 +36,32 @@ class Floor:
         return self.batch / self.step_s
 
 
-def weight_bytes(config: ModelConfig, dtype: Dtype) -> int:
+def weight_bytes(config: ModelConfig, dtype: Dtype, *, tokens: float = math.inf) -> int:
     """Bytes of all weights a step reads whole: layers and head, but not an embedding of its own.
 
-    int8 applies to the maps, which then carry a scale per output channel; the rest is float32.
+    Of experts, those that so many query tokens ask on average. int8 applies to the maps, which then
+    carry a scale per output channel; the rest is float32.
     """
     shapes = tensor_shapes(config)
     if not config.is_tied:
         del shapes[_EMBEDDING]  # a step looks up one row of it per token
-    return sum(tensor_bytes(shape, dtype) for shape in shapes.values())
+    of_experts = {name: shape for name, shape in shapes.items() if is_of_expert(name)}
+    dense = sum(tensor_bytes(shapes[name], dtype) for name in shapes.keys() - of_experts.keys())
+    experts = sum(tensor_bytes(shape, dtype) for shape in of_experts.values())
+    return dense + round(experts * asked_share(config.experts, tokens))
+
+
+def is_of_expert(name: str) -> bool:
+    """Whether a tensor belongs to one expert of many."""
+    return ".experts." in name
+
+
+def asked_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
+    """The share of experts that anybody asks, on average, if all are equally good."""
+    if isinstance(experts, NoExperts):
+        return 1.0
+    unasked: float = (1.0 - experts.law.top_k / experts.num) ** tokens
+    return 1.0 - unasked
 
 
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:

@@ -115,7 +115,7 @@ def _floors(
             yield Floor(
                 dtype=dtype,
                 batch=batch,
-                weight_bytes=weight_bytes(config, dtype),
+                weight_bytes=weight_bytes(config, dtype, tokens=batch),
                 kv_bytes=kv_bytes(config, dtype, batch=batch, context=context),
                 bandwidth=bandwidth,
             )

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 
+from outrider.cache.prefix import PrefixCache
 from outrider.engine.admission import check_request
 from outrider.engine.decision import Expected
 from outrider.engine.request import Request
@@ -68,6 +69,11 @@ class Engine:
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
         return self._scheduler.census(faults=faults, busy_s=self._busy_s)
+
+    @property
+    def cache(self) -> PrefixCache:
+        """Who owns which page; for whoever measures, while nothing is under way."""
+        return self._scheduler.cache
 
     @property
     def facts(self) -> RunnerFacts:

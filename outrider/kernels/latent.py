@@ -18,7 +18,6 @@ import triton.language as tl
 from outrider.kernels import overlap
 from outrider.kernels.attention import (
     EXACT,
-    FEW_ROWS,
     LOG2_E,
     NOTHING_SEEN,
     dim_tile,
@@ -30,7 +29,7 @@ from outrider.kernels.attention import (
 )
 from outrider.kernels.paths import MAX_NODES
 
-MANY_TILES = 120  # of a step: they fill a GPU without splits
+_FEW_HEADS = 32
 _PAIRS = 4  # heads of tokens that one program merges
 
 _MAX_NODES = tl.constexpr(MAX_NODES)
@@ -39,26 +38,26 @@ _PART = tl.constexpr(64)  # columns of a tile that are merged at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Sizes of the kernel. `rows` of 16 and 32 have the same bits; all else follows from the model.
+    """Sizes of the kernels. They follow from the model alone, never from a batch.
 
-    A partial result of 128 heads has the bytes of 230 latents, so their splits are longer.
+    Even with 16 heads and one node, three quarters of the rows empty, the products of a tile take
+    less time than an H200 takes to read its latents.
     """
 
     rows: int = 64  # (node, head) pairs of a tile at most
     keys: int = 64
-    split: int = 512
+    split: int = 256
     num_warps: int = 8
     num_stages: int = 2
+    many: int = 120  # tiles of a step that fill a GPU without splits; changes no bits
 
 
-def tiles_of(heads: int, latent: int, dtype: torch.dtype, *, packed: int, num_rows: int) -> Tiles:
-    """The tiles of a model, for steps with so many (node, head) pairs in a row."""
+def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> Tiles:
+    """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents."""
+    split = 512 if heads > _FEW_HEADS else 256
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return Tiles(rows=16, keys=16 if latent > 128 else 32, split=256, num_stages=2)
-    if heads > 32:
-        return Tiles()
-    is_small = heads <= 16 and latent >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
-    return Tiles(rows=16 if is_small else 32, keys=32, split=256, num_warps=4, num_stages=3)
+        return Tiles(rows=16, keys=16 if latent > 128 else 32, split=split)
+    return Tiles(split=split)
 
 
 @triton.jit
@@ -287,22 +286,19 @@ def attend_uniform(
     scale: float,
     is_tree: bool,
     tiles: Tiles | None = None,
-    is_whole: bool | None = None,
 ) -> None:
     """Every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
 
     As many rows run at once as the workspace has room for. Where they fill the device, each tile
-    sees its text whole; else splits run side by side. Tests choose what else follows from the step.
+    sees its text whole; else splits run side by side.
     """
     num_rows, (num_tokens, heads, width) = lengths.shape[0], query.shape
     assert query.stride()[1:] == (width, 1), "the heads of a token lie side by side"
     nodes, keys, latent = num_tokens // num_rows, pages.shape[1] * layer.shape[1], out.shape[2]
-    tiles = tiles or tiles_of(heads, latent, query.dtype, packed=nodes * heads, num_rows=num_rows)
+    tiles = tiles or tiles_of(heads, latent, query.dtype)
     splits = num_splits(keys, split=tiles.split)
     packing = _packing(tiles.rows, heads=heads, nodes=nodes)
-    if is_whole is None:
-        is_whole = num_rows * packing.num_tiles >= MANY_TILES
-    is_whole = is_whole or splits == 1
+    is_whole = splits == 1 or num_rows * packing.num_tiles >= tiles.many
     per_row = nodes * (2 * heads * latent if is_whole else splits * partial_width(heads, latent))
     at_once = num_rows if splits == 1 else min(num_rows, partials.numel() // per_row)
     for first in range(0, num_rows, at_once):

@@ -14,14 +14,7 @@ import triton.language as tl
 
 from outrider.kernels import overlap
 from outrider.kernels.attention import EXACT, LOG2_E, NOTHING_SEEN, dim_tile, slots_of
-from outrider.kernels.latent import Tiles, see
-
-
-def chunk_tiles_of(latent: int, dtype: torch.dtype) -> Tiles:
-    """The tiles of a model; they do not follow from a batch."""
-    if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return Tiles(rows=16, keys=16 if latent > 128 else 32)
-    return Tiles()
+from outrider.kernels.latent import Tiles, see, tiles_of
 
 
 @triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])
@@ -86,7 +79,7 @@ def attend_chunks(
     """Causal attention of all chunk tokens; no chunk is longer than `width`."""
     heads, lanes = query.shape[1:]
     latent, page_size = out.shape[2], layer.shape[1]
-    tiles = tiles or chunk_tiles_of(latent, query.dtype)
+    tiles = tiles or tiles_of(heads, latent, query.dtype)
     assert query.stride()[1:] == (lanes, 1), "the heads of a token lie side by side"
     kernel: Any = _attend_kernel[(triton.cdiv(width * heads, tiles.rows), bounds.shape[1])]
     kernel(

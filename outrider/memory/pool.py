@@ -68,6 +68,11 @@ class PageFamily:
         for pool in self._pools:
             pool.storage.index_fill_(1, pages, 0)
 
+    def scribble(self) -> None:
+        """Fill every page with noise."""
+        for pool in self._pools:
+            pool.storage.normal_()
+
     def resize(self, num_pages: int) -> None:
         """Give every pool that many pages, page 0 included."""
         self.num_pages = num_pages

@@ -19,6 +19,11 @@ _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1.0,),
     "quantization_config": (None,),
 }
+FP8_BLOCKS = (
+    "the weights are stored as blocks of fp8, which are not read yet; convert the folder to "
+    "bfloat16 first (DeepSeek's own inference/fp8_cast_bf16.py does) and remove "
+    "quantization_config from its config.json, or use a bfloat16 copy of the model"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +196,7 @@ def _architecture(fields: dict[str, Any]) -> str:
 def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     quantised = fields.get("quantization_config")
     if isinstance(quantised, dict) and quantised.get("quant_method") == "fp8":
-        raise ConfigError(
-            "the weights are stored as blocks of fp8, which are not read yet; convert the folder "
-            "to bfloat16 first (DeepSeek's own inference/fp8_cast_bf16.py does), remove "
-            "quantization_config from its config.json, or use a bfloat16 copy of the model"
-        )
+        raise ConfigError(FP8_BLOCKS)
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some files of such families say it, some do not

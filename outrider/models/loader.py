@@ -11,7 +11,13 @@ import torch
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
-from outrider.models.config import AttentionConfig, LatentConfig, ModelConfig, read_config
+from outrider.models.config import (
+    FP8_BLOCKS,
+    AttentionConfig,
+    LatentConfig,
+    ModelConfig,
+    read_config,
+)
 from outrider.models.decoder import Block, Decoder, DecoderParts
 from outrider.models.expert_tensors import (
     ApartExperts,
@@ -50,6 +56,7 @@ from outrider.models.registry import ExpertFamily
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
 _QKV = ("q_proj", "k_proj", "v_proj")
+_BLOCK_SCALE = "weight_scale_inv"
 _ROUTER_BIAS = "mlp.gate.e_score_correction_bias"
 
 
@@ -67,6 +74,8 @@ def load_decoder(
     """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder) as checkpoint:
+        if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
+            raise ConfigError(f"{folder}: {FP8_BLOCKS}")
         stacked = are_stacked(checkpoint.names)
         shapes = tensor_shapes(config, are_experts_stacked=stacked)
         checkpoint.check(

@@ -80,6 +80,11 @@ class Runner:
         self._samplings.clear()
         self._program.state.grammars.forget()
 
+    def scribble(self) -> None:
+        """Fill all pages with noise: for measuring reads of what nobody wrote."""
+        with self._lane.active():
+            self._program.state.pages.scribble()
+
     def _fly(self, plan: StepPlan) -> Flight:
         start = self._lane.mark()
         output = self._executor.run(self._program, plan)

@@ -71,7 +71,7 @@ def test_any_geometry_is_padded_to_tiles(heads, latent, rope):
     assert_like_reference(backend_of(model), case)
 
 
-@pytest.mark.parametrize("heads", [4, 20, 70])  # tiles of 16, 32 and 64 rows
+@pytest.mark.parametrize("heads", [4, 20, 70])  # several nodes in a tile, one, a part of one
 def test_half_precision_is_as_close_as_its_dtype_allows(heads):
     model = latent_model(heads=heads, latent=64, dtype=torch.float16, page_size=16)
     case = make_case(model, lengths=[5, 70], nodes=4, chunks={3: (0, 9)})

@@ -315,6 +315,8 @@ def test_kernels_that_overlap_are_busy_once_and_gaps_are_the_rest_of_the_span():
         ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "GEMM"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32", "GEMM"),
         ("void cublasLt::splitKreduce_kernel<32>", "GEMM"),
+        ("_grouped_kernel", "GEMM"),
+        ("_maps_kernel", "GEMM"),
         ("_paged_attention", "attention"),
         ("pytorch_flash::flash_fwd_splitkv_kernel", "attention"),
         ("Memcpy HtoD (Pinned -> Device)", "copies"),

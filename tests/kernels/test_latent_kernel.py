@@ -19,8 +19,9 @@ SMALL = kernel.Tiles(rows=16, keys=16, split=16)  # many splits at small lengths
 LIKE = torch.empty(0)
 
 
-def attend(case, *, is_whole, is_tree=True, tiles=SMALL, rows_at_once=None):
+def attend(case, *, is_whole, is_tree=True, rows_at_once=None):
     views, model = trace(case), case.model
+    tiles = replace(SMALL, many=1 if is_whole else 1 << 30)
     splits = num_splits(case.shape.pages * model.page_size, split=tiles.split)
     per_row = case.shape.nodes * splits * partial_width(model.heads, model.latent)
     if is_whole:
@@ -39,7 +40,6 @@ def attend(case, *, is_whole, is_tree=True, tiles=SMALL, rows_at_once=None):
         scale=SCALE,
         is_tree=is_tree,
         tiles=tiles,
-        is_whole=is_whole,
     )
     return out
 
@@ -80,13 +80,6 @@ def test_a_shape_with_room_for_longer_texts_changes_no_bit():
     short = attend(case, is_whole=True)
     for is_whole in (False, True):
         assert torch.equal(short, attend(longer, is_whole=is_whole))
-
-
-def test_a_step_that_fills_the_device_sees_texts_whole_and_has_the_same_bits(monkeypatch):
-    case = make_case(latent_model(heads=3), lengths=[40, 70], nodes=2, seed=7)
-    split = attend(case, is_whole=None)
-    monkeypatch.setattr(kernel, "MANY_TILES", 1)
-    assert torch.equal(split, attend(case, is_whole=None))
 
 
 @pytest.mark.parametrize(("num_query", "latent", "rope"), [(1, 32, 16), (7, 24, 6), (3, 20, 8)])

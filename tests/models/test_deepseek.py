@@ -178,6 +178,15 @@ def test_a_missing_tensor_is_named(lost, tmp_path):
         load_decoder(tmp_path, dtype="float32", device=CPU)
 
 
+def test_blocks_of_fp8_are_refused_with_the_way_out_though_config_is_silent(tmp_path):
+    save_tiny("deepseek-v3", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.0.self_attn.o_proj.weight_scale_inv"] = torch.zeros(1, 1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match="fp8_cast_bf16"):
+        load_decoder(tmp_path, dtype="float32", device=CPU)
+
+
 @pytest.mark.parametrize(("family", "is_read"), [("deepseek-v3", True), ("deepseek-v2", False)])
 def test_draft_modules_past_the_last_layer_are_no_part_of_the_target(family, is_read, tmp_path):
     save_tiny(family, tmp_path)

@@ -30,3 +30,13 @@ def test_a_setting_beyond_the_backend_is_refused(monkeypatch, tmp_path, lacking,
     )
     with pytest.raises(ConfigError, match=fix):
         engine_of(model, shape)
+
+
+def test_latents_wider_than_the_backend_takes_are_refused(monkeypatch, tmp_path):
+    save_tiny("deepseek-v3", tmp_path)
+    model = load_decoder(tmp_path, dtype="float32", device=torch.device("cpu"))
+    full = ReferenceAttention.capabilities.fget
+    narrow = property(lambda self: replace(full(self), max_latent=16))
+    monkeypatch.setattr(ReferenceAttention, "capabilities", narrow)
+    with pytest.raises(ConfigError, match=r"latents of up to 16 lanes, and the model has 24"):
+        engine_of(model, Shape())

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 BodyFlag = Annotated[
     str,
-    typer.Option(help="Random weights: llama-8b (default), mimo-7b, smollm2-135m, tiny."),
+    typer.Option(
+        help="Random weights: llama-8b (default), mimo-7b, smollm2-135m, deepseek-v2-lite, "
+        "deepseek-v3, tiny, tiny-latent."
+    ),
+]
+LayersFlag = Annotated[
+    int, typer.Option(help="Only so many layers of the body, and a small vocabulary.", min=0)
+]
+PretendFlag = Annotated[
+    bool,
+    typer.Option("--pretend-prompts", help="Do not read prompts: their KV is noise."),
 ]
 RealFlag = Annotated[str, typer.Option("--model", help="Real weights instead: alias or folder.")]
 RowsFlag = Annotated[str, typer.Option(help="Numbers of rows, a comma list.")]
@@ -54,6 +64,7 @@ ModulesFlag = Annotated[
 
 def decode(
     body: BodyFlag = "",
+    layers: LayersFlag = 0,
     model: RealFlag = "",
     rows: RowsFlag = "",
     prompt: PromptFlag = 128,
@@ -64,6 +75,7 @@ def decode(
     executor: ExecutorFlag = "auto",
     deterministic: DeterministicFlag = False,
     step_tokens: StepTokensFlag = 8192,
+    pretend_prompts: PretendFlag = False,
     breakdown: BreakdownFlag = False,
     cold_start: ColdFlag = False,
     json_file: JsonFlag = None,
@@ -73,8 +85,8 @@ def decode(
 
     usual = "1,64,256" if model else "1,8,32,64,128"
     work = plan_work(parse_rows(rows or usual), prompt=prompt, context=context, steps=tokens)
-    place = _place(dtype, device, executor, deterministic, step_tokens)
-    targets, source = checked_targets(json_file), _source(body, model)
+    place = _place(dtype, device, executor, deterministic, step_tokens, not pretend_prompts)
+    targets, source = checked_targets(json_file), _source(body, model, layers)
     from outrider.bench.gpu.start import bench_decode  # torch comes with it: bad flags fail before
 
     extras = Extras(has_breakdown=breakdown, has_cold_start=cold_start)
@@ -83,6 +95,7 @@ def decode(
 
 def iteration(
     body: BodyFlag = "",
+    layers: LayersFlag = 0,
     draft_steps: Annotated[int | None, typer.Option(help="Depth of a draft tree: 5.")] = None,
     topk: Annotated[int | None, typer.Option(help="Children per node: 1, a chain.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Size of a tree: 1 + steps.")] = None,
@@ -99,6 +112,7 @@ def iteration(
     executor: ExecutorFlag = "auto",
     deterministic: DeterministicFlag = False,
     step_tokens: StepTokensFlag = 8192,
+    pretend_prompts: PretendFlag = False,
     with_plain: Annotated[
         bool, typer.Option("--with-plain", help="Also plain steps, and steps that only verify.")
     ] = False,
@@ -115,24 +129,25 @@ def iteration(
 
     With --widened of a real model and head in a larger body, on real questions.
     """
-    place = _place(dtype, device, executor, deterministic, step_tokens)
+    place = _place(dtype, device, executor, deterministic, step_tokens, not pretend_prompts)
     sizes = (draft_steps, topk, nodes, simulate_acceptance)
     real = WidenedFlags(
         model=widened, draft=draft, prompts=prompts, trees=tuple(tree), max_tokens=max_tokens
     )
     lengths = {"prompt": prompt, "context": context, "steps": tokens}
     if widened:
-        _check_absent(sizes, lengths, with_plain or breakdown or cold_start or bool(modules))
+        others = (with_plain, breakdown, cold_start, layers > 0, pretend_prompts, modules > 0)
+        _check_absent(sizes, lengths, any(others))
         widened_iteration(real, body or "llama-8b", place, rows, checked_targets(json_file))
         return
     real.check_absent()
     extras = (with_plain, breakdown, cold_start)
     work = (rows, lengths, modules)
-    _random_iteration(body, sizes, place, work, extras, checked_targets(json_file))
+    _random_iteration((body, layers), sizes, place, work, extras, checked_targets(json_file))
 
 
 def _random_iteration(
-    body: str,
+    body: tuple[str, int],  # its name, and how many of its layers
     sizes: tuple[int | None, int | None, int | None, float | None],
     place: "Place",
     asked: tuple[str, dict[str, int], int],  # rows, lengths, modules
@@ -142,7 +157,8 @@ def _random_iteration(
     from outrider.bench.gpu.asked import Extras, Tree, check_modules, parse_rows, plan_work
     from outrider.bench.gpu.body import find_body
 
-    chosen, (steps, topk, nodes, emitted) = find_body(body or "llama-8b"), sizes
+    (name, layers), (steps, topk, nodes, emitted) = body, sizes
+    chosen = find_body(name or "llama-8b", layers=layers)
     rows, lengths, modules = asked
     usual = modules if modules > 1 else 5
     tree = Tree(
@@ -182,12 +198,14 @@ def _check_absent(sizes: Sequence[float | None], lengths: dict[str, int], has_ex
         )
     if has_extras:
         raise ConfigError(
-            "--with-plain, --breakdown, --cold-start and --modules do not go with --widened"
+            "--with-plain, --breakdown, --cold-start, --layers, --pretend-prompts and --modules do "
+            "not go with --widened"
         )
 
 
 def prefill(
     body: BodyFlag = "",
+    layers: LayersFlag = 0,
     model: RealFlag = "",
     tokens: Annotated[int, typer.Option(help="Length of the prompt.", min=1)] = 8192,
     dtype: DtypeFlag = "bfloat16",
@@ -201,14 +219,19 @@ def prefill(
 ) -> None:
     """One long prompt: the rate of arithmetic, against one large matrix product."""
     place = _place(dtype, device, executor, deterministic, step_tokens or tokens)
-    targets, source = checked_targets(json_file), _source(body, model)
+    targets, source = checked_targets(json_file), _source(body, model, layers)
     from outrider.bench.gpu.start import bench_prefill  # torch comes with it
 
     bench_prefill(source, place, tokens=tokens, targets=targets)
 
 
 def _place(
-    dtype: str, device: str, executor: str, is_deterministic: bool, step_tokens: int
+    dtype: str,
+    device: str,
+    executor: str,
+    is_deterministic: bool,
+    step_tokens: int,
+    reads_prompts: bool = True,
 ) -> "Place":
     from outrider.bench.gpu.asked import Place, parse_dtype, parse_executor
 
@@ -218,13 +241,14 @@ def _place(
         executor=parse_executor(executor),
         is_deterministic=is_deterministic,
         step_tokens=step_tokens,
+        reads_prompts=reads_prompts,
     )
 
 
-def _source(body: str, model: str) -> "Body | Stored":
+def _source(body: str, model: str, layers: int) -> "Body | Stored":
     """A body by its name, or real weights in their folder."""
     from outrider.bench.gpu.asked import Stored, choose_body
 
-    for chosen in choose_body(body, model):
+    for chosen in choose_body(body, model, layers=layers):
         return chosen
     return Stored(name=Path(model).name, folder=open_model(model))

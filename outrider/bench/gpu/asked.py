@@ -32,6 +32,7 @@ class Place:
     executor: Executor | Auto
     is_deterministic: bool
     step_tokens: int  # query tokens of a step: the largest piece of a prompt
+    reads_prompts: bool = True  # else their KV is noise that counts as cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +108,11 @@ def parse_executor(value: str) -> Executor | Auto:
     return executor
 
 
-def choose_body(name: str, model: str) -> tuple[Body, ...]:
+def choose_body(name: str, model: str, *, layers: int = 0) -> tuple[Body, ...]:
     """The named body, or none where real weights are asked for."""
-    if name and model:
+    if (name or layers) and model:
         raise ConfigError("--body has random weights and --model real ones; give one of them")
-    return () if model else (find_body(name or DEFAULT_BODY),)
+    return () if model else (find_body(name or DEFAULT_BODY, layers=layers),)
 
 
 def plan_work(

@@ -14,9 +14,17 @@ class Body:
     name: str
     config: ModelConfig
     draft_vocab: int
+    is_cut: bool  # to a few layers
 
 
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5}
+_DEEPSEEK_ROPE = {
+    "type": "yarn",
+    "factor": 40,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "original_max_position_embeddings": 4096,
+}
 _FIELDS: dict[str, dict[str, Any]] = {
     "llama-8b": {  # Llama-3.1-8B
         "num_hidden_layers": 32,
@@ -57,6 +65,71 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "rope_theta": 100000.0,
         "tie_word_embeddings": True,
     },
+    "deepseek-v2-lite": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "rms_norm_eps": 1e-6,
+        "num_hidden_layers": 27,
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "num_attention_heads": 16,
+        "q_lora_rank": None,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1408,
+        "topk_method": "greedy",
+        "vocab_size": 102400,
+        "max_position_embeddings": 163840,
+        "rope_scaling": _DEEPSEEK_ROPE | {"mscale": 0.707, "mscale_all_dim": 0.707},
+    },
+    "deepseek-v3": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "rms_norm_eps": 1e-6,
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_attention_heads": 128,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "first_k_dense_replace": 3,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "n_group": 8,
+        "topk_group": 4,
+        "routed_scaling_factor": 2.5,
+        "vocab_size": 129280,
+        "max_position_embeddings": 163840,
+        "rope_scaling": _DEEPSEEK_ROPE | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "tiny-latent": {  # as tiny, with latents and experts
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "num_hidden_layers": 4,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 16,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "vocab_size": 512,
+        "max_position_embeddings": 4096,
+    },
     "tiny": {  # runs on a CPU in no time
         "num_hidden_layers": 4,
         "hidden_size": 64,
@@ -67,15 +140,25 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 4096,
     },
 }
-_DRAFT_VOCABS = {"llama-8b": 32000, "mimo-7b": 32000, "smollm2-135m": 32000, "tiny": 128}
+_DRAFT_VOCAB = 32000
+_CUT_VOCAB = 4096  # of a body that is cut: its head costs next to nothing
 
 
-def find_body(name: str) -> Body:
-    """The body of this name, or the names there are."""
+def find_body(name: str, *, layers: int = 0) -> Body:
+    """The body of this name, or the names there are; cut to so many layers unless that is 0.
+
+    What is left are the layers that a model has most of: with experts, where it has any.
+    """
     if name not in _FIELDS:
         raise ConfigError(f"unknown body {name!r}; use {', '.join(_FIELDS)}, or --model")
+    fields: dict[str, Any] = _LLAMA | _FIELDS[name]
+    if layers:
+        cut = {"num_hidden_layers": layers, "first_k_dense_replace": 0}
+        fields |= cut | {"vocab_size": min(fields["vocab_size"], _CUT_VOCAB)}
+    config = parse_config(fields)
     return Body(
-        name=name,
-        config=parse_config(_LLAMA | _FIELDS[name]),
-        draft_vocab=_DRAFT_VOCABS[name],
+        name=f"{name}, {layers} layers" if layers else name,
+        config=config,
+        draft_vocab=_DRAFT_VOCAB if config.vocab_size > _DRAFT_VOCAB else config.vocab_size // 4,
+        is_cut=layers > 0,
     )

@@ -19,7 +19,12 @@ _TOP = 12  # kernels listed by name
 # The first class whose pattern is found in a kernel's name takes it.
 _CLASSES = (
     ("attention", re.compile(r"attention|attend|flash|fmha|prefill|softmax", re.I)),
-    ("GEMM", re.compile(r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|matmul|addmm|::mm", re.I)),
+    (
+        "GEMM",
+        re.compile(
+            r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|grouped|_maps|matmul|addmm|::mm", re.I
+        ),
+    ),
     ("copies", re.compile(r"memcpy|memset|copy", re.I)),
 )
 _REST = "small kernels"

@@ -7,6 +7,7 @@ import torch
 
 from outrider.bench.gpu.asked import PROFILED, SKIPPED, Case, Place, Stored, Tree, Work
 from outrider.bench.gpu.body import Body
+from outrider.bench.gpu.floors import held_bytes
 from outrider.config.draft import NO_DRAFT, DraftConfig, resolve_budget
 from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.config.settings import ExecutionSettings, Settings, resolve
@@ -33,6 +34,7 @@ class Target:
     place: Place
     execution: ExecutionSettings  # what the engine made of the place
     is_dummy: bool
+    is_cut: bool = False  # to a few layers of the body
 
     @property
     def device(self) -> torch.device:
@@ -65,6 +67,7 @@ def load_target(source: Body | Stored, place: Place) -> Target:
     settings = settle(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
+        _check_room(source, place, device)
         model = dummy_decoder(
             source.config, dtype=place.dtype, device=device, arithmetic=arithmetic
         )
@@ -76,7 +79,20 @@ def load_target(source: Body | Stored, place: Place) -> Target:
         place=place,
         execution=settings.execution,
         is_dummy=isinstance(source, Body),
+        is_cut=isinstance(source, Body) and source.is_cut,
     )
+
+
+def _check_room(body: Body, place: Place, device: torch.device) -> None:
+    """Refuse weights that a GPU cannot hold before the first of them is made."""
+    if device.type != "cuda":
+        return
+    needed, (free, _) = held_bytes(body.config, place.dtype), torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise ConfigError(
+            f"the weights of {body.name} take {needed / 1e9:.0f} GB and {free / 1e9:.0f} GB are "
+            "free; lower --layers"
+        )
 
 
 def no_drafting() -> Drafting:
@@ -139,6 +155,8 @@ def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loa
         buckets=choose_buckets(settings, drafting.kind),
         judge=drafting.judge,
     )
+    if not target.place.reads_prompts:
+        runner.scribble()  # zeros would take less power to read
     return Loaded(engine=Engine(runner, facts), runner=runner)
 
 
@@ -165,7 +183,7 @@ def _settings(place: Place, *, context: int, rows: int, budget: Budget) -> Setti
         dtype=place.dtype,
         device=place.device,
         execution=ExecutionConfig(executor=place.executor, deterministic=place.is_deterministic),
-        cache=CacheConfig(prefix=False),
+        cache=CacheConfig(prefix=not place.reads_prompts),
         limits=LimitsConfig(
             context=context,
             rows=rows,

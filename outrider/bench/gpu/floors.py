@@ -1,14 +1,22 @@
 """The least time of a step, an iteration or a prefill, from its bytes and its multiplications.
 
 Each matrix is read once, or multiplied for as long as the matrix rate allows, whichever takes
-longer; the KV of every row is read once. Nothing else costs anything here: no launches, no norms'
+longer; of experts, as many as the tokens of a step ask on average. The KV of every row is read
+once: of latents, one vector per token. Nothing else costs anything here: no launches, no norms'
 arithmetic, no attention arithmetic in a decode step, no sampling.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider.bench.floor import activation_bytes, kv_bytes, tensor_bytes, weight_bytes
+from outrider.bench.floor import (
+    activation_bytes,
+    asked_share,
+    is_of_expert,
+    kv_bytes,
+    tensor_bytes,
+    weight_bytes,
+)
 from outrider.bench.gpu.rates import Rates
 from outrider.config.engine import Dtype
 from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
@@ -51,14 +59,14 @@ def step_passes(
     config: ModelConfig, dtype: Dtype, *, rows: int, nodes: int, context: float
 ) -> tuple[Pass, ...]:
     """A step of `rows` trees of `nodes` query tokens; one node is plain decoding."""
-    shapes = tensor_shapes(config)
+    shapes, tokens = tensor_shapes(config), rows * nodes
     if not config.is_tied:
         del shapes[_EMBEDDING]  # a step looks up one row of it per token
     return (
         Pass(
-            weight_bytes=weight_bytes(config, dtype),
+            weight_bytes=weight_bytes(config, dtype, tokens=tokens),
             kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
-            flops=2.0 * rows * nodes * _num_products(shapes.values()),
+            flops=2.0 * tokens * _products_of_token(config, shapes),
         ),
     )
 
@@ -120,7 +128,7 @@ def prefill_flops(config: ModelConfig, *, tokens: int) -> float:
     del shapes[_EMBEDDING]
     pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
     attention = 2.0 * _read_width(config.attention) * pairs * config.num_layers
-    return 2.0 * (tokens * _num_products(shapes.values()) + _num_products([head])) + attention
+    return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
 
 
 def held_bytes(config: ModelConfig, dtype: Dtype) -> int:
@@ -155,6 +163,12 @@ def _pass(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float, kv: float = 0
         kv_bytes=round(kv),
         flops=2.0 * tokens * _num_products(shapes),
     )
+
+
+def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> float:
+    """Products that one token needs: of experts, those that it asks."""
+    experts = _num_products(shape for name, shape in shapes.items() if is_of_expert(name))
+    return _num_products(shapes.values()) - experts * (1.0 - asked_share(config.experts, 1.0))
 
 
 def _num_products(shapes: Iterable[Shape]) -> int:

@@ -28,7 +28,8 @@ class Weights:
     is_dummy: bool
     dtype: str
     held_bytes: int
-    read_bytes: int  # by one step
+    read_bytes: int  # by a step of one token
+    cut_layers: int  # of a body that was cut to its layers; 0: it is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

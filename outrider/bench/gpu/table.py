@@ -60,8 +60,10 @@ def _heading(setting: Setting) -> Iterator[str]:
     weights, machine = setting.weights, setting.machine
     origin = "random weights" if weights.is_dummy else "real weights"
     yield f"model      {weights.model}, {origin}, {weights.dtype}"
+    if weights.cut_layers:
+        yield f"layers     {weights.cut_layers} like those of the model, and a small vocabulary"
     yield (
-        f"bytes      {weights.read_bytes / 1e9:.3f} GB read per step of "
+        f"bytes      {weights.read_bytes / 1e9:.3f} GB read per step of one token, of "
         f"{weights.held_bytes / 1e9:.3f} GB held"
     )
     yield f"device     {setting.card}, torch {machine.torch}, {machine.cpu}"
@@ -91,6 +93,8 @@ def _points(report: Report, series: Series) -> Table:
     headings = ["rows", "ctx", "ms", "tok/s", *(["tokens\n/round"] if emits else [])]
     headings += [f"floor\n{floor.rates}" for floor in first.floors]
     headings += [f"x floor\n{floor.rates}" for floor in first.floors]
+    layers = report.setting.weights.cut_layers
+    headings += ["us\n/layer", f"floor\n{first.floors[-1].rates}"] if layers else []
     headings += ["vLLM\nms", "vs\nvLLM"] if has_peer else []
     headings += ["x\nplain"] if has_plain else []
     table = _table((*headings, "busy", "GiB"))
@@ -98,6 +102,7 @@ def _points(report: Report, series: Series) -> Table:
         plain = [f"{ratio:.2f}x" for ratio in report.against_plain(series.name, point)]
         table.add_row(
             *_paces(point, emits=emits),
+            *(_of_layer(point, layers) if layers else []),
             *(_peer(point) if has_peer else []),
             *((plain or [""]) if has_plain else []),
             f"{point.steady.occupancy:.1%}",
@@ -118,6 +123,12 @@ def _paces(point: Point, *, emits: bool) -> list[str]:
         *(f"{floor.step_s * 1e3:.3f}" for floor in point.floors),
         *(f"{steady.step_s / floor.step_s:.3f}x" for floor in point.floors),
     ]
+
+
+def _of_layer(point: Point, layers: int) -> list[str]:
+    """A step is its layers where little else is left of the model."""
+    times = point.steady.step_s, point.floors[-1].step_s
+    return [f"{time_s * 1e6 / layers:.1f}" for time_s in times]
 
 
 def _num_rounds(point: Point) -> int:

@@ -1,0 +1,235 @@
+"""Latent attention, compiled, at the sizes of DeepSeek, and DeepSeek in the engine."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from support.attention_cases import (
+    SCALE,
+    as_chain,
+    assert_chunks_equal_whole,
+    assert_like_reference,
+    assert_nodes_equal_decodes,
+    chain_ancestors,
+    latent_model,
+    level_ancestors,
+    make_case,
+    row_alone,
+    run,
+)
+from support.engines import Shape
+from support.matrix import LAWS, MIXED, Case, mismatches, run_case
+from support.model_set import make_models
+
+from outrider.attention.triton import HeadShape, TritonAttention
+from outrider.bench.gpu.body import find_body
+from outrider.memory.arena import Arena
+from outrider.models.dummy import dummy_decoder
+
+pytest.importorskip("triton")
+
+from support.latent_cases import check_maps, check_rotated, check_stored
+
+from outrider.kernels import latent as kernel
+from outrider.kernels.head_maps import apply_head_maps
+
+DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
+EXECUTORS = ["eager", "graph", "breakable"]
+
+
+def model_of(*, heads=128, latent=512, rope=64, dtype=torch.bfloat16, page_size=16):
+    return latent_model(
+        heads=heads, latent=latent, rope=rope, page_size=page_size, dtype=dtype, device="cuda"
+    )
+
+
+V3, LITE = model_of(), model_of(heads=16)
+SMALL = model_of(heads=4, latent=32, rope=16, dtype=torch.float32, page_size=3)
+ODD = model_of(heads=20, latent=96, rope=32)
+
+
+def backend_of(model):
+    users = [HeadShape(heads=model.heads, head_dim=model.latent)]
+    return TritonAttention(page_size=model.page_size, users=users)
+
+
+def like(dtype=torch.bfloat16):
+    return torch.empty(0, dtype=dtype, device="cuda")
+
+
+# --- attention
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
+@pytest.mark.parametrize("nodes", [1, 6, 16])
+def test_uniform_rows_are_close_to_the_reference(model, nodes):
+    case = make_case(model, lengths=[0, 1, 31, 255, 513, 1000, 3000], nodes=nodes, seed=nodes)
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
+def test_trees_and_chunks_run_together(model):
+    chunks = {3: (70, 300), 4: (0, 5), 5: (511, 65)}
+    case = make_case(model, lengths=[37, 600], nodes=5, chunks=chunks)
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("page_size", [1, 64])
+def test_any_page_size_is_close_to_the_reference(page_size):
+    model = model_of(page_size=page_size)
+    case = make_case(model, lengths=[37, 600], nodes=3, chunks={3: (70, 30)})
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("model", [V3, LITE], ids=["v3", "lite"])
+def test_draft_levels_and_long_texts_are_close_to_the_reference(model):
+    ancestors = level_ancestors(random.Random(1), rows=3, topk=4, step=5)
+    case = make_case(model, lengths=[30, 61, 700], nodes=4, reach=20, ancestors=ancestors)
+    assert_like_reference(backend_of(model), case)
+    assert_like_reference(backend_of(model), make_case(model, lengths=[40_000, 9], nodes=1))
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
+@pytest.mark.parametrize("lengths", [[28, 1050], [0, 63, 64, 250, 700]])
+def test_a_node_of_a_tree_has_the_bits_of_a_decode_of_its_path(model, lengths):
+    case = make_case(model, lengths=lengths, nodes=7, seed=4)
+    assert_nodes_equal_decodes(backend_of(model), case)
+
+
+@pytest.mark.parametrize("model", [V3, LITE], ids=["v3", "lite"])
+def test_a_chain_has_the_bits_of_a_decode_in_both_kernels(model):
+    case = make_case(model, lengths=[250, 90], nodes=6, ancestors=chain_ancestors(2, 6), seed=8)
+    backend = backend_of(model)
+    assert torch.equal(run(backend, case), run(backend, as_chain(case)))
+    assert_nodes_equal_decodes(backend, as_chain(case))
+
+
+@pytest.mark.parametrize("model", [V3, LITE], ids=["v3", "lite"])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
+    """Among so many, texts are seen whole; alone, in splits."""
+    rng = random.Random(9)
+    lengths = [rng.randrange(2600) for _ in range(90)]
+    case = make_case(model, lengths=lengths, nodes=nodes, seed=6)
+    out = run(backend_of(model), case)
+    for row in range(0, 90, 17):
+        alone = run(backend_of(model), row_alone(case, row), largest=case.shape)
+        assert torch.equal(out[row * nodes : (row + 1) * nodes], alone)
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
+def test_a_step_that_fills_the_device_has_the_bits_of_one_that_does_not(model, monkeypatch):
+    case = make_case(model, lengths=[5, 511, 512, 9000], nodes=2, seed=11)
+    outs = []
+    for many in (1, 1 << 30):
+        tiles = replace(kernel.tiles_of(model.heads, model.latent, model.dtype), many=many)
+        monkeypatch.setattr(kernel, "tiles_of", lambda *_, tiles=tiles: tiles)
+        outs.append(run(backend_of(model), case))
+        monkeypatch.undo()
+    assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
+def test_a_cut_prompt_has_the_bits_of_the_whole_one(model):
+    case = make_case(model, lengths=[], chunks={1: (0, 400)}, seed=7)
+    assert_chunks_equal_whole(backend_of(model), case, cuts=[1, 64, 199, 320])
+
+
+def test_a_recorded_step_follows_new_lengths():
+    case = make_case(V3, lengths=[1300, 40], nodes=5, chunks={3: (10, 70)}, seed=10)
+    backend, arena = backend_of(V3), Arena(torch.device("cuda"))
+    backend.reserve(arena, case.shape)
+    plan = backend.bind(arena, case.shape)
+    run(backend, case)  # compiles before recording
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        backend.fill(plan, case.geometry)
+        out = backend.run_latent(case.query, case.layer, plan, SCALE, V3.latent)
+    for lengths in ([7, 1299], [512, 0]):
+        case.geometry.uniform.lengths.copy_(torch.tensor(lengths))
+        arena.poison()
+        graph.replay()
+        assert torch.equal(out, run(backend, case))
+
+
+# --- around it
+
+
+@pytest.mark.parametrize(("latent", "rope"), [(512, 64), (96, 32)])
+def test_latents_are_normalised_rotated_and_stored(latent, rope):
+    for num_query in (1, 77):
+        check_stored(num_query, latent, rope, like(), atol=2e-2)
+
+
+@pytest.mark.parametrize("heads", [16, 128])
+def test_queries_are_rotated_beside_the_place_of_their_latent_part(heads):
+    check_rotated(33, heads, like(), atol=2e-2)
+
+
+@pytest.mark.parametrize("sizes", [(128, 512), (512, 128), (96, 40)])
+@pytest.mark.parametrize("num_query", [1, 30, 64, 300])
+def test_every_head_has_a_map_of_its_own(num_query, sizes):
+    check_maps(num_query, 16, sizes, like(), atol=1e-2)
+
+
+@pytest.mark.parametrize("sizes", [(128, 512), (512, 128)])
+def test_the_bits_of_a_map_do_not_depend_on_the_other_tokens(sizes):
+    x = torch.randn(300, 8, sizes[0], device="cuda").bfloat16()
+    weights = torch.randn(8, *sizes, device="cuda").bfloat16()
+    whole = torch.empty(300, 8, sizes[1], device="cuda", dtype=torch.bfloat16)
+    apply_head_maps(x, weights, whole)
+    for count in (1, 17, 40, 64, 65, 200):
+        part = torch.empty_like(whole[:count])
+        apply_head_maps(x[:count], weights, part)
+        assert torch.equal(part, whole[:count]), count
+
+
+# --- the engine
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return make_models(tmp_path_factory.mktemp("models"), "cuda", "deepseek-v3")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("law", [*LAWS, MIXED])
+@pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
+def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, executor):
+    shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
+    assert not mismatches(models, Case(shape, False, law, drafter, tree, "deepseek-v3"))
+    cached = Case(replace(shape, pad=1, page_size=16), True, law, drafter, tree, "deepseek-v3")
+    assert not mismatches(models, cached)
+
+
+@pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
+def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
+    heard = {}
+    for executor in EXECUTORS:
+        shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
+        answers = run_case(models, Case(shape, False, "sampled", drafter, tree))
+        heard[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
+    assert heard["graph"] == heard["eager"]
+    assert heard["breakable"] == heard["eager"]
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v3"])
+def test_a_layer_at_real_sizes_stays_finite(name):
+    body = find_body(name, layers=1)
+    model = dummy_decoder(body.config, dtype="bfloat16", device=torch.device("cuda"))
+    from support.engines import ask, engine_of, run_all
+
+    shape = Shape(device="cuda", page_size=16, step_tokens=300, max_context=600, executor="graph")
+    draw = random.Random(0)
+    prompts = [[draw.randrange(4096) for _ in range(length)] for length in (1, 40, 200)]
+    asked = [
+        ask(f"r{i}", tokens, LAWS["greedy"], max_tokens=20) for i, tokens in enumerate(prompts)
+    ]
+    heard = run_all(engine_of(model, shape), asked)
+    for entry in heard.values():
+        assert len(entry.tokens) == 20
+        assert all(-20.0 < logprob <= 0.0 for logprob in entry.logprobs)
+    del model
+    torch.cuda.empty_cache()
