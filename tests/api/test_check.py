@@ -4,6 +4,8 @@ import dataclasses
 import math
 
 import pytest
+from support.modules import write_mimo
+from support.spoken import write_tokenizer
 
 from outrider.api.check.cases import configurations
 from outrider.api.check.compare import first_difference
@@ -27,6 +29,18 @@ def test_a_sound_engine_passes_with_all_tokens_compared(command, capsys):
     # Each answers 2 prompts alone and together: 4 * 6 tokens.
     assert "27 configurations, 648 tokens compared: every token is that of plain" in shown
     assert all(word in shown for word in ("chain", "tree", "tape", "every warp", "tokens/round"))
+
+
+@pytest.mark.parametrize(("num", "configurations"), [(1, 27), (2, 15)])
+def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
+    tmp_path, capsys, num, configurations
+):
+    write_tokenizer(write_mimo(tmp_path, num=num))
+    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160"]
+    assert run(["check", "--model", str(tmp_path), "--draft", "mtp", *sizes]) == 0
+    shown = capsys.readouterr().out
+    assert f"{configurations} configurations" in shown
+    assert ("tree" in shown) == (num == 1)
 
 
 @pytest.fixture

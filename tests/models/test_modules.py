@@ -1,6 +1,5 @@
 """Draft modules in a checkpoint: found by their names, loaded strictly, ignored otherwise."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,15 @@ from safetensors.torch import load_file, save_file
 from support.engines import ask, run_all
 from support.heads import write_head
 from support.module_oracle import ModuleOracle
-from support.modules import TABLES, add_modules, module_tensors, spelled, with_modules
+from support.modules import (
+    TABLES,
+    add_modules,
+    edit_config,
+    module_tensors,
+    spelled,
+    with_modules,
+    write_mimo,
+)
 from support.tiny import VOCAB, save_tiny
 
 from outrider.api.cli import run
@@ -30,24 +37,18 @@ LAYERS = 3  # of the tiny targets
 
 @pytest.fixture
 def mimo(tmp_path):
-    """The folder of a tiny MiMo with two modules."""
-    return write_model(tmp_path, "mimo")
+    return write_mimo(tmp_path)
 
 
 def write_model(folder, family):
     """A tiny model with two modules, as its authors would have saved it."""
-    save_tiny("qwen2" if family == "mimo" else family, folder)
     if family == "mimo":
-        edit_config(folder, architectures=["MiMoForCausalLM"], attention_bias=True)
+        return write_mimo(folder)
+    save_tiny(family, folder)
     target = load_decoder(folder, dtype="float32", device=CPU)
     weights = [module_tensors(target, seed=index) for index in range(2)]
     add_modules(folder, target.config.family.modules, weights, num_layers=LAYERS)
     return folder
-
-
-def edit_config(folder, **fields):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def edit_tensors(folder, change):

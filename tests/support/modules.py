@@ -70,6 +70,21 @@ def with_modules(
     return WithModules(theirs, folder, target, table, weights)
 
 
+def write_mimo(folder: Path, *, num: int = 2) -> Path:
+    """The folder of a tiny MiMo, as its authors would have saved it."""
+    save_tiny("qwen2", folder)
+    edit_config(folder, architectures=["MiMoForCausalLM"], attention_bias=True)
+    target = load_decoder(folder, dtype="float32", device=torch.device("cpu"))
+    weights = [module_tensors(target, seed=index) for index in range(num)]
+    add_modules(folder, tables.MIMO, weights, num_layers=target.config.num_layers)
+    return folder
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
 def silence(folder: Path) -> None:
     """Let no layer of a saved model add anything to its stream."""
     stored = load_file(folder / "model.safetensors")
@@ -104,9 +119,7 @@ def add_modules(folder: Path, table: ModuleTable, weights, *, num_layers: int) -
     for index, tensors in enumerate(weights):
         stored |= spelled(table, tensors, index, num_layers)
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    path = folder / "config.json"
-    fields = json.loads(path.read_text()) | {table.counts[0]: len(weights)}
-    path.write_text(json.dumps(fields))
+    edit_config(folder, **{table.counts[0]: len(weights)})
 
 
 def spelled(table: ModuleTable, tensors, index: int, num_layers: int) -> dict[str, torch.Tensor]:

@@ -48,15 +48,18 @@ class Configuration:
 PLAIN = Configuration(name="plain", draft=NO_DRAFT, executor="eager", depth=0)
 
 
-def configurations(draft: DraftConfig, executors: Sequence[Executor]) -> Iterator[Configuration]:
+def configurations(
+    draft: DraftConfig, executors: Sequence[Executor], *, has_trees: bool = True
+) -> Iterator[Configuration]:
     """Every way to run the drafter: as a chain and as a tree, by each executor, overlapped or not.
 
-    What the user asked for is one of the two shapes of drafts; the other keeps his drafter.
+    What the user asked for is one of the two shapes of drafts; the other keeps his drafter. Some
+    drafters have no trees.
     """
     draft = replace(draft, adaptive=False)  # to be checked, drafts must be made
     chain = replace(draft, topk=1, nodes=AUTO)
     tree = replace(draft, steps=3, topk=3, nodes=10)
     asked = ("chain", draft) if draft.topk in (AUTO, 1) else ("tree", draft)
-    shapes = {"chain": chain, "tree": tree} | dict([asked])
+    shapes = {"chain": chain} | ({"tree": tree} if has_trees else {}) | dict([asked])
     for name, executor, depth in itertools.product(shapes, executors, (0, 1)):
         yield Configuration(name=name, draft=shapes[name], executor=executor, depth=depth)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outrider.api.commands.flags import DraftFlags, ModelFlags, expand_flags
-from outrider.config.draft import AUTO, NONE
+from outrider.config.draft import AUTO, MTP, NONE
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,10 +47,21 @@ def check(
             max_num_seqs=max(2, len(texts)),
         )
 
-    tried = tuple(configurations(draft, executors_on(model_flags.device)))
+    has_trees = draft.drafter != MTP or _num_modules(model_flags.model) == 1
+    executors = executors_on(model_flags.device)
+    tried = tuple(configurations(draft, executors, has_trees=has_trees))
     work = Work(prompts=texts, max_tokens=max_tokens)
     with batch_bar(work.num_requests(len(tried))) as advance:
         findings = list(run_check(tried, work, load, advance))
     print_findings(findings)
     if any(finding.mismatches for finding in findings):
         raise typer.Exit(1)
+
+
+def _num_modules(model: str) -> int:
+    """Draft modules inside a model; of more than one, each has its step of a chain."""
+    from outrider.runtime.doctor import examine_modules
+    from outrider.store.bars import BarReporter
+    from outrider.store.resolve import resolve
+
+    return examine_modules(resolve(model, BarReporter())).num
