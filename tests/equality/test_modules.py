@@ -9,14 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support import module_rounds
 from support.engines import UNLIMITED, Shape, ask, engine_of, run_all
 from support.module_oracle import ModuleOracle, TheirModules
-from support.module_rounds import ForcedJudge, mistakes, run
+from support.module_rounds import ForcedJudge, mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.tiny import VOCAB
 
 from outrider.cache.prefix import PrefixCache
 from outrider.models.mtp.chain import ModuleChain
+from outrider.plan.shape import ChunkShape, StepShape, Warps
 from outrider.runtime.drafts import ModelDraft, ModulesDraft
 from outrider.spec import module_drafter, windows
 from outrider.spec.model_drafter import ModelDrafter
@@ -68,7 +70,7 @@ def check(
     """Run prompts to the end of 16 tokens each; what is wrong, and how much was kept."""
     laws, budgets = laws or [GREEDY] * len(prompts), budgets or [UNLIMITED] * len(prompts)
     asked = [
-        ask(f"r{i}", prompt, replace(law, seed=law.seed + i), max_tokens=16, budget=budget)
+        ask(f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget)
         for i, (prompt, law, budget) in enumerate(zip(prompts, laws, budgets, strict=True))
     ]
     notes, judge, heard = run(
@@ -169,6 +171,34 @@ def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, name, pa
     assert not wrong
     cached = heard["r0"].last.progress.cached
     assert cached == (8 if parting == 8 else 4)  # a page needs the three tokens after it
+
+
+@pytest.mark.parametrize("executor", ["eager", "tape"])
+def test_requests_that_gave_way_and_came_back_are_exact(monkeypatch, made, executor):
+    shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor=executor, kv_tokens=88)
+    wrong, _, _, heard = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS)
+    assert not wrong
+    assert sum(one.last.progress.preemptions for one in heard.values()) > 0
+
+
+def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made):
+    """Their rows are row 0, which has no past and gets none."""
+    built = module_rounds.engine_of
+
+    def practised(*args, **how):
+        engine = built(*args, **how)
+        tree = Budget(steps=NUM, topk=1, nodes=NUM + 1)
+        for tokens in (0, 9):
+            chunk = ChunkShape(rows=2 if tokens else 0, tokens=tokens, width=tokens)
+            engine._runner.practise(
+                StepShape(rows=3, tree=tree, chunk=chunk, pages=4, warps=Warps(noise=True))
+            )
+        return engine
+
+    monkeypatch.setattr(module_rounds, "engine_of", practised)
+    shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor="tape")
+    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS)
+    assert not wrong
 
 
 @pytest.mark.parametrize("steps", [1, 2])

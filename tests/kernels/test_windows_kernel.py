@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from support.engines import Shape, ask
 from support.module_oracle import ModuleOracle
-from support.module_rounds import mistakes, run
+from support.module_rounds import mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.window_cases import check_windows
 
@@ -55,8 +55,8 @@ def test_drafts_and_kv_follow_from_the_text_alone_with_kernels_in_the_loop(monke
     calls, rng = use_kernels(monkeypatch), random.Random(0)
     made = with_modules(tmp_path, TABLES["mimo"], num=3)
     prompts = [[5, 16, 27, 38, 49, 60, 4], [50], [13, 2, 9]]
-    law = RowSampling(seed=1, temperature=0.8)
-    asked = [ask(f"r{i}", prompt, law, max_tokens=12) for i, prompt in enumerate(prompts)]
+    laws = [RowSampling(seed=seed_of(i), temperature=0.8) for i in range(len(prompts))]
+    asked = [ask(f"r{i}", prompt, laws[i], max_tokens=12) for i, prompt in enumerate(prompts)]
     notes, _, heard = run(
         monkeypatch,
         made,
@@ -66,5 +66,5 @@ def test_drafts_and_kv_follow_from_the_text_alone_with_kernels_in_the_loop(monke
         counts=[rng.randint(0, 3) for _ in range(37)],
     )
     texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
-    assert not mistakes(notes, ModuleOracle(made, num=3), texts, [law] * 3)
+    assert not mistakes(notes, ModuleOracle(made, num=3), texts, laws)
     assert len(calls) > 3

@@ -47,15 +47,17 @@ class Noted:
 
 
 def watch(monkeypatch, engine) -> list[Noted]:
-    """Everything that the drafter knows about the rows of a step, after each step."""
-    runner, notes, owners, count = engine._runner, [], {}, [0]
+    """Everything that the drafter knows about the rows of a step, after each step.
+
+    A request is known by its seed, `seed_of(index)`, however often it is admitted.
+    """
+    runner, notes, owners = engine._runner, [], {}
     submit, drafter = runner.submit, runner._program.drafter._drafter
 
     def watched(batch):
         pending = submit(batch)
         for admission in batch.admissions:
-            owners[admission.row] = count[0]
-            count[0] += 1
+            owners[admission.row] = admission.sampling.seed // SEEDS
         decoding = {decode.row for decode in batch.decodes}
         decoding |= {chunk.row for chunk in batch.chunks if chunk.is_last}
         table = runner._program.state.rows
@@ -75,6 +77,13 @@ def note(table, drafter, row, request, decoding) -> Noted:
     layers = [layer.flatten(0, 1).cpu()[slots] for layer in drafter._kv.layers]
     drafts = drafter._drafts[row].tolist()
     return Noted(request, length, drafts, torch.stack(layers), row in decoding)
+
+
+SEEDS = 1000  # apart
+
+
+def seed_of(index: int) -> int:
+    return SEEDS * index + 7
 
 
 TOLERANCE = 1e-3  # of rotated keys and values; a chain of modules amplifies what rounding leaves
