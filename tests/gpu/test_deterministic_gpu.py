@@ -23,10 +23,10 @@ _rng = random.Random(3)
 PROMPTS = [[_rng.randrange(VOCAB) for _ in range(length)] for length in (600, 255, 63, 1)]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
+@pytest.fixture(scope="module", params=["llama", "deepseek-v3"])
+def models(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    exact = make_models(root, "cuda")
+    exact = make_models(root, "cuda", request.param)
 
     def load(name):
         return load_decoder(

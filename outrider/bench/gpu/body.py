@@ -14,7 +14,7 @@ class Body:
     name: str
     config: ModelConfig
     draft_vocab: int
-    is_cut: bool  # to a few layers
+    is_cut: bool = False  # to a few layers
 
 
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5}
