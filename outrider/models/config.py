@@ -1,7 +1,7 @@
 """What config.json says about a decoder. Strict: what is not understood is refused by name."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,7 @@ class RopeConfig:
     theta: float
     scaling: RopeScaling
     is_interleaved: bool = False  # as stored: a pair's lanes are neighbours, not half a head apart
+    share: float = 1.0  # of a head's lanes that are rotated: the first ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
 
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
-    family = family_of(architecture_of(fields))
+    family = _with_options(family_of(architecture_of(fields)), fields)
     _refuse_unsupported(fields, family)
     max_context = _size(fields, "max_position_embeddings")
     num_layers = _size(fields, "num_hidden_layers")
@@ -171,6 +172,17 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         attention=_latents(fields) if family.has_latents else _attention(fields),
         rope=_rope(fields, max_context, family),
         experts=_experts(fields, family, num_layers),
+    )
+
+
+def _with_options(family: Family, fields: dict[str, Any]) -> Family:
+    """The family as this config.json has it, where it leaves a choice."""
+    if not family.has_options:
+        return family
+    return replace(
+        family,
+        has_qkv_bias=bool(fields.get("attention_bias", False)),
+        has_head_norm=bool(fields.get("use_qk_norm", False)),
     )
 
 
@@ -195,6 +207,8 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some files of such families say it, some do not
+        if key == "partial_rotary_factor" and family.has_options:
+            continue
         if key in fields and fields[key] not in allowed:
             raise ConfigError(
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported; "
@@ -245,11 +259,29 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
     rope.pop("rope_theta", None)
     if "mscale" in rope and not family.has_latents:
         raise ConfigError(f"rope scaling with mscale is not supported for {family.name}")
+    share = _share(rope.pop("partial_rotary_factor", None), fields, family)
+    if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise ConfigError("rope scaling of partly rotated heads is not supported; remove one")
     return RopeConfig(
         theta=theta,
+        share=share,
         scaling=parse_scaling(rope, max_context),
         is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
     )
+
+
+def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
+    """How much of a head is rotated; either form of the field, and half of it where GLM is silent.
+
+    Other families have no such field, or refuse any value but one.
+    """
+    if not family.has_options:
+        return 1.0
+    asked = fields.get("partial_rotary_factor", 0.5) if stored is None else stored
+    share = _real({"partial_rotary_factor": asked}, "partial_rotary_factor")
+    if share > 1.0:
+        raise ConfigError(f"config.json rotates {share} of every head; fix partial_rotary_factor")
+    return share
 
 
 def _size(fields: dict[str, Any], key: str) -> int:

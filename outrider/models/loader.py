@@ -50,6 +50,7 @@ from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
 from outrider.models.layers.norm import Norm, make_norm
 from outrider.models.layers.rope import RotaryEmbedding
+from outrider.models.partial_rope import num_rotated, spread_lanes
 from outrider.models.registry import ExpertFamily
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -281,7 +282,7 @@ class _Builder:
             return load_latent_attention(config, self._config.rope, prefix, self)
         return SelfAttention(
             config,
-            qkv=self._qkv(prefix),
+            qkv=self._qkv(prefix, config),
             head_norm=self._head_norm(prefix, config),
             output=self._linear(prefix + "o_proj.weight"),
         )
@@ -325,17 +326,27 @@ class _Builder:
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
-    def _qkv(self, prefix: str) -> Linear:
-        linear = self._linear(*(f"{prefix}{name}.weight" for name in _QKV))
-        if not self._config.family.has_qkv_bias:
-            return linear
-        return BiasedLinear(linear, self.read(*(f"{prefix}{name}.bias" for name in _QKV)))
+    def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
+        def stacked(part: str) -> torch.Tensor:
+            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in _QKV)
+            return torch.cat([self._spread(query, attention), self._spread(key, attention), value])
+
+        linear = self.make_linear(stacked("weight"))
+        has_bias = self._config.family.has_qkv_bias
+        return BiasedLinear(linear, stacked("bias")) if has_bias else linear
+
+    def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
+        """Queries or keys as layers rotate them, where a family rotates but a part of each head."""
+        rotated = num_rotated(self._config.rope, attention.head_dim)
+        return spread_lanes(heads, head_dim=attention.head_dim, rotated=rotated)
 
     def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
         if not self._config.family.has_head_norm:
             return NoHeadNorm()
-        query = self.read(prefix + "q_norm.weight").expand(attention.heads, -1)
-        key = self.read(prefix + "k_norm.weight").expand(attention.kv_heads, -1)
+        query, key = (
+            self._spread(self.read(f"{prefix}{name}.weight"), attention).expand(heads, -1)
+            for name, heads in (("q_norm", attention.heads), ("k_norm", attention.kv_heads))
+        )
         weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
         return NormEachHead(make_norm(weight, self._config.block.norm_eps))
 

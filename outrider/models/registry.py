@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outrider.errors import ConfigError
-from outrider.models.mtp.tables import DEEPSEEK, MIMO, NO_MODULES, ModuleTable, NoModules
+from outrider.models.mtp.tables import DEEPSEEK, GLM4_MOE, MIMO, NO_MODULES, ModuleTable, NoModules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Family:
     name: str
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
+    has_options: bool = False  # config.json says whether it has these two, and what is rotated
     has_latents: bool = False  # a token stores one vector for all heads
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
@@ -75,7 +76,10 @@ _DEEPSEEK_V3 = ExpertFamily(
 FAMILIES = {
     "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
     "DeepseekV3ForCausalLM": Family(
-        name="deepseek-v3", has_latents=True, modules=DEEPSEEK, experts=_DEEPSEEK_V3
+        name="deepseek-v3", has_latents=True, experts=_DEEPSEEK_V3, modules=DEEPSEEK
+    ),
+    "Glm4MoeForCausalLM": Family(
+        name="glm4-moe", has_options=True, experts=_DEEPSEEK_V3, modules=GLM4_MOE
     ),
     "LlamaForCausalLM": Family(name="llama"),
     "MistralForCausalLM": Family(name="mistral"),

@@ -10,8 +10,8 @@ def test_every_way_of_running_gives_the_reference_tokens(targets, case):
 
 
 @pytest.mark.parametrize("case", some_cases(16, seed=1, drafters=("mtp", "modules")), ids=str)
-def test_modules_inside_the_target_give_the_reference_tokens(models, case):
-    assert not mismatches(models, case)
+def test_modules_inside_the_target_give_the_reference_tokens(targets, case):
+    assert not mismatches(targets[case.target], case)
 
 
 @pytest.mark.matrix

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import module_rounds
 from support.engines import UNLIMITED, Shape, ask, engine_of, run_all
-from support.module_oracle import ModuleOracle
+from support.module_oracle import ModuleOracle, TheirModules
 from support.module_rounds import ForcedJudge, mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.tiny import VOCAB
@@ -54,7 +54,19 @@ def made(tmp_path_factory):
     return get
 
 
-def check(monkeypatch, made, shape, prompts, *, num=NUM, seed=0, laws=None, budgets=None, **how):
+def check(
+    monkeypatch,
+    made,
+    shape,
+    prompts,
+    *,
+    num=NUM,
+    seed=0,
+    laws=None,
+    budgets=None,
+    oracle=ModuleOracle,
+    **how,
+):
     """Run prompts to the end of 16 tokens each; what is wrong, and how much was kept."""
     laws, budgets = laws or [GREEDY] * len(prompts), budgets or [UNLIMITED] * len(prompts)
     asked = [
@@ -72,7 +84,7 @@ def check(monkeypatch, made, shape, prompts, *, num=NUM, seed=0, laws=None, budg
     )
     texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
     samplings = [each.sampling for each in asked]
-    wrong = mistakes(notes, ModuleOracle(made, num=num), texts, samplings)
+    wrong = mistakes(notes, oracle(made, num=num), texts, samplings)
     return wrong, notes, judge, heard
 
 
@@ -130,6 +142,21 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
     shape = Shape(page_size=4, step_tokens=40, max_rows=3, pad=4)
     wrong, *_ = check(monkeypatch, target, shape, PROMPTS[:3])
     assert not wrong
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("num", [2, 4])
+@pytest.mark.parametrize("body", ["deepseek-v3", "deepseek-v3-yarn", "glm4-moe", "glm4-moe-air"])
+def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body, num, seed):
+    """Latents, partly rotated heads, experts and all: a module's block is made as the target's."""
+    target = made("deepseek", num=4, body=body)
+    shape = Shape(page_size=4, step_tokens=30, max_rows=4, executor="tape", pad=4)
+    wrong, notes, judge, _ = check(
+        monkeypatch, target, shape, PROMPTS, num=num, seed=seed, oracle=TheirModules
+    )
+    assert not wrong
+    assert (judge.total_kept > 0).sum() >= num
+    assert sum(one.is_decoding for one in notes) > 10
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])

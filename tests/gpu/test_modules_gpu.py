@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
-from support.module_oracle import ModuleOracle
+from support.module_oracle import ModuleOracle, TheirModules
 from support.module_rounds import mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.tiny import VOCAB
@@ -44,11 +44,13 @@ def made(tmp_path_factory):
     return get
 
 
-def check(monkeypatch, target, shape, *, seed, before=(), rows=None):
+def check(
+    monkeypatch, target, shape, *, seed, before=(), rows=None, oracle=ModuleOracle, laws=LAWS
+):
     rng = random.Random(seed)
     asked = [
         ask(f"r{i}", prompt, law, max_tokens=16)
-        for i, (prompt, law) in enumerate(zip(PROMPTS, LAWS, strict=True))
+        for i, (prompt, law) in enumerate(zip(PROMPTS, laws, strict=True))
     ]
     counts = [rng.randint(0, NUM) for _ in range(37)]
     notes, judge, heard = run(
@@ -56,7 +58,7 @@ def check(monkeypatch, target, shape, *, seed, before=(), rows=None):
     )
     texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(PROMPTS)]
     assert (judge.total_kept > 0).sum() >= NUM
-    return mistakes(notes, ModuleOracle(target, num=NUM), texts, LAWS), heard
+    return mistakes(notes, oracle(target, num=NUM), texts, laws), heard
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -94,6 +96,16 @@ def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, executor
 def test_modules_of_experts_are_exact(monkeypatch, made):
     shape = Shape(device="cuda", page_size=4, step_tokens=40, max_rows=5, pad=4, executor="graph")
     assert not check(monkeypatch, made("deepseek", body="qwen3-moe"), shape, seed=5)[0]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("body", ["deepseek-v3", "glm4-moe"])
+def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body, executor):
+    shape = Shape(device="cuda", page_size=4, step_tokens=30, max_rows=5, pad=4, executor=executor)
+    greedy = [replace(law, temperature=0.0) for law in LAWS]
+    target = made("deepseek", body=body)
+    wrong, _ = check(monkeypatch, target, shape, seed=6, oracle=TheirModules, laws=greedy)
+    assert not wrong
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -125,3 +125,43 @@ def test_what_a_folder_lacks_is_said_with_its_path(tmp_path):
     with pytest.raises(ConfigError, match="must name one architecture") as caught:
         read_config(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+GLM = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "share"),
+    [
+        ({}, 0.5),
+        ({"partial_rotary_factor": 0.25}, 0.25),
+        ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.75}}, 0.75),
+    ],
+)
+def test_glm_says_in_either_place_how_much_of_a_head_is_rotated(fields, share):
+    assert parsed(**GLM, **fields).rope.share == share
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
+    family = parsed(**GLM, attention_bias=has_bias, use_qk_norm=has_norm).family
+    assert (family.has_qkv_bias, family.has_head_norm) == (has_bias, has_norm)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({**GLM, "partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({**GLM, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partly rotated"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),  # of Llama
+    ],
+)
+def test_rotations_that_are_not_computed_are_refused_by_name(fields, named):
+    with pytest.raises(ConfigError, match=named):
+        parsed(**fields)

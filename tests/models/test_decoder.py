@@ -3,7 +3,14 @@
 import pytest
 import torch
 from support.decoders import expected_logits, harness_of, prompt
-from support.tiny import FAMILIES, LATENT_FAMILIES, SPARSE_FAMILIES, VOCAB, save_tiny
+from support.tiny import (
+    FAMILIES,
+    GLM_FAMILIES,
+    LATENT_FAMILIES,
+    SPARSE_FAMILIES,
+    VOCAB,
+    save_tiny,
+)
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from outrider.step.tape import TapeExecutor
@@ -24,7 +31,7 @@ def small_llama(**changes):
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **changes)).eval()
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *SPARSE_FAMILIES, *LATENT_FAMILIES])
+@pytest.mark.parametrize("family", [*FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES])
 def test_prompt_logits_equal_those_of_transformers(family, tmp_path):
     model = save_tiny(family, tmp_path)
     tokens = prompt(33)

@@ -8,7 +8,15 @@ from safetensors.torch import load_file, save_file
 from support.engines import ask, run_all
 from support.heads import write_head
 from support.module_oracle import ModuleOracle
-from support.modules import TABLES, add_modules, edit_config, spelled, with_modules, write_mimo
+from support.modules import (
+    TABLES,
+    add_modules,
+    edit_config,
+    module_tensors,
+    spelled,
+    with_modules,
+    write_mimo,
+)
 from support.tiny import VOCAB, save_tiny
 
 from outrider.api.cli import run
@@ -32,6 +40,17 @@ def mimo(tmp_path):
     return write_mimo(tmp_path)
 
 
+def write_model(folder, family):
+    """A tiny model with two modules, as its authors would have saved it."""
+    if family == "mimo":
+        return write_mimo(folder)
+    save_tiny(family, folder)
+    target = load_decoder(folder, dtype="float32", device=CPU)
+    weights = [module_tensors(target, seed=index) for index in range(2)]
+    add_modules(folder, target.config.family.modules, weights, num_layers=LAYERS)
+    return folder
+
+
 def edit_tensors(folder, change):
     stored = load_file(folder / "model.safetensors")
     change(stored)
@@ -52,7 +71,9 @@ def test_a_target_is_read_as_if_its_modules_were_not_there(mimo):
 
 
 @pytest.mark.parametrize("steps", [1, 2, "auto"])
-def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(mimo, steps):
+@pytest.mark.parametrize("family", ["mimo", "deepseek-v3", "glm4-moe", "glm4-moe-air"])
+def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_path, family, steps):
+    folder = write_model(tmp_path, family)
     asked = [
         ask(f"r{i}", [7 * i + 3, 5, 9], RowSampling(seed=i, temperature=i * 0.7), max_tokens=12)
         for i in range(3)
@@ -62,7 +83,7 @@ def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(mimo,
         config = EngineConfig(
             dtype="float32", device="cpu", draft=draft, cache=CacheConfig(kv_tokens=512)
         )
-        runner, facts = build_runner(mimo, config)
+        runner, facts = build_runner(folder, config)
         heard = run_all(Engine(runner, facts, runner.grammars), asked)
         return {name: one.tokens for name, one in heard.items()}, facts.draft
 

@@ -15,7 +15,7 @@ from support.tiny import save_tiny
 def make_models(root: Path, device: str, family: str = "llama") -> Models:
     """A tiny target, a relative and a stranger of it, and a random head of each kind.
 
-    The stranger and the heads have usual attention, whatever the target has.
+    The stranger and the heads have usual attention, whatever the target has; modules have its own.
     """
     place = torch.device(device)
 

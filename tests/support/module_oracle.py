@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from transformers.cache_utils import MtpCache
+from transformers.modeling_layers import MtpModel
 
 from support.modules import WithModules
 from support.reference import gumbel
@@ -12,7 +14,7 @@ from support.reference import gumbel
 @dataclass
 class Recomputed:
     drafts: list[int]
-    kv: torch.Tensor  # [modules, rows, 2 * kv_heads, head_dim] rotated keys, then values
+    kv: torch.Tensor  # [modules, rows, 2 * kv_heads, head_dim] rotated keys, then values; or none
 
 
 class ModuleOracle:
@@ -129,6 +131,59 @@ class ModuleOracle:
 
     def _rms(self, x, weight):
         return x * (x.pow(2).mean(-1, keepdim=True) + self._eps).rsqrt() * weight
+
+
+class TheirModules:
+    """The same drafts by transformers' own modules, for targets whose layers it can append."""
+
+    def __init__(self, made: WithModules, *, num: int):
+        self._theirs = made.theirs
+        made.theirs.config.num_mtp_layers = num
+        self._model = MtpModel(made.theirs, num).eval()
+        state = {}
+        for index, weights in enumerate(made.weights[:num]):
+            state |= {f"layers.{index}.{name}": each for name, each in _as_theirs(weights).items()}
+        missing = self._model.load_state_dict(state, strict=False)
+        assert not missing.unexpected_keys
+        assert all(
+            name.startswith(("embed_tokens", "shared_head")) for name in missing.missing_keys
+        )
+
+    def recompute(self, text, sampling=None) -> Recomputed:
+        assert sampling is None or not sampling.temperature
+        ids = torch.tensor([text])
+        with torch.no_grad():
+            states = self._theirs.model(ids[:, :-1]).last_hidden_state
+            drafts, *_ = self._model(
+                input_ids=ids[:, 1:],
+                last_hidden_states=states,
+                attention_mask=None,
+                position_ids=torch.arange(1, len(text))[None],
+                mtp_cache=MtpCache(config=self._theirs.config.get_mtp_config()),
+            )
+        return Recomputed(drafts[0].tolist(), torch.empty(0))
+
+
+def _as_theirs(weights):
+    """A module's tensors under the names that transformers gives them; experts are stacked."""
+    own = {"join": "eh_proj", "token_norm": "enorm", "state_norm": "hnorm"}
+    own |= {"output_norm": "post_norm"}
+    named = {f"{own[name]}.weight": each for name, each in weights.items() if name in own}
+    apart = [name for name in weights if ".experts." in name]
+    named |= {
+        f"mtp_block.{name}": each
+        for name, each in weights.items()
+        if name not in own and name not in apart
+    }
+    if apart:
+        num = 1 + max(int(name.split(".")[2]) for name in apart)
+        gate, up, down = (
+            torch.stack([weights[f"mlp.experts.{i}.{part}_proj.weight"] for i in range(num)])
+            for part in ("gate", "up", "down")
+        )
+        named["mtp_block.mlp.experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
+        named["mtp_block.mlp.experts.down_proj"] = down
+    return named
 
 
 def _swiglu(z, weights, prefix):

@@ -8,6 +8,8 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -93,6 +95,20 @@ MSCALE_ROPE = {
     "beta_fast": 32,
     "beta_slow": 1,
 }
+GLM = SIZES | {
+    "head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
+GLM_FAMILIES = {
+    "glm4-moe": lambda: Glm4MoeForCausalLM(
+        Glm4MoeConfig(**GLM, attention_bias=True, use_qk_norm=True)
+    ),
+    "glm4-moe-air": lambda: Glm4MoeForCausalLM(Glm4MoeConfig(**GLM, n_shared_experts=2)),
+}
 LATENT_FAMILIES = {
     "deepseek-v2-lite": lambda: DeepseekV2ForCausalLM(
         DeepseekV2Config(**SIZES | LATENTS, q_lora_rank=None, n_shared_experts=2)
@@ -128,7 +144,7 @@ LATENT_FAMILIES = {
 def tiny_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     """Random weights, large enough that greedy and sampled texts wander."""
     torch.manual_seed(seed)
-    model = (FAMILIES | SPARSE_FAMILIES | LATENT_FAMILIES)[family]().eval()
+    model = (FAMILIES | SPARSE_FAMILIES | GLM_FAMILIES | LATENT_FAMILIES)[family]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.35)

@@ -126,14 +126,11 @@ def module_passes(
             ),
             *(_pass(head, dtype, tokens=rows) for _ in tokens),
         )
-    hidden, last = config.block.hidden, config.num_layers - 1
-    block = block_shapes(config, layer=last, are_experts_stacked=False).values()
-    layer = ((hidden, 2 * hidden), (hidden,), (hidden,), (hidden,), *block)
     kv = rows * context * _kv_token_bytes(config.attention, dtype)
-    head = ((config.vocab_size, hidden),)
+    head = ((config.vocab_size, config.block.hidden),)
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
-        *(_pass(layer, dtype, tokens=rows * each, kv=kv) for each in tokens),
+        *(_module_pass(config, dtype, tokens=rows * each, kv=kv) for each in tokens),
         *(_pass(head, dtype, tokens=rows) for _ in tokens),
     )
 
@@ -217,6 +214,23 @@ def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: 
         weight_bytes=v4_step_bytes(config, dtype, tokens=tokens),
         kv_bytes=v4_cache_bytes(config, dtype, rows=rows, context=context),
         flops=v4_step_flops(config, tokens=tokens),
+    )
+
+
+def _module_pass(config: ModelConfig, dtype: Dtype, *, tokens: float, kv: float) -> Pass:
+    """What joins, and a block like the target's last: of experts, those that are asked."""
+    hidden, last = config.block.hidden, config.num_layers - 1
+    shapes: dict[str, Shape] = block_shapes(config, layer=last, are_experts_stacked=False)
+    shapes |= {"join": (hidden, 2 * hidden)}
+    shapes |= {f"norm {index}": (hidden,) for index in range(3)}
+    share = {True: asked_share(config.experts, tokens), False: 1.0}
+    read = sum(
+        tensor_bytes(each, dtype) * share[is_of_expert(name)] for name, each in shapes.items()
+    )
+    return Pass(
+        weight_bytes=round(read),
+        kv_bytes=round(kv),
+        flops=2.0 * tokens * _products_of_token(config, shapes),
     )
 
 

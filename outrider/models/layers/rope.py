@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.models.config import RopeConfig
+from outrider.models.partial_rope import num_rotated
 from outrider.models.scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 
@@ -23,7 +24,10 @@ class RotaryEmbedding:
     def __init__(
         self, config: RopeConfig, *, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        frequencies = scaled_frequencies(config, head_dim)  # [head_dim / 2]
+        rotated = num_rotated(config, head_dim)
+        # The pairs of lanes that are not rotated have frequency zero, and come last.
+        idle = torch.zeros((head_dim - rotated) // 2)
+        frequencies = torch.cat([scaled_frequencies(config, rotated), idle])  # [head_dim / 2]
         scale = attention_factor(config.scaling)
         self._frequencies = frequencies.repeat(2).to(device)  # [head_dim]
         signs = torch.tensor([-scale, scale]).repeat_interleave(head_dim // 2)
