@@ -110,7 +110,8 @@ def test_window_entries_and_sink_share_one_softmax(case, dtype):
     ("num", "streams", "hidden"), [(1, 4, 4096), (33, 4, 4096), (5, 4, 7168), (3, 2, 32)]
 )
 def test_streams_are_mixed_as_the_law_says(num, streams, hidden, dtype):
-    roundings = 3 if dtype == torch.float32 else 12
+    # Mixes are sums of up to 28,672 products, which a GPU adds in another order.
+    roundings = 64 if dtype == torch.float32 else 12
     check_streams(num, streams, hidden, ("cuda", dtype), roundings=roundings)
 
 
