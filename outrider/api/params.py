@@ -182,6 +182,11 @@ def _check_named(params: SamplingParams) -> None:
         raise RequestError(f"logprob_token_ids has {len(named)} tokens; use at most {MAX_NAMED}")
     for token in named:
         _check_range("logprob_token_ids", token, _TOKEN)
+    if named and params.logprobs is None and params.prompt_logprobs is None:
+        raise RequestError(
+            "logprob_token_ids are reported beside other log-probabilities, and none are asked "
+            "for; set logprobs=0 or prompt_logprobs=0"
+        )
 
 
 def _check_bias(params: SamplingParams) -> None:

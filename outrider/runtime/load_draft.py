@@ -24,7 +24,7 @@ from outrider.models.mtp.loader import load_modules
 from outrider.models.standalone import load_standalone
 from outrider.models.target import Target
 from outrider.models.v4.decoder import V4Decoder
-from outrider.models.v4.module import count_v4_modules, load_v4_module
+from outrider.models.v4.module import load_v4_module
 from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.wire.speculation import Budget
@@ -98,9 +98,9 @@ def _load_model(
 
 
 def _count_modules(target: Target, folder: Path) -> int:
-    """How many draft modules the target's folder holds."""
+    """How many of the draft modules in the target's folder would draft."""
     if isinstance(target, V4Decoder):
-        return min(count_v4_modules(folder), 1)  # further ones would need rings of their own
+        return 1  # further ones would need rings of their own; whoever loads it says if it lacks
     if isinstance(target, Decoder):
         return count_modules(folder, target.config)
     raise ConfigError("this target has no draft modules; use another --draft")

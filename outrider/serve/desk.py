@@ -138,6 +138,7 @@ class Desk:
         """Requests made beside the event loop, once their grammars are known to be good.
 
         No thread waits for a grammar: some are made to take long, and others have texts to read.
+        One is ordered when the one before it is there, so a call has one place in the order book.
         """
         prepared = await self.aside(work)
         for each in prepared:

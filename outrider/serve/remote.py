@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 from outrider.engine.admission import check_request
 from outrider.errors import CapacityError
+from outrider.grammar.bounds import check_bounds
 from outrider.grammar.shop import Grammars
 from outrider.serve.messages import Abort, Down, Submit
 from outrider.serve.metrics import Meter
@@ -81,8 +82,11 @@ class RemoteEngine:
         check_request(prompt, limits, self._facts)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
-        """Refuse what is wrong at first sight; the rest is known when `order_grammar` is done."""
-        self.order_grammar(spec)
+        """Refuse what is wrong at first sight; the rest is known when `order_grammar` is done.
+
+        Nothing is ordered yet: a call with many grammars would fill the order book by itself.
+        """
+        check_bounds(spec)
 
     def order_grammar(self, spec: GrammarSpec) -> "Future[str]":
         """The grammar on its way, which may take seconds, or its refusal."""

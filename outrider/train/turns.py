@@ -14,6 +14,7 @@ from pathlib import Path
 from outrider.api.feed import Feed
 from outrider.api.frontend import Frontend
 from outrider.api.live import LiveRequest, PreparedRequest
+from outrider.api.outputs import CompletionOutput
 from outrider.api.params import SamplingParams
 from outrider.api.prompts import TextPrompt, TokenPrompt
 from outrider.errors import ConfigError
@@ -60,15 +61,16 @@ def write_turns(
     """Append prompts to the file until there are enough of them; how many lie in it now."""
     lines = _lines(path)
     known = {_key(line["prompt"]) for line in lines}
-    first = 1 + max((int(line["id"].rpartition("-")[2]) for line in lines), default=-1)
+    first = 1 + max((_number(line) for line in lines), default=-1)
     end_s = time.monotonic() + law.limit_s
     with path.open("a", encoding="utf-8") as file:
-        for number, text, num_tokens in _drawn(frontend, law, first=first, window=window):
-            if _is_turn(text) and _key(text) not in known:
+        for number, answer in _drawn(frontend, law, first=first, window=window):
+            text = answer.text.strip()
+            if _is_turn(answer) and _key(text) not in known:
                 known.add(_key(text))
                 line = {"id": f"{SOURCE}-{law.seed}-{number}", "source": SOURCE, "prompt": text}
                 file.write(json.dumps(line) + "\n")
-                note(num_tokens)
+                note(len(answer.token_ids))
             if len(known) >= law.count or time.monotonic() > end_s:
                 break
     return len(known)
@@ -76,8 +78,8 @@ def write_turns(
 
 def _drawn(
     frontend: Frontend, law: TurnLaw, *, first: int, window: int
-) -> Iterator[tuple[int, str, int]]:
-    """Turns that came to their end: number, text, number of tokens."""
+) -> Iterator[tuple[int, CompletionOutput]]:
+    """What the target wrote, whether it is a turn or not: who waits looks at the clock."""
     prompt = opening(frontend)
 
     def requests() -> Iterator[tuple[int, PreparedRequest]]:
@@ -92,9 +94,7 @@ def _drawn(
     for number, live in Feed(frontend, requests(), window=window):
         if not isinstance(live, LiveRequest):
             raise live
-        answer = live.output().outputs[0]
-        if answer.finish_reason == "stop":
-            yield number, answer.text.strip(), len(answer.token_ids)
+        yield number, live.output().outputs[0]
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
@@ -103,14 +103,27 @@ def _lines(path: Path) -> list[dict[str, str]]:
         return []
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        assert all(line["id"].startswith(f"{SOURCE}-") and line["prompt"] for line in lines)
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"{path} holds other lines than turns; use another --out") from error
+        are_turns = all(_number(line) >= 0 and _key(line["prompt"]) for line in lines)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _strange(path) from error
+    if not are_turns:
+        raise _strange(path)
     return lines
 
 
-def _is_turn(text: str) -> bool:
-    return len(text) >= _SHORTEST
+def _strange(path: Path) -> ConfigError:
+    return ConfigError(f"{path} holds other lines than turns; use another --out")
+
+
+def _number(line: dict[str, str]) -> int:
+    """Which draw a line of the file was; -1 if it was none of ours."""
+    source, _, number = line["id"].rpartition("-")
+    return int(number) if source.startswith(f"{SOURCE}-") else -1
+
+
+def _is_turn(answer: CompletionOutput) -> bool:
+    """It came to its end, and says something."""
+    return answer.finish_reason == "stop" and len(answer.text.strip()) >= _SHORTEST
 
 
 def _key(text: str) -> str:

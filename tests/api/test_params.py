@@ -31,6 +31,7 @@ WRONG = [
     ({"stop_token_ids": [-1]}, "stop_token_ids"),
     ({"logprobs": 21}, "at most 20"),
     ({"logprobs": -1}, "logprobs"),
+    ({"logprob_token_ids": [3]}, "set logprobs=0"),
     ({"logit_bias": [1]}, "map token ids"),
     ({"logit_bias": {"a": 1.0}}, "logit_bias"),
     ({"logit_bias": {1: math.nan}}, "logit_bias"),

@@ -3,10 +3,12 @@
 import json
 import re
 
+import httpx
 import openai
 import pytest
 
 from outrider import SamplingParams
+from outrider.grammar.shop import MAX_ORDERED
 
 pytest.importorskip("xgrammar")
 
@@ -47,6 +49,16 @@ def test_a_completion_takes_vllms_structured_outputs(client):
         extra_body={"structured_outputs": {"regex": "[ab]{3}"}},
     )
     assert re.fullmatch("[ab]{3}", answer.choices[0].text)
+
+
+def test_a_call_may_bring_more_grammars_than_may_wait(server):
+    lengths = range(1, MAX_ORDERED + 9)
+    params = [{"regex": f"[ab]{{{n}}}", "max_new_tokens": 60} for n in lengths]
+    body = {"input_ids": [[5, 6]] * len(lengths), "sampling_params": params}
+    answer = httpx.post(f"{server.url}/generate", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    for length, each in zip(lengths, answer.json(), strict=True):
+        assert re.fullmatch(f"[ab]{{{length}}}", each["text"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +13,7 @@ from outrider.errors import ConfigError
 from outrider.train.documents import read_documents
 from outrider.train.gather import Part
 from outrider.train.prompts import Conversation, read_conversations
-from outrider.train.turns import opening
+from outrider.train.turns import SOURCE, TurnLaw, _lines, opening, write_turns
 
 FLAGS = "--device cpu --rows 4 --turn-tokens 40"
 FEW = "--device cpu --temperatures 0 --answer-tokens 4 --length 40 --rows 8"
@@ -44,6 +46,53 @@ def test_a_file_of_other_things_is_left_alone(chat_folder, prompts_file, capsys)
     assert run([*command, *FLAGS.split()]) == 1
     assert "use another --out" in capsys.readouterr().err
     assert prompts_file.read_bytes() == before
+
+
+STRANGE = {"id": "other-0-1", "prompt": "a question of mine"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        STRANGE,
+        {"id": f"{SOURCE}-0-last", "prompt": "a question of mine"},
+        {"id": f"{SOURCE}-0-1", "prompt": ""},
+        {"id": f"{SOURCE}-0-1", "prompt": 7},
+        {"id": f"{SOURCE}-0-1"},
+        [],
+    ],
+    ids=str,
+)
+def test_a_line_that_is_no_turn_is_refused(line, tmp_path):
+    path = tmp_path / "turns.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ConfigError, match="use another --out"):
+        _lines(path)
+
+
+def test_a_strange_file_is_refused_where_asserts_are_off_too(tmp_path):
+    path = tmp_path / "turns.jsonl"
+    path.write_text(json.dumps(STRANGE) + "\n")
+    ask = "from pathlib import Path; from outrider.train.turns import _lines; _lines(Path({!r}))"
+    command = [sys.executable, "-O", "-c", ask.format(str(path))]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "ConfigError" in asked.stderr
+    assert "use another --out" in asked.stderr
+
+
+def test_time_is_up_for_a_model_that_ends_no_turn(chat_folder, tmp_path, monkeypatch):
+    frontend = LLM(chat_folder, draft="none", device="cpu", max_model_len=64).frontend
+    drawn, prepare = [], frontend.prepare
+
+    def count(prompt, params):
+        drawn.append(params.seed)
+        return prepare(prompt, params)
+
+    monkeypatch.setattr(frontend, "prepare", count)
+    law = TurnLaw(count=5, temperature=1.0, max_tokens=1, seed=0, limit_s=0.0)
+    path = tmp_path / "turns.jsonl"
+    assert write_turns(frontend, law, path, window=2, note=lambda _: None) == 0
+    assert len(drawn) <= 4  # one window, and what took the place of its first to end
 
 
 def test_a_model_without_a_template_says_so_before_a_file_is_made(target_folder, tmp_path, capsys):

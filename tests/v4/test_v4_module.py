@@ -14,10 +14,12 @@ from support.v4_module import save_with_module
 
 from outrider.attention import compressed
 from outrider.attention.compressed import CompressedAttention
+from outrider.config.draft import DraftConfig
 from outrider.errors import ConfigError
 from outrider.memory.compressed import CompressedPool
 from outrider.models.target import load_target
 from outrider.models.v4.module import count_v4_modules, load_v4_module
+from outrider.runtime.load_draft import load_draft
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.spec.drafter import chain
 from outrider.step.fill import fill, resolve_lengths
@@ -193,7 +195,14 @@ def test_a_module_is_counted_and_one_that_is_missing_is_said_to_be(saved, target
     save_file(kept, tmp_path / "model.safetensors")
     assert count_v4_modules(tmp_path) == 0
     with pytest.raises(ConfigError, match="holds no draft module"):
-        load_v4_module(tmp_path, target, dtype="float32")
+        load_draft(
+            DraftConfig(drafter="mtp"),
+            target=target,
+            target_folder=tmp_path,
+            dtype="float32",
+            arithmetic="fast",
+            max_context=64,
+        )
     tensors["mtp.0.e_proj.weight"] = torch.zeros(3, 3)
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"mis-shaped tensors .1.: mtp.0.e_proj.weight \[3, 3\]"):
