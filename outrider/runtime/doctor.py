@@ -21,5 +21,5 @@ def examine_modules(target_folder: Path) -> ModuleReport:
     """The report on the draft modules inside the model in a folder."""
     config = read_target(target_folder)
     if isinstance(config, V4Config):
-        return inspect_v4_modules(target_folder)
+        return inspect_v4_modules(target_folder, config)
     return inspect_modules(target_folder, config)

@@ -98,12 +98,12 @@ def _load_model(
 
 
 def _count_modules(target: Target, folder: Path) -> int:
-    """How many draft modules the target's folder holds."""
+    """How many draft modules of the target's folder can draft; refuses folders without any."""
     if isinstance(target, V4Decoder):
-        return min(count_v4_modules(folder), 1)  # further ones would need rings of their own
-    if isinstance(target, Decoder):
-        return count_modules(folder, target.config)
-    raise ConfigError("this target has no draft modules; use another --draft")
+        # Further ones would need rings of their own.
+        return min(count_v4_modules(folder, target.config), 1)
+    assert isinstance(target, Decoder), "every other target is one of these"
+    return count_modules(folder, target.config)
 
 
 def _own_modules(
