@@ -22,6 +22,7 @@ from outrider.errors import ConfigError
 from outrider.memory.compressed import CompressedPool
 from outrider.models.target import load_target
 from outrider.models.v4.module import count_v4_modules, load_v4_module
+from outrider.models.v4.names import canonical
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.spec.drafter import chain
 from outrider.step.fill import fill, resolve_lengths
@@ -218,6 +219,14 @@ def changed(saved, tmp_path):
 
 def test_a_module_is_counted(saved, target):
     assert count_v4_modules(saved[0], target.config) == 1
+
+
+def test_a_module_under_the_names_of_the_hub_is_the_same(changed, target):
+    """There the target's own norm.weight is the end of mtp.0.norm.weight."""
+    folder = changed(lambda tensors: {canonical(name): each for name, each in tensors.items()})
+    assert "norm.weight" in load_file(folder / "model.safetensors")
+    assert count_v4_modules(folder, target.config) == 1
+    load_v4_module(folder, target, dtype="float32")
 
 
 @pytest.mark.parametrize(("tensors_of", "fault"), BROKEN)

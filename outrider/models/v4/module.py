@@ -131,10 +131,10 @@ def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> F
             f"{folder} holds no draft module (no tensor begins with {prefix}); use --draft "
             "ngram, or an export that kept them"
         )
-    shapes = module_shapes(config, 0)
+    shapes, own = module_shapes(config, 0), set(stored.values())
     checkpoint.check(
         {stored.get(name, name): shape for name, shape in shapes.items()},
-        ignored=set(checkpoint.names) - set(stored.values()),
+        among=lambda name: name in own,
     )
     return FoundModules(num=len({name.split(".")[1] for name in found}), stored=stored)
 
