@@ -1,4 +1,4 @@
-"""What the deciding half may ask about a draft head or modules without loading any model."""
+"""What the deciding half may ask about a target and what drafts for it, without loading any."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from outrider.models.target import read_target
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.inspect import inspect_v4_modules
 
-__all__ = ["HeadReport", "ModuleReport", "examine_head", "examine_modules"]
+__all__ = ["HeadReport", "ModuleReport", "checks_trees", "examine_head", "examine_modules"]
 
 
 def examine_head(folder: Path, target_folder: Path) -> HeadReport:
@@ -23,3 +23,8 @@ def examine_modules(target_folder: Path) -> ModuleReport:
     if isinstance(config, V4Config):
         return inspect_v4_modules(target_folder, config)
     return inspect_modules(target_folder, config)
+
+
+def checks_trees(target_folder: Path) -> bool:
+    """Whether the model in a folder can check trees; else drafts must be chains."""
+    return not isinstance(read_target(target_folder), V4Config)
