@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
-from outrider.models.config import read_config
-from outrider.models.heads.inspect import HeadReport, inspect_head
+from outrider.models.heads.inspect import (
+    HeadReport,
+    inspect_head,
+    needs_one_stream,
+    unknown_head,
+)
 from outrider.models.mtp.inspect import ModuleReport, inspect_modules
 from outrider.models.target import read_target
 from outrider.models.v4.config import V4Config
@@ -14,7 +18,10 @@ __all__ = ["HeadReport", "ModuleReport", "checks_trees", "examine_head", "examin
 
 def examine_head(folder: Path, target_folder: Path) -> HeadReport:
     """The report on a head for the model in a folder."""
-    return inspect_head(folder, read_config(target_folder), target_folder)
+    config = read_target(target_folder)
+    if isinstance(config, V4Config):
+        return unknown_head(needs_one_stream(folder))
+    return inspect_head(folder, config, target_folder)
 
 
 def examine_modules(target_folder: Path) -> ModuleReport:

@@ -17,7 +17,7 @@ from outrider.config.engine import Arithmetic, Dtype
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
-from outrider.models.heads.inspect import is_head
+from outrider.models.heads.inspect import is_head, needs_one_stream
 from outrider.models.heads.loader import load_head
 from outrider.models.mtp.inspect import count_modules
 from outrider.models.mtp.loader import load_modules
@@ -83,10 +83,7 @@ def _load_model(
             arithmetic=arithmetic,
         )
     if not isinstance(target, Decoder):
-        raise ConfigError(
-            f"{folder} is a draft head, which reads one residual stream, and this target has "
-            "several; use --draft ngram or a whole model"
-        )
+        raise ConfigError(needs_one_stream(folder))
     return load_head(
         folder,
         target=target,

@@ -12,8 +12,6 @@ from outrider.models.config import FP8_BLOCKS, RopeConfig
 from outrider.models.experts import RoutingLaw
 from outrider.models.scaling import parse_scaling
 
-ARCHITECTURE = "DeepseekV4ForCausalLM"
-
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
