@@ -9,6 +9,7 @@ from support.v4 import CPU, VOCAB, C, H, prompt, tiny_v4
 from support.v4_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
 
 from outrider import LLM, SamplingParams
+from outrider.config.draft import DraftConfig
 from outrider.models.loader import load_decoder
 from outrider.models.standalone import StandaloneDraft
 from outrider.runtime.drafts import ModelDraft
@@ -73,8 +74,10 @@ def test_a_whole_model_drafts_for_one_with_blocks_of_128(tmp_path):
     asked = [{"prompt_token_ids": prompt(length, seed=length)} for length in (250, 40)]
     greedy = SamplingParams(temperature=0.0, max_tokens=12, detokenize=False, ignore_eos=True)
     said = []
-    for draft in ("none", str(tmp_path / "draft")):
+    for drafter in ("none", str(tmp_path / "draft")):
+        draft = DraftConfig(drafter=drafter, adaptive=False)
         llm = LLM(tmp_path / "target", draft=draft, device="cpu", max_model_len=300, max_num_seqs=2)
         outputs = llm.generate(asked, greedy, use_tqdm=False)
         said.append([output.outputs[0].token_ids for output in outputs])
     assert said[0] == said[1]
+    assert all(output.outputs[0].acceptance.drafted for output in outputs)
