@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.attention.protocol import Capabilities, Geometry
+from outrider.config.settings import MOST_PAGE
 from outrider.memory.arena import Arena
 from outrider.memory.blocks import Blocks
 from outrider.memory.compressed import CompressedLayout
@@ -75,7 +76,7 @@ class CompressedAttention:
         return Capabilities(
             max_nodes=self._layout.nodes,
             chain_only=True,
-            page_sizes=range(1, 257),
+            page_sizes=range(1, MOST_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
             max_latent=_ANY,

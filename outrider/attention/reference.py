@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from outrider.attention.protocol import Capabilities, Geometry
 from outrider.config.draft import MAX_NODES
+from outrider.config.settings import MOST_PAGE
 from outrider.memory.arena import Arena
 from outrider.plan.plan import chunk_offsets
 from outrider.plan.shape import StepShape
@@ -52,7 +53,7 @@ class ReferenceAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
-            page_sizes=range(1, 65),
+            page_sizes=range(1, MOST_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
             max_latent=_ANY,

@@ -7,6 +7,7 @@ import torch
 
 from outrider.attention.protocol import Capabilities, Geometry
 from outrider.config.draft import MAX_NODES
+from outrider.config.settings import MOST_PAGE
 from outrider.memory.arena import Arena
 from outrider.plan.live import live
 from outrider.plan.shape import StepShape
@@ -68,7 +69,7 @@ class TritonAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
-            page_sizes=range(1, 65),
+            page_sizes=range(1, MOST_PAGE + 1),
             max_head_dim=256,
             max_group=16,
             max_latent=512,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from outrider.bench.asked import OfflineAsked
 from outrider.bench.bandwidth import read_bandwidth
-from outrider.bench.floor import Floor, kv_bytes, weight_bytes
+from outrider.bench.floor import Floor
+from outrider.bench.gpu.floors import step_passes
 from outrider.bench.machine import this_machine
 from outrider.bench.neighbour import busy_neighbour, no_neighbour
 from outrider.bench.peers.ours import OurEngine
@@ -21,7 +22,7 @@ from outrider.bench.report import OURS, Decode, EngineResult, OfflineReport, Set
 from outrider.bench.trace import decode_speed, first_token_s
 from outrider.bench.workload import Workload
 from outrider.config.engine import Dtype
-from outrider.models.config import read_config
+from outrider.models.target import read_target
 
 Note = Callable[[str], None]  # hears the name of every run as it begins
 
@@ -109,13 +110,14 @@ def _measure(entry: Entry, asked: OfflineAsked, workload: Workload, note: Note) 
 def _floors(
     folder: Path, asked: OfflineAsked, dtypes: set[Dtype], bandwidth: float
 ) -> Iterator[Floor]:
-    config, context = read_config(folder), asked.lengths.mean_context
+    config, context = read_target(folder), asked.lengths.mean_context
     for dtype in sorted(dtypes):
         for batch in asked.batches:
+            (step,) = step_passes(config, dtype, rows=batch, nodes=1, context=context)
             yield Floor(
                 dtype=dtype,
                 batch=batch,
-                weight_bytes=weight_bytes(config, dtype, tokens=batch),
-                kv_bytes=kv_bytes(config, dtype, batch=batch, context=context),
+                weight_bytes=step.weight_bytes,
+                kv_bytes=step.kv_bytes,
                 bandwidth=bandwidth,
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from outrider.bench.asked import Lengths
 from outrider.bench.texts import read_texts
 from outrider.errors import ConfigError
-from outrider.models.config import ModelConfig, read_config
+from outrider.models.target import TargetConfig, read_target
 from outrider.text.chat import NoChatTemplate
 from outrider.text.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
 
@@ -25,7 +25,7 @@ class Workload:
 
 def random_workload(folder: Path, lengths: Lengths, *, num_prompts: int) -> Workload:
     """Prompts of random ids, the same ones at every call."""
-    config = read_config(folder)
+    config = read_target(folder)
     _check_context(config, lengths)
     draw = random.Random(_SEED)
     prompts = tuple(
@@ -40,7 +40,7 @@ def file_workload(folder: Path, lengths: Lengths, *, path: Path, num_prompts: in
 
     The end is kept because the answer follows from it; a cut beginning costs little.
     """
-    _check_context(read_config(folder), lengths)
+    _check_context(read_target(folder), lengths)
     tokenizer = load_tokenizer(folder)
     encoded = (encode_chat(tokenizer, text) for text in read_texts(path))
     long_enough = [tokens for tokens in encoded if len(tokens) >= lengths.prompt]
@@ -63,7 +63,7 @@ def encode_chat(tokenizer: Tokenizer | NoTokenizer, text: str) -> list[int]:
     return tokenizer.encode(rendered, add_special=False)
 
 
-def _check_context(config: ModelConfig, lengths: Lengths) -> None:
+def _check_context(config: TargetConfig, lengths: Lengths) -> None:
     total = lengths.prompt + lengths.answer
     if total > config.max_context:
         raise ConfigError(

@@ -16,7 +16,7 @@ Recording = Literal["lazy", "at start"]
 class CacheConfig:
     """The paged KV cache."""
 
-    page_size: int | Auto = "auto"  # tokens per page; most models take 1 to 64, auto is 16
+    page_size: int | Auto = "auto"  # tokens per page, 1 to 256; auto is 16, or whole blocks
     kv_tokens: int | Auto = "auto"  # capacity in tokens; auto takes what memory allows
     prefix: bool = True  # share the KV of equal prefixes between requests
     memory_share: float = 0.9  # of a GPU's memory, for all that the engine holds there

@@ -21,7 +21,7 @@ _CPU_ROWS, _CPU_STEP_TOKENS = 32, 512
 _GPU_ROWS, _GPU_STEP_TOKENS = 256, 8192
 _LEAST_CHUNK = 128
 USUAL_PAGE = 16  # tokens
-MOST_PAGE = 256  # tokens, for models that compress whole blocks; others take up to 64
+MOST_PAGE = 256  # tokens; a model that compresses blocks needs pages of whole ones
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
 

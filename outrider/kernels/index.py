@@ -48,7 +48,7 @@ def _score_kernel(
     token = (first + tl.program_id(0)).to(tl.int64)
     start = tl.program_id(1) * ENTRIES
     overlap.begin(PDL)
-    count = tl.load(counts + token)
+    count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
     if start >= count:
         return
     entry = start + tl.arange(0, ENTRIES)
@@ -114,7 +114,7 @@ def _choose_kernel(
 ):
     token = (first + tl.program_id(0)).to(tl.int64)
     overlap.begin(PDL)
-    count = tl.load(counts + token).to(tl.int32)
+    count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
     pages = table + tl.load(lists + token) * columns
     out = slots + token * TOP_K
     own = scores + tl.program_id(0).to(tl.int64) * longest

@@ -1,6 +1,7 @@
 """What config.json says about a decoder. Strict: what is not understood is refused by name."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False,),
     "use_sliding_window": (False,),
     "partial_rotary_factor": (1.0,),
-    "quantization_config": (None,),
 }
 FP8_BLOCKS = (
     "the weights are stored as blocks of fp8, which are not read yet; convert the folder to "
@@ -200,10 +200,22 @@ def architecture_of(fields: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
+def refuse_quantised(fields: Mapping[str, Any]) -> None:
+    """Refuse weights in a form that is not read, with what to do about that form."""
     quantised = fields.get("quantization_config")
-    if isinstance(quantised, dict) and quantised.get("quant_method") == "fp8":
+    if quantised is None:
+        return
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    if method == "fp8":
         raise ConfigError(FP8_BLOCKS)
+    raise ConfigError(
+        "config.json has a quantization_config, and weights quantised by "
+        f"{method or 'an unnamed method'} are not read; use a bfloat16 copy of the model"
+    )
+
+
+def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
+    refuse_quantised(fields)
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some files of such families say it, some do not

@@ -1,4 +1,6 @@
-"""The supported architectures. They differ by data only and share one decoder."""
+"""The supported architectures. They differ by data only and share one decoder, but for DeepSeek-V4,
+which has one of its own.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -89,12 +91,17 @@ FAMILIES = {
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
     "Qwen3MoeForCausalLM": Family(name="qwen3-moe", has_head_norm=True, experts=_QWEN3_MOE),
 }
+DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
 
 
 def family_of(architecture: str) -> Family:
     """The family a config.json names in `architectures`."""
-    if architecture not in FAMILIES:
+    if architecture == DEEPSEEK_V4:
         raise ConfigError(
-            f"the architecture {architecture} is not supported; use one of {', '.join(FAMILIES)}"
+            f"{architecture} is supported as a target alone: its decoder is its own, and neither "
+            f"drafts, scores texts nor takes heads; use one of {', '.join(FAMILIES)}"
         )
+    if architecture not in FAMILIES:
+        names = ", ".join((*FAMILIES, DEEPSEEK_V4))
+        raise ConfigError(f"the architecture {architecture} is not supported; use one of {names}")
     return FAMILIES[architecture]

@@ -12,7 +12,7 @@ from outrider.models.decoder import TargetStates
 from outrider.models.draft import Taps
 from outrider.models.layers.linear import WeightType
 from outrider.models.loader import load_decoder
-from outrider.models.v4.config import ARCHITECTURE as V4
+from outrider.models.registry import DEEPSEEK_V4
 from outrider.models.v4.config import V4Config, parse_v4
 from outrider.models.v4.loader import load_v4
 from outrider.plan.plan import StepPlan
@@ -54,7 +54,7 @@ def read_target(folder: Path) -> ModelConfig | V4Config:
     """What the folder of any supported model says about itself."""
     fields = read_fields(folder)
     try:
-        return parse_v4(fields) if architecture_of(fields) == V4 else parse_config(fields)
+        return parse_v4(fields) if architecture_of(fields) == DEEPSEEK_V4 else parse_config(fields)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from error
 

@@ -1,25 +1,37 @@
-"""What the deciding half may ask about a draft head or modules without loading any model."""
+"""What the deciding half may ask about a target and what drafts for it, without loading any."""
 
 from pathlib import Path
 
-from outrider.models.config import read_config
-from outrider.models.heads.inspect import HeadReport, inspect_head
+from outrider.models.heads.inspect import (
+    HeadReport,
+    inspect_head,
+    needs_one_stream,
+    unknown_head,
+)
 from outrider.models.mtp.inspect import ModuleReport, inspect_modules
 from outrider.models.target import read_target
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.inspect import inspect_v4_modules
 
-__all__ = ["HeadReport", "ModuleReport", "examine_head", "examine_modules"]
+__all__ = ["HeadReport", "ModuleReport", "checks_trees", "examine_head", "examine_modules"]
 
 
 def examine_head(folder: Path, target_folder: Path) -> HeadReport:
     """The report on a head for the model in a folder."""
-    return inspect_head(folder, read_config(target_folder), target_folder)
+    config = read_target(target_folder)
+    if isinstance(config, V4Config):
+        return unknown_head(needs_one_stream(folder))
+    return inspect_head(folder, config, target_folder)
 
 
 def examine_modules(target_folder: Path) -> ModuleReport:
     """The report on the draft modules inside the model in a folder."""
     config = read_target(target_folder)
     if isinstance(config, V4Config):
-        return inspect_v4_modules(target_folder)
+        return inspect_v4_modules(target_folder, config)
     return inspect_modules(target_folder, config)
+
+
+def checks_trees(target_folder: Path) -> bool:
+    """Whether the model in a folder can check trees; else drafts must be chains."""
+    return not isinstance(read_target(target_folder), V4Config)

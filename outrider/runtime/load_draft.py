@@ -17,7 +17,7 @@ from outrider.config.engine import Arithmetic, Dtype
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
-from outrider.models.heads.inspect import is_head
+from outrider.models.heads.inspect import is_head, needs_one_stream
 from outrider.models.heads.loader import load_head
 from outrider.models.mtp.inspect import count_modules
 from outrider.models.mtp.loader import load_modules
@@ -83,10 +83,7 @@ def _load_model(
             arithmetic=arithmetic,
         )
     if not isinstance(target, Decoder):
-        raise ConfigError(
-            f"{folder} is a draft head, which reads one residual stream, and this target has "
-            "several; use --draft ngram or a whole model"
-        )
+        raise ConfigError(needs_one_stream(folder))
     return load_head(
         folder,
         target=target,
@@ -98,12 +95,12 @@ def _load_model(
 
 
 def _count_modules(target: Target, folder: Path) -> int:
-    """How many of the draft modules in the target's folder would draft."""
+    """How many draft modules of the target's folder can draft; refuses folders without any."""
     if isinstance(target, V4Decoder):
-        return 1  # further ones would need rings of their own; whoever loads it says if it lacks
-    if isinstance(target, Decoder):
-        return count_modules(folder, target.config)
-    raise ConfigError("this target has no draft modules; use another --draft")
+        # Further ones would need rings of their own.
+        return min(count_v4_modules(folder, target.config), 1)
+    assert isinstance(target, Decoder), "every other target is one of these"
+    return count_modules(folder, target.config)
 
 
 def _own_modules(

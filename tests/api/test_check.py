@@ -6,6 +6,7 @@ import math
 import pytest
 from support.modules import write_mimo
 from support.spoken import write_tokenizer
+from support.v4_module import save_with_module
 
 from outrider.api.check.cases import configurations
 from outrider.api.check.compare import first_difference
@@ -41,6 +42,17 @@ def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
     shown = capsys.readouterr().out
     assert f"{configurations} configurations" in shown
     assert ("tree" in shown) == (num == 1)
+
+
+@pytest.mark.parametrize("draft", ["ngram", "mtp"])
+def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsys, draft):
+    save_with_module(tmp_path)
+    write_tokenizer(tmp_path)
+    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160"]
+    assert run(["check", "--model", str(tmp_path), "--draft", draft, *sizes]) == 0
+    shown = capsys.readouterr().out
+    assert "15 configurations" in shown
+    assert "tree" not in shown
 
 
 @pytest.fixture

@@ -62,6 +62,12 @@ def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
     assert_like_reference(backend_of(model), case)
 
 
+def test_a_page_may_be_longer_than_any_tile():
+    model = latent_model(heads=3, page_size=128)
+    case = make_case(model, lengths=[0, 127, 130], nodes=3, chunks={4: (120, 20)}, seed=128)
+    assert_like_reference(backend_of(model), case)
+
+
 @pytest.mark.parametrize(
     ("heads", "latent", "rope"), [(1, 16, 16), (5, 24, 8), (16, 40, 16), (40, 32, 6)]
 )

@@ -34,7 +34,7 @@ def attend_to(query, layer, slots, scale):
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("pad", [1, 4])
 @pytest.mark.parametrize("nodes", [1, 7, 64])
-@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("page_size", [1, 4, 16, 128])
 def test_every_query_sees_its_history_and_ancestors_and_nothing_else(page_size, nodes, pad, group):
     rng = random.Random(page_size * 100 + nodes)
     torch.manual_seed(nodes)

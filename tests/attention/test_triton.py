@@ -58,6 +58,15 @@ def test_a_tree_of_64_nodes_uses_every_bit_of_its_masks():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.parametrize("page_size", [128, 256])
+def test_a_page_may_be_longer_than_any_tile(page_size):
+    model = Model(kv_heads=1, page_size=page_size)
+    chunks = {5: (120, 20), 6: (0, 3)}
+    case = make_case(model, lengths=[0, 127, 255, 256], nodes=3, chunks=chunks, seed=page_size)
+    assert_like_reference(backend_of(model), case)
+    assert page_size in backend_of(model).capabilities.page_sizes
+
+
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_a_draft_level_sees_the_scratch_nodes_of_earlier_steps(step):
     model, topk = Model(), 3

@@ -96,6 +96,15 @@ def test_prompts_of_deepseek_v4_can_be_pretended_and_its_layers_counted(tmp_path
     assert found["series"][0]["points"][0]["context"] > 400
 
 
+@pytest.mark.parametrize("layers", [0, 3])
+def test_a_step_of_a_cut_deepseek_v4_is_its_layers(layers):
+    """What a layer takes is a share of the whole step, so the head must be next to nothing."""
+    body = find_body("deepseek-v4", layers=layers)
+    head = body.config.vocab_size * body.config.hidden * 2
+    assert body.is_cut
+    assert head < 0.01 * v4_step_bytes(body.config, "bfloat16", tokens=8)
+
+
 def test_the_module_of_deepseek_v4_drafts_in_the_heads_place(tmp_path):
     tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
     flags = ["--modules", "1", "--draft-steps", "3", "--simulate-acceptance", "2.5"]

@@ -69,7 +69,7 @@ def test_any_head_geometry_is_close_to_the_reference(dtype, head_dim, group):
     assert_like_reference(backend_of(model), case)
 
 
-@pytest.mark.parametrize("page_size", [1, 3, 64])
+@pytest.mark.parametrize("page_size", [1, 3, 64, 128, 256])
 def test_any_page_size_is_close_to_the_reference(page_size):
     model = model_of(page_size=page_size)
     case = make_case(model, lengths=[37, 600], nodes=5, chunks={3: (70, 300), 4: (0, 5)})

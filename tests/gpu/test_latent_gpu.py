@@ -75,7 +75,7 @@ def test_trees_and_chunks_run_together(model):
     assert_like_reference(backend_of(model), case)
 
 
-@pytest.mark.parametrize("page_size", [1, 64])
+@pytest.mark.parametrize("page_size", [1, 64, 256])
 def test_any_page_size_is_close_to_the_reference(page_size):
     model = model_of(page_size=page_size)
     case = make_case(model, lengths=[37, 600], nodes=3, chunks={3: (70, 30)})

@@ -48,6 +48,9 @@ CHOICES = [
     ChoiceCase(heads=3, width=12, held=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
     ChoiceCase(heads=8, width=20, held=1, columns=90, top_k=64, counts=(90, 64, 65, 2)),
     ChoiceCase(heads=1, width=6, held=2, columns=3, top_k=9, counts=(6, 5)),
+    # Padding may be said to see more than its list has.
+    ChoiceCase(heads=3, width=12, held=4, columns=5, top_k=3, counts=(40, 20, 33, 1, 17)),
+    ChoiceCase(heads=2, width=12, held=2, columns=3, top_k=9, counts=(12, 7, 6, 5)),
 ]
 
 

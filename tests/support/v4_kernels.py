@@ -156,6 +156,7 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
     )
     scores = sparse.index_scores(query.float().cpu(), weights, law, 0.5)
     for token, count in enumerate(case.counts):
+        count = min(count, case.held * case.columns)  # a list has no more
         kept = min(count, case.top_k)
         chosen, own = slots[token, :kept], law.slots[token]
         assert not slots[token, kept:].any()

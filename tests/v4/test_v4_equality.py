@@ -5,9 +5,11 @@ import random
 
 import pytest
 from support.tiny import save_tiny
-from support.v4 import CPU, VOCAB
+from support.v4 import CPU, VOCAB, C, H, prompt, tiny_v4
 from support.v4_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
 
+from outrider import LLM, SamplingParams
+from outrider.config.draft import DraftConfig
 from outrider.models.loader import load_decoder
 from outrider.models.standalone import StandaloneDraft
 from outrider.runtime.drafts import ModelDraft
@@ -61,3 +63,21 @@ def test_a_whole_model_of_usual_attention_drafts_for_it(theirs, target, tmp_path
     )
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
     assert not mismatches(theirs, target, Case("sampled", draft, shape))
+
+
+def test_a_whole_model_drafts_for_one_with_blocks_of_128(tmp_path):
+    """Blocks of the real size make pages of 128, which the draft's usual attention has to take."""
+    tiny_v4(compress_rates={C: 4, H: 128}, max_position_embeddings=512).save_pretrained(
+        tmp_path / "target"
+    )
+    save_tiny("llama", tmp_path / "draft")
+    asked = [{"prompt_token_ids": prompt(length, seed=length)} for length in (250, 40)]
+    greedy = SamplingParams(temperature=0.0, max_tokens=12, detokenize=False, ignore_eos=True)
+    said = []
+    for drafter in ("none", str(tmp_path / "draft")):
+        draft = DraftConfig(drafter=drafter, adaptive=False)
+        llm = LLM(tmp_path / "target", draft=draft, device="cpu", max_model_len=300, max_num_seqs=2)
+        outputs = llm.generate(asked, greedy, use_tqdm=False)
+        said.append([output.outputs[0].token_ids for output in outputs])
+    assert said[0] == said[1]
+    assert all(output.outputs[0].acceptance.drafted for output in outputs)

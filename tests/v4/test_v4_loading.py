@@ -145,6 +145,8 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
         ({"o_groups": 3}, "groups must be equal"),
         ({"num_experts_per_tok": 7}, "asks 7 of 6 experts"),
         ({"quantization_config": {"quant_method": "fp8"}}, "convert the folder to bfloat16 first"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "weights quantised by gptq"),
+        ({"quantization_config": {"bits": 4}}, "quantised by an unnamed method"),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault):

@@ -1,5 +1,7 @@
 """The draft module inside DeepSeek-V4: exact at every row, after any drafts, and in the engine."""
 
+import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,14 +14,15 @@ from support.v4 import CPU, PAGE_SIZE, planner_of, prompt
 from support.v4_matrix import MAX_TOKENS, PROMPTS, law_of, shape_of
 from support.v4_module import save_with_module
 
+from outrider import LLM
+from outrider.api.cli import run
 from outrider.attention import compressed
 from outrider.attention.compressed import CompressedAttention
-from outrider.config.draft import DraftConfig
 from outrider.errors import ConfigError
 from outrider.memory.compressed import CompressedPool
 from outrider.models.target import load_target
 from outrider.models.v4.module import count_v4_modules, load_v4_module
-from outrider.runtime.load_draft import load_draft
+from outrider.models.v4.names import canonical
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.spec.drafter import chain
 from outrider.step.fill import fill, resolve_lengths
@@ -187,23 +190,64 @@ def test_steps_that_all_write_to_the_targets_of_the_first_give_away(
     assert wrong_proposals(oracle, target, module)
 
 
-def test_a_module_is_counted_and_one_that_is_missing_is_said_to_be(saved, target, tmp_path):
-    folder, _ = saved
-    assert count_v4_modules(folder) == 1
-    tensors = load_file(folder / "model.safetensors")
-    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("mtp.")}
-    save_file(kept, tmp_path / "model.safetensors")
-    assert count_v4_modules(tmp_path) == 0
-    with pytest.raises(ConfigError, match="holds no draft module"):
-        load_draft(
-            DraftConfig(drafter="mtp"),
-            target=target,
-            target_folder=tmp_path,
-            dtype="float32",
-            arithmetic="fast",
-            max_context=64,
-        )
-    tensors["mtp.0.e_proj.weight"] = torch.zeros(3, 3)
-    save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"mis-shaped tensors .1.: mtp.0.e_proj.weight \[3, 3\]"):
-        load_v4_module(tmp_path, target, dtype="float32")
+def without_modules(tensors):
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("mtp.")}
+
+
+def with_small_map(tensors):
+    return tensors | {"mtp.0.e_proj.weight": torch.zeros(3, 3)}
+
+
+BROKEN = [
+    (without_modules, "holds no draft module (no tensor begins with mtp.0.)"),
+    (with_small_map, "mis-shaped tensors (1): mtp.0.e_proj.weight [3, 3] instead of [32, 32]"),
+]
+
+
+@pytest.fixture
+def changed(saved, tmp_path):
+    """Makes a copy of the folder with other tensors."""
+
+    def change(tensors_of):
+        folder = shutil.copytree(saved[0], tmp_path / "copy")
+        tensors = load_file(folder / "model.safetensors")
+        save_file(tensors_of(tensors), folder / "model.safetensors")
+        return folder
+
+    return change
+
+
+def test_a_module_is_counted(saved, target):
+    assert count_v4_modules(saved[0], target.config) == 1
+
+
+def test_a_module_under_the_names_of_the_hub_is_the_same(changed, target):
+    """There the target's own norm.weight is the end of mtp.0.norm.weight."""
+    folder = changed(lambda tensors: {canonical(name): each for name, each in tensors.items()})
+    assert "norm.weight" in load_file(folder / "model.safetensors")
+    assert count_v4_modules(folder, target.config) == 1
+    load_v4_module(folder, target, dtype="float32")
+
+
+@pytest.mark.parametrize(("tensors_of", "fault"), BROKEN)
+def test_modules_that_do_not_fit_are_refused_in_the_same_words_by_all(
+    changed, target, capsys, tensors_of, fault
+):
+    folder = changed(tensors_of)
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        load_v4_module(folder, target, dtype="float32")
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        LLM(folder, draft="mtp", device="cpu", max_model_len=64, max_num_seqs=2)
+    assert run(["doctor", "mtp", "--model", str(folder), "--no-probe"]) == 1
+    shown = capsys.readouterr().out
+    assert "problem: " in shown
+    assert fault in shown
+    assert "the modules fit" not in shown
+
+
+def test_the_doctor_reports_a_damaged_file(saved, tmp_path, capsys):
+    folder = shutil.copytree(saved[0], tmp_path / "copy")
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert run(["doctor", "mtp", "--model", str(folder), "--no-probe"]) == 1
+    assert f"problem: {path} is missing or damaged" in capsys.readouterr().out

@@ -48,7 +48,7 @@ def check(
             max_num_seqs=max(2, len(texts)),
         )
 
-    has_trees = draft.drafter != MTP or _num_modules(model_flags.model) == 1
+    has_trees = _has_trees(model_flags.model, draft.drafter)
     executors = executors_on(model_flags.device)
     tried = tuple(configurations(draft, executors, has_trees=has_trees))
     work = Work(prompts=texts, max_tokens=max_tokens)
@@ -59,10 +59,11 @@ def check(
         raise typer.Exit(1)
 
 
-def _num_modules(model: str) -> int:
-    """Draft modules inside a model; of more than one, each has its step of a chain."""
-    from outrider.runtime.doctor import examine_modules
+def _has_trees(model: str, drafter: str) -> bool:
+    """Some targets check chains only; and of several modules, each has its step of a chain."""
+    from outrider.runtime.doctor import checks_trees, examine_modules
     from outrider.store.bars import BarReporter
     from outrider.store.resolve import resolve
 
-    return examine_modules(resolve(model, BarReporter())).num
+    folder = resolve(model, BarReporter())
+    return checks_trees(folder) and (drafter != MTP or examine_modules(folder).num == 1)

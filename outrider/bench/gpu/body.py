@@ -231,12 +231,16 @@ def find_body(name: str, *, layers: int = 0) -> Body:
 
 
 def _v4_body(name: str, layers: int) -> Body:
-    """Always cut: all its layers fit nowhere."""
+    """Always cut, its vocabulary too: all its layers fit nowhere."""
     fields, ratios = _V4_RATIOS[name]
     if layers:
         ratios = tuple(ratios[layer % len(ratios)] for layer in range(layers))
-        fields = fields | {"vocab_size": min(fields["vocab_size"], _CUT_VOCAB)}
-    cut = {"num_hidden_layers": len(ratios), "compress_ratios": ratios, "num_hash_layers": 1}
+    cut = {
+        "num_hidden_layers": len(ratios),
+        "compress_ratios": ratios,
+        "num_hash_layers": 1,
+        "vocab_size": min(fields["vocab_size"], _CUT_VOCAB),
+    }
     return Body(
         name=f"{name}, {layers} layers" if layers else name,
         config=parse_v4(fields | cut),

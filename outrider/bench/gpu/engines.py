@@ -28,7 +28,7 @@ from outrider.models.dummy import (
     dummy_v4,
     dummy_v4_module,
 )
-from outrider.models.loader import load_decoder
+from outrider.models.target import load_target as load_stored
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Decoder
 from outrider.runtime.build import MAX_CHUNKS, assemble_runner, choose_buckets
@@ -100,7 +100,9 @@ def _load_model(
     source: Body | Stored, *, dtype: Dtype, device: torch.device, arithmetic: Arithmetic
 ) -> Decoder | V4Decoder:
     if isinstance(source, Stored):
-        return load_decoder(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
+        model = load_stored(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
+        assert isinstance(model, Decoder | V4Decoder), "there are no other targets"
+        return model
     config = source.config
     if isinstance(config, V4Config):
         return dummy_v4(config, dtype=dtype, device=device, arithmetic=arithmetic)

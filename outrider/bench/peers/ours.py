@@ -10,7 +10,8 @@ from outrider.api.prompts import TokenPrompt
 from outrider.bench.asked import Lengths
 from outrider.bench.trace import Step, Trace
 from outrider.config.engine import Dtype
-from outrider.config.settings import USUAL_PAGE
+from outrider.models.target import read_target
+from outrider.runtime.store import usual_page_size
 
 
 class OurEngine:
@@ -18,6 +19,7 @@ class OurEngine:
 
     def __init__(self, folder: Path, *, dtype: Dtype, lengths: Lengths, max_batch: int) -> None:
         context = lengths.prompt + lengths.answer
+        page_size = usual_page_size(read_target(folder))
         self._frontend = LLM(
             folder,
             draft="none",
@@ -27,7 +29,7 @@ class OurEngine:
             max_num_seqs=max_batch,
             enable_prefix_caching=False,
             # Two pages to spare for each row, so that all rows run at a time.
-            kv_tokens=max_batch * (context + 2 * USUAL_PAGE),
+            kv_tokens=max_batch * (context + 2 * page_size),
         ).frontend
 
     def run(self, prompts: Sequence[tuple[int, ...]], *, max_tokens: int) -> Trace:

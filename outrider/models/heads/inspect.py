@@ -94,7 +94,7 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
         config = parse_head(read_fields(folder), tensors.keys(), target)
         tokenizer = compare_tokenizers(folder, target_folder)
     except ConfigError as error:
-        return OpenHead(report=_unknown(str(error)), tensors={})
+        return OpenHead(report=unknown_head(str(error)), tensors={})
     expected = expected_tensors(config, target_hidden=target.block.hidden)
     faults = _tensor_faults(tensors, expected)
     problems = [
@@ -115,7 +115,16 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
     return OpenHead(report=report, tensors=tensors)
 
 
-def _unknown(problem: str) -> HeadReport:
+def needs_one_stream(folder: Path) -> str:
+    """Why no head drafts for a target with several residual streams."""
+    return (
+        f"{folder}: a draft head reads one residual stream, and this target has several; use "
+        "--draft mtp, ngram or a whole model"
+    )
+
+
+def unknown_head(problem: str) -> HeadReport:
+    """The report on a folder of which nothing but the problem is known."""
     return HeadReport(
         config=UnknownHead(),
         tensors=TensorFaults(),

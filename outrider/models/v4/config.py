@@ -8,11 +8,9 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks, NoBlocks
-from outrider.models.config import FP8_BLOCKS, RopeConfig
+from outrider.models.config import RopeConfig, refuse_quantised
 from outrider.models.experts import RoutingLaw
 from outrider.models.scaling import parse_scaling
-
-ARCHITECTURE = "DeepseekV4ForCausalLM"
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -102,8 +100,7 @@ class V4Config:
 
 def parse_v4(fields: Mapping[str, Any]) -> V4Config:
     """The decoder that the fields of a config.json describe."""
-    if fields.get("quantization_config") is not None:
-        raise ConfigError(FP8_BLOCKS)
+    refuse_quantised(fields)
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key in fields and fields[key] not in allowed:
             raise ConfigError(

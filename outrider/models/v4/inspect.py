@@ -2,17 +2,19 @@
 
 from pathlib import Path
 
+from outrider.errors import ConfigError
 from outrider.models.mtp.inspect import ModuleReport
+from outrider.models.v4.config import V4Config
 from outrider.models.v4.module import count_v4_modules
 from outrider.models.v4.names import module_prefix
 
 
-def inspect_v4_modules(folder: Path) -> ModuleReport:
-    """The report on its draft modules; of several, the first drafts."""
-    num = count_v4_modules(folder)
-    if not num:
-        problem = f"{folder} holds no draft module (no tensor begins with {module_prefix(0)})"
-        return ModuleReport(num=0, facts=(), problems=(problem,), notes=())
+def inspect_v4_modules(folder: Path, config: V4Config) -> ModuleReport:
+    """The report on its draft modules; of several, the first drafts. Bad ones are never raised."""
+    try:
+        num = count_v4_modules(folder, config)
+    except ConfigError as error:
+        return ModuleReport(num=0, facts=(), problems=(str(error),), notes=())
     facts = (
         ("modules", f"{num} of deepseek-v4"),
         ("tensors", f"{module_prefix(0)}*"),

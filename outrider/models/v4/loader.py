@@ -59,10 +59,11 @@ def load_v4(
     with Checkpoint(folder) as checkpoint:
         stored = stored_names(checkpoint.names)
         shapes = {stored.get(name, name): shape for name, shape in tensor_shapes(config).items()}
+        own = set(stored.values())
         checkpoint.check(
             shapes,
-            ignored=set(checkpoint.names) - set(stored.values()),
             integers={stored.get(name, name) for name in integer_names(config)},
+            among=lambda name: name in own,
         )
         source = Renamed(checkpoint, stored)
         return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)

@@ -21,6 +21,7 @@ from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.norm import Norm
 from outrider.models.loader import TensorSource
 from outrider.models.v4.blocks import V4Step
+from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Block, V4Decoder
 from outrider.models.v4.loader import Renamed, V4Builder
 from outrider.models.v4.names import module_prefix, module_shapes, stored_modules
@@ -113,31 +114,44 @@ class V4Module:
         return before + parts.token_map(parts.token_norm(embedded))[:, None]
 
 
-def count_v4_modules(folder: Path) -> int:
-    """How many draft modules the folder of a DeepSeek-V4 holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundModules:
+    """The draft modules of a folder: the first is complete, and every tensor of it fits."""
+
+    num: int
+    stored: dict[str, str]  # where the tensors of the first are found, by the hub's names
+
+
+def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> FoundModules:
+    """The modules that an open folder holds; the first must match the config exactly."""
+    found, prefix = stored_modules(checkpoint.names), module_prefix(0)
+    stored = {name: at for name, at in found.items() if name.startswith(prefix)}
+    if not stored:
+        raise ConfigError(
+            f"{folder} holds no draft module (no tensor begins with {prefix}); use --draft "
+            "ngram, or an export that kept them"
+        )
+    shapes, own = module_shapes(config, 0), set(stored.values())
+    checkpoint.check(
+        {stored.get(name, name): shape for name, shape in shapes.items()},
+        among=lambda name: name in own,
+    )
+    return FoundModules(num=len({name.split(".")[1] for name in found}), stored=stored)
+
+
+def count_v4_modules(folder: Path, config: V4Config) -> int:
+    """How many draft modules a folder holds; refuses what `find_v4_modules` does."""
     with Checkpoint(folder) as checkpoint:
-        return len({name.split(".")[1] for name in stored_modules(checkpoint.names)})
+        return find_v4_modules(folder, config, checkpoint).num
 
 
 def load_v4_module(
     folder: Path, target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
 ) -> V4Module:
     """The first draft module in the target's folder; its tensors must match the config exactly."""
-    config, prefix = target.config, module_prefix(0)
     with Checkpoint(folder) as checkpoint:
-        found = stored_modules(checkpoint.names)
-        stored = {name: at for name, at in found.items() if name.startswith(prefix)}
-        if not stored:
-            raise ConfigError(
-                f"{folder} holds no draft module (no tensor begins with {prefix}); use --draft "
-                "ngram, or an export that kept them"
-            )
-        shapes = module_shapes(config, 0)
-        checkpoint.check(
-            {stored.get(name, name): shape for name, shape in shapes.items()},
-            ignored=set(checkpoint.names) - set(stored.values()),
-        )
-        source = Renamed(checkpoint, stored)
+        found = find_v4_modules(folder, target.config, checkpoint)
+        source = Renamed(checkpoint, found.stored)
         return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
 
 
