@@ -24,7 +24,7 @@ from outrider.models.mtp.loader import load_modules
 from outrider.models.standalone import load_standalone
 from outrider.models.target import Target
 from outrider.models.v4.decoder import V4Decoder
-from outrider.models.v4.module import load_v4_module
+from outrider.models.v4.module import count_v4_modules, load_v4_module
 from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.wire.speculation import Budget
