@@ -258,7 +258,10 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
     theta = _real(rope, "rope_theta") if "rope_theta" in rope else 10000.0  # the format's default
     rope.pop("rope_theta", None)
     if "mscale" in rope and not family.has_latents:
-        raise ConfigError(f"rope scaling with mscale is not supported for {family.name}")
+        raise ConfigError(
+            f"rope scaling with mscale is not supported for {family.name}; set the attention_factor "
+            "that it stands for, or use another model"
+        )
     share = _share(rope.pop("partial_rotary_factor", None), fields, family)
     if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ConfigError("rope scaling of partly rotated heads is not supported; remove one")
@@ -273,9 +276,14 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
 def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
     """How much of a head is rotated; either form of the field, and half of it where GLM is silent.
 
-    Other families have no such field, or refuse any value but one.
+    Other families rotate all of it; `_refuse_unsupported` has seen the older form of the field.
     """
     if not family.has_options:
+        if stored not in (None, 1.0):
+            raise ConfigError(
+                f"config.json sets partial_rotary_factor to {stored} in rope_parameters, but only "
+                f"1.0 is supported for {family.name}; use another model"
+            )
         return 1.0
     asked = fields.get("partial_rotary_factor", 0.5) if stored is None else stored
     share = _real({"partial_rotary_factor": asked}, "partial_rotary_factor")
