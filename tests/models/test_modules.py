@@ -126,6 +126,13 @@ def test_modules_that_are_not_whole_are_refused_by_name(mimo, change, fault):
         count(mimo)
 
 
+def test_a_target_whose_config_is_damaged_is_not_called_a_head(mimo):
+    config = read_config(mimo)
+    (mimo / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="config.json cannot be read .* pass a Hugging Face fo"):
+        count_modules(mimo, config)
+
+
 def test_fewer_stored_modules_than_announced_are_refused(mimo):
     edit_config(mimo, num_nextn_predict_layers=3)
     with pytest.raises(ConfigError, match=r"lacks .*mtp_layers.2"):
