@@ -18,7 +18,7 @@ _LEAST = 16  # lanes of a tile, so that short windows share one compiled kernel
 
 # By place among the arguments: indices are views that lie anywhere, sizes change with the step.
 _OPEN_POINTERS, _OPEN_SIZES = range(16), range(16, 20)
-_FEATURE_POINTERS, _FEATURE_SIZES = (0, 1, 4), range(6, 10)
+_FEATURE_POINTERS, _FEATURE_SIZES = (0, 1, 2, 5), range(7, 11)
 _REMEMBER_POINTERS, _REMEMBER_SIZES = (0, 1, 2, 3, 5, 7), range(8, 11)
 _TAKE_POINTERS, _TAKE_SIZES = range(7), range(7, 11)
 
@@ -144,6 +144,7 @@ def open_windows(
 def _features_kernel(
     rows,
     first,
+    num_real,
     old,  # [table_rows, room, size]
     new,  # [rows, nodes, size]
     path,  # [rows, most_emitted]
@@ -163,39 +164,40 @@ def _features_kernel(
     overlap.begin(PDL)
     column = tl.load(first + index) + place % width
     column = tl.minimum(column, room + most_emitted - 1)
+    wanted = inside & (place % width < tl.load(num_real + index))  # idle nodes read zeros
     is_old = column < room
     before = old + (tl.load(rows + index) * room + tl.minimum(column, room - 1)) * size
     depth = tl.maximum(column - room, 0)
     node = tl.load(path + index * most_emitted + depth)
     after = new + (index * nodes + node) * size
-    remembered = tl.load(before + lane, mask=inside & is_old, other=0.0)
-    brought = tl.load(after + lane, mask=inside & (column >= room), other=0.0)
+    remembered = tl.load(before + lane, mask=wanted & is_old, other=0.0)
+    brought = tl.load(after + lane, mask=wanted & (column >= room), other=0.0)
     tl.store(out + place * size + lane, tl.where(is_old, remembered, brought), mask=inside)
 
 
 def window_features(
     rows: torch.Tensor,  # [rows]
-    first: torch.Tensor,  # [rows]
+    nodes: tuple[torch.Tensor, torch.Tensor],  # [rows] first column, and nodes that are real
     old: torch.Tensor,  # [table_rows, room, size] remembered
     new: torch.Tensor,  # [rows, nodes, size] of the step
     path: torch.Tensor,  # [rows, most_emitted]
     width: int,
 ) -> torch.Tensor:  # [rows * width, size]
-    """The target's features in every window, along the kept paths."""
-    num_rows, nodes, size = new.shape
+    """The target's features in every window, along the kept paths; zeros for idle nodes."""
+    num_rows, num_nodes, size = new.shape
     out = new.new_empty(num_rows * width, size)
     block = min(_BLOCK, triton.next_power_of_2(size))
     kernel: Any = _features_kernel[(num_rows * width, triton.cdiv(size, block))]
     kernel(
         rows,
-        first,
+        *nodes,
         old,
         new,
         path,
         out,
         old.shape[1],
         path.shape[1],
-        nodes,
+        num_nodes,
         width,
         size,
         BLOCK=block,

@@ -1,6 +1,5 @@
 """What config.json says about a decoder. Strict: what is not understood is refused by name."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
+from outrider.models.fields import read_fields, read_real, read_size, read_size_or
 from outrider.models.registry import ExpertFamily, Family, family_of
 from outrider.models.scaling import RopeScaling, parse_scaling
 
@@ -138,36 +138,22 @@ def read_config(folder: Path) -> ModelConfig:
         raise ConfigError(f"{folder}: {error}") from error
 
 
-def read_fields(folder: Path) -> dict[str, Any]:
-    """What config.json says, as it stands there."""
-    path = folder / "config.json"
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error}); pass a Hugging Face model folder"
-        ) from error
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} is not a JSON object; download the model again")
-    return fields
-
-
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
     family = _with_options(family_of(architecture_of(fields)), fields)
     _refuse_unsupported(fields, family)
-    max_context = _size(fields, "max_position_embeddings")
-    num_layers = _size(fields, "num_hidden_layers")
+    max_context = read_size(fields, "max_position_embeddings")
+    num_layers = read_size(fields, "num_hidden_layers")
     return ModelConfig(
         family=family,
         num_layers=num_layers,
-        vocab_size=_size(fields, "vocab_size"),
+        vocab_size=read_size(fields, "vocab_size"),
         max_context=max_context,
         is_tied=bool(fields.get("tie_word_embeddings", False)),
         block=BlockConfig(
-            hidden=_size(fields, "hidden_size"),
-            intermediate=_size(fields, "intermediate_size"),
-            norm_eps=_real(fields, "rms_norm_eps"),
+            hidden=read_size(fields, "hidden_size"),
+            intermediate=read_size(fields, "intermediate_size"),
+            norm_eps=read_real(fields, "rms_norm_eps"),
         ),
         attention=_latents(fields) if family.has_latents else _attention(fields),
         rope=_rope(fields, max_context, family),
@@ -236,9 +222,9 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
 
 
 def _attention(fields: dict[str, Any]) -> AttentionConfig:
-    heads = _size(fields, "num_attention_heads")
-    kv_heads = _size_or(fields, "num_key_value_heads", heads)
-    head_dim = _size_or(fields, "head_dim", _size(fields, "hidden_size") // heads)
+    heads = read_size(fields, "num_attention_heads")
+    kv_heads = read_size_or(fields, "num_key_value_heads", heads)
+    head_dim = read_size_or(fields, "head_dim", read_size(fields, "hidden_size") // heads)
     if heads % kv_heads or head_dim % 2:
         raise ConfigError(
             f"config.json has {heads} heads, {kv_heads} key-value heads and head_dim {head_dim}; "
@@ -249,12 +235,12 @@ def _attention(fields: dict[str, Any]) -> AttentionConfig:
 
 def _latents(fields: dict[str, Any]) -> LatentConfig:
     config = LatentConfig(
-        heads=_size(fields, "num_attention_heads"),
-        query_rank=_size(fields, "q_lora_rank") if fields.get("q_lora_rank") else 0,
-        latent=_size(fields, "kv_lora_rank"),
-        nope=_size(fields, "qk_nope_head_dim"),
-        rope=_size(fields, "qk_rope_head_dim"),
-        value=_size(fields, "v_head_dim"),
+        heads=read_size(fields, "num_attention_heads"),
+        query_rank=read_size(fields, "q_lora_rank") if fields.get("q_lora_rank") else 0,
+        latent=read_size(fields, "kv_lora_rank"),
+        nope=read_size(fields, "qk_nope_head_dim"),
+        rope=read_size(fields, "qk_rope_head_dim"),
+        value=read_size(fields, "v_head_dim"),
     )
     if config.rope % 2:
         raise ConfigError(f"config.json has qk_rope_head_dim {config.rope}; it must be even")
@@ -267,10 +253,15 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
     if "rope_theta" in fields:
         older["rope_theta"] = fields["rope_theta"]
     rope = dict(fields.get("rope_parameters") or older)
-    theta = _real(rope, "rope_theta") if "rope_theta" in rope else 10000.0  # the format's default
+    theta = (
+        read_real(rope, "rope_theta") if "rope_theta" in rope else 10000.0
+    )  # the format's default
     rope.pop("rope_theta", None)
     if "mscale" in rope and not family.has_latents:
-        raise ConfigError(f"rope scaling with mscale is not supported for {family.name}")
+        raise ConfigError(
+            f"rope scaling with mscale is not supported for {family.name}; set the "
+            "attention_factor that it stands for, or use another model"
+        )
     share = _share(rope.pop("partial_rotary_factor", None), fields, family)
     if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ConfigError("rope scaling of partly rotated heads is not supported; remove one")
@@ -285,30 +276,17 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
 def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
     """How much of a head is rotated; either form of the field, and half of it where GLM is silent.
 
-    Other families have no such field, or refuse any value but one.
+    Other families rotate all of it; `_refuse_unsupported` has seen the older form of the field.
     """
     if not family.has_options:
+        if stored not in (None, 1.0):
+            raise ConfigError(
+                f"config.json sets partial_rotary_factor to {stored} in rope_parameters, but only "
+                f"1.0 is supported for {family.name}; use another model"
+            )
         return 1.0
     asked = fields.get("partial_rotary_factor", 0.5) if stored is None else stored
-    share = _real({"partial_rotary_factor": asked}, "partial_rotary_factor")
+    share = read_real({"partial_rotary_factor": asked}, "partial_rotary_factor")
     if share > 1.0:
         raise ConfigError(f"config.json rotates {share} of every head; fix partial_rotary_factor")
     return share
-
-
-def _size(fields: dict[str, Any], key: str) -> int:
-    value = fields.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"config.json needs a positive integer {key}, got {value}; fix the field")
-    return value
-
-
-def _size_or(fields: dict[str, Any], key: str, default: int) -> int:
-    return default if fields.get(key) is None else _size(fields, key)
-
-
-def _real(fields: dict[str, Any], key: str) -> float:
-    value = fields.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
-    return float(value)

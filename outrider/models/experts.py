@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outrider.errors import ConfigError
+from outrider.models.fields import read_size
 from outrider.models.registry import ExpertFamily
 
 Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
@@ -73,7 +74,7 @@ def parse_experts(
 ) -> ExpertsConfig:
     """The mixture of experts that the fields of a config.json describe."""
     num = _number_of_experts(fields, family.counts)
-    top_k = _positive(fields, "num_experts_per_tok")
+    top_k = read_size(fields, "num_experts_per_tok")
     if top_k > num:
         raise ConfigError(
             f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
@@ -83,7 +84,7 @@ def parse_experts(
     is_normed = family.is_always_normed or bool(fields.get("norm_topk_prob", False))
     return ExpertsConfig(
         num=num,
-        intermediate=_positive(fields, family.intermediate),
+        intermediate=read_size(fields, family.intermediate),
         law=RoutingLaw(top_k=top_k, score="softmax", is_normed=is_normed),
         layers=_sparse_layers(fields, num_layers) if family.may_be_dense else _all(num_layers),
     )
@@ -94,7 +95,7 @@ def _parse_deepseek(
 ) -> ExpertsConfig:
     is_v3 = family.law == "deepseek-v3"
     _refuse_other_routing(fields, _V3_ONLY if is_v3 else _V2_ONLY)
-    intermediate, dense = _positive(fields, family.intermediate), fields.get(_NUM_DENSE) or 0
+    intermediate, dense = read_size(fields, family.intermediate), fields.get(_NUM_DENSE) or 0
     if not isinstance(dense, int) or dense < 0:
         raise ConfigError(f"config.json needs a number {_NUM_DENSE}, got {dense}; fix the field")
     has_groups = is_v3 or fields.get("topk_method") == "group_limited_greedy"
@@ -128,7 +129,7 @@ def _refuse_other_routing(fields: Mapping[str, Any], allowed: dict[str, tuple[An
 def _groups(fields: Mapping[str, Any], num: int, top_k: int, *, judged: int) -> ExpertGroups:
     if (fields.get("n_group") or 1) == 1:
         return ONE_GROUP
-    groups, kept = _positive(fields, "n_group"), _positive(fields, "topk_group")
+    groups, kept = read_size(fields, "n_group"), read_size(fields, "topk_group")
     each = num // groups
     if num % groups or kept > groups or each < judged or kept * each < top_k:
         raise ConfigError(
@@ -139,7 +140,7 @@ def _groups(fields: Mapping[str, Any], num: int, top_k: int, *, judged: int) -> 
 
 
 def _number_of_experts(fields: Mapping[str, Any], spellings: tuple[str, ...]) -> int:
-    stored = {key: _positive(fields, key) for key in spellings if key in fields}
+    stored = {key: read_size(fields, key) for key in spellings if key in fields}
     if len(set(stored.values())) != 1:
         raise ConfigError(
             f"config.json must say once how many experts there are, got {stored or 'nothing'}; "
@@ -150,7 +151,7 @@ def _number_of_experts(fields: Mapping[str, Any], spellings: tuple[str, ...]) ->
 
 def _sparse_layers(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
     """Every n-th layer, except those that are listed as dense."""
-    every = _positive(fields, "decoder_sparse_step") if "decoder_sparse_step" in fields else 1
+    every = read_size(fields, "decoder_sparse_step") if "decoder_sparse_step" in fields else 1
     dense = fields.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not set(dense) <= _all(num_layers):
         raise ConfigError(
@@ -161,10 +162,3 @@ def _sparse_layers(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]
 
 def _all(num_layers: int) -> frozenset[int]:
     return frozenset(range(num_layers))
-
-
-def _positive(fields: Mapping[str, Any], key: str) -> int:
-    value = fields.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"config.json needs a positive integer {key}, got {value}; fix the field")
-    return value

@@ -74,17 +74,27 @@ def load_decoder(
     """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder) as checkpoint:
-        if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
-            raise ConfigError(f"{folder}: {FP8_BLOCKS}")
-        stacked = are_stacked(checkpoint.names)
-        shapes = tensor_shapes(config, are_experts_stacked=stacked)
-        checkpoint.check(
-            shapes,
-            ignored=_ignored(config),
-            among=lambda name: not config.family.modules.owns(name, config.num_layers),
-        )
+        check_tensors(folder, checkpoint, config)
         builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
-        return builder.build(are_experts_stacked=stacked)
+        return builder.build(are_experts_stacked=are_stacked(checkpoint.names))
+
+
+def check_tensors(
+    folder: Path, checkpoint: Checkpoint, config: ModelConfig
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the decoder's tensors in an open folder, which must be exactly those.
+
+    Draft modules may lie beside them; whoever loads modules judges them.
+    """
+    if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
+        raise ConfigError(f"{folder}: {FP8_BLOCKS}")
+    shapes = tensor_shapes(config, are_experts_stacked=are_stacked(checkpoint.names))
+    checkpoint.check(
+        shapes,
+        ignored=_ignored(config),
+        among=lambda name: not config.family.modules.owns(name, config.num_layers),
+    )
+    return shapes
 
 
 def build_decoder(

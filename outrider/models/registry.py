@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outrider.errors import ConfigError
-from outrider.models.mtp.tables import DEEPSEEK, GLM4_MOE, MIMO, NO_MODULES, ModuleTable, NoModules
+from outrider.models.mtp.tables import (
+    DEEPSEEK,
+    GLM4_MOE,
+    MIMO,
+    NO_MODULES,
+    WITHOUT_BODY,
+    ModuleTable,
+    NoModules,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +104,11 @@ DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
 
 def family_of(architecture: str) -> Family:
     """The family a config.json names in `architectures`."""
+    if architecture in WITHOUT_BODY:
+        raise ConfigError(
+            f"the body of {architecture} is not supported yet, only its draft modules "
+            f"({WITHOUT_BODY[architecture].block}*); use one of {', '.join(FAMILIES)}"
+        )
     if architecture == DEEPSEEK_V4:
         raise ConfigError(
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "

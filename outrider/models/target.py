@@ -7,9 +7,10 @@ import torch
 
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
-from outrider.models.config import ModelConfig, architecture_of, parse_config, read_fields
+from outrider.models.config import ModelConfig, architecture_of, parse_config
 from outrider.models.decoder import TargetStates
 from outrider.models.draft import Taps
+from outrider.models.fields import read_fields
 from outrider.models.layers.linear import WeightType
 from outrider.models.loader import load_decoder
 from outrider.models.registry import DEEPSEEK_V4

@@ -20,7 +20,7 @@ from outrider.runtime.capacity import count_pages, free_bytes
 from outrider.runtime.drafts import DraftKind, DraftRoom
 from outrider.runtime.grammars import GrammarTable
 from outrider.runtime.lane import Lane, open_lane
-from outrider.runtime.load_draft import load_draft
+from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
 from outrider.runtime.store import Store, adapt_settings, check_rings, open_store, usual_page_size
@@ -52,6 +52,7 @@ def build_runner(
     The vocabulary is read when the first grammar is asked for.
     """
     model_config = read_target(folder)
+    config = replace(config, draft=fit_draft(config.draft, folder))
     settings = resolve(
         config,
         model_context=model_config.max_context,

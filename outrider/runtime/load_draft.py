@@ -22,9 +22,10 @@ from outrider.models.heads.loader import load_head
 from outrider.models.mtp.inspect import count_modules
 from outrider.models.mtp.loader import load_modules
 from outrider.models.standalone import load_standalone
-from outrider.models.target import Target
+from outrider.models.target import Target, read_target
+from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Decoder
-from outrider.models.v4.module import count_v4_modules, load_v4_module
+from outrider.models.v4.module import load_v4_module
 from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.wire.speculation import Budget
@@ -32,8 +33,21 @@ from outrider.wire.speculation import Budget
 _log = logging.getLogger(__name__)
 
 
+def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
+    """The sizes of trees that the modules of a target can draft, before anything is loaded.
+
+    Steps get room by these sizes, so this comes before everything else that reads them.
+    """
+    if config.drafter != MTP:
+        return config
+    target = read_target(folder)
+    if isinstance(target, V4Config):
+        return config  # its first module is repeated: further ones would need rings of their own
+    return fit_modules(config, num_modules=count_modules(folder, target))
+
+
 def load_draft(
-    config: DraftConfig,
+    config: DraftConfig,  # as `fit_draft` returns it
     *,
     target: Target,
     target_folder: Path,
@@ -42,8 +56,6 @@ def load_draft(
     max_context: int,
 ) -> DraftKind:
     """The drafter that was asked for, with trees that fit the target."""
-    if config.drafter == MTP:
-        config = fit_modules(config, num_modules=_count_modules(target, target_folder))
     draft = resolve_budget(config)
     for note in draft.notes:
         _log.warning("note: %s", note)
@@ -94,15 +106,6 @@ def _load_model(
     )
 
 
-def _count_modules(target: Target, folder: Path) -> int:
-    """How many draft modules of the target's folder can draft; refuses folders without any."""
-    if isinstance(target, V4Decoder):
-        # Further ones would need rings of their own.
-        return min(count_v4_modules(folder, target.config), 1)
-    assert isinstance(target, Decoder), "every other target is one of these"
-    return count_modules(folder, target.config)
-
-
 def _own_modules(
     draft: DraftSettings,
     budget: Budget,
@@ -115,7 +118,7 @@ def _own_modules(
     if isinstance(target, V4Decoder):
         module = load_v4_module(target_folder, target, dtype=dtype, arithmetic=arithmetic)
         return StreamDraft(model=module, budget=budget, is_adaptive=draft.adaptive)
-    assert isinstance(target, Decoder), "those whose modules were counted"
+    assert isinstance(target, Decoder), "the other kind of target whose modules can be counted"
     modules = load_modules(
         target_folder,
         target=target,

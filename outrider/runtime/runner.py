@@ -87,6 +87,7 @@ class Runner:
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()
+            self._program.drafter.forget()
             self._lane.mark().wait()
         self._samplings.clear()
         self._program.state.grammars.forget()

@@ -37,9 +37,7 @@ class DraftPlanner:
     def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> DraftPlans:
         """The three plans that go with a step of this shape."""
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
-        topk = (
-            shape.tree.topk
-        )  # branches of a level are siblings or cousins, unlike a chain's nodes
+        topk = shape.tree.topk  # a level's branches are siblings or cousins, never a chain
         level = replace(shape, tree=Budget(steps=1, topk=topk, nodes=topk), chunk=_NO_CHUNKS)
         bonus = replace(shape, rows=shape.chunk.rows, tree=_of_width(1), chunk=_NO_CHUNKS)
         catch_up = replace(shape, tree=_of_width(shape.tree.most_emitted))

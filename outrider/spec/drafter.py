@@ -43,6 +43,10 @@ class Drafter(Protocol):
         """Rows get new owners, before a step that may run them."""
         ...
 
+    def forget(self) -> None:
+        """A step failed: what it left may be no numbers, and no row lives on."""
+        ...
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """A tree for every uniform row of the plan, by device operations alone."""
         ...
@@ -71,6 +75,9 @@ class NullDrafter:
         return ()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        pass
+
+    def forget(self) -> None:
         pass
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:

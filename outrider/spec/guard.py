@@ -54,6 +54,14 @@ class GuardedDrafter:
         except Exception:
             self._give_up("taking on a request")
 
+    def forget(self) -> None:
+        if self.is_broken:
+            return
+        try:
+            self._drafter.forget()
+        except Exception:
+            self._give_up("starting over")
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         if not self.is_broken:
             try:

@@ -60,6 +60,9 @@ class ModelDrafter:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         pass  # a row's state is written when its prompt ends
 
+    def forget(self) -> None:
+        self._states.zero_()  # padding drafts from row 0's, which padding alone overwrites
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Grow a tree from each row's state: `steps` selections, one forward less than that."""
         tree, uniform = plan.shape.tree, plan.uniform

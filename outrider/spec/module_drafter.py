@@ -70,6 +70,9 @@ class ModuleDrafter:
         num = self._memory.num
         num.index_fill_(0, upload(rows, torch.int64, num.device), 0)
 
+    def forget(self) -> None:
+        self._memory.forget()
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """The chain that was drafted while catching up, as far as each row's budget reaches."""
         uniform, num_drafts = plan.uniform, plan.shape.nodes - 1

@@ -69,6 +69,9 @@ class NgramDrafter:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         self._text.admit(admissions)
 
+    def forget(self) -> None:
+        pass  # tokens are tokens, and a row's are written when it is admitted
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Continuations that compete make a tree; a row that finds none proposes nothing."""
         tree, uniform = plan.shape.tree, plan.uniform

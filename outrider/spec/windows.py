@@ -8,7 +8,10 @@ therefore remembers its last `room` committed pairs (token i + 1, feature of i),
     pair     remembered     of this step          guesses, one more after every module
 
 A window is a run of columns; module k at column c runs the token of column c + k. It ends with the
-newest pair and is as wide as the step's shape says, which always covers what can be stale.
+newest pair. A step that brings `new` pairs has confirmed new - 1 guesses, so the last module, which
+stands on most of them, has modules - new stale rows. That is modules - 1 at most, hence the room;
+and stale and new rows together are as many as there are modules, or as the new ones if those are
+more, hence windows of max(modules, most_emitted) nodes.
 """
 
 from dataclasses import dataclass
@@ -52,6 +55,11 @@ class Memory:
         self.pairs.features.index_copy_(0, rows, pairs.features)
         self.num.index_copy_(0, rows, num * (rows > 0))
 
+    def forget(self) -> None:
+        """Make all rows what they were at first."""
+        self.pairs.features.zero_()
+        self.num.zero_()
+
 
 def make_memory(*, rows: int, room: int, width: int, like: torch.Tensor) -> Memory:
     """An empty one; features have the type and device of `like`."""
@@ -94,7 +102,7 @@ class Seen:
     windows: Windows
     nodes: DraftTree  # [n, width] what the first module runs; idle ones see the first node alone
     is_idle: torch.Tensor  # [n, width] bool: these write to page 0
-    features: torch.Tensor  # [num_query, width] of the catch-up's query tokens
+    features: torch.Tensor  # [num_query, width] of the catch-up's query tokens; idle ones' are 0
     following: torch.Tensor  # [chunk.tokens] the token after each chunk token
 
 
@@ -121,11 +129,13 @@ def see(
     memory.keep(catch_up.uniform.rows, newest, windows.num_known - old.tokens.shape[1])
     width = catch_up.shape.nodes
     is_idle = torch.arange(width, device=flat.device) >= windows.num_real[:, None]
+    in_windows = _in_windows(emitted, chunks, windows, width)
     return Seen(
         windows=windows,
         nodes=_nodes(windows.run_by(0, width), is_idle),
         is_idle=is_idle,
-        features=torch.cat([_in_windows(emitted, chunks, windows, width), flat]),
+        # What lies in idle places may be a former owner's, who may have left no numbers.
+        features=torch.cat([in_windows.masked_fill(is_idle.view(-1, 1), 0), flat]),
         following=following,
     )
 
@@ -181,7 +191,7 @@ def _see_on_gpu(
     )
     features = kernels.window_features(
         uniform.rows,
-        windows.first,
+        (windows.first, windows.num_real),
         memory.pairs.features,
         outcome.features.view(plan.shape.rows, plan.shape.nodes, outcome.features.shape[1]),
         verdict.path,

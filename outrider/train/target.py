@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.config import ModelConfig, read_config
-from outrider.models.loader import tensor_shapes
+from outrider.models.loader import check_tensors
 from outrider.train.attend import (
     BlockAttention,
     PackedRotation,
@@ -143,7 +143,5 @@ def _read(
     folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
     with Checkpoint(folder) as checkpoint:
-        names = tensor_shapes(config)
-        ignored = ("rotary_emb.inv_freq", *((_HEAD,) if config.is_tied else ()))
-        checkpoint.check(names, ignored=ignored)
+        names = check_tensors(folder, checkpoint, config)
         return {name: checkpoint.read(name).to(device, dtype) for name in names}

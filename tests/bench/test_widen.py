@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.engines import NO_DRAFT, Shape, ask, engine_of, run_all
 from support.heads import write_head
+from support.modules import add_modules, module_tensors
 from support.steps import NO_WARPS, batch_of, small_device
 from support.tiny import SIZES, VOCAB
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -30,6 +31,8 @@ from outrider.models.config import parse_config, read_config
 from outrider.models.heads.loader import load_head
 from outrider.models.layers.rope import scaled_frequencies
 from outrider.models.loader import load_decoder
+from outrider.models.mtp.tables import MIMO
+from outrider.models.registry import FAMILIES
 from outrider.runtime.drafts import ModelDraft
 from outrider.spec.drafter import single_node
 from outrider.step.fill import fill, resolve_lengths
@@ -159,6 +162,15 @@ def check_same_logits(folder, body):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_widened_model_gives_the_logits_of_the_small_one(name, tmp_path):
     check_same_logits(save_model(tmp_path, seed=1, **MODELS[name]), body_of())
+
+
+def test_draft_modules_beside_a_model_are_no_obstacle(tmp_path, monkeypatch):
+    family = replace(FAMILIES["LlamaForCausalLM"], modules=MIMO)
+    monkeypatch.setitem(FAMILIES, "LlamaForCausalLM", family)
+    folder = save_model(tmp_path, seed=2)
+    target = load_decoder(folder, dtype="float32", device=CPU)
+    add_modules(folder, MIMO, [module_tensors(target, seed=0)], num_layers=NUM_LAYERS)
+    check_same_logits(folder, body_of())
 
 
 @pytest.mark.parametrize("name", BODIES)

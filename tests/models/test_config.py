@@ -71,6 +71,7 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM, MistralForCausalLM"),
         ({"architectures": None}, "architecture"),
+        ({"architectures": ["Qwen3NextForCausalLM"]}, "the body of .* not supported yet"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window"),
         ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
@@ -85,7 +86,10 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_scaling": {"type": "linear"}}, "factor"),
         ({"rope_scaling": {"type": "linear", "factor": "x"}}, "linear"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "mscale"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}},
+            "mscale .* set the attention_factor",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -160,6 +164,10 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
         ({**GLM, "partial_rotary_factor": 1.5}, "partial_rotary_factor"),
         ({**GLM, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partly rotated"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),  # of Llama
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor .* use another model",
+        ),
     ],
 )
 def test_rotations_that_are_not_computed_are_refused_by_name(fields, named):

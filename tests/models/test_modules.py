@@ -21,7 +21,7 @@ from support.tiny import VOCAB, save_tiny
 
 from outrider.api.cli import run
 from outrider.config.draft import DraftConfig
-from outrider.config.engine import CacheConfig, EngineConfig
+from outrider.config.engine import CacheConfig, EngineConfig, LimitsConfig
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.config import read_config
@@ -94,6 +94,28 @@ def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_p
     assert facts.lookahead == facts.budget.steps
 
 
+@pytest.mark.parametrize(("num", "step_tokens", "is_room"), [(2, 14, True), (5, 20, False)])
+def test_a_step_must_have_room_for_as_many_nodes_as_there_are_modules(
+    tmp_path, num, step_tokens, is_room
+):
+    """Not for the four nodes that other draft models get: 4 rows of them are 16 tokens."""
+    folder = write_mimo(tmp_path, num=num)
+    limits = LimitsConfig(rows=4, step_tokens=step_tokens)
+    config = EngineConfig(
+        dtype="float32",
+        device="cpu",
+        draft=DraftConfig(drafter="mtp"),
+        cache=CacheConfig(kv_tokens=512),
+        limits=limits,
+    )
+    if is_room:
+        _, facts = build_runner(folder, config)
+        assert facts.draft.budget.nodes == num + 1
+    else:
+        with pytest.raises(ConfigError, match=r"must exceed max_num_seqs \(4\) times nodes \(6\)"):
+            build_runner(folder, config)
+
+
 def test_modules_that_an_export_dropped_are_missed_by_name(mimo):
     edit_tensors(mimo, lambda stored: [stored.pop(n) for n in list(stored) if "mtp_layers" in n])
     with pytest.raises(ConfigError, match=r"num_nextn_predict_layers 2, but .* often drop them"):
@@ -124,6 +146,13 @@ def test_modules_that_are_not_whole_are_refused_by_name(mimo, change, fault):
     edit_tensors(mimo, change)
     with pytest.raises(ConfigError, match=fault):
         count(mimo)
+
+
+def test_a_target_whose_config_is_damaged_is_not_called_a_head(mimo):
+    config = read_config(mimo)
+    (mimo / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read .* pass a Hugging"):
+        count_modules(mimo, config)
 
 
 def test_fewer_stored_modules_than_announced_are_refused(mimo):

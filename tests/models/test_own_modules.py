@@ -2,6 +2,7 @@
 
 import pytest
 from support.modules import TABLES, with_modules
+from support.v4 import saved_v4
 from support.v4_module import save_with_module
 
 from outrider import LLM, SamplingParams
@@ -45,6 +46,12 @@ def test_a_tree_over_the_module_of_deepseek_v4_is_refused(tmp_path):
     save_with_module(tmp_path)
     with pytest.raises(ConfigError, match="--topk"):
         LLM(tmp_path, device="cpu", draft="mtp", steps=2, topk=2)
+
+
+def test_a_deepseek_v4_without_a_module_is_refused_by_what_it_lacks(tmp_path):
+    saved_v4(tmp_path)
+    with pytest.raises(ConfigError, match="holds no draft module"):
+        LLM(tmp_path, device="cpu", draft="mtp")
 
 
 def test_the_doctor_finds_the_module_of_deepseek_v4(tmp_path, capsys):

@@ -10,6 +10,7 @@ from support.recovery import check_recovery, failed
 from outrider.errors import CapacityError
 from outrider.runtime.drafts import NgramDraft
 from outrider.runtime.lane import HostMark
+from outrider.spec.model_drafter import ModelDrafter
 
 
 def draft_of(models, name):
@@ -19,7 +20,7 @@ def draft_of(models, name):
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("drafter", ["none", "relative", "eagle3", "ngram"])
+@pytest.mark.parametrize("drafter", ["none", "relative", "eagle3", "modules", "ngram"])
 @pytest.mark.parametrize("where", ["at_submit", "at_wait"])
 def test_the_others_get_the_tokens_they_would_have_had(models, depth, drafter, where):
     shape = Shape(depth=depth, pad=3, max_rows=2)  # padding reads pages that nobody wrote
@@ -88,3 +89,27 @@ def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
     assert not state.rows.pages.any()
     assert not state.rows.lengths.any()
     assert engine._runner._samplings == {}
+
+
+def memory_of(engine):
+    """What a drafter remembers of its rows."""
+    drafter = engine._runner._program.drafter._drafter
+    return drafter._states if isinstance(drafter, ModelDrafter) else drafter._memory.pairs.features
+
+
+@pytest.mark.parametrize("drafter", ["relative", "eagle3", "modules"])
+def test_a_restarted_drafter_remembers_no_broken_number(models, drafter):
+    engine = engine_of(models.target, Shape(pad=3), models.draft(drafter, TREES["chain"]))
+    break_steps(engine, at_submit={2})
+    run_all(engine, [ask("a", [3, 4, 5], law_of("sampled", 0))])
+    assert not memory_of(engine).any()
+
+
+def test_what_a_former_owner_left_is_not_written_to_draft_kv(models):
+    """A new row's window has idle places only, and page 0, to which they write, is read masked."""
+    law = law_of("greedy", 0)
+    engine = engine_of(models.target, Shape(), models.draft("modules", TREES["chain"]))
+    memory_of(engine).fill_(float("nan"))
+    run_all(engine, [ask("long", [5] * 13, law), ask("short", [3] * 8, law)])
+    _, drafts = engine._runner._program.state.pages._pools
+    assert torch.isfinite(drafts.storage).all()

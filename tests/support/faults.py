@@ -10,6 +10,8 @@ from outrider.engine.engine import Engine
 from outrider.plan.plan import StepPlan
 from outrider.runtime.pending import Pending
 from outrider.runtime.runner import Runner
+from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.module_drafter import ModuleDrafter
 from outrider.step.executor import Executor
 from outrider.wire.batch import ScheduledBatch
 
@@ -34,6 +36,7 @@ class FaultyExecutor:
     def __init__(self, executor: Executor, runner: Runner, at: Collection[int]) -> None:
         self._executor = executor
         self._state = runner._program.state
+        self._drafter = runner._program.drafter._drafter
         self._at = at
         self._num_steps = 0
 
@@ -41,12 +44,20 @@ class FaultyExecutor:
         self._num_steps += 1
         output = self._executor.run(program, plan)
         if self._num_steps in self._at:
-            rows = torch.cat([plan.uniform.rows, plan.chunk.rows])
-            pages = self._state.rows.pages.index_select(0, rows).flatten()
-            for layer in self._state.kv.layers:
-                layer.index_fill_(0, pages, float("nan"))
+            self._break(torch.cat([plan.uniform.rows, plan.chunk.rows]))
             raise Fault("the step broke while it was submitted")
         return output
+
+    def _break(self, rows: torch.Tensor) -> None:
+        """The pages of these rows in all pools, and what the drafter remembers of them."""
+        pages = self._state.rows.pages.index_select(0, rows).flatten()
+        for pool in self._state.pages._pools:
+            for layer in pool.layers:
+                layer.index_fill_(0, pages, float("nan"))
+        if isinstance(self._drafter, ModelDrafter):
+            self._drafter._states.index_fill_(0, rows, float("nan"))
+        if isinstance(self._drafter, ModuleDrafter):
+            self._drafter._memory.pairs.features.index_fill_(0, rows, float("nan"))
 
 
 def break_steps(

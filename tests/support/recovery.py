@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 import pytest
+import torch
 
 from outrider.engine.engine import Engine
 from outrider.runtime.drafts import DraftKind
@@ -27,7 +28,7 @@ def check_recovery(
     at_submit: Collection[int] = (),
     at_wait: Collection[int] = (),
 ) -> tuple[Engine, dict[str, Heard]]:
-    """Whoever ends has the tokens of the undisturbed engine, and nothing leaks."""
+    """Whoever ends has the tokens of the undisturbed engine; nothing leaks or stays broken."""
     undisturbed = run_all(engine_of(models.target, shape, draft), asked())
     engine = engine_of(models.target, shape, draft)
     fresh = (engine._scheduler.cache.num_available, sorted(engine._scheduler._free_rows))
@@ -43,6 +44,8 @@ def check_recovery(
     assert engine.num_failed_steps == len({*at_submit, *at_wait})
     left = (engine._scheduler.cache.num_available, sorted(engine._scheduler._free_rows))
     assert left == fresh
+    for pool in engine._runner._program.state.pages._pools:
+        assert all(torch.isfinite(layer).all() for layer in pool.layers)
     return engine, heard
 
 

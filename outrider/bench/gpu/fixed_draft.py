@@ -88,6 +88,9 @@ class _FixedDrafter:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         pass
 
+    def forget(self) -> None:
+        pass
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         rows, nodes = plan.shape.rows, plan.shape.nodes
         last = table.last_tokens.index_select(0, plan.uniform.rows)  # [rows]

@@ -85,6 +85,9 @@ class TimedDrafter:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         self._drafter.admit(admissions)
 
+    def forget(self) -> None:
+        self._drafter.forget()
+
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         with self._clock.drafting():
             return self._drafter.propose(plan, table)

@@ -13,7 +13,7 @@ from outrider.config.settings import resolve
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
 from outrider.runtime.build import assemble_runner
-from outrider.runtime.load_draft import load_draft
+from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.step.buckets import Buckets
 from outrider.wire.request import Limits, Progress, Submission
 from outrider.wire.sampling import RowSampling
@@ -129,11 +129,11 @@ def _timed_engine(target: Target, draft: DraftConfig, clock: DraftClock) -> Engi
         device="cpu",
         cache=CacheConfig(prefix=False),  # the warm-up must not do the work of a run
         limits=LimitsConfig(context=target.max_context, rows=1),
-        draft=draft,
+        draft=fit_draft(draft, target.folder),
     )
     settings = resolve(config, model_context=target.max_context, num_cuda=0)
     kind = load_draft(
-        draft,
+        config.draft,
         target=target.model,
         target_folder=target.folder,
         dtype=target.dtype,

@@ -11,7 +11,7 @@ from outrider.bench.gpu.body import Body
 from outrider.bench.widen.fit import Fit, fit
 from outrider.bench.widen.head import SmallHead, open_small_head, widen_head
 from outrider.bench.widen.places import Noise
-from outrider.bench.widen.tensors import HEAD, WideTensors
+from outrider.bench.widen.tensors import WideTensors
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.loader import build_head
 from outrider.models.layers.linear import WeightType, is_computed_in_float32
-from outrider.models.loader import TensorSource, build_decoder, tensor_shapes
+from outrider.models.loader import TensorSource, build_decoder, check_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,8 @@ def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened
         raise ConfigError(f"no model widens to {body.name}; use llama-8b")
     found = fit(small, body.config, name=body.name)
     opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
-    ignored = ("rotary_emb.inv_freq", *((HEAD,) if small.is_tied else ()))
     with Checkpoint(folder) as checkpoint:
-        checkpoint.check(tensor_shapes(small), ignored=ignored)
+        check_tensors(folder, checkpoint, small)
         yield Opened(fit=found, source=checkpoint, heads=opened_heads)
 
 

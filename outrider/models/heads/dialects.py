@@ -6,6 +6,7 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.models.config import ModelConfig, parse_config
 from outrider.models.draft import Taps
+from outrider.models.fields import read_size_or
 from outrider.models.heads.config import (
     Algorithm,
     Dialect,
@@ -146,14 +147,13 @@ def _features(
     fields: dict[str, Any], hidden: int, target: ModelConfig, notes: list[str]
 ) -> FeatureConfig:
     """The input side of EAGLE-3. Its width follows from the config, never from a tensor."""
-    said = fields.get("target_hidden_size")
-    target_hidden = hidden if said is None else _count(said, "target_hidden_size")
+    target_hidden = read_size_or(fields, "target_hidden_size", hidden)
     nested = _mapping(fields, "eagle_config")
     if not nested.get("use_aux_hidden_state", True):
         return _final_state(target_hidden, has_bias=False)
     layers = _capture_layers(fields, nested, target, notes)
-    said = fields.get("num_aux_hidden_states")
-    if said is not None and _count(said, "num_aux_hidden_states") != len(layers):
+    said = read_size_or(fields, "num_aux_hidden_states", len(layers))
+    if said != len(layers):
         raise ConfigError(
             f"config.json sets num_aux_hidden_states to {said}, but {len(layers)} layers are "
             f"captured; list as many {_LAYER_IDS}"
@@ -221,10 +221,9 @@ def _output(fields: dict[str, Any], vocab: int, dialect: Dialect, notes: list[st
             "norm_output hands on the state after the norm; SpecForge trained such heads on the "
             "state before it, so later positions may do worse than in training"
         )
-    said = fields.get("draft_vocab_size")
     return OutputConfig(
         vocab=vocab,
-        draft_vocab=vocab if said is None else _count(said, "draft_vocab_size"),
+        draft_vocab=read_size_or(fields, "draft_vocab_size", vocab),
         is_state_normed=is_normed,
     )
 
@@ -238,10 +237,4 @@ def _mapping(fields: dict[str, Any], key: str) -> dict[str, Any]:
     value = fields.get(key) or {}
     if not isinstance(value, dict):
         raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
-    return value
-
-
-def _count(value: Any, key: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"config.json needs a positive integer {key}, got {value}; fix the field")
     return value

@@ -8,6 +8,7 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.config import ModelConfig, RopeConfig
+from outrider.models.fields import read_fields
 from outrider.models.heads.config import HeadConfig
 from outrider.models.heads.dialects import is_head_config, parse_head
 from outrider.models.heads.names import (
@@ -19,7 +20,7 @@ from outrider.models.heads.names import (
     expected_tensors,
 )
 from outrider.models.heads.token_map import map_faults
-from outrider.models.heads.weights import read_fields, read_tensors
+from outrider.models.heads.weights import read_tensors
 from outrider.models.vocabulary import TokenizerAgreement, compare_tokenizers
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

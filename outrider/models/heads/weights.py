@@ -14,18 +14,6 @@ from outrider.errors import ConfigError
 _NAMES = ("model.safetensors", "pytorch_model.bin")
 
 
-def read_fields(folder: Path) -> dict[str, object]:
-    """The fields of the folder's config.json."""
-    path = folder / "config.json"
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); pass a head's folder") from error
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} is not a JSON object; download the head again")
-    return fields
-
-
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Every stored tensor by its stored name, on the CPU; pages are read when they are used."""
     tensors: dict[str, torch.Tensor] = {}

@@ -9,7 +9,7 @@ from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.config import ModelConfig
 from outrider.models.expert_tensors import are_stacked
-from outrider.models.heads.weights import read_fields
+from outrider.models.fields import read_fields
 from outrider.models.loader import block_shapes
 from outrider.models.mtp.tables import ModuleTable
 

@@ -10,6 +10,7 @@ from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.config import RopeConfig, refuse_quantised
 from outrider.models.experts import RoutingLaw
+from outrider.models.fields import read_real, read_size
 from outrider.models.scaling import parse_scaling
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
@@ -107,38 +108,38 @@ def parse_v4(fields: Mapping[str, Any]) -> V4Config:
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported for "
                 "DeepSeek-V4; use another model"
             )
-    num_layers = _size(fields, "num_hidden_layers")
-    max_context = _size(fields, "max_position_embeddings")
+    num_layers = read_size(fields, "num_hidden_layers")
+    max_context = read_size(fields, "max_position_embeddings")
     return V4Config(
         num_layers=num_layers,
-        vocab_size=_size(fields, "vocab_size"),
+        vocab_size=read_size(fields, "vocab_size"),
         max_context=max_context,
-        hidden=_size(fields, "hidden_size"),
-        norm_eps=_real(fields, "rms_norm_eps"),
+        hidden=read_size(fields, "hidden_size"),
+        norm_eps=read_real(fields, "rms_norm_eps"),
         attention=_attention(fields, num_layers, max_context),
         streams=StreamsConfig(
-            num=_size(fields, "hc_mult"),
-            rounds=_size(fields, "hc_sinkhorn_iters"),
-            eps=_real(fields, "hc_eps"),
+            num=read_size(fields, "hc_mult"),
+            rounds=read_size(fields, "hc_sinkhorn_iters"),
+            eps=read_real(fields, "hc_eps"),
         ),
         feed=_feed(fields, num_layers),
     )
 
 
 def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> AttentionConfig:
-    head_dim, rope_dim = _size(fields, "head_dim"), _rope_dim(fields)
+    head_dim, rope_dim = read_size(fields, "head_dim"), _rope_dim(fields)
     heads = HeadsConfig(
-        heads=_size(fields, "num_attention_heads"),
+        heads=read_size(fields, "num_attention_heads"),
         head_dim=head_dim,
         rope_dim=rope_dim,
-        query_rank=_size(fields, "q_lora_rank"),
-        output_groups=_size(fields, "o_groups"),
-        output_rank=_size(fields, "o_lora_rank"),
+        query_rank=read_size(fields, "q_lora_rank"),
+        output_groups=read_size(fields, "o_groups"),
+        output_rank=read_size(fields, "o_lora_rank"),
     )
     index = IndexConfig(
-        heads=_size(fields, "index_n_heads"),
-        head_dim=_size(fields, "index_head_dim"),
-        top_k=_size(fields, "index_topk"),
+        heads=read_size(fields, "index_n_heads"),
+        head_dim=read_size(fields, "index_head_dim"),
+        top_k=read_size(fields, "index_topk"),
     )
     if (
         heads.heads % heads.output_groups
@@ -154,7 +155,7 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
     return AttentionConfig(
         heads=heads,
         index=index,
-        window=_size(fields, "sliding_window"),
+        window=read_size(fields, "sliding_window"),
         layers=_layers(fields, num_layers, index.head_dim),
         window_rope=window_rope,
         block_rope=block_rope,
@@ -191,15 +192,15 @@ def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, Rop
     if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
         plain, scaled = dict(given["main"]), dict(given["compress"])
     else:
-        plain = {"rope_theta": _real(fields, "rope_theta")}
-        scaled = given | {"rope_theta": _real(fields, "compress_rope_theta")}
+        plain = {"rope_theta": read_real(fields, "rope_theta")}
+        scaled = given | {"rope_theta": read_real(fields, "compress_rope_theta")}
         if "yarn" in (scaled.get("rope_type"), scaled.get("type")):
             scaled.setdefault("attention_factor", 1.0)  # the model never had another
     return _rope(plain, max_context), _rope(scaled, max_context)
 
 
 def _rope(settings: dict[str, Any], max_context: int) -> RopeConfig:
-    theta = _real(settings, "rope_theta")
+    theta = read_real(settings, "rope_theta")
     settings.pop("rope_theta")
     settings.pop("partial_rotary_factor", None)  # read by `_rope_dim`
     return RopeConfig(theta=theta, scaling=parse_scaling(settings, max_context))
@@ -207,27 +208,27 @@ def _rope(settings: dict[str, Any], max_context: int) -> RopeConfig:
 
 def _rope_dim(fields: Mapping[str, Any]) -> int:
     if "qk_rope_head_dim" in fields:
-        return _size(fields, "qk_rope_head_dim")
-    return int(_size(fields, "head_dim") * _real(fields, "partial_rotary_factor"))
+        return read_size(fields, "qk_rope_head_dim")
+    return int(read_size(fields, "head_dim") * read_real(fields, "partial_rotary_factor"))
 
 
 def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
-    num, top_k = _size(fields, "n_routed_experts"), _size(fields, "num_experts_per_tok")
+    num, top_k = read_size(fields, "n_routed_experts"), read_size(fields, "num_experts_per_tok")
     if top_k > num:
         raise ConfigError(
             f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
         )
     return FeedConfig(
         num=num,
-        intermediate=_size(fields, "moe_intermediate_size"),
+        intermediate=read_size(fields, "moe_intermediate_size"),
         law=RoutingLaw(
             top_k=top_k,
             score="sqrtsoftplus",
             is_normed=True,
-            scale=_real(fields, "routed_scaling_factor"),
+            scale=read_real(fields, "routed_scaling_factor"),
         ),
         hashed=_hashed(fields, num_layers),
-        limit=_real(fields, "swiglu_limit"),
+        limit=read_real(fields, "swiglu_limit"),
     )
 
 
@@ -241,17 +242,3 @@ def _hashed(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
             f"mlp_layer_types, got {kinds}; fix the field"
         )
     return frozenset(layer for layer, kind in enumerate(kinds) if kind == "hash_moe")
-
-
-def _size(fields: Mapping[str, Any], key: str) -> int:
-    value = fields.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"config.json needs a positive integer {key}, got {value}; fix the field")
-    return value
-
-
-def _real(fields: Mapping[str, Any], key: str) -> float:
-    value = fields.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
-    return float(value)

@@ -1,0 +1,39 @@
+"""The fields of a config.json, and numbers among them that must be there and positive."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import ConfigError
+
+
+def read_fields(folder: Path) -> dict[str, Any]:
+    """What the config.json of a model or a head says, as it stands there."""
+    path = folder / "config.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); pass a Hugging Face folder") from error
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{path} is not a JSON object; download the folder again")
+    return fields
+
+
+def read_size(fields: Mapping[str, Any], key: str) -> int:
+    value = fields.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"config.json needs a positive integer {key}, got {value}; fix the field")
+    return value
+
+
+def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
+    """The default stands for a field that is absent or null."""
+    return default if fields.get(key) is None else read_size(fields, key)
+
+
+def read_real(fields: Mapping[str, Any], key: str) -> float:
+    value = fields.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
+    return float(value)
