@@ -1,6 +1,6 @@
 """Attention by our own Triton kernels: uniform rows and chunks, over paged KV on the device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,8 @@ from outrider.config.settings import MOST_PAGE
 from outrider.memory.arena import Arena
 from outrider.plan.live import live
 from outrider.plan.shape import StepShape
+
+Kernel = Callable[..., None]  # attends for queries over a layer, into an output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +138,11 @@ class TritonAttention:
         plan: TritonPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
-        num_uniform = plan.shape.num_uniform
+        from outrider.kernels.attention import attend_uniform
+        from outrider.kernels.prefill import attend_chunks
+
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if plan.shape.rows:
-            _run_uniform(query[:num_uniform], layer, out[:num_uniform], plan, scale)
-        if plan.shape.chunk.rows:
-            # Its grid follows the widest chunk, and it costs more than its launch: not recorded.
-            live(_run_chunks, query[num_uniform:], layer, out[num_uniform:], plan, scale)
+        _attend((attend_uniform, attend_chunks), query, layer, out, plan, scale)
         return out
 
     def run_latent(
@@ -153,12 +153,11 @@ class TritonAttention:
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        num_uniform = plan.shape.num_uniform
+        from outrider.kernels.latent import attend_uniform
+        from outrider.kernels.latent_prefill import attend_chunks
+
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
-        if plan.shape.rows:
-            _run_latent_uniform(query[:num_uniform], layer, out[:num_uniform], plan, scale)
-        if plan.shape.chunk.rows:
-            live(_run_latent_chunks, query[num_uniform:], layer, out[num_uniform:], plan, scale)
+        _attend((attend_uniform, attend_chunks), query, layer, out, plan, scale)
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
@@ -172,68 +171,45 @@ class TritonAttention:
         )
 
 
-def _run_uniform(
-    query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
+def _attend(
+    kernels: tuple[Kernel, Kernel],  # of uniform rows, and of chunks
+    query: torch.Tensor,
+    layer: torch.Tensor,
+    out: torch.Tensor,
+    plan: TritonPlan,
+    scale: float,
 ) -> None:
-    from outrider.kernels.attention import attend_uniform
-
-    part = plan.uniform
-    attend_uniform(
-        query,
-        layer,
-        out,
-        pages=part.pages,
-        lengths=part.lengths,
-        limits=part.limits,
-        tails=part.tails,
-        partials=part.partials,
-        scale=scale,
-        is_tree=_is_tree(plan.shape),
-    )
+    """Both parts of a step, each where it has any rows."""
+    for_uniform, for_chunks = kernels
+    num_uniform, part = plan.shape.num_uniform, plan.uniform
+    if plan.shape.rows:
+        for_uniform(
+            query[:num_uniform],
+            layer,
+            out[:num_uniform],
+            pages=part.pages,
+            lengths=part.lengths,
+            limits=part.limits,
+            tails=part.tails,
+            partials=part.partials,
+            scale=scale,
+            is_tree=_is_tree(plan.shape),
+        )
+    if plan.shape.chunk.rows:
+        # Its grid follows the widest chunk, and it costs more than its launch: not recorded.
+        rest = (query[num_uniform:], layer, out[num_uniform:])
+        live(_run_chunks, for_chunks, *rest, plan, scale)
 
 
 def _run_chunks(
-    query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
+    attend: Kernel,
+    query: torch.Tensor,
+    layer: torch.Tensor,
+    out: torch.Tensor,
+    plan: TritonPlan,
+    scale: float,
 ) -> None:
-    from outrider.kernels.prefill import attend_chunks
-
-    attend_chunks(
-        query,
-        layer,
-        out,
-        pages=plan.chunk.pages,
-        bounds=plan.chunk.bounds,
-        width=plan.shape.chunk.width,
-        scale=scale,
-    )
-
-
-def _run_latent_uniform(
-    query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
-) -> None:
-    from outrider.kernels.latent import attend_uniform
-
-    part = plan.uniform
-    attend_uniform(
-        query,
-        layer,
-        out,
-        pages=part.pages,
-        lengths=part.lengths,
-        limits=part.limits,
-        tails=part.tails,
-        partials=part.partials,
-        scale=scale,
-        is_tree=_is_tree(plan.shape),
-    )
-
-
-def _run_latent_chunks(
-    query: torch.Tensor, layer: torch.Tensor, out: torch.Tensor, plan: TritonPlan, scale: float
-) -> None:
-    from outrider.kernels.latent_prefill import attend_chunks
-
-    attend_chunks(
+    attend(
         query,
         layer,
         out,
