@@ -16,7 +16,7 @@ from outrider.models.heads.config import HeadConfig
 from outrider.models.heads.dialects import parse_head
 from outrider.models.heads.loader import build_head
 from outrider.models.heads.names import TO_DRAFT, TO_TARGET, expected_tensors
-from outrider.models.layers.linear import WeightType, is_computed_in_float32
+from outrider.models.layers.linear import WeightType, computed_dtype
 from outrider.models.loader import build_decoder, tensor_shapes
 from outrider.models.mtp.chain import ModuleChain
 from outrider.models.mtp.inspect import FoundModules, module_shapes
@@ -45,7 +45,7 @@ def dummy_decoder(
     arithmetic: Arithmetic = "fast",
 ) -> Decoder:
     """A decoder of this shape; equal on every call."""
-    source = _RandomTensors(tensor_shapes(config), _stored_as(dtype, device), device)
+    source = _RandomTensors(tensor_shapes(config), computed_dtype(dtype, device), device)
     return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
@@ -58,7 +58,7 @@ def dummy_v4(
 ) -> V4Decoder:
     """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
     shapes = v4_shapes(config)
-    random = _RandomTensors(shapes, _stored_as(dtype, device), device)
+    random = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     source = _WithTables(random, shapes, num_experts=config.feed.num)
     return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
@@ -68,7 +68,7 @@ def dummy_v4_module(
 ) -> V4Module:
     """A draft module such as its checkpoint holds."""
     shapes, device = v4_module_shapes(target.config, 0), target.embedding.device
-    source = _RandomTensors(shapes, _stored_as(dtype, device), device)
+    source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
 
 
@@ -78,7 +78,7 @@ def dummy_head(
     """An EAGLE-3 head with a layer like the target's, which can propose `draft_vocab` tokens."""
     config, device = head_config(target.config, draft_vocab=draft_vocab), target.embedding.device
     shapes = head_shapes(config)
-    source = _RandomTensors(shapes, _stored_as(dtype, device), device)
+    source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     tensors = {name: source.read(name) for name in shapes if name != TO_TARGET}
     tensors[TO_TARGET] = _spread(draft_vocab, config.output.vocab)
     return build_head(config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic)
@@ -92,7 +92,7 @@ def dummy_modules(
     own = config.family.modules
     table = own if isinstance(own, ModuleTable) else DEEPSEEK
     found = FoundModules(table=table, num=num, are_experts_stacked=False, own=())
-    source = _RandomTensors(module_shapes(config, found), _stored_as(dtype, device), device)
+    source = _RandomTensors(module_shapes(config, found), computed_dtype(dtype, device), device)
     return build_modules(found, source, target, most=num, dtype=dtype, arithmetic=arithmetic)
 
 
@@ -164,14 +164,6 @@ class _WithTables:
             return self._source.read(name)
         vocab, top_k = self._shapes[name]
         return torch.arange(vocab * top_k, device="cpu").view(vocab, top_k) % self._num_experts
-
-
-def _stored_as(dtype: WeightType, device: torch.device) -> torch.dtype:
-    """The type the builders ask for, so that they need not convert."""
-    if is_computed_in_float32(dtype, device):
-        return torch.float32
-    stored: torch.dtype = getattr(torch, dtype)
-    return stored
 
 
 def _spread(draft_vocab: int, vocab: int) -> torch.Tensor:  # [draft_vocab] what to add to each id

@@ -43,6 +43,7 @@ from outrider.models.layers.linear import (
     LinearMaker,
     WeightType,
     choose_linear,
+    computed_dtype,
     is_computed_in_float32,
     wide_linear,
 )
@@ -245,8 +246,7 @@ class _Builder:
         self._source = source
         self.make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
         self._arithmetic: Arithmetic = arithmetic
-        wide = is_computed_in_float32(dtype, device)
-        self._dtype = torch.float32 if wide else getattr(torch, dtype)
+        self._dtype = computed_dtype(dtype, device)
         self._device = device
         if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
             raise ConfigError(

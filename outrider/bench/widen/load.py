@@ -19,7 +19,7 @@ from outrider.models.config import ModelConfig, read_config
 from outrider.models.decoder import Decoder
 from outrider.models.draft import DraftModel
 from outrider.models.heads.loader import build_head
-from outrider.models.layers.linear import WeightType, is_computed_in_float32
+from outrider.models.layers.linear import WeightType, computed_dtype
 from outrider.models.loader import TensorSource, build_decoder, check_tensors
 
 
@@ -71,5 +71,4 @@ def build_wide_heads(
 
 def _noise(dtype: WeightType, device: torch.device) -> Noise:
     """In the type the builders ask for, so that they need not convert."""
-    is_wide = is_computed_in_float32(dtype, device)
-    return Noise(torch.float32 if is_wide else getattr(torch, dtype), device)
+    return Noise(computed_dtype(dtype, device), device)

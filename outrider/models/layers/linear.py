@@ -172,6 +172,14 @@ def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:
     return dtype == "int8" or (dtype == "float16" and device.type == "cpu" and supports_fbgemm())
 
 
+def computed_dtype(dtype: WeightType, device: torch.device) -> torch.dtype:
+    """The type of activations and KV beside weights of this one."""
+    if is_computed_in_float32(dtype, device):
+        return torch.float32
+    stored: torch.dtype = getattr(torch, dtype)
+    return stored
+
+
 def _maker_for(
     dtype: WeightType, device: torch.device, arithmetic: Arithmetic
 ) -> Callable[[torch.Tensor], Linear]:

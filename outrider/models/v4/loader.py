@@ -15,6 +15,7 @@ from outrider.models.layers.linear import (
     Linear,
     WeightType,
     choose_linear,
+    computed_dtype,
     is_computed_in_float32,
 )
 from outrider.models.layers.mlp import Mlp
@@ -114,7 +115,7 @@ class V4Builder:
         self._source = source
         self._arithmetic: Arithmetic = arithmetic
         self._make_linear = choose_linear(dtype, device, arithmetic)
-        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._dtype = computed_dtype(dtype, device)
         self._device = device
 
     def build(self) -> V4Decoder:

@@ -12,6 +12,7 @@ from outrider.errors import RequestError
 from outrider.serve.errors import unsupported
 from outrider.serve.protocol.completions import MAX_PROMPTS, TokenIds
 from outrider.serve.protocol.logprobs import finite
+from outrider.serve.protocol.sampling import refuse
 from outrider.text.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.result import TokenLogprobs
 
@@ -64,9 +65,7 @@ class GenerateRequest(BaseModel):
 
     def check(self) -> None:
         """Refuse what is not there, by name."""
-        for name in ("return_hidden_states", "image_data", "lora_path"):
-            if getattr(self, name):
-                raise unsupported(name, name)
+        refuse(self, ("return_hidden_states", "image_data", "lora_path"))
         if (self.text is None) == (self.input_ids is None):
             raise RequestError("give either text or input_ids")
 
