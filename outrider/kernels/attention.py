@@ -16,7 +16,8 @@ import triton.language as tl
 from outrider.kernels import overlap
 from outrider.kernels.paths import MAX_NODES
 
-COMBINE_BLOCK = 16  # splits merged at once
+_PAIRS = 4  # heads of tokens that one program merges
+_AHEAD = 4  # splits whose results are on their way to it
 SPLIT = 256  # positions of a split
 EQUAL_SPLITS = 32  # splits of that size; after them every octave of positions has 8
 MOST_PARTIALS = 1 << 26  # floats of the workspace
@@ -28,6 +29,7 @@ LOG2_E = 1.4426950408889634
 EXACT = {"enable_fp_fusion": False}
 
 _EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
+_MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
 _MAX_NODES = tl.constexpr(MAX_NODES)
 # Below every score, and finite: a block without visible keys leaves the running state as it is.
 NOTHING_SEEN = tl.constexpr(-1.0e30)
@@ -35,7 +37,8 @@ NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Sizes of the uniform kernel. `rows` changes no bits; the others follow from the model alone.
+    """Sizes of the uniform kernel. Keys, split and warps follow from the model alone; the others
+    change no bits.
 
     A tile of 16 or 32 rows runs the same mma instruction, with warps along keys and head dim.
     """
@@ -45,6 +48,8 @@ class Tiles:
     split: int = SPLIT
     num_warps: int = 4
     num_stages: int = 3
+    many: int = 256  # tiles of a step that fill a GPU without splits side by side
+    worth: int = 64  # tiles for which another split in a row costs less than a merging launch
 
 
 def tiles_of(head_dim: int, dtype: torch.dtype, *, packed: int = 32, num_rows: int = 1) -> Tiles:
@@ -55,7 +60,9 @@ def tiles_of(head_dim: int, dtype: torch.dtype, *, packed: int = 32, num_rows: i
     # Below a head dim of 64 the warps of the two sizes would lie differently.
     is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
     rows = 16 if is_small else 32
-    return Tiles(rows=rows) if head_dim <= 128 else Tiles(rows=rows, keys=32)
+    # One more block on its way pays where a step fills the GPU, but not several times over.
+    stages = 4 if is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS else 3
+    return Tiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
 
 
 def num_splits(keys: int, *, split: int = SPLIT) -> int:
@@ -186,6 +193,107 @@ def _see_paths(
     return state_max, sums, acc
 
 
+@triton.jit
+def _see_split(
+    query, keys, slots, pages, limits, tails, limit, node, nodes, length, begin, end, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TREE: tl.constexpr,
+):  # fmt: skip
+    """Keys in [begin, end), of which the first block lies in `slots`, and nothing before them."""
+    # Blocks that reach past the history are seen along each node's own path.
+    border = length // BLOCK_N * BLOCK_N if TREE else end
+    state_max, sums, acc = _see_history(
+        tl.full([BLOCK_M], NOTHING_SEEN, tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
+        tl.zeros([BLOCK_M, DIM], tl.float32), query, keys, slots, pages, limit,
+        begin, tl.minimum(border, end), scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+    )  # fmt: skip
+    if TREE:
+        state_max, sums, acc = _see_paths(
+            state_max, sums, acc, query, keys, pages, limits, tails, limit, node, nodes, length,
+            tl.maximum(begin, border), end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+        )  # fmt: skip
+    return state_max, tl.sum(sums, 1), acc
+
+
+@triton.jit
+def splits_before(end, SPLIT: tl.constexpr):
+    """How many splits begin before a position."""
+    starts = split_start(tl.arange(0, _MOST_SPLITS), SPLIT)
+    return tl.sum((starts < end).to(tl.int32), 0)
+
+
+@triton.jit
+def merge(total_max, total_sum, total, state_max, state_sum, acc):
+    """What was seen in a split joins what was seen in those before it."""
+    new_max = tl.maximum(total_max, state_max)
+    kept, weight = tl.exp2(total_max - new_max), tl.exp2(state_max - new_max)
+    total_sum = total_sum * kept + state_sum * weight
+    return new_max, total_sum, total * kept[:, None] + acc * weight[:, None]
+
+
+@triton.jit
+def _see_splits(
+    query, keys, slots, pages, limits, tails, limit, node, nodes, length, most, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """All keys of a tree, one split after another."""
+    longest, offset = tl.max(limit, 0), tl.arange(0, BLOCK_N)
+    total_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
+    total_sum, total = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+    for split in range(0, splits_before(longest, SPLIT)):
+        begin, after = split_start(split, SPLIT), split_start(split + 1, SPLIT)
+        state_max, state_sum, acc = _see_split(
+            query, keys, slots, pages, limits, tails, limit, node, nodes, length,
+            begin, tl.minimum(after, longest), scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, True,
+        )  # fmt: skip
+        slots = slots_of(after + offset, most, most, pages, pages, PAGE_SIZE, False)
+        total_max, total_sum, total = merge(total_max, total_sum, total, state_max, state_sum, acc)
+    return total_sum, total
+
+
+@triton.jit
+def _see_whole(
+    query, keys, slots, pages, limit, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """All keys of a chain. The same as split after split, but loads run on over their borders."""
+    longest, offset = tl.max(limit, 0), tl.arange(0, BLOCK_N)
+    nothing = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
+    no_sums, no_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+    state_max, sums, acc, total_max = nothing, no_sums, no_acc, nothing
+    total_sum, total = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+    split, border = 1, split_start(1, SPLIT)
+    slots = tl.where(offset < longest, slots, -1)
+    for start in range(0, longest, BLOCK_N):
+        position = start + offset
+        ahead = slots_of(position + BLOCK_N, longest, longest, pages, pages, PAGE_SIZE, False)
+        is_visible = position[None, :] < limit[:, None]
+        state_max, sums, acc = _see(
+            state_max, sums, acc, query, keys, slots, is_visible, scale, KV_HEADS, HEAD_DIM, DIM,
+        )  # fmt: skip
+        slots = ahead
+        if start + BLOCK_N == border:
+            total_max, total_sum, total = merge(
+                total_max, total_sum, total, state_max, tl.sum(sums, 1), acc
+            )
+            state_max, sums, acc = nothing, no_sums, no_acc
+            split += 1
+            border = split_start(split, SPLIT)
+    total_max, total_sum, total = merge(
+        total_max, total_sum, total, state_max, tl.sum(sums, 1), acc
+    )
+    return total_sum, total
+
+
+@triton.jit
+def mean(total, total_sum, ROWS: tl.constexpr):
+    """Of values, from the sum of weighted ones and that of weights."""
+    return total * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), total_sum)[:, None]
+
+
 @triton.jit(
     do_not_specialize=[
         "pages", "lengths", "limits", "tails", "part_max", "part_sum",
@@ -197,8 +305,9 @@ def _attend_kernel(
     query_stride, nodes, spread, num_pages, num_tiles, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
-    TREE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
+    TREE: tl.constexpr, WHOLE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """A tile sees one split, or, WHOLE, all of them one after another."""
     # Tiles of one row that read the same keys are neighbours; long splits start first.
     tile, kv_head = tl.program_id(0) % num_tiles, tl.program_id(0) // num_tiles
     row, split = tl.program_id(1), tl.num_programs(2) - 1 - tl.program_id(2)
@@ -207,39 +316,39 @@ def _attend_kernel(
     is_real = (lane < spread * GROUP) & (place < nodes * GROUP)
     node = tl.minimum(place // GROUP, tile * spread + spread - 1)
     token, head = row * nodes + node, kv_head * GROUP + place % GROUP
-    begin = split_start(split, SPLIT)
+    index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
     wanted = is_real[:, None] & (column < HEAD_DIM)[None, :]
     source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * HEAD_DIM
     own_pages, keys = pages + row.to(tl.int64) * num_pages, layer + kv_head * HEAD_DIM
+    own_limits, own_tails = limits + row * nodes, tails + row * nodes * _MAX_NODES
+    begin, offset, most = split_start(split, SPLIT), tl.arange(0, BLOCK_N), num_pages * PAGE_SIZE
     overlap.begin(PDL)
     # All that does not wait for the limits is asked for together with them.
     limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
     q = tl.load(source + column[None, :], mask=wanted, other=0.0)
-    position, most = begin + tl.arange(0, BLOCK_N), num_pages * PAGE_SIZE
-    slots = slots_of(position, most, most, own_pages, own_pages, PAGE_SIZE, False)
-    end = tl.minimum(split_start(split + 1, SPLIT), tl.max(limit, 0))
-    if begin < end:
-        # Blocks that reach past the history are seen along each node's own path.
-        border = length // BLOCK_N * BLOCK_N if TREE else end
-        state_max, sums, acc = _see_history(
-            tl.full([BLOCK_M], NOTHING_SEEN, tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
-            tl.zeros([BLOCK_M, DIM], tl.float32), q, keys, slots, own_pages, limit,
-            begin, tl.minimum(border, end), scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
-        )  # fmt: skip
+    slots = slots_of(begin + offset, most, most, own_pages, own_pages, PAGE_SIZE, False)
+    longest = tl.max(limit, 0)
+    if WHOLE:
         if TREE:
-            first = row * nodes
-            state_max, sums, acc = _see_paths(
-                state_max, sums, acc, q, keys, own_pages, limits + first,
-                tails + first * _MAX_NODES, limit, node, nodes, length, tl.maximum(begin, border),
-                end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+            total_sum, total = _see_splits(
+                q, keys, slots, own_pages, own_limits, own_tails, limit, node, nodes, length, most,
+                scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT,
             )  # fmt: skip
-        state_sum = tl.sum(sums, 1)
-        index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
-        if DIRECT:
-            acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
-            target = out + index[:, None] * HEAD_DIM + column[None, :]
-            tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
         else:
+            total_sum, total = _see_whole(
+                q, keys, slots, own_pages, limit, scale,
+                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT,
+            )  # fmt: skip
+        target = out + index[:, None] * HEAD_DIM + column[None, :]
+        tl.store(target, mean(total, total_sum, BLOCK_M).to(out.dtype.element_ty), mask=wanted)
+    else:
+        end = tl.minimum(split_start(split + 1, SPLIT), longest)
+        if begin < end:
+            state_max, state_sum, acc = _see_split(
+                q, keys, slots, own_pages, own_limits, own_tails, limit, node, nodes, length,
+                begin, end, scale,
+                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, TREE,
+            )  # fmt: skip
             index += tl.num_programs(1).to(tl.int64) * nodes * (KV_HEADS * GROUP) * split
             is_seen = is_real & (begin < limit)
             tl.store(part_max + index, state_max, mask=is_seen)
@@ -248,35 +357,29 @@ def _attend_kernel(
             tl.store(target, acc, mask=wanted & is_seen[:, None])
 
 
-@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_splits"])
+@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_pairs"])
 def _combine_kernel(
-    part_acc, part_max, part_sum, out, limits, num_splits,
+    part_acc, part_max, part_sum, out, limits, num_pairs,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK_S: tl.constexpr, PDL: tl.constexpr,
+    PAIRS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of one head of one token in order of position."""
-    index, column = tl.program_id(0), tl.arange(0, DIM)
-    inside = column < HEAD_DIM
+    """Merge the splits of some heads of tokens in order of position."""
+    pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
+    is_real, index = pair < num_pairs, pair.to(tl.int64)
+    inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
     overlap.begin(PDL)
-    limit = tl.load(limits + index // HEADS)
-    state_max, state_sum = tl.full([], NOTHING_SEEN, tl.float32), tl.full([], 0.0, tl.float32)
-    acc = tl.zeros([DIM], tl.float32)
-    for first in range(0, num_splits, BLOCK_S):
-        split = first + tl.arange(0, BLOCK_S)
-        is_seen = (split_start(split, SPLIT) < limit) & (split < num_splits)
-        place = split.to(tl.int64) * tl.num_programs(0) + index
-        split_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
-        split_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
+    limit = tl.load(limits + index // HEADS, mask=is_real, other=0)
+    total_max = tl.full([PAIRS], NOTHING_SEEN, tl.float32)
+    total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
+    for split in tl.range(0, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
+        is_seen, place = split_start(split, SPLIT) < limit, index + num_pairs.to(tl.int64) * split
+        state_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
+        state_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
         source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
-        split_acc = tl.load(source, mask=is_seen[:, None] & inside[None, :], other=0.0)
-        new_max = tl.maximum(state_max, tl.max(split_max, 0))
-        kept, weight = tl.exp2(state_max - new_max), tl.exp2(split_max - new_max)
-        state_sum = state_sum * kept + tl.sum(split_sum * weight, 0)
-        acc = acc * kept + tl.sum(split_acc * weight[:, None], 0)
-        state_max = new_max
-    acc = acc * tl.div_rn(tl.full([], 1.0, tl.float32), state_sum)
-    target = out + index.to(tl.int64) * HEAD_DIM + column
-    tl.store(target, acc.to(out.dtype.element_ty), mask=inside)
+        acc = tl.load(source, mask=is_seen[:, None] & inside, other=0.0)
+        total_max, total_sum, total = merge(total_max, total_sum, total, state_max, state_sum, acc)
+    target = out + index[:, None] * HEAD_DIM + column[None, :]
+    tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
 
 
 def attend_uniform(
@@ -295,7 +398,8 @@ def attend_uniform(
 ) -> None:
     """Attention of every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
 
-    As many rows run at once as the workspace has room for.
+    Where rows fill the device, each tile sees its text whole; else splits run side by side, and
+    as many rows at once as the workspace has room for.
     """
     num_rows, (num_tokens, heads, head_dim) = lengths.shape[0], query.shape
     assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
@@ -303,18 +407,29 @@ def attend_uniform(
     packed = nodes * heads // (layer.shape[2] // 2)
     tiles = tiles or tiles_of(head_dim, query.dtype, packed=packed, num_rows=num_rows)
     splits = num_splits(keys, split=tiles.split)
+    is_whole = _is_whole(tiles, num_tiles=num_rows * layer.shape[2] // 2, splits=splits)
     per_row = nodes * splits * partial_width(heads, head_dim)
-    at_once = num_rows if splits == 1 else min(num_rows, partials.numel() // per_row)
+    at_once = num_rows if is_whole else min(num_rows, partials.numel() // per_row)
     for first in range(0, num_rows, at_once):
         rows, tokens = (
             slice(first, first + at_once),
             slice(first * nodes, (first + at_once) * nodes),
         )
-        parts = _cut(partials, splits * limits[tokens].shape[0] * heads, head_dim, splits)
+        count = splits * limits[tokens].shape[0] * heads
+        parts = [partials] * 3 if is_whole else _cut(partials, count, head_dim)
         inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
-        _attend(query[tokens], layer, out[tokens], inputs, parts, splits, scale, is_tree, tiles)
-        if splits > 1:
-            _combine(parts, out[tokens], limits[tokens], splits, tiles.split)
+        side_by_side = 1 if is_whole else splits
+        _attend(
+            query[tokens], layer, out[tokens], inputs, parts,
+            side_by_side, scale, tiles, is_tree=is_tree, is_whole=is_whole,
+        )  # fmt: skip
+        if not is_whole:
+            _combine(parts, out[tokens], limits[tokens], tiles.split)
+
+
+def _is_whole(tiles: Tiles, *, num_tiles: int, splits: int) -> bool:
+    """Whether each tile sees its text whole, rather than splits side by side."""
+    return num_tiles >= tiles.many or splits <= 1 + num_tiles // tiles.worth
 
 
 def num_partials(*, rows: int, nodes: int, keys: int, width: int) -> int:
@@ -339,10 +454,12 @@ def _attend(
     out: torch.Tensor,
     inputs: list[torch.Tensor],  # pages, lengths, limits, tails
     parts: list[torch.Tensor],
-    splits: int,
+    splits: int,  # side by side
     scale: float,
-    is_tree: bool,
     tiles: Tiles,
+    *,
+    is_tree: bool,
+    is_whole: bool,
 ) -> None:
     heads, head_dim = query.shape[1:]
     num_rows, num_pages = inputs[0].shape
@@ -360,7 +477,7 @@ def _attend(
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split,
-        TREE=is_tree, DIRECT=splits == 1, PDL=overlap.is_on(query),
+        TREE=is_tree, WHOLE=is_whole, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
 
@@ -376,21 +493,19 @@ def _spread(most: int, *, num_rows: int, nodes: int, row_bytes: int) -> int:
 
 
 def _combine(
-    parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, splits: int, split: int
+    parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, split: int
 ) -> None:
     num_tokens, heads, head_dim = out.shape
-    kernel: Any = _combine_kernel[(num_tokens * heads,)]
+    kernel: Any = _combine_kernel[(triton.cdiv(num_tokens * heads, _PAIRS),)]
     kernel(
-        *parts, out, limits, splits,
+        *parts, out, limits, num_tokens * heads,
         HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
-        BLOCK_S=COMBINE_BLOCK, PDL=overlap.is_on(out),
+        PAIRS=_PAIRS, AHEAD=_AHEAD, PDL=overlap.is_on(out),
         num_warps=2, **EXACT, **overlap.options(out),
     )  # fmt: skip
 
 
-def _cut(partials: torch.Tensor, count: int, head_dim: int, splits: int) -> list[torch.Tensor]:
+def _cut(partials: torch.Tensor, count: int, head_dim: int) -> list[torch.Tensor]:
     """The sums of values, maxima and sums of weights of `count` heads of tokens of splits."""
-    if splits == 1:
-        return [partials] * 3  # written directly
     values, rest = partials[: count * head_dim], partials[count * head_dim :]
     return [values, rest[:count], rest[count : 2 * count]]

@@ -106,11 +106,14 @@ def test_a_chain_has_the_bits_of_a_decode_in_both_kernels():
     assert_nodes_equal_decodes(backend, as_chain(case))
 
 
-@pytest.mark.parametrize("nodes", [1, 6])
-def test_a_row_has_the_same_bits_alone_and_among_64(nodes):
+@pytest.mark.parametrize(("nodes", "is_tree"), [(1, False), (6, False), (6, True)])
+def test_a_row_has_the_same_bits_alone_and_among_64(nodes, is_tree):
+    # Alone its splits run side by side; among 64 each tile sees its text whole.
     rng = random.Random(9)
-    lengths = [rng.randrange(1200) for _ in range(64)]
-    case = make_case(LLAMA, lengths=lengths, nodes=nodes, seed=6)
+    lengths = [rng.choice([255, 256, 257, rng.randrange(1200)]) for _ in range(64)]
+    ancestors = None if is_tree else chain_ancestors(64, nodes)
+    case = make_case(LLAMA, lengths=lengths, nodes=nodes, ancestors=ancestors, seed=6)
+    case = case if is_tree else as_chain(case)
     out = run(backend_of(LLAMA), case)
     for row in range(0, 64, 7):
         alone = run(backend_of(LLAMA), row_alone(case, row), largest=case.shape)

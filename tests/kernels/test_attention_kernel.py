@@ -15,8 +15,8 @@ from outrider.kernels import attention as kernel
 SMALL = kernel.Tiles(keys=16, split=16)  # many splits at small lengths
 
 
-def attend(case, *, is_tree, tiles, rows_at_once=None):
-    views = trace(case)
+def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
+    views, tiles = trace(case), replace(tiles, many=1 if is_whole else 1 << 30, worth=1 << 30)
     splits = kernel.num_splits(case.shape.pages * case.model.page_size, split=tiles.split)
     width = kernel.partial_width(case.model.heads, case.model.head_dim)
     room = (rows_at_once or case.shape.rows) * case.shape.nodes * splits * width
@@ -87,6 +87,15 @@ def test_texts_past_the_equal_splits_are_merged_too():
     out = attend(case, is_tree=False, tiles=SMALL)
     right = run(ReferenceAttention(page_size=model.page_size, dtype=model.dtype), case)
     torch.testing.assert_close(out, right, atol=2e-5, rtol=0)
+    assert torch.equal(out, attend(case, is_tree=False, tiles=SMALL, is_whole=True))
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_texts_seen_whole_have_the_bits_of_their_splits(is_tree):
+    ancestors = {} if is_tree else {"ancestors": chain_ancestors(5, 5)}
+    case = make_case(Model(), lengths=[0, 15, 16, 40, 70], nodes=5, seed=7, **ancestors)
+    splits = attend(case, is_tree=is_tree, tiles=SMALL)
+    assert torch.equal(splits, attend(case, is_tree=is_tree, tiles=SMALL, is_whole=True))
 
 
 def test_one_split_written_directly_has_the_bits_of_a_merge():
@@ -100,7 +109,9 @@ def test_one_split_written_directly_has_the_bits_of_a_merge():
     )
     tiles = kernel.Tiles(keys=16, split=32)
     direct = attend(case, is_tree=True, tiles=tiles)
-    assert torch.equal(direct, attend(longer, is_tree=True, tiles=tiles))
+    for is_whole in (False, True):
+        merged = attend(longer, is_tree=True, tiles=tiles, is_whole=is_whole)
+        assert torch.equal(direct, merged)
 
 
 def test_rows_run_in_turns_when_the_workspace_is_small():
