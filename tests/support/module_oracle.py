@@ -157,7 +157,7 @@ class TheirModules:
             drafts, *_ = self._model(
                 input_ids=ids[:, 1:],
                 last_hidden_states=states,
-                attention_mask=None,
+                attention_mask=torch.ones_like(ids[:, 1:]),  # some versions need one
                 position_ids=torch.arange(1, len(text))[None],
                 mtp_cache=MtpCache(config=self._theirs.config.get_mtp_config()),
             )
