@@ -1,4 +1,4 @@
-"""Times tiles of the linear kernel against torch's library, inside CUDA graphs over cold weights.
+"""Times tiles of the linear kernels against torch's library, inside CUDA graphs over cold weights.
 
 Run on a GPU: PYTHONPATH=. python scripts/gpu/sweep_linear.py 96,192,384 [llama-8b | smollm2]
 """
@@ -6,11 +6,14 @@ Run on a GPU: PYTHONPATH=. python scripts/gpu/sweep_linear.py 96,192,384 [llama-
 import itertools
 import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
 
 import torch
 
-from outrider.kernels.linear import Tile, choose_tile, launch
+from outrider.kernels import bulk, linear
 from outrider.kernels.swiglu import swiglu
 
 BODIES = {
@@ -19,6 +22,7 @@ BODIES = {
         "o": (4096, 4096),
         "gate": (28672, 4096),
         "down": (4096, 14336),
+        "scores": (128256, 4096),
     },
     "smollm2": {
         "qkv": (960, 576),
@@ -32,6 +36,28 @@ BODIES = {
 }
 RESIDUAL = ("o", "down")
 COLD_BYTES = 400e6  # of weights in one graph: several times the L2
+MOST_SHARED = 215 << 10
+PROCESSES = 15
+BF16 = {"device": "cuda", "dtype": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Map:
+    """One linear map of a body, for so many rows."""
+
+    name: str
+    size: int
+    depth: int
+    num_rows: int
+
+    @property
+    def options(self) -> dict[str, bool]:
+        return {"has_residual": self.name in RESIDUAL, "is_gated": self.name == "gate"}
+
+    def operands(self, copies: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        weights = [torch.randn(self.size, self.depth, **BF16) for _ in range(copies)]
+        x, residual = (torch.randn(self.num_rows, n, **BF16) for n in (self.depth, self.size))
+        return x, weights, residual
 
 
 def graph_us(run, *, repeat: int = 7) -> float:
@@ -52,76 +78,98 @@ def graph_us(run, *, repeat: int = 7) -> float:
     return statistics.median(times)
 
 
-def candidates(num_rows: int):
-    return few_rows(num_rows) if num_rows <= 64 else many_rows()
+def candidates(each: Map) -> list[Any]:
+    rows = each.num_rows
+    tiles = [*(few_rows(rows) if rows <= 64 else many_rows())]
+    return [*tiles, *bulk_tiles(each)] if rows > 16 else tiles
 
 
-def few_rows(num_rows: int):
+def few_rows(num_rows: int) -> Iterator[linear.Tile]:
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
     for columns, depth, stages, warps in itertools.product(
-        (16, 32, 64), (64, 128, 256, 512), (2, 3, 5), (2, 4)
+        (16, 32, 64, 128), (64, 128, 256, 512), (3, 5), (2, 4)
     ):
-        if stages * (rows + columns) * depth * 2 <= 200 << 10 and (warps == 4 or columns < 64):
-            yield Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+        if stages * (rows + columns) * depth * 2 <= MOST_SHARED and (warps == 4 or columns < 64):
+            yield linear.Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
 
 
-def many_rows():
-    for rows, columns, depth, stages, warps in itertools.product(
-        (64, 128, 256), (64, 128, 256), (64, 128), (3, 4), (4, 8)
-    ):
-        shared = stages * (rows + columns) * depth * 2
-        area = rows * columns
-        is_fitting = area <= 128 * 256 and 64 << 10 <= shared <= 220 << 10
-        if is_fitting and (warps == 4 or area >= 128 * 128):
-            yield Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+def many_rows() -> Iterator[linear.Tile]:
+    for rows, columns in ((64, 64), (128, 128), (128, 256)):
+        yield linear.Tile(rows=rows, columns=columns, depth=64, stages=4, warps=columns // 32)
 
 
-def library(name: str, x, weight, residual):
-    if name == "gate":
+def bulk_tiles(each: Map) -> Iterator[bulk.Tile]:
+    num = each.num_rows
+    heights = (
+        [(32, 0)] if num <= 32 else [(64, 0)] if num <= 64 else [(64, 32), (128, 0), (128, 64)]
+    )
+    heights = [(128, 0), (128, 64), (256, 0)] if num > 128 else heights
+    parts = 2 if each.name == "gate" else 1
+    for (rows, more), columns, warps in itertools.product(heights, (64, 128, 256), (4, 8)):
+        area, most = (rows + more) * columns, MOST_SHARED // ((rows + more + columns) * 128)
+        if not 64 * 32 <= area // (warps // 4) <= 128 * 192 or columns // parts < 64:
+            continue
+        for stages in sorted({min(most, 8), min(most, 5), min(most, 3)}):
+            yield bulk.Tile(rows=rows, more=more, columns=columns, stages=stages, warps=warps)
+
+
+def launch(each: Map, x, weight, residual, tile):
+    kernel = bulk.launch if isinstance(tile, bulk.Tile) else linear.launch
+    return kernel(x, weight, residual, tile=tile, **each.options)
+
+
+def library(each: Map, x, weight, residual):
+    if each.name == "gate":
         return swiglu(torch.nn.functional.linear(x, weight))
-    if name not in RESIDUAL:
+    if each.name not in RESIDUAL:
         return torch.nn.functional.linear(x, weight)
     return residual.addmm_(x, weight.t())
 
 
-def sweep(name: str, size: int, depth: int, num_rows: int) -> None:
-    copies = min(60, max(2, int(COLD_BYTES / (size * depth * 2))))
-    weights = [torch.randn(size, depth, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
-    x = torch.randn(num_rows, depth, device="cuda", dtype=torch.bfloat16)
-    residual = torch.zeros(num_rows, size, device="cuda", dtype=torch.bfloat16)
-    options = {"has_residual": name in RESIDUAL, "is_gated": name == "gate"}
-    theirs = graph_us(lambda: [library(name, x, w, residual) for w in weights]) / copies
-    tiles = list(candidates(num_rows))
-
-    def compiled(tile: Tile) -> bool:
+def compile_some(each: Map, first: int) -> list[Any]:
+    """Compile every few tiles, into the cache on disk; returns those that run."""
+    x, (weight,), residual = each.operands(1)
+    good = []
+    for tile in candidates(each)[first::PROCESSES]:
         try:
-            launch(x, weights[0], residual, tile=tile, **options)
-        except Exception:
-            return False
-        return True
+            launch(each, x, weight, residual, tile)
+            torch.cuda.synchronize()
+            good.append(tile)
+        except Exception as error:
+            print(each.name, tile, str(error)[:80])
+    return good
 
-    with ThreadPoolExecutor(14) as pool:
-        good = [tile for tile, ok in zip(tiles, pool.map(compiled, tiles), strict=True) if ok]
-    torch.cuda.synchronize()
+
+def sweep(each: Map, tiles: list[Any]) -> None:
+    copies = min(60, max(2, int(COLD_BYTES / (each.size * each.depth * 2))))
+    x, weights, residual = each.operands(copies)
+    theirs = graph_us(lambda: [library(each, x, w, residual) for w in weights]) / copies
+    now = linear.choose_tile(each.num_rows, each.size, each.depth, 2)
     ours = []
-    for tile in good:
+    for tile in {now, *tiles}:
 
         def run(tile=tile):
-            return [launch(x, w, residual, tile=tile, **options) for w in weights]
+            return [launch(each, x, w, residual, tile) for w in weights]
 
         ours.append((graph_us(run) / copies, tile))
     ours.sort(key=lambda pair: pair[0])
-    now = choose_tile(num_rows, size, depth, 2)
-    present = [us for us, tile in ours if tile == now]
-    if not present:
-        present = [graph_us(lambda: [launch(x, w, residual, tile=now, **options) for w in weights])]
-        present = [us / copies for us in present]
-    print(f"{name} {num_rows} rows: library {theirs:.1f} us; now {present[0]:.1f} us {now}")
-    for us, tile in ours[:4]:
+    present = next(us for us, tile in ours if tile == now)
+    print(f"{each.name} {each.num_rows} rows: library {theirs:.1f} us; now {present:.1f} us {now}")
+    for us, tile in ours[:5]:
         print(f"    {us:.1f} us {tile}", flush=True)
 
 
+def main() -> None:
+    body = BODIES[(sys.argv[2:] or ["llama-8b"])[0]]
+    rows = [int(word) for word in sys.argv[1].split(",")]
+    maps = [Map(name, *shape, num) for num in rows for name, shape in body.items()]
+    jobs = [(each, first) for each in maps for first in range(PROCESSES)]
+    with get_context("spawn").Pool(PROCESSES) as pool:
+        good = pool.starmap(compile_some, jobs, chunksize=1)
+    for each in maps:
+        found = [tiles for (one, _), tiles in zip(jobs, good, strict=True) if one == each]
+        sweep(each, [tile for tiles in found for tile in tiles])
+
+
 if __name__ == "__main__":
-    for rows in (int(word) for word in sys.argv[1].split(",")):
-        for name, (size, depth) in BODIES[(sys.argv[2:] or ["llama-8b"])[0]].items():
-            sweep(name, size, depth, rows)
+    main()
