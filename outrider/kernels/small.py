@@ -1,9 +1,8 @@
 """Linear maps of short rows, a whole row at once, with the norm before and what follows fused in.
 
-Small maps wait for memory rather than read it. So a program asks for its part of the weights before
-it waits for the kernel that makes its input, and the steps between two maps are not kernels: norm,
-bias, gate, residual, rotation and the write of keys and values. The bits are those of the kernels
-it stands for (`linear.py`, `norm.py`, `rope.py`): sums over k in the same order, squares in pairs.
+Small maps wait for memory rather than read it: a program asks for its weights before it waits for
+the kernel that makes its input. The bits are those of the kernels it stands for (`norm.py`,
+`linear.py`): sums over k in the same order, squares in pairs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -35,7 +34,7 @@ class SmallTile:
 
 
 @triton.jit
-def _asked(
+def asked(
     weight,  # [.., K]
     source,  # [COLUMNS] which rows of it
     is_column,  # [COLUMNS]
@@ -62,7 +61,7 @@ def _asked(
 
 
 @triton.jit
-def _rows_of(
+def rows_of(
     x,  # [num_rows, K]
     row,  # [ROWS]
     num_rows,
@@ -90,7 +89,7 @@ def _rows_of(
 
 
 @triton.jit
-def _normed(x_left, x_right, scales_left, scales_right, K, eps, RIGHT: tl.constexpr):
+def normed(x_left, x_right, scales_left, scales_right, K, eps, RIGHT: tl.constexpr):
     """Rows of unit root mean square, scaled and rounded as `norm.py` leaves them."""
     wide_left, wide_right = x_left.to(tl.float32), x_right.to(tl.float32)
     squares = square_sums(wide_left)
@@ -107,7 +106,7 @@ def _normed(x_left, x_right, scales_left, scales_right, K, eps, RIGHT: tl.conste
 
 
 @triton.jit
-def _product(
+def product(
     x_left, x_right, w_left, w_right, ROWS: tl.constexpr, RIGHT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -121,11 +120,11 @@ def _product(
 
 
 @triton.jit
-def _halves(total, ROWS: tl.constexpr, PART: tl.constexpr):  # [ROWS, 2 * PART] -> [ROWS, PART] both
+def halves(total, ROWS: tl.constexpr, PART: tl.constexpr):  # [ROWS, 2 * PART] -> [ROWS, PART] both
     return tl.split(tl.permute(tl.reshape(total, (ROWS, 2, PART)), (0, 2, 1)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _map_kernel(
     x,
     weight,  # [N, K], or [2 N, K] when gated: gate, then up
@@ -162,114 +161,25 @@ def _map_kernel(
         overlap.release(PDL)
     if not IS_EAGER:
         overlap.wait(PDL)
-    w_left, w_right, scales_left, scales_right = _asked(
+    w_left, w_right, scales_left, scales_right = asked(
         weight, source, column < N, scales, K, LEFT, RIGHT, HAS_NORM
     )
     if IS_EAGER:
         overlap.wait(PDL)
-    a_left, a_right = _rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
+    a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
     if HAS_RESIDUAL:
         before = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_NORM:
-        a_left, a_right = _normed(a_left, a_right, scales_left, scales_right, K, eps, RIGHT)
-    total = _product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
+        a_left, a_right = normed(a_left, a_right, scales_left, scales_right, K, eps, RIGHT)
+    total = product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
     if not IS_GENEROUS:
         overlap.release(PDL)
     if IS_GATED:
-        gate, up = _halves(total, ROWS, OUTPUTS)
+        gate, up = halves(total, ROWS, OUTPUTS)
         total = gate / (1.0 + tl.exp(-gate)) * up
     if HAS_RESIDUAL:
         total += before
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _plus_bias(values, bias, at, inside, HAS_BIAS: tl.constexpr, TYPE: tl.constexpr):
-    """Rounded where kernels of their own would store it, and wide again."""
-    values = values.to(TYPE).to(tl.float32)
-    if HAS_BIAS:
-        values += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
-        values = values.to(TYPE).to(tl.float32)
-    return values
-
-
-@triton.jit(do_not_specialize_on_alignment=["slots"])  # any view of a plan
-def _heads_kernel(
-    x,
-    weight,  # [num_heads * 2 * HALF, K] queries, keys, values
-    scales,
-    bias,  # [num_heads * 2 * HALF]
-    cos,  # [num_rows, 2 * HALF]
-    sin,  # [num_rows, 2 * HALF]
-    slots,  # [num_rows]
-    queries,  # [num_rows, num_queries, 2 * HALF]
-    layer,
-    num_rows,
-    K,
-    x_stride,
-    slot_stride,
-    num_queries,
-    num_rotated,
-    eps,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    IS_SINGLE: tl.constexpr,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HALF: tl.constexpr,
-    IS_EAGER: tl.constexpr,
-    IS_GENEROUS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """A part of the pairs of one head: the first lane of each on the left, the second beside."""
-    PART: tl.constexpr = COLUMNS // 2
-    PARTS: tl.constexpr = (HALF + PART - 1) // PART
-    TYPE: tl.constexpr = queries.dtype.element_ty
-    head, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
-    lane = tl.arange(0, COLUMNS)
-    of_lane = part * PART + lane % PART
-    source = head * 2 * HALF + lane // PART * HALF + of_lane
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    pair = part * PART + tl.arange(0, PART)
-    is_row, is_pair = row < num_rows, pair < HALF
-    inside = is_row[:, None] & is_pair[None, :]
-    angle = row[:, None].to(tl.int64) * (2 * HALF) + pair[None, :]
-    is_rotated, is_query = head < num_rotated, head < num_queries
-    if IS_GENEROUS:
-        overlap.release(PDL)
-    if not IS_EAGER:
-        overlap.wait(PDL)
-    w_left, w_right, scales_left, scales_right = _asked(
-        weight, source, of_lane < HALF, scales, K, LEFT, RIGHT, HAS_NORM
-    )
-    if IS_EAGER:
-        overlap.wait(PDL)
-    a_left, a_right = _rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
-    slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)
-    c = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
-    s = tl.load(sin + angle + HALF, mask=inside, other=0.0).to(tl.float32)
-    if HAS_NORM:
-        a_left, a_right = _normed(a_left, a_right, scales_left, scales_right, K, eps, RIGHT)
-    total = _product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
-    if not IS_GENEROUS:
-        overlap.release(PDL)
-
-    column = head * 2 * HALF + pair
-    low, high = _halves(total, ROWS, PART)
-    low = _plus_bias(low, bias, column, is_pair, HAS_BIAS, TYPE)
-    high = _plus_bias(high, bias, column + HALF, is_pair, HAS_BIAS, TYPE)
-    new_low = tl.where(is_rotated, low * c - high * s, low).to(TYPE)
-    new_high = tl.where(is_rotated, high * c + low * s, high).to(TYPE)
-
-    own = queries + row[:, None].to(tl.int64) * (num_queries * 2 * HALF) + column[None, :]
-    tl.store(own, new_low, mask=inside & is_query)
-    tl.store(own + HALF, new_high, mask=inside & is_query)
-    stored = layer + slot[:, None] * slot_stride + (column - num_queries * 2 * HALF)[None, :]
-    tl.store(stored, new_low, mask=inside & (head >= num_queries))
-    tl.store(stored + HALF, new_high, mask=inside & (head >= num_queries))
 
 
 def fits(weight: torch.Tensor, *, is_normed: bool = False) -> bool:  # weight [out, in]
@@ -331,58 +241,12 @@ def _map(
         HAS_NORM=not has_residual and len(scales) > 0,
         IS_GATED=is_gated,
         HAS_RESIDUAL=has_residual,
-        **_options(x, tile),
+        **options_of(x, tile),
     )
     return out
 
 
-def project_heads(
-    x: torch.Tensor,  # [num_query, in]
-    norm: tuple[torch.Tensor, float],  # weight [in], or [0] for rows as they are; and eps
-    weight: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim, in] queries, keys, values
-    bias: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim], or [0] for none
-    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: [num_query, 1, head_dim] contiguous
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
-    slots: torch.Tensor,  # [num_query] int64
-    *,
-    tile: SmallTile | None = None,
-) -> torch.Tensor:  # [num_query, heads, head_dim]
-    """The rotated queries of normalised rows; rotated keys, and values, are written to slots."""
-    (num_rows, depth), (scales, eps), (num_kv, head_dim) = x.shape, norm, layer.shape[2:]
-    num_heads = weight.shape[0] // head_dim
-    assert angles[0].is_contiguous()
-    assert angles[1].is_contiguous()
-    assert layer.is_contiguous()
-    tile = tile or choose_small(num_rows, weight.shape[0], depth)
-    num_queries, half, part = num_heads - num_kv, head_dim // 2, tile.columns // 2
-    queries = torch.empty((num_rows, num_queries, head_dim), dtype=x.dtype, device=x.device)
-    grid = (num_heads * triton.cdiv(half, part), triton.cdiv(num_rows, tile.rows))
-    kernel: Any = _heads_kernel[grid]
-    kernel(
-        x,
-        weight,
-        scales,
-        bias,
-        *angles,
-        slots,
-        queries,
-        layer,
-        num_rows,
-        depth,
-        x.stride(0),
-        layer.stride(1),
-        num_queries,
-        num_heads - num_kv // 2,
-        eps,
-        HAS_NORM=len(scales) > 0,
-        HAS_BIAS=len(bias) > 0,
-        HALF=half,
-        **_options(x, tile),
-    )
-    return queries
-
-
-def _options(x: torch.Tensor, tile: SmallTile) -> dict[str, Any]:
+def options_of(x: torch.Tensor, tile: SmallTile) -> dict[str, Any]:
     """What both kernels are told besides their tensors."""
     num_rows, depth = x.shape
     left = triton.next_power_of_2(depth + 1) // 2  # the largest power of two up to the depth

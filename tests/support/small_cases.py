@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from outrider.kernels.norm import rms_norm
-from outrider.kernels.small import SmallTile, normed_swiglu, project_heads, small_plus
+from outrider.kernels.project import project_heads
+from outrider.kernels.small import SmallTile, normed_swiglu, small_plus
 from outrider.memory.pool import write_kv
 from outrider.models.layers.norm import RmsNorm
 from outrider.models.layers.rope import Rotation, rotate_

@@ -40,21 +40,23 @@ class NormedProjection:
         weight: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim, in]
         bias: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim], or [0]
     ) -> None:
-        from outrider.kernels import small
+        from outrider.kernels.project import project_heads
+        from outrider.kernels.small import MOST_ROWS
 
         self._norm = norm
         self._apart = apart
         self._weight = weight
         self._bias = bias
-        self._small = small
+        self._most_rows = MOST_ROWS
+        self._together = project_heads
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
-        if x.shape[0] > self._small.MOST_ROWS:
+        if x.shape[0] > self._most_rows:
             return self._apart(self._norm(x), layer, step)
         norm, rotation = self._norm, step.rotation
-        return self._small.project_heads(
+        return self._together(
             x[: step.slots.shape[0]],
             (norm.weight, norm.eps),
             self._weight,
