@@ -22,8 +22,7 @@ EXACT = {"enable_fp_fusion": False}
 def square_sums(values):  # [rows, width] float32 -> [rows, 1]
     """Sums of the squares of every row: of neighbours, of neighbouring sums, and so on.
 
-    That order follows from the width alone, and not even from that: zeros to the right of a row,
-    and a cut at the largest power of two, leave every sum as it is.
+    No layout changes that order. Nor do zeros to the right of a row, or a cut in its middle.
     """
     ROWS: tl.constexpr = values.shape[0]
     WIDTH: tl.constexpr = values.shape[1]
