@@ -19,7 +19,7 @@ EXACT = {"enable_fp_fusion": False}
 
 
 @triton.jit
-def square_sums(values):  # [rows, width] float32 -> [rows, 1]
+def square_sums(values):  # [rows, width] float32 -> [rows]
     """Sums of the squares of every row: of neighbours, of neighbouring sums, and so on.
 
     No layout changes that order. Nor do zeros to the right of a row, or a cut in its middle.
