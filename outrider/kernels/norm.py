@@ -13,6 +13,27 @@ import triton.language as tl
 
 from outrider.kernels import overlap
 
+_MOST_PAIRED = tl.constexpr(1024)  # wide: rows that other kernels normalise, too (`small.py`)
+# Fused multiply-adds would make the bits of a norm depend on the kernel it is a part of.
+EXACT = {"enable_fp_fusion": False}
+
+
+@triton.jit
+def square_sums(values):  # [rows, width] float32 -> [rows]
+    """Sums of the squares of every row: of neighbours, of neighbouring sums, and so on.
+
+    No layout changes that order. Nor do zeros to the right of a row, or a cut in its middle.
+    """
+    ROWS: tl.constexpr = values.shape[0]
+    WIDTH: tl.constexpr = values.shape[1]
+    sums = values * values
+    for level in tl.static_range(0, 16):
+        if WIDTH >> level == 8 and WIDTH > 8:  # so few change hands at once, not pair by pair
+            sums = tl.gather(sums, tl.broadcast_to(tl.arange(0, 8)[None, :], (ROWS, 8)), 1)
+        if WIDTH >> level > 1:
+            sums = tl.sum(tl.reshape(sums, (ROWS, WIDTH >> level + 1, 2)), axis=2)
+    return tl.reshape(sums, (ROWS,))
+
 
 @triton.jit
 def scaled(x, mean_square, weight, eps):
@@ -37,13 +58,14 @@ def _norm_kernel(
     program = tl.program_id(0)
     row = (program // groups).to(tl.int64)
     group = program % groups
-    columns = tl.arange(0, BLOCK)
+    columns = tl.arange(0, BLOCK)[None, :]
     inside = columns < dim
     scales = tl.load(weight + group * dim + columns, mask=inside, other=0.0)
     overlap.begin(PDL)
     source = x + row * row_stride + group * group_stride
     values = tl.load(source + columns, mask=inside, other=0.0).to(tl.float32)
-    normed = scaled(values, tl.sum(values * values) / dim, scales, eps)
+    squares = square_sums(values) if BLOCK <= _MOST_PAIRED else tl.sum(values * values, axis=1)
+    normed = scaled(values, tl.sum(squares) / dim, scales, eps)
     tl.store(out + program.to(tl.int64) * dim + columns, normed, mask=inside)
 
 
@@ -110,6 +132,7 @@ def rms_norm(
         eps,
         PDL=overlap.is_on(x),
         **_tile(dim),
+        **EXACT,
         **overlap.options(x),
     )
     return out

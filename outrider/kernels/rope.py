@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.norm import scaled
+from outrider.kernels.norm import EXACT, scaled
 
 _MAX_HEADS = 8  # of one program: a single token still occupies several
 _MAX_PAIRS = 512  # of one program with 4 warps: 4 pairs per thread
@@ -153,5 +153,6 @@ def rotate_and_store(
         HALF_BLOCK=half_block,
         PDL=overlap.is_on(heads),
         num_warps=4,
+        **EXACT,
         **overlap.options(heads),
     )

@@ -35,8 +35,9 @@ from outrider.models.layers.attention import (
     NoHeadNorm,
     NormEachHead,
     SelfAttention,
+    SplitProjection,
 )
-from outrider.models.layers.gate import gate_of
+from outrider.models.layers.gate import Gate, gate_of
 from outrider.models.layers.linear import (
     BiasedLinear,
     Linear,
@@ -50,6 +51,7 @@ from outrider.models.layers.linear import (
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
 from outrider.models.layers.norm import Norm, make_norm
+from outrider.models.layers.normed import gate_behind, project_behind
 from outrider.models.layers.rope import RotaryEmbedding
 from outrider.models.partial_rope import num_rotated, spread_lanes
 from outrider.models.registry import ExpertFamily
@@ -276,37 +278,34 @@ class _Builder:
         return Decoder(config, parts)
 
     def block(self, index: int, *, are_experts_stacked: bool) -> Block:
-        return self._block(_layer(index), self._feed(index, are_stacked=are_experts_stacked))
+        attention_norm, attention = self._attention(_layer(index))
+        mlp_norm, mlp = self._feed(index, are_stacked=are_experts_stacked)
+        return Block(attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp)
 
-    def _block(self, layer: str, feed: FeedForward) -> Block:
-        return Block(
-            attention_norm=self._norm(layer + "input_layernorm.weight"),
-            attention=self._attention(layer + "self_attn."),
-            mlp_norm=self._norm(layer + "post_attention_layernorm.weight"),
-            mlp=feed,
-        )
-
-    def _attention(self, prefix: str) -> Attention:
-        config = self._config.attention
+    def _attention(self, layer: str) -> tuple[Norm, Attention]:
+        config, prefix = self._config.attention, layer + "self_attn."
+        norm = self._norm(layer + "input_layernorm.weight")
         if isinstance(config, LatentConfig):
-            return load_latent_attention(config, self._config.rope, prefix, self)
-        return SelfAttention(
-            config,
-            qkv=self._qkv(prefix, config),
-            head_norm=self._head_norm(prefix, config),
-            output=self._linear(prefix + "o_proj.weight"),
-        )
+            return norm, load_latent_attention(config, self._config.rope, prefix, self)
+        heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)
+        norm, project = project_behind(norm, SplitProjection(config, qkv=qkv, head_norm=heads))
+        output = self._linear(prefix + "o_proj.weight")
+        return norm, SelfAttention(config, project=project, output=output)
 
-    def _feed(self, index: int, *, are_stacked: bool) -> FeedForward:
+    def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, experts = _layer(index), self._config.experts_at(index)
+        norm = self._norm(layer + "post_attention_layernorm.weight")
         if isinstance(experts, ExpertsConfig):
             tensors = _expert_tensors(self._config, experts, are_stacked=are_stacked)
-            return self._mixture(layer, experts, tensors)
-        return self._dense(layer + "mlp.")
+            return norm, self._mixture(layer, experts, tensors)
+        norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
+        return norm, Mlp(gate=gate, down=self._linear(layer + "mlp.down_proj.weight"))
 
     def _dense(self, block: str) -> Mlp:
-        gate_up = self._linear(block + "gate_proj.weight", block + "up_proj.weight")
-        return Mlp(gate=gate_of(gate_up), down=self._linear(block + "down_proj.weight"))
+        return Mlp(gate=self._gate(block), down=self._linear(block + "down_proj.weight"))
+
+    def _gate(self, block: str) -> Gate:
+        return gate_of(self._linear(block + "gate_proj.weight", block + "up_proj.weight"))
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         sizes = sizes_of(config, self._config.block.hidden)

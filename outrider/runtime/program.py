@@ -71,7 +71,7 @@ class StepProgram:
         if plan.shape.warps.grammar:  # the host makes masks while the target runs
             live(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
         states = self._model.run(plan, state.kv, self._attention, self.drafter.taps)
-        logits = self._model.logits(states.hidden.index_select(0, plan.sampled.index))
+        logits = self._model.logits(_sampled(plan, states.hidden))
         choice, logprobs = self._choose(plan, tree, logits)
         node_choice, chunk_choice = torch.split(
             choice, [plan.shape.num_uniform, plan.shape.chunk.rows]
@@ -144,3 +144,10 @@ class StepProgram:
         record = self.state.sampling.record
         record(plan.uniform.rows, verdict.emitted, is_emitted)
         record(plan.chunk.rows, chunk_choice[:, None], (plan.chunk.followers < 0)[:, None])
+
+
+def _sampled(plan: StepPlan, hidden: torch.Tensor) -> torch.Tensor:  # [num_query, hidden]
+    """The states that choose a token: without chunks, all of them as they are."""
+    if not plan.shape.chunk.rows:
+        return hidden
+    return hidden.index_select(0, plan.sampled.index)  # [num_sampled, hidden]

@@ -16,7 +16,14 @@ from outrider.models.heads.inspect import open_head
 from outrider.models.heads.layer import HeadLayer, apply_padded
 from outrider.models.heads.names import EMBEDDING, HEAD, LAYER
 from outrider.models.heads.token_map import target_ids
-from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
+from outrider.models.layers.attention import (
+    HeadNorm,
+    NoHeadNorm,
+    NormEachHead,
+    Projection,
+    SelfAttention,
+    SplitProjection,
+)
 from outrider.models.layers.gate import gate_of
 from outrider.models.layers.linear import (
     BiasedLinear,
@@ -25,7 +32,8 @@ from outrider.models.layers.linear import (
     choose_linear,
 )
 from outrider.models.layers.mlp import Mlp
-from outrider.models.layers.norm import Norm, make_norm
+from outrider.models.layers.norm import Norm, NormLater, make_norm
+from outrider.models.layers.normed import gate_behind, project_behind
 from outrider.models.layers.rope import RotaryEmbedding
 
 _ATTENTION = LAYER + "self_attn."
@@ -165,6 +173,10 @@ class _Builder:
     def _layer(self) -> HeadLayer:
         config = self._config.layer
         output = self._linear(_ATTENTION + "o_proj", has_bias="o_proj" in config.biased)
+        norm, gate = gate_behind(
+            self._norm(LAYER + "post_attention_layernorm.weight"),
+            gate_of(self._linear(LAYER + "mlp.gate_proj", LAYER + "mlp.up_proj", has_bias=False)),
+        )
         return HeadLayer(
             rotary=RotaryEmbedding(
                 config.rope,
@@ -172,23 +184,20 @@ class _Builder:
                 dtype=self._target.dtype,
                 device=self._device,
             ),
-            attention=SelfAttention(
-                config.attention,
-                qkv=self._linear(
-                    *(_ATTENTION + name for name in _QKV), has_bias="q_proj" in config.biased
-                ),
-                head_norm=self._head_norm(),
-                output=output,
-            ),
-            mlp_norm=self._norm(LAYER + "post_attention_layernorm.weight"),
-            mlp=Mlp(
-                gate=gate_of(
-                    self._linear(LAYER + "mlp.gate_proj", LAYER + "mlp.up_proj", has_bias=False)
-                ),
-                down=self._linear(LAYER + "mlp.down_proj", has_bias=False),
-            ),
+            attention=SelfAttention(config.attention, project=self._projection(), output=output),
+            mlp_norm=norm,
+            mlp=Mlp(gate=gate, down=self._linear(LAYER + "mlp.down_proj", has_bias=False)),
             min_rows=output.min_rows,
         )
+
+    def _projection(self) -> Projection:
+        """Of rows that are normalised already."""
+        config = self._config.layer
+        qkv = self._linear(
+            *(_ATTENTION + name for name in _QKV), has_bias="q_proj" in config.biased
+        )
+        apart = SplitProjection(config.attention, qkv=qkv, head_norm=self._head_norm())
+        return project_behind(NormLater(torch.empty(0, device=self._device)), apart)[1]
 
     def _head_norm(self) -> HeadNorm:
         config = self._config.layer

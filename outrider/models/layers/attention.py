@@ -68,29 +68,51 @@ class NoHeadNorm:
         pass
 
 
-class SelfAttention:
-    """Owns the fused query, key and value map and the output map."""
+class Projection(Protocol):
+    """Queries of all query tokens, turned to their positions; writes their keys and values."""
 
-    def __init__(
-        self, config: AttentionConfig, *, qkv: Linear, head_norm: HeadNorm, output: Linear
-    ) -> None:
+    def __call__(
+        self,
+        x: torch.Tensor,  # [n, hidden]; n is num_query or more
+        layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+        step: AttentionStep,
+    ) -> torch.Tensor: ...  # [num_query, heads, head_dim]
+
+
+class SplitProjection:
+    """The fused query, key and value map, then the rest: for any linear map and any norm."""
+
+    def __init__(self, config: AttentionConfig, *, qkv: Linear, head_norm: HeadNorm) -> None:
+        self.qkv = qkv
+        self.head_norm = head_norm
         self._config = config
-        self._qkv = qkv
-        self._head_norm = head_norm
+
+    def __call__(
+        self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
+    ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        config, num_query = self._config, step.slots.shape[0]
+        heads = self.qkv(x)[:num_query].view(num_query, -1, config.head_dim)
+        rotate_and_store(heads, step.rotation, self.head_norm, layer, step.slots)
+        return heads[:, : config.heads]
+
+
+class SelfAttention:
+    """Owns the projection and the output map."""
+
+    def __init__(self, config: AttentionConfig, *, project: Projection, output: Linear) -> None:
+        self._project = project
         self._output = output
         self._scale = config.head_dim**-0.5
 
     def __call__(
         self,
-        x: torch.Tensor,  # [n, hidden] normalised; n is num_query or more
+        x: torch.Tensor,  # [n, hidden] as the projection reads it; n is num_query or more
         residual: torch.Tensor,  # [n, hidden]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        config, num_query = self._config, step.slots.shape[0]
-        heads = self._qkv(x)[:num_query].view(num_query, -1, config.head_dim)
-        rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
-        out = step.backend.run(heads[:, : config.heads], layer, step.plan, self._scale)
+        queries = self._project(x, layer, step)
+        out = step.backend.run(queries, layer, step.plan, self._scale)
         return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
 

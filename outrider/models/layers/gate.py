@@ -30,10 +30,10 @@ class StreamedGate:
     """The gate in the epilogue of the map, where the map has one."""
 
     def __init__(self, gate_up: StreamedLinear | FixedLinear) -> None:
-        self._gate_up = gate_up
+        self.gate_up = gate_up
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._gate_up.swiglu(x)
+        return self.gate_up.swiglu(x)
 
 
 def gate_of(gate_up: Linear) -> Gate:

@@ -52,19 +52,24 @@ class FixedLinear:
 
     def __init__(self, weight: torch.Tensor) -> None:  # [out, in] on CUDA
         from outrider.kernels import linear as kernels  # a CPU installation has no Triton
+        from outrider.kernels import small
 
-        self._weight = weight
+        self.weight = weight
         self._kernels = kernels
+        self._small = small
+        self._most_small = small.MOST_ROWS if small.fits(weight) else 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._kernels.linear(x, self._weight)
+        return self._kernels.linear(x, self.weight)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self._kernels.linear_plus(x, self._weight, residual)
+        if x.shape[0] <= self._most_small:
+            return self._small.small_plus(x, self.weight, residual)
+        return self._kernels.linear_plus(x, self.weight, residual)
 
     def swiglu(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out / 2]
         """The gate of the two halves, in the epilogue."""
-        return self._kernels.linear_swiglu(x, self._weight)
+        return self._kernels.linear_swiglu(x, self.weight)
 
 
 class StreamedLinear:
@@ -77,6 +82,7 @@ class StreamedLinear:
 
         self._most_rows = MOST_SKINNY_ROWS
         self._most_gated = MOST_GATED_ROWS
+        self.weight = weight
         self._few = FixedLinear(weight)
         self._many = PlainLinear(weight)
 
@@ -124,15 +130,15 @@ class BiasedLinear:
     """Another linear map, with a bias added."""
 
     def __init__(self, linear: Linear, bias: torch.Tensor) -> None:  # bias [out]
-        self._linear = linear
-        self._bias = bias
+        self.linear = linear
+        self.bias = bias
         self.min_rows = linear.min_rows
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._linear(x).add_(self._bias)
+        return self.linear(x).add_(self.bias)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self._linear.plus(x, residual).add_(self._bias)
+        return self.linear.plus(x, residual).add_(self.bias)
 
 
 class WideLinear:
