@@ -61,7 +61,7 @@ class TritonAttention:
     """
 
     def __init__(self, *, page_size: int, users: Sequence[HeadShape]) -> None:
-        from outrider.kernels.attention import partial_width
+        from outrider.kernels.splits import partial_width
 
         self._page_size = page_size
         self._partial_width = max(partial_width(user.heads, user.head_dim) for user in users)
@@ -161,7 +161,7 @@ class TritonAttention:
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
-        from outrider.kernels.attention import num_partials
+        from outrider.kernels.splits import num_partials
 
         return num_partials(
             rows=shape.rows,

@@ -14,25 +14,27 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.paths import MAX_NODES
+from outrider.kernels.paths import MAX_NODES, path_slots, slots_of
+from outrider.kernels.splits import (
+    EXACT,
+    NOTHING_SEEN,
+    SPLIT,
+    combine,
+    cut,
+    dim_tile,
+    mean,
+    merge,
+    num_splits,
+    partial_width,
+    split_start,
+    splits_before,
+)
 
-_PAIRS = 4  # heads of tokens that one program merges
-_AHEAD = 4  # splits whose results are on their way to it
-SPLIT = 256  # positions of a split
-EQUAL_SPLITS = 32  # splits of that size; after them every octave of positions has 8
-MOST_PARTIALS = 1 << 26  # floats of the workspace
 FEW_ROWS = 4  # up to here a step does not fill the GPU
 CACHED_BYTES = 64 << 20  # that a step may read again from the cache of a GPU, per layer
 LOG2_E = 1.4426950408889634
 
-# Fused multiply-adds could differ between two compilations of one kernel, and bits must not.
-EXACT = {"enable_fp_fusion": False}
-
-_EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
-_MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
 _MAX_NODES = tl.constexpr(MAX_NODES)
-# Below every score, and finite: a block without visible keys leaves the running state as it is.
-NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,46 +65,6 @@ def tiles_of(head_dim: int, dtype: torch.dtype, *, packed: int = 32, num_rows: i
     # One more block on its way pays where a step fills the GPU, but not several times over.
     stages = 4 if is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS else 3
     return Tiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
-
-
-def num_splits(keys: int, *, split: int = SPLIT) -> int:
-    """Splits that cover so many positions: of `split` up to 32 of them, then 8 an octave."""
-    count = -(-keys // split)
-    if count <= EQUAL_SPLITS:
-        return count
-    octave = 0
-    while EQUAL_SPLITS * split << octave + 1 < keys:
-        octave += 1
-    size = EQUAL_SPLITS * split // 8 << octave
-    return EQUAL_SPLITS + 8 * octave - (-(keys - (EQUAL_SPLITS * split << octave)) // size)
-
-
-def dim_tile(head_dim: int) -> int:
-    """Columns of a tile of heads: a tensor core takes 16 at least."""
-    return max(16, int(triton.next_power_of_2(head_dim)))
-
-
-@triton.jit
-def split_start(index, SPLIT: tl.constexpr):
-    """First position of a split."""
-    far = tl.maximum(index - _EQUAL_SPLITS, 0)
-    eighths = (8 + far % 8) << (far // 8)
-    return tl.where(index < _EQUAL_SPLITS, index * SPLIT, eighths * (_EQUAL_SPLITS * SPLIT // 8))
-
-
-@triton.jit
-def slots_of(
-    position, limit, length, tail, pages, PAGE_SIZE: tl.constexpr, ON_PATH: tl.constexpr
-):  # fmt: skip
-    """Where in the pool the keys of these positions lie, -1 at and past the limit."""
-    inside = position < limit
-    stored = position
-    if ON_PATH:  # from `length` on, a position is a depth of the path
-        depth = position - length
-        node = tl.load(tail + depth, mask=inside & (depth >= 0), other=0)
-        stored = tl.where(depth >= 0, length + node, position)
-    page = tl.load(pages + stored // PAGE_SIZE, mask=inside, other=0)
-    return tl.where(inside, page.to(tl.int64) * PAGE_SIZE + stored % PAGE_SIZE, -1)
 
 
 @triton.jit
@@ -149,18 +111,6 @@ def _see_history(
         )  # fmt: skip
         slots = ahead
     return state_max, sums, acc
-
-
-@triton.jit
-def path_slots(
-    step, steps, first, begin, end, length, limits, tails, pages,
-    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Slots of a block of a node's path; step `i` is block `i % steps` of node `i // steps`."""
-    node = first + step // steps
-    position = begin + step % steps * BLOCK_N + tl.arange(0, BLOCK_N)
-    limit = tl.minimum(tl.load(limits + node), end)
-    return slots_of(position, limit, length, tails + node * _MAX_NODES, pages, PAGE_SIZE, True)
 
 
 @triton.jit
@@ -213,22 +163,6 @@ def _see_split(
             tl.maximum(begin, border), end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
         )  # fmt: skip
     return state_max, tl.sum(sums, 1), acc
-
-
-@triton.jit
-def splits_before(end, SPLIT: tl.constexpr):
-    """How many splits begin before a position."""
-    starts = split_start(tl.arange(0, _MOST_SPLITS), SPLIT)
-    return tl.sum((starts < end).to(tl.int32), 0)
-
-
-@triton.jit
-def merge(total_max, total_sum, total, state_max, state_sum, acc):
-    """What was seen in a split joins what was seen in those before it."""
-    new_max = tl.maximum(total_max, state_max)
-    kept, weight = tl.exp2(total_max - new_max), tl.exp2(state_max - new_max)
-    total_sum = total_sum * kept + state_sum * weight
-    return new_max, total_sum, total * kept[:, None] + acc * weight[:, None]
 
 
 @triton.jit
@@ -286,12 +220,6 @@ def _see_whole(
         total_max, total_sum, total, state_max, tl.sum(sums, 1), acc
     )
     return total_sum, total
-
-
-@triton.jit
-def mean(total, total_sum, ROWS: tl.constexpr):
-    """Of values, from the sum of weighted ones and that of weights."""
-    return total * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), total_sum)[:, None]
 
 
 @triton.jit(
@@ -357,31 +285,6 @@ def _attend_kernel(
             tl.store(target, acc, mask=wanted & is_seen[:, None])
 
 
-@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_pairs"])
-def _combine_kernel(
-    part_acc, part_max, part_sum, out, limits, num_pairs,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
-    PAIRS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Merge the splits of some heads of tokens in order of position."""
-    pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
-    is_real, index = pair < num_pairs, pair.to(tl.int64)
-    inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
-    overlap.begin(PDL)
-    limit = tl.load(limits + index // HEADS, mask=is_real, other=0)
-    total_max = tl.full([PAIRS], NOTHING_SEEN, tl.float32)
-    total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
-    for split in tl.range(0, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
-        is_seen, place = split_start(split, SPLIT) < limit, index + num_pairs.to(tl.int64) * split
-        state_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
-        state_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
-        source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
-        acc = tl.load(source, mask=is_seen[:, None] & inside, other=0.0)
-        total_max, total_sum, total = merge(total_max, total_sum, total, state_max, state_sum, acc)
-    target = out + index[:, None] * HEAD_DIM + column[None, :]
-    tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
-
-
 def attend_uniform(
     query: torch.Tensor,  # [rows * nodes, heads, head_dim], heads side by side, any token stride
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] contiguous
@@ -416,7 +319,7 @@ def attend_uniform(
             slice(first * nodes, (first + at_once) * nodes),
         )
         count = splits * limits[tokens].shape[0] * heads
-        parts = [partials] * 3 if is_whole else _cut(partials, count, head_dim)
+        parts = [partials] * 3 if is_whole else cut(partials, count, head_dim)
         inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
         side_by_side = 1 if is_whole else splits
         _attend(
@@ -424,28 +327,12 @@ def attend_uniform(
             side_by_side, scale, tiles, is_tree=is_tree, is_whole=is_whole,
         )  # fmt: skip
         if not is_whole:
-            _combine(parts, out[tokens], limits[tokens], tiles.split)
+            combine(parts, out[tokens], limits[tokens], tiles.split)
 
 
 def _is_whole(tiles: Tiles, *, num_tiles: int, splits: int) -> bool:
     """Whether each tile sees its text whole, rather than splits side by side."""
     return num_tiles >= tiles.many or splits <= 1 + num_tiles // tiles.worth
-
-
-def num_partials(*, rows: int, nodes: int, keys: int, width: int) -> int:
-    """Floats of the workspace for so many rows over so many keys; `width` is `partial_width`.
-
-    It never exceeds 256 MiB, or what a single row needs.
-    """
-    splits = num_splits(keys)
-    if splits == 1:
-        return 0
-    return min(rows * nodes * splits * width, max(MOST_PARTIALS, nodes * splits * width))
-
-
-def partial_width(heads: int, head_dim: int) -> int:
-    """Floats of the workspace that one split of one token needs."""
-    return heads * (head_dim + 2)
 
 
 def _attend(
@@ -490,22 +377,3 @@ def _spread(most: int, *, num_rows: int, nodes: int, row_bytes: int) -> int:
     while spread < most and num_rows * -(-nodes // spread) * row_bytes > CACHED_BYTES:
         spread *= 2
     return min(spread, most)
-
-
-def _combine(
-    parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, split: int
-) -> None:
-    num_tokens, heads, head_dim = out.shape
-    kernel: Any = _combine_kernel[(triton.cdiv(num_tokens * heads, _PAIRS),)]
-    kernel(
-        *parts, out, limits, num_tokens * heads,
-        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
-        PAIRS=_PAIRS, AHEAD=_AHEAD, PDL=overlap.is_on(out),
-        num_warps=2, **EXACT, **overlap.options(out),
-    )  # fmt: skip
-
-
-def _cut(partials: torch.Tensor, count: int, head_dim: int) -> list[torch.Tensor]:
-    """The sums of values, maxima and sums of weights of `count` heads of tokens of splits."""
-    values, rest = partials[: count * head_dim], partials[count * head_dim :]
-    return [values, rest[:count], rest[count : 2 * count]]

@@ -16,18 +16,16 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.attention import (
+from outrider.kernels.attention import LOG2_E
+from outrider.kernels.paths import MAX_NODES, path_slots, slots_of
+from outrider.kernels.splits import (
     EXACT,
-    LOG2_E,
     NOTHING_SEEN,
     dim_tile,
     num_splits,
     partial_width,
-    path_slots,
-    slots_of,
     split_start,
 )
-from outrider.kernels.paths import MAX_NODES
 
 _FEW_HEADS = 32
 _PAIRS = 4  # heads of tokens that one program merges

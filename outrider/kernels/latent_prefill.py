@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.attention import EXACT, LOG2_E, NOTHING_SEEN, dim_tile, slots_of
+from outrider.kernels.attention import LOG2_E
 from outrider.kernels.latent import Tiles, see, tiles_of
+from outrider.kernels.paths import slots_of
+from outrider.kernels.splits import EXACT, NOTHING_SEEN, dim_tile
 
 
 @triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])

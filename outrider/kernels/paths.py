@@ -1,4 +1,6 @@
-"""The texts of uniform rows, once per step: pages of each row, length and path of each node."""
+"""The texts of uniform rows, once per step: pages of each row, length and path of each node; and
+where their keys lie.
+"""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -81,3 +83,30 @@ def trace_paths(
         PDL=overlap.is_on(rows),
         **overlap.options(rows),
     )
+
+
+@triton.jit
+def slots_of(
+    position, limit, length, tail, pages, PAGE_SIZE: tl.constexpr, ON_PATH: tl.constexpr
+):  # fmt: skip
+    """Where in the pool the keys of these positions lie, -1 at and past the limit."""
+    inside = position < limit
+    stored = position
+    if ON_PATH:  # from `length` on, a position is a depth of the path
+        depth = position - length
+        node = tl.load(tail + depth, mask=inside & (depth >= 0), other=0)
+        stored = tl.where(depth >= 0, length + node, position)
+    page = tl.load(pages + stored // PAGE_SIZE, mask=inside, other=0)
+    return tl.where(inside, page.to(tl.int64) * PAGE_SIZE + stored % PAGE_SIZE, -1)
+
+
+@triton.jit
+def path_slots(
+    step, steps, first, begin, end, length, limits, tails, pages,
+    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Slots of a block of a node's path; step `i` is block `i % steps` of node `i // steps`."""
+    node = first + step // steps
+    position = begin + step % steps * BLOCK_N + tl.arange(0, BLOCK_N)
+    limit = tl.minimum(tl.load(limits + node), end)
+    return slots_of(position, limit, length, tails + node * _MAX_NODES, pages, PAGE_SIZE, True)

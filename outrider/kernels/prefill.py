@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.attention import dim_tile
+from outrider.kernels.splits import dim_tile
 
 COPY_BLOCK = 1024  # page ids copied by one program
 COUNT_BLOCK = 64  # chunks counted at once

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, replace
 
 import torch
 
-from outrider.kernels import attention, paths, prefill
+from outrider.kernels import attention, paths, prefill, splits
 
 COPY_RATE = 4.27e12  # bytes/s of a device-to-device copy on an H200
 MATRIX_RATE = 782e12  # flop/s of a large bf16 product on it
@@ -124,10 +124,10 @@ def time_uniform(
     paths.trace_paths(rows, lengths, make_ancestors(case), table, **views)
     query = make_queries(model, case.rows * case.nodes)
     out = torch.empty(query.shape, dtype=query.dtype, device=DEVICE)
-    split = tiles.split if tiles else attention.SPLIT
-    splits = attention.num_splits(table.shape[1] * PAGE_SIZE, split=split)
-    width = attention.partial_width(model.heads, model.head_dim)
-    partials = torch.empty(splits * query.shape[0] * width, device=DEVICE)
+    split = tiles.split if tiles else splits.SPLIT
+    count = splits.num_splits(table.shape[1] * PAGE_SIZE, split=split)
+    width = splits.partial_width(model.heads, model.head_dim)
+    partials = torch.empty(count * query.shape[0] * width, device=DEVICE)
 
     def run(layer: torch.Tensor) -> None:
         attention.attend_uniform(

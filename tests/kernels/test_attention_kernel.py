@@ -11,14 +11,15 @@ from outrider.attention.reference import ReferenceAttention
 pytest.importorskip("triton")
 
 from outrider.kernels import attention as kernel
+from outrider.kernels import splits as law
 
 SMALL = kernel.Tiles(keys=16, split=16)  # many splits at small lengths
 
 
 def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
     views, tiles = trace(case), replace(tiles, many=1 if is_whole else 1 << 30, worth=1 << 30)
-    splits = kernel.num_splits(case.shape.pages * case.model.page_size, split=tiles.split)
-    width = kernel.partial_width(case.model.heads, case.model.head_dim)
+    splits = law.num_splits(case.shape.pages * case.model.page_size, split=tiles.split)
+    width = law.partial_width(case.model.heads, case.model.head_dim)
     room = (rows_at_once or case.shape.rows) * case.shape.nodes * splits * width
     out = torch.full(case.query.shape, float("nan"), dtype=case.query.dtype)
     kernel.attend_uniform(
@@ -39,8 +40,8 @@ def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
 
 def split_starts(count, split):
     """The schedule of splits, written the slow way."""
-    starts = [index * split for index in range(kernel.EQUAL_SPLITS)]
-    size = kernel.EQUAL_SPLITS * split // 8
+    starts = [index * split for index in range(law.EQUAL_SPLITS)]
+    size = law.EQUAL_SPLITS * split // 8
     while len(starts) < count + 8:
         starts += [8 * size + i * size for i in range(8)]
         size *= 2
@@ -51,8 +52,8 @@ def test_splits_cover_any_number_of_positions():
     starts = split_starts(80, 256)
     for keys in [1, 255, 256, 257, 8192, 8193, 9216, 9217, 16384, 16385, 131072, 131073, 10**6]:
         right = sum(start < keys for start in starts)
-        assert kernel.num_splits(keys) == right, keys
-    assert kernel.num_splits(131072) == 64
+        assert law.num_splits(keys) == right, keys
+    assert law.num_splits(131072) == 64
 
 
 def test_a_trace_lists_the_nodes_of_each_path_in_order():
@@ -121,8 +122,8 @@ def test_rows_run_in_turns_when_the_workspace_is_small():
 
 
 def test_the_workspace_is_bounded():
-    width = kernel.partial_width(32, 128)
-    one_node = kernel.num_partials(rows=64, nodes=1, keys=8192, width=width)
+    width = law.partial_width(32, 128)
+    one_node = law.num_partials(rows=64, nodes=1, keys=8192, width=width)
     assert one_node == 64 * 32 * width
-    assert kernel.num_partials(rows=64, nodes=1, keys=256, width=width) == 0
-    assert kernel.num_partials(rows=256, nodes=64, keys=131072, width=width) == 1 << 26
+    assert law.num_partials(rows=64, nodes=1, keys=256, width=width) == 0
+    assert law.num_partials(rows=256, nodes=64, keys=131072, width=width) == 1 << 26

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from support.latent_cases import check_maps, check_rotated, check_stored
 
 from outrider.kernels import latent as kernel
-from outrider.kernels.attention import num_splits, partial_width
+from outrider.kernels.splits import num_splits, partial_width
 
 SMALL = kernel.Tiles(rows=16, keys=16, split=16)  # many splits at small lengths
 LIKE = torch.empty(0)
