@@ -1,11 +1,12 @@
-"""x W^T by tiles whose operands are fetched whole by the copy engine, for steps of many rows.
+"""x W^T for many rows, by tiles whose operands the copy engine of a GPU fetches.
 
-Weights are the first operand of tensor cores, whatever the number of rows, so a tile may have rows
-that are no power of two: 192 are two products, of 128 and 64.
+Weights are the first operand of tensor cores, so a tile may have rows that are no power of two:
+192 are two products, of 128 and 64. Sums are those of `kernels/linear.py`, bit for bit.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from outrider.kernels import overlap
 
 DEPTH = 64  # of a tile: as many lanes as the copy engine lays out at once
 _LINE = 16  # bytes to which what it fetches is aligned
+_FIRST_WITH_ONE = (9, 0)  # compute capability
 _DEPTH = tl.constexpr(DEPTH)
 
 
@@ -102,14 +104,40 @@ def _bulk_kernel(
         )  # fmt: skip
 
 
-def is_aligned(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
-    """Whether the copy engine can fetch both."""
-    return all(
-        each.stride(1) == 1
-        and each.data_ptr() % _LINE == 0
-        and each.stride(0) * each.element_size() % _LINE == 0
-        for each in (x, weight)
+def fits(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
+    """Whether the device has a copy engine, and both operands lie as it wants them."""
+    return (
+        x.is_cuda
+        and x.element_size() == 2
+        and _capability(x.device.index) >= _FIRST_WITH_ONE
+        and all(_is_aligned(each) for each in (x, weight))
     )
+
+
+def _is_aligned(matrix: torch.Tensor) -> bool:
+    row, size = matrix.stride(0), matrix.element_size()
+    return matrix.stride(1) == 1 and matrix.data_ptr() % _LINE == 0 == row * size % _LINE
+
+
+@cache
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+def choose_tile(num_rows: int, size: int) -> Tile:
+    """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
+    is_wide = size >= 16384
+    if num_rows <= 96:
+        return Tile(rows=64, more=32, columns=128 if is_wide else 64, stages=5, warps=4)
+    if num_rows <= 128:
+        return Tile(rows=128, columns=128 if is_wide else 64, stages=5, warps=4)
+    if num_rows <= 192:
+        if is_wide:
+            return Tile(rows=128, more=64, columns=128, stages=5, warps=4)
+        return Tile(rows=128, more=64, columns=64, stages=6, warps=4)
+    if is_wide or num_rows > 1024:
+        return Tile(rows=128, columns=256, stages=4, warps=8)
+    return Tile(rows=128, more=64, columns=128 if size >= 6144 else 64, stages=5, warps=4)
 
 
 def launch(
@@ -121,10 +149,9 @@ def launch(
     has_residual: bool,
     is_gated: bool,
 ) -> torch.Tensor:  # [n, out]
-    """The product by tiles of this size, of operands that are aligned."""
+    """The product by tiles of this size, of operands that fit; public for whoever sweeps."""
     (num_rows, depth), parts = x.shape, 2 if is_gated else 1
     size, outputs = weight.shape[0] // parts, tile.columns // parts
-    assert not is_gated or size % outputs == 0, "a tile would read across the two halves"
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
     row_tiles = triton.cdiv(num_rows, tile.rows + tile.more)
     kernel: Any = _bulk_kernel[(triton.cdiv(size, outputs) * row_tiles,)]

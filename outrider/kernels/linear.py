@@ -1,4 +1,5 @@
-"""x W^T for few rows, at the speed at which weights can be read, and for many, tile by tile.
+"""x W^T for few rows, at the speed at which weights can be read, and for many, tile by tile where
+they cannot be fetched in bulk.
 
 Every output is one sum over k in ascending order, sixteen products at a time, whatever the tile: on
 tensor cores that makes the bits of a row independent of the tile and of the other rows (tested).
@@ -12,11 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-from outrider.kernels import overlap
+from outrider.kernels import bulk, overlap
 
 _BAND = tl.constexpr(8)  # row tiles
 MOST_SKINNY_ROWS = 64  # above, a GEMM library that may split sums is faster,
-MOST_GATED_ROWS = 128  # but it has no gate in its epilogue
+MOST_GATED_ROWS = 192  # but it has no gate in its epilogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,12 @@ def _launch(
     has_residual: bool,
     is_gated: bool,
 ) -> torch.Tensor:
-    tile = choose_tile(x.shape[0], weight.shape[0], x.shape[1], x.element_size())
-    return launch(x, weight, residual, tile=tile, has_residual=has_residual, is_gated=is_gated)
+    num_rows, (size, depth) = x.shape[0], weight.shape
+    options = {"has_residual": has_residual, "is_gated": is_gated}
+    if num_rows > MOST_SKINNY_ROWS and bulk.fits(x, weight):
+        return bulk.launch(x, weight, residual, tile=bulk.choose_tile(num_rows, size), **options)
+    tile = choose_tile(num_rows, size, depth, x.element_size())
+    return launch(x, weight, residual, tile=tile, **options)
 
 
 def launch(
@@ -184,7 +189,9 @@ def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> Tile:
     is_wide = size >= 16384  # enough tiles of any width to keep every core busy
     if rows == 64:
         if is_wide:
-            return Tile(rows, columns=128, depth=64, stages=6)
+            return Tile(rows, columns=64, depth=64, stages=3)
+        if size >= 6144 and depth % 128 == 0:
+            return Tile(rows, columns=64, depth=128, stages=5)
         return Tile(rows, columns=32, depth=128 if depth % 128 == 0 else 64, stages=6)
     if is_wide:
         if depth % 128:

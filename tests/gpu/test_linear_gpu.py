@@ -8,7 +8,16 @@ from support.linear_cases import SHAPES, operands
 pytest.importorskip("triton")
 from outrider.kernels.linear import linear, linear_plus, linear_swiglu
 
-REAL = [(1, 6144, 4096), (8, 4096, 14336), (33, 28672, 4096), (64, 960, 576), (200, 4096, 4096)]
+REAL = [
+    (1, 6144, 4096),
+    (8, 4096, 14336),
+    (33, 28672, 4096),
+    (64, 960, 576),
+    (90, 6144, 4096),
+    (130, 28672, 4096),
+    (200, 4096, 4096),
+    (1100, 960, 576),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -37,12 +46,12 @@ def test_a_gate_is_as_good_as_its_type_allows(shape, dtype):
     "size", [(4096, 4096), (28672, 4096), (4096, 14336), (960, 576), (576, 1536)]
 )
 def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size):
-    x, weight, residual = operands(300, *size, device="cuda", dtype=torch.bfloat16)
+    x, weight, residual = operands(1100, *size, device="cuda", dtype=torch.bfloat16)
     for function in (
         lambda rows: linear(x[rows], weight),
         lambda rows: linear_plus(x[rows], weight, residual[rows]),
         lambda rows: linear_swiglu(x[rows], weight),
     ):
-        whole = function(slice(0, 300))
-        for count in (1, 2, 16, 17, 32, 33, 64, 65, 128, 129):
+        whole = function(slice(0, 1100))
+        for count in (1, 2, 16, 17, 32, 33, 64, 65, 96, 97, 128, 129, 192, 193, 1000):
             assert torch.equal(function(slice(0, count)), whole[:count]), count
