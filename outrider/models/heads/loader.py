@@ -16,7 +16,13 @@ from outrider.models.heads.inspect import open_head
 from outrider.models.heads.layer import HeadLayer, apply_padded
 from outrider.models.heads.names import EMBEDDING, HEAD, LAYER
 from outrider.models.heads.token_map import target_ids
-from outrider.models.layers.attention import HeadNorm, NoHeadNorm, NormEachHead, SelfAttention
+from outrider.models.layers.attention import (
+    HeadNorm,
+    NoGate,
+    NoHeadNorm,
+    NormEachHead,
+    SelfAttention,
+)
 from outrider.models.layers.gate import gate_of
 from outrider.models.layers.linear import (
     BiasedLinear,
@@ -178,6 +184,7 @@ class _Builder:
                     *(_ATTENTION + name for name in _QKV), has_bias="q_proj" in config.biased
                 ),
                 head_norm=self._head_norm(),
+                gate=NoGate(),
                 output=output,
             ),
             mlp_norm=self._norm(LAYER + "post_attention_layernorm.weight"),

@@ -31,7 +31,7 @@ class Attention(Protocol):
         self,
         x: torch.Tensor,  # [n, hidden] normalised; n is num_query or more
         residual: torch.Tensor,  # [n, hidden] may be overwritten
-        layer: torch.Tensor,  # [pages, page_size, vectors, width]
+        layer: Any,  # [pages, page_size, vectors, width], or what layers with a state keep
         step: AttentionStep,
     ) -> torch.Tensor: ...  # [n, hidden]
 
@@ -68,15 +68,47 @@ class NoHeadNorm:
         pass
 
 
+class OutputGate(Protocol):
+    """Says how much of what each head has read counts."""
+
+    def __call__(
+        self,
+        read: torch.Tensor,  # [num_query, heads, head_dim]
+        gate: torch.Tensor,  # [num_query, heads, head_dim]; no heads where there is none
+    ) -> torch.Tensor: ...  # [num_query, heads, head_dim]
+
+
+class NoGate:
+    """All of it."""
+
+    def __call__(self, read: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        del gate
+        return read
+
+
+class SigmoidGate:
+    """A share of every lane."""
+
+    def __call__(self, read: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(gate).mul_(read)
+
+
 class SelfAttention:
-    """Owns the fused query, key and value map and the output map."""
+    """Owns the fused map to queries, keys, values and gates, and the output map."""
 
     def __init__(
-        self, config: AttentionConfig, *, qkv: Linear, head_norm: HeadNorm, output: Linear
+        self,
+        config: AttentionConfig,
+        *,
+        qkv: Linear,
+        head_norm: HeadNorm,
+        gate: OutputGate,
+        output: Linear,
     ) -> None:
         self._config = config
         self._qkv = qkv
         self._head_norm = head_norm
+        self._gate = gate
         self._output = output
         self._scale = config.head_dim**-0.5
 
@@ -88,9 +120,12 @@ class SelfAttention:
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
         config, num_query = self._config, step.slots.shape[0]
-        heads = self._qkv(x)[:num_query].view(num_query, -1, config.head_dim)
+        lanes = self._qkv(x)[:num_query].view(num_query, -1, config.head_dim)
+        num_heads = config.heads + 2 * config.kv_heads
+        heads, gate = lanes[:, :num_heads], lanes[:, num_heads:]
         rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
         out = step.backend.run(heads[:, : config.heads], layer, step.plan, self._scale)
+        out = self._gate(out, gate)
         return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
 
