@@ -1,32 +1,25 @@
-"""The plan of compressed attention: where windows are read, where states and entries are written.
-
-A row's step brings tokens [start, start + count). What is older lies in rings, by position; what
-the step brings is read from the step itself, and goes to the rings after all layers' reading.
-"""
+"""The plan of compressed attention: where windows are read, and where entries are written."""
 
 from dataclasses import dataclass
 
 import torch
 
 from outrider.attention.protocol import Capabilities, Geometry
+from outrider.attention.rings import (
+    RingPart,
+    StepRows,
+    fill_owners,
+    fill_sources,
+    fill_writes,
+    rows_on_gpu,
+)
 from outrider.config.settings import MOST_PAGE
 from outrider.memory.arena import Arena
 from outrider.memory.blocks import Blocks
 from outrider.memory.compressed import CompressedLayout
-from outrider.plan.plan import chunk_offsets
 from outrider.plan.shape import StepShape
 
-ABSENT = -1  # a source before the beginning of the text
-
 _ANY = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingPart:
-    """One ring. A source is a slot of it, or past its last slot a query token of this step."""
-
-    sources: torch.Tensor  # [windows, window] int64 tokens of each window in order, or ABSENT
-    writes: torch.Tensor  # [num_query] int64 slot where each query token is kept; row 0: nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +42,6 @@ class CompressedPlan:
     pages: torch.Tensor  # [step_rows, pages] int64, of uniform rows, then of chunks
     window: RingPart  # a window per query token
     blocks: tuple[BlockPart, ...]  # as the layout lists their kinds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepRows:
-    """The rows of a step, uniform ones and chunks alike; the last two are of query tokens."""
-
-    rows: torch.Tensor  # [step_rows] in the device tables
-    starts: torch.Tensor  # [step_rows] cached tokens
-    counts: torch.Tensor  # [step_rows] query tokens
-    firsts: torch.Tensor  # [step_rows] the first of them among all
-    offsets: torch.Tensor  # [num_query] of each query token within its row
-    positions: torch.Tensor  # [num_query]
 
 
 class CompressedAttention:
@@ -117,11 +98,10 @@ class CompressedAttention:
         if plan.owners.is_cuda:
             self.fill_on_gpu(plan, geometry)
             return
-        step = _fill_owners(plan, geometry)
+        step = fill_owners(plan.shape, geometry, numbers=plan.numbers, owners=plan.owners)
         columns = geometry.page_table[:, : plan.shape.pages]
         plan.pages.copy_(columns.index_select(0, step.rows))
-        self._fill_sources(plan.window, step, plan.owners, step.positions)
-        self._fill_writes(plan.window, step, plan.owners)
+        self._fill_ring(plan.window, step, plan.owners, plan.owners, step.positions)
         for part, kind in zip(plan.blocks, self._layout.blocks, strict=True):
             self._fill_blocks(part, kind, step, plan, geometry.page_table)
 
@@ -129,14 +109,7 @@ class CompressedAttention:
         """The same in two launches, and two for every kind of blocks."""
         from outrider.kernels import rings  # a CPU installation has no Triton
 
-        uniform, chunk, table = geometry.uniform, geometry.chunk, geometry.page_table
-        step = rings.StepRows(
-            uniform=(uniform.rows, uniform.lengths),
-            chunk=(chunk.rows, chunk.starts, chunk.counts),
-            owners=chunk.owners,
-            nodes=plan.shape.nodes,
-            first_node=geometry.first_node,
-        )
+        table, step = geometry.page_table, rows_on_gpu(plan.shape, geometry)
         rings.fill_pages(step, table, plan.pages)
         window, layout = plan.window, self._layout
         rings.fill_window(
@@ -168,15 +141,14 @@ class CompressedAttention:
         self,
         part: BlockPart,
         kind: Blocks,
-        step: _StepRows,
+        step: StepRows,
         plan: CompressedPlan,
         page_table: torch.Tensor,  # [table_rows, max_pages]
     ) -> None:
         ratio, page_size = kind.ratio, self._layout.page_size
         owners, block, is_ending = _endings(ratio, step, plan.shape)
         lasts = block * ratio + (ratio - 1)
-        self._fill_sources(part.ring, step, owners, lasts)
-        self._fill_writes(part.ring, step, plan.owners)
+        self._fill_ring(part.ring, step, plan.owners, owners, lasts)
         # What does not end is made of row 0's first slot, which is a number, and kept by nobody.
         part.ring.sources.mul_(is_ending[:, None])
         torch.mul(block, ratio, out=part.starts)
@@ -186,28 +158,17 @@ class CompressedAttention:
         torch.mul(entry, is_ending, out=part.targets)
         torch.div(step.positions + 1, ratio, rounding_mode="floor", out=part.counts)
 
-    def _fill_sources(
+    def _fill_ring(
         self,
         part: RingPart,
-        step: _StepRows,
-        owners: torch.Tensor,  # [windows] row of the step
+        step: StepRows,
+        token_owners: torch.Tensor,  # [num_query] row of the step
+        owners: torch.Tensor,  # [windows] likewise
         lasts: torch.Tensor,  # [windows] position of each window's last token
     ) -> None:
-        window = part.sources.shape[1]
-        length = self._layout.ring(window)
-        back = torch.arange(window - 1, -1, -1, device=lasts.device)
-        position = lasts[:, None] - back  # [windows, window]
-        slot = (step.rows[owners] * length)[:, None] + position % length
-        offset = position - step.starts[owners][:, None]
-        fresh = offset + (step.firsts[owners] + self._table_rows * length)[:, None]
-        known = torch.where(offset >= 0, fresh, slot)
-        part.sources.copy_(torch.where(position >= 0, known, ABSENT))
-
-    def _fill_writes(self, part: RingPart, step: _StepRows, owners: torch.Tensor) -> None:
-        """A row's last tokens go to its ring, as many as it holds; the others to row 0's."""
         length = self._layout.ring(part.sources.shape[1])
-        is_kept = step.offsets >= step.counts[owners] - length
-        torch.add(step.rows[owners] * is_kept * length, step.positions % length, out=part.writes)
+        fill_sources(part, step, owners, lasts, length=length, table_rows=self._table_rows)
+        fill_writes(part, step, token_owners, length=length)
 
 
 def num_endings(ratio: int, shape: StepShape) -> int:
@@ -234,28 +195,8 @@ def _bind_blocks(arena: Arena, index: int, kind: Blocks, shape: StepShape) -> Bl
     )
 
 
-def _fill_owners(plan: CompressedPlan, geometry: Geometry) -> _StepRows:
-    """Whose each query token is. Absent nodes have positions too: their own, not their depth's."""
-    shape, uniform, chunk = plan.shape, geometry.uniform, geometry.chunk
-    device = plan.owners.device
-    torch.arange(shape.num_query, device=device, out=plan.numbers)
-    node = torch.arange(shape.num_uniform, device=device)
-    torch.cat([node // shape.nodes, chunk.owners + shape.rows], out=plan.owners)
-    offsets = torch.cat([node % shape.nodes, chunk_offsets(chunk)])
-    starts = torch.cat([uniform.lengths + geometry.first_node, chunk.starts])
-    first_chunk = shape.num_uniform + chunk.counts.cumsum(0) - chunk.counts
-    return _StepRows(
-        rows=torch.cat([uniform.rows, chunk.rows]),
-        starts=starts,
-        counts=torch.cat([torch.full_like(uniform.lengths, shape.nodes), chunk.counts]),
-        firsts=torch.cat([node[:: shape.nodes], first_chunk]),
-        offsets=offsets,
-        positions=starts[plan.owners] + offsets,
-    )
-
-
 def _endings(
-    ratio: int, step: _StepRows, shape: StepShape
+    ratio: int, step: StepRows, shape: StepShape
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # [windows] each
     """Row of the step, number and truth of every block that may end in this step.
 

@@ -7,27 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.attention.compressed import BlockPart, CompressedPlan, RingPart
+from outrider.attention.compressed import BlockPart, CompressedPlan
+from outrider.attention.rings import Tokens
 from outrider.attention.turning import TailRotation, VectorNorm, norm_and_rotate
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Vectors of tokens: those that a ring kept, and those that this step brings."""
-
-    ring: torch.Tensor  # [slots, width]
-    fresh: torch.Tensor  # [num_query, width]
-
-    def read(self, sources: torch.Tensor) -> torch.Tensor:  # [n, window] -> [n, window, width]
-        """The vectors of all sources; any for one that is absent."""
-        num_slots, shape = self.ring.shape[0], (*sources.shape, self.ring.shape[1])
-        kept = self.ring.index_select(0, sources.clamp(0, num_slots - 1).flatten()).view(shape)
-        fresh = self.fresh.index_select(0, (sources - num_slots).clamp_min(0).flatten()).view(shape)
-        return torch.where((sources >= num_slots)[..., None], fresh, kept)
-
-    def keep(self, part: RingPart) -> None:
-        """Write what the step brought to the ring. Nobody may read the step's windows after it."""
-        self.ring.index_copy_(0, part.writes, self.fresh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

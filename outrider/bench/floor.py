@@ -8,9 +8,10 @@ import math
 from dataclasses import dataclass
 
 from outrider.config.engine import Dtype
+from outrider.memory.recurrence import Recurrence
 from outrider.models.config import ModelConfig
 from outrider.models.experts import ExpertsConfig, NoExperts
-from outrider.models.loader import tensor_shapes
+from outrider.models.tensors import tensor_shapes
 
 _ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _SCALE_BYTES = 4  # of an int8 output channel
@@ -65,17 +66,22 @@ def asked_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
 
 
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
-    """Bytes of the keys and values of a batch whose rows have cached `context` tokens each."""
-    attention = config.attention
-    values = config.num_layers * attention.vectors * attention.width  # of one token
-    return round(batch * context * values * activation_bytes(dtype))
+    """Bytes of the past of a batch whose rows have cached `context` tokens each: keys and values,
+    and states, which a step reads and writes.
+    """
+    attention, recurrence = config.attention, config.recurrence
+    values = len(config.attending) * attention.vectors * attention.width  # of one token
+    states = 0
+    if isinstance(recurrence, Recurrence):
+        states = 2 * len(recurrence.layers) * recurrence.state * _ITEM_BYTES["float32"]
+    return round(batch * (context * values * activation_bytes(dtype) + states))
 
 
 def tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
     """Bytes of one weight as it is stored."""
     if len(shape) == 1:  # a norm or a bias
         return shape[0] * activation_bytes(dtype)
-    rows, columns = shape
+    rows, columns = shape[0], math.prod(shape[1:])
     scales = rows * _SCALE_BYTES if dtype == "int8" else 0
     return rows * columns * _ITEM_BYTES[dtype] + scales
 

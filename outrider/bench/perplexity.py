@@ -130,6 +130,11 @@ class Scorer:
 
 def _kv_layout(model: Decoder) -> KVLayout:
     attention = model.config.attention
+    if model.config.recurrence.layers:
+        raise ConfigError(
+            f"texts are not scored by models that keep states yet, as {model.config.family.name} "
+            "does; use a model whose layers all attend"
+        )
     return KVLayout(
         layers=model.config.num_layers,
         vectors=attention.vectors,

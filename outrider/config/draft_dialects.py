@@ -12,8 +12,7 @@ from outrider.errors import ConfigError
 
 _VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # which it is, the folder itself says
 # Modules inside the target; older releases named the family.
-_VLLM_MODULES = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "mimo_mtp")
-_QWEN3_NEXT = "qwen3_next_mtp"
+_VLLM_MODULES = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "mimo_mtp", "qwen3_next_mtp")
 _VLLM_KEYS = (
     "method",
     "model",
@@ -90,11 +89,6 @@ def _vllm_drafter(fields: Mapping[str, Any]) -> str:
             raise ConfigError(f"the method {method} takes no model; the target holds its modules")
         return MTP
     known = ", ".join((NGRAM, MTP, *_VLLM_MODELS))
-    if method == _QWEN3_NEXT:
-        raise ConfigError(
-            f"the method {method} is for Qwen3-Next and its relatives, whose body is not supported "
-            f"yet; use another model, and one of {known}"
-        )
     if method is not None and method not in _VLLM_MODELS:
         raise ConfigError(f"the method {method!r} is not supported; use one of {known}")
     if method is None and model is None:

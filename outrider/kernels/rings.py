@@ -1,7 +1,7 @@
-"""The part of a plan that compressed attention reads, as `attention/compressed.py` says it.
+"""The parts of plans about what lives in rows, as `attention/compressed.py` and `recurrent.py` say.
 
-Three kinds of launches: one per ring for its query tokens, one per kind of blocks for those that
-may end in the step, one for the pages of all rows. All tensors are int64, last axes contiguous.
+Kinds of launches: one per ring for its query tokens, one per kind of blocks for those that may end
+in the step, one for the pages of all rows, one for their states. All is int64 and contiguous.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -181,6 +181,42 @@ def _page_kernel(
     tl.store(pages + step_row.to(tl.int64) * num_pages + column, page, mask=inside)
 
 
+@triton.jit(
+    do_not_specialize=["num_uniform", "nodes", "num_chunks", "most"],
+    do_not_specialize_on_alignment=[*_ROWS, "rows", "folds", "firsts", "counts"],
+)
+def _span_kernel(
+    uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, stands,
+    rows, folds, firsts, counts, num_uniform, nodes, num_chunks, most,
+    CHUNKS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    step_row = tl.program_id(0)
+    overlap.begin(PDL)
+    num_rows = num_uniform // nodes
+    index = tl.arange(0, CHUNKS)
+    is_before = (index < num_chunks) & (index < step_row - num_rows)
+    before = tl.sum(tl.load(chunk_counts + index, mask=is_before, other=0), 0)
+    if step_row < num_rows:
+        row = tl.load(uniform_rows + step_row)
+        start = tl.load(uniform_lengths + step_row)
+        count = nodes.to(tl.int64)
+        first = (step_row * nodes).to(tl.int64)
+        after = start
+    else:
+        chunk = step_row - num_rows
+        row = tl.load(chunk_rows + chunk)
+        start = tl.load(chunk_starts + chunk)
+        count = tl.load(chunk_counts + chunk)
+        first = num_uniform + before
+        after = start + count
+    kept = tl.minimum(tl.maximum(start - tl.load(stands + row), 0), most)
+    tl.store(rows + step_row, row)
+    tl.store(folds + step_row, tl.where(start > 0, kept, -1))
+    tl.store(firsts + step_row, first)
+    tl.store(counts + step_row, count)
+    tl.store(stands + row, tl.where(row > 0, after, 0))
+
+
 def fill_window(
     step: StepRows,
     *,
@@ -239,6 +275,31 @@ def _fill_tokens(
         PDL=overlap.is_on(parts[3]),
         num_warps=1,
         **overlap.options(parts[3]),
+    )
+
+
+def fill_spans(
+    step: StepRows,
+    spans: tuple[torch.Tensor, ...],  # rows, folds, firsts, counts: [step_rows], written
+    stands: torch.Tensor,  # [table_rows] tokens that states contain, advanced
+    *,
+    most: int,  # tokens that may be pending
+) -> None:
+    """What becomes of the states of the rows of a step."""
+    kernel: Any = _span_kernel[(spans[0].shape[0],)]
+    kernel(
+        *step.uniform,
+        *step.chunk,
+        stands,
+        *spans,
+        step.num_uniform,
+        step.nodes,
+        step.num_chunks,
+        most,
+        CHUNKS=step.chunk_block,
+        PDL=overlap.is_on(stands),
+        num_warps=1,
+        **overlap.options(stands),
     )
 
 

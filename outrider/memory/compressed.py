@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.memory.blocks import Blocks, NoBlocks
+from outrider.memory.rings import ring_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +49,6 @@ class CompressedLayout:
     def ring(self, window: int) -> int:
         """Length of the ring from which windows of that many tokens are read."""
         return ring_length(window, self.nodes)
-
-
-def ring_length(window: int, nodes: int) -> int:
-    """The shortest ring that survives the rejection of all but the first of `nodes` tokens.
-
-    The next step starts at L and reads [L - window + 1, L) from the ring; what it brings itself it
-    reads from the step. The step before wrote up to L + nodes - 2, and a ring of length n forgets
-    L + nodes - 2 - n: below L - window + 1 if n is at least window + nodes - 2.
-    """
-    return max(1, window + nodes - 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

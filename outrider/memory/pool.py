@@ -51,6 +51,23 @@ class PagePool(Protocol):
 AnyPool = TypeVar("AnyPool", bound=PagePool)
 
 
+class Layout(Protocol):
+    """What everybody may know about a cache; the rest is between the model and its pool."""
+
+    @property
+    def page_size(self) -> int: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+
+class ModelPool(PagePool, Protocol):
+    """The cache of one model, of the kind that the model asks for."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+
 class KVPool:
     """Owns the pages of all layers: `layers[i]` is [pages, page_size, vectors, width]."""
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError
+from outrider.memory.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
 from outrider.models.fields import read_fields, read_real, read_size, read_size_or
+from outrider.models.recurrent_fields import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
 from outrider.models.scaling import RopeScaling, parse_scaling
 
@@ -111,16 +113,24 @@ class ModelConfig:
     attention: AnyAttention
     rope: RopeConfig
     experts: ExpertsConfig | NoExperts
+    recurrence: Recurrence | NoRecurrence = NO_RECURRENCE
 
     @property
     def plain_attention(self) -> AttentionConfig:
-        """For what only knows stored keys and values: refused where a model stores latents."""
-        if isinstance(self.attention, LatentConfig):
+        """For what only knows keys and values: refused where some layer stores anything else."""
+        if isinstance(self.attention, LatentConfig) or self.recurrence.layers:
+            kind = "states" if self.recurrence.layers else "latents"
             raise ConfigError(
                 f"this takes models that store keys and values, and {self.family.name} stores "
-                "latents; use a model with usual attention"
+                f"{kind}; use a model with usual attention"
             )
         return self.attention
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """The layers that attend; the others keep a state per row."""
+        layers = range(self.num_layers)
+        return tuple(layer for layer in layers if layer not in self.recurrence.layers)
 
     def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
         """The experts of one layer."""
@@ -152,13 +162,33 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         is_tied=bool(fields.get("tie_word_embeddings", False)),
         block=BlockConfig(
             hidden=read_size(fields, "hidden_size"),
-            intermediate=read_size(fields, "intermediate_size"),
+            intermediate=_dense_width(fields, family),
             norm_eps=read_real(fields, "rms_norm_eps"),
         ),
         attention=_latents(fields) if family.has_latents else _attention(fields),
         rope=_rope(fields, max_context, family),
         experts=_experts(fields, family, num_layers),
+        recurrence=_recurrence(fields, family, num_layers),
     )
+
+
+def _dense_width(fields: dict[str, Any], family: Family) -> int:
+    """The width of dense parts; a family whose layers all have experts need not say it."""
+    experts = family.experts
+    is_sparse = isinstance(experts, ExpertFamily) and not experts.may_be_dense and experts.shared
+    return (
+        read_size_or(fields, "intermediate_size", 0)
+        if is_sparse
+        else read_size(fields, "intermediate_size")
+    )
+
+
+def _recurrence(
+    fields: dict[str, Any], family: Family, num_layers: int
+) -> Recurrence | NoRecurrence:
+    if family.recurrent_maps == "none":
+        return NO_RECURRENCE
+    return parse_recurrence(fields, num_layers)
 
 
 def _with_options(family: Family, fields: dict[str, Any]) -> Family:
@@ -205,7 +235,7 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some files of such families say it, some do not
-        if key == "partial_rotary_factor" and family.has_options:
+        if key == "partial_rotary_factor" and family.rotary_share != 1.0:
             continue
         if key in fields and fields[key] not in allowed:
             raise ConfigError(
@@ -257,6 +287,8 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
         read_real(rope, "rope_theta") if "rope_theta" in rope else 10000.0
     )  # the format's default
     rope.pop("rope_theta", None)
+    if family.recurrent_maps != "none":  # where pictures lie among text; in text all are alike
+        rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
     if "mscale" in rope and not family.has_latents:
         raise ConfigError(
             f"rope scaling with mscale is not supported for {family.name}; set the "
@@ -274,18 +306,19 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
 
 
 def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
-    """How much of a head is rotated; either form of the field, and half of it where GLM is silent.
+    """How much of a head is rotated; either form of the field, or the usual where it is silent.
 
     Other families rotate all of it; `_refuse_unsupported` has seen the older form of the field.
     """
-    if not family.has_options:
+    if family.rotary_share == 1.0:
         if stored not in (None, 1.0):
             raise ConfigError(
                 f"config.json sets partial_rotary_factor to {stored} in rope_parameters, but only "
                 f"1.0 is supported for {family.name}; use another model"
             )
         return 1.0
-    asked = fields.get("partial_rotary_factor", 0.5) if stored is None else stored
+    usual = fields.get("partial_rotary_factor", family.rotary_share)
+    asked = usual if stored is None else stored
     share = read_real({"partial_rotary_factor": asked}, "partial_rotary_factor")
     if share > 1.0:
         raise ConfigError(f"config.json rotates {share} of every head; fix partial_rotary_factor")

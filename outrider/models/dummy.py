@@ -17,11 +17,12 @@ from outrider.models.heads.dialects import parse_head
 from outrider.models.heads.loader import build_head
 from outrider.models.heads.names import TO_DRAFT, TO_TARGET, expected_tensors
 from outrider.models.layers.linear import WeightType, computed_dtype
-from outrider.models.loader import build_decoder, tensor_shapes
+from outrider.models.loader import build_decoder
 from outrider.models.mtp.chain import ModuleChain
 from outrider.models.mtp.inspect import FoundModules, module_shapes
 from outrider.models.mtp.loader import build_modules
 from outrider.models.mtp.tables import DEEPSEEK, ModuleTable
+from outrider.models.tensors import tensor_shapes
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Decoder
 from outrider.models.v4.loader import build_v4

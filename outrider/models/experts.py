@@ -47,6 +47,7 @@ class ExpertsConfig:
     layers: frozenset[int]
     shared: int = 0  # width of the part that every token asks besides; 0: there is none
     has_bias: bool = False  # a stored number per expert is added to its score for choosing
+    has_shared_gate: bool = False  # how much that part counts is asked for every token
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def parse_experts(
         intermediate=read_size(fields, family.intermediate),
         law=RoutingLaw(top_k=top_k, score="softmax", is_normed=is_normed),
         layers=_sparse_layers(fields, num_layers) if family.may_be_dense else _all(num_layers),
+        shared=read_size(fields, family.shared) if family.shared else 0,
+        has_shared_gate=bool(family.shared),
     )
 
 

@@ -2,7 +2,6 @@
 packed before the next, so the peak is the finished model and one fused map.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +9,7 @@ import torch
 
 from outrider.config.engine import Arithmetic
 from outrider.errors import ConfigError
+from outrider.memory.recurrence import Recurrence
 from outrider.models.checkpoint import Checkpoint
 from outrider.models.config import (
     FP8_BLOCKS,
@@ -20,21 +20,21 @@ from outrider.models.config import (
 )
 from outrider.models.decoder import Block, Decoder, DecoderParts
 from outrider.models.expert_tensors import (
-    ApartExperts,
     ExpertTensors,
     Read,
-    StackedExperts,
     are_stacked,
     sizes_of,
 )
 from outrider.models.experts import ExpertsConfig
-from outrider.models.latent_tensors import latent_shapes, load_latent_attention
+from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.attention import (
     Attention,
     HeadNorm,
+    NoGate,
     NoHeadNorm,
     NormEachHead,
     SelfAttention,
+    SigmoidGate,
     SplitProjection,
 )
 from outrider.models.layers.gate import Gate, gate_of
@@ -48,19 +48,28 @@ from outrider.models.layers.linear import (
     is_computed_in_float32,
     wide_linear,
 )
-from outrider.models.layers.mlp import FeedForward, Mlp
+from outrider.models.layers.mlp import FeedForward, Mlp, SharedMlp
 from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
 from outrider.models.layers.norm import Norm, make_norm
 from outrider.models.layers.normed import gate_behind, project_behind
 from outrider.models.layers.rope import RotaryEmbedding
 from outrider.models.partial_rope import num_rotated, spread_lanes
-from outrider.models.registry import ExpertFamily
+from outrider.models.recurrent_tensors import load_recurrent_layer
+from outrider.models.registry import ExpertFamily, Family
+from outrider.models.tensors import (
+    EMBEDDING,
+    HEAD,
+    QKV,
+    RECURRENT,
+    ROUTER_BIAS,
+    SHARED_GATE,
+    expert_family,
+    expert_tensors,
+    layer_prefix,
+    tensor_shapes,
+)
 
-_EMBEDDING = "model.embed_tokens.weight"
-_HEAD = "lm_head.weight"
-_QKV = ("q_proj", "k_proj", "v_proj")
 _BLOCK_SCALE = "weight_scale_inv"
-_ROUTER_BIAS = "mlp.gate.e_score_correction_bias"
 
 
 class TensorSource(Protocol):
@@ -79,7 +88,8 @@ def load_decoder(
     with Checkpoint(folder) as checkpoint:
         check_tensors(folder, checkpoint, config)
         builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
-        return builder.build(are_experts_stacked=are_stacked(checkpoint.names))
+        stored = _own_names(checkpoint, config)
+        return builder.build(are_experts_stacked=are_stacked(stored))
 
 
 def check_tensors(
@@ -91,13 +101,16 @@ def check_tensors(
     """
     if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
         raise ConfigError(f"{folder}: {FP8_BLOCKS}")
-    shapes = tensor_shapes(config, are_experts_stacked=are_stacked(checkpoint.names))
-    checkpoint.check(
-        shapes,
-        ignored=_ignored(config),
-        among=lambda name: not config.family.modules.owns(name, config.num_layers),
-    )
+    own = _own_names(checkpoint, config)
+    shapes = tensor_shapes(config, are_experts_stacked=are_stacked(own))
+    checkpoint.check(shapes, ignored=_ignored(config), among=lambda name: name in own)
     return shapes
+
+
+def _own_names(checkpoint: Checkpoint, config: ModelConfig) -> set[str]:
+    """Stored tensors that are no draft module's; modules may stack experts where layers do not."""
+    owns = config.family.modules.owns
+    return {name for name in checkpoint.names if not owns(name, config.num_layers)}
 
 
 def build_decoder(
@@ -124,96 +137,25 @@ def build_block(
     arithmetic: Arithmetic = "fast",
 ) -> Block:
     """A block like one of the decoder's, wherever its tensors are stored."""
-    source = _LayerTensors(_layer(layer), read)
+    source = _LayerTensors(layer_prefix(layer), read)
     builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     return builder.block(layer, are_experts_stacked=are_experts_stacked)
 
 
-def block_shapes(
-    config: ModelConfig, *, layer: int, are_experts_stacked: bool
-) -> dict[str, tuple[int, ...]]:
-    """Name and shape of the tensors of one layer, the names below it."""
-    shapes = tensor_shapes(config, are_experts_stacked=are_experts_stacked)
-    return {
-        name.removeprefix(_layer(layer)): shape
-        for name, shape in shapes.items()
-        if name.startswith(_layer(layer))
-    }
-
-
-def tensor_shapes(
-    config: ModelConfig, *, are_experts_stacked: bool = False
-) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that the folder of such a model must hold."""
-    hidden, vocab = config.block.hidden, config.vocab_size
-    shapes: dict[str, tuple[int, ...]] = {
-        _EMBEDDING: (vocab, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not config.is_tied:
-        shapes[_HEAD] = (vocab, hidden)
-    for index in range(config.num_layers):
-        feed = _feed_shapes(config, index, are_stacked=are_experts_stacked)
-        for name, shape in (*_attention_shapes(config), *feed):
-            shapes[_layer(index) + name] = shape
-    return shapes
-
-
-def _attention_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    attention, hidden = config.attention, config.block.hidden
-    yield "input_layernorm.weight", (hidden,)
-    yield "post_attention_layernorm.weight", (hidden,)
-    if isinstance(attention, LatentConfig):
-        for name, shape in latent_shapes(attention, hidden):
-            yield f"self_attn.{name}", shape
-        return
-    query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-    for name, rows in zip(_QKV, (query, key, key), strict=True):
-        yield f"self_attn.{name}.weight", (rows, hidden)
-        if config.family.has_qkv_bias:
-            yield f"self_attn.{name}.bias", (rows,)
-    if config.family.has_head_norm:
-        yield "self_attn.q_norm.weight", (attention.head_dim,)
-        yield "self_attn.k_norm.weight", (attention.head_dim,)
-    yield "self_attn.o_proj.weight", (hidden, query)
-
-
-def _feed_shapes(
-    config: ModelConfig, layer: int, *, are_stacked: bool
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, wide = config.block.hidden, config.block.intermediate
-    experts = config.experts_at(layer)
-    if isinstance(experts, ExpertsConfig):
-        yield from _expert_tensors(config, experts, are_stacked=are_stacked).shapes()
-        if experts.has_bias:
-            yield _ROUTER_BIAS, (experts.num,)
-        if experts.shared:
-            yield from _dense_shapes("mlp.shared_experts.", hidden, experts.shared)
-        return
-    yield from _dense_shapes("mlp.", hidden, wide)
-
-
-def _dense_shapes(block: str, hidden: int, wide: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{block}gate_proj.weight", (wide, hidden)
-    yield f"{block}up_proj.weight", (wide, hidden)
-    yield f"{block}down_proj.weight", (hidden, wide)
-
-
-def _expert_tensors(
-    config: ModelConfig, experts: ExpertsConfig, *, are_stacked: bool
-) -> ExpertTensors:
-    sizes, family = sizes_of(experts, config.block.hidden), config.family.experts
-    assert isinstance(family, ExpertFamily), "only such a family has a config with experts"
-    return StackedExperts(sizes) if are_stacked else ApartExperts(sizes, family.names)
-
-
-def _layer(index: int) -> str:
-    return f"model.layers.{index}."
+def norm_weight(
+    stored: torch.Tensor, family: Family, *, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """What a norm multiplies by. Small distances from one would be lost in half precision: where
+    the kernel takes float32, they are kept.
+    """
+    if not family.has_zero_centred_norms:
+        return stored.to(device, dtype)
+    return (stored.float() + 1).to(device, torch.float32 if device.type == "cuda" else dtype)
 
 
 def _ignored(config: ModelConfig) -> tuple[str, ...]:
     """Tensors that may be stored but say nothing new: frequencies, and the head if it is tied."""
-    return ("rotary_emb.inv_freq", *((_HEAD,) if config.is_tied else ()))
+    return ("rotary_emb.inv_freq", *((HEAD,) if config.is_tied else ()))
 
 
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
@@ -258,8 +200,8 @@ class _Builder:
 
     def build(self, *, are_experts_stacked: bool) -> Decoder:
         config = self._config
-        embedding = self.read(_EMBEDDING)
-        head = embedding if config.is_tied else self.read(_HEAD)
+        embedding = self.read(EMBEDDING)
+        head = embedding if config.is_tied else self.read(HEAD)
         parts = DecoderParts(
             embedding=embedding,
             rotary=RotaryEmbedding(
@@ -278,25 +220,32 @@ class _Builder:
         return Decoder(config, parts)
 
     def block(self, index: int, *, are_experts_stacked: bool) -> Block:
-        attention_norm, attention = self._attention(_layer(index))
+        attention_norm, attention = self._attention(index)
         mlp_norm, mlp = self._feed(index, are_stacked=are_experts_stacked)
         return Block(attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp)
 
-    def _attention(self, layer: str) -> tuple[Norm, Attention]:
-        config, prefix = self._config.attention, layer + "self_attn."
-        norm = self._norm(layer + "input_layernorm.weight")
+    def _attention(self, index: int) -> tuple[Norm, Attention]:
+        recurrence, config = self._config.recurrence, self._config.attention
+        layer = layer_prefix(index)
+        norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
+        if isinstance(recurrence, Recurrence) and index in recurrence.layers:
+            maps, eps = self._config.family.recurrent_maps, self._config.block.norm_eps
+            return norm, load_recurrent_layer(recurrence, maps, layer + RECURRENT, self, eps=eps)
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
         heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)
-        norm, project = project_behind(norm, SplitProjection(config, qkv=qkv, head_norm=heads))
+        has_gates = self._config.family.has_output_gate
+        apart = SplitProjection(config, qkv=qkv, head_norm=heads, has_gates=has_gates)
+        norm, project = project_behind(norm, apart)
+        gate = SigmoidGate() if has_gates else NoGate()
         output = self._linear(prefix + "o_proj.weight")
-        return norm, SelfAttention(config, project=project, output=output)
+        return norm, SelfAttention(config, project=project, gate=gate, output=output)
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
-        layer, experts = _layer(index), self._config.experts_at(index)
+        layer, experts = layer_prefix(index), self._config.experts_at(index)
         norm = self._norm(layer + "post_attention_layernorm.weight")
         if isinstance(experts, ExpertsConfig):
-            tensors = _expert_tensors(self._config, experts, are_stacked=are_stacked)
+            tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
             return norm, self._mixture(layer, experts, tensors)
         norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
         return norm, Mlp(gate=gate, down=self._linear(layer + "mlp.down_proj.weight"))
@@ -312,24 +261,34 @@ class _Builder:
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
         tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
         tensors.read_down(lambda name: self._source.read(layer + name), down)
-        shared = (self._dense(layer + "mlp.shared_experts."),) if config.shared else ()
         return MoeMlp(
             router=self._router(layer, config, tensors),
             experts=make_experts(gate_up, down),
-            shared=shared,
+            shared=self._shared(layer, config),
         )
+
+    def _shared(self, layer: str, config: ExpertsConfig) -> tuple[FeedForward, ...]:
+        if not config.shared:
+            return ()
+        block = layer + expert_family(self._config).names.shared
+        if not config.has_shared_gate:
+            return (self._dense(block),)
+        gate_up = self._linear(block + "gate_proj.weight", block + "up_proj.weight")
+        share = wide_linear(self.read_wide(layer + SHARED_GATE), self._arithmetic)
+        down = self._linear(block + "down_proj.weight")
+        return (SharedMlp(gate=gate_of(gate_up), down=down, share=share),)
 
     def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
         """In float32 where the family computes it so: near ties of many experts are common."""
         family, bias = self._config.family.experts, torch.empty(0, device=self._device)
         if config.has_bias:
-            bias = self._read_wide(layer + _ROUTER_BIAS)
+            bias = self.read_wide(layer + ROUTER_BIAS)
         if not isinstance(family, ExpertFamily) or family.law == "softmax":
             return TopKRouter(config.law, gate=self._linear(layer + tensors.router), bias=bias)
-        gate = wide_linear(self._read_wide(layer + tensors.router), self._arithmetic)
+        gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
         return TopKRouter(config.law, gate=gate, bias=bias)
 
-    def _read_wide(self, name: str) -> torch.Tensor:
+    def read_wide(self, name: str) -> torch.Tensor:
         return self._source.read(name).to(self._device, torch.float32)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -337,12 +296,23 @@ class _Builder:
 
     def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
         def stacked(part: str) -> torch.Tensor:
-            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in _QKV)
-            return torch.cat([self._spread(query, attention), self._spread(key, attention), value])
+            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in QKV)
+            query, gate = self._gate_apart(query, attention)
+            turned = self._spread(query, attention), self._spread(key, attention)
+            return torch.cat([*turned, value, gate])
 
         linear = self.make_linear(stacked("weight"))
         has_bias = self._config.family.has_qkv_bias
         return BiasedLinear(linear, stacked("bias")) if has_bias else linear
+
+    def _gate_apart(
+        self, query: torch.Tensor, attention: AttentionConfig
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of queries and rows of their gates, of which there may be none."""
+        if not self._config.family.has_output_gate:
+            return query, query[:0]
+        pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
+        return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
 
     def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
         """Queries or keys as layers rotate them, where a family rotates but a part of each head."""
@@ -353,14 +323,18 @@ class _Builder:
         if not self._config.family.has_head_norm:
             return NoHeadNorm()
         query, key = (
-            self._spread(self.read(f"{prefix}{name}.weight"), attention).expand(heads, -1)
+            self._spread(self._norm_weight(f"{prefix}{name}.weight"), attention).expand(heads, -1)
             for name, heads in (("q_norm", attention.heads), ("k_norm", attention.kv_heads))
         )
         weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
         return NormEachHead(make_norm(weight, self._config.block.norm_eps))
 
     def _norm(self, name: str) -> Norm:
-        return make_norm(self.read(name), self._config.block.norm_eps)
+        return make_norm(self._norm_weight(name), self._config.block.norm_eps)
+
+    def _norm_weight(self, name: str) -> torch.Tensor:
+        stored, family = self._source.read(name), self._config.family
+        return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 
     def _linear(self, *names: str) -> Linear:
         """One map for several weights that share their input, stacked."""

@@ -2,7 +2,7 @@
 which has one of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from outrider.errors import ConfigError
@@ -11,6 +11,7 @@ from outrider.models.mtp.tables import (
     GLM4_MOE,
     MIMO,
     NO_MODULES,
+    QWEN3_NEXT,
     WITHOUT_BODY,
     ModuleTable,
     NoModules,
@@ -25,6 +26,7 @@ class ExpertNames:
     gate: str
     up: str
     down: str
+    shared: str = "mlp.shared_experts."  # the part that every token asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,16 @@ class ExpertFamily:
     is_always_normed: bool = False  # else the field norm_topk_prob says it
     may_be_dense: bool = False  # fields say which layers have experts; else all do
     law: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
+    shared: str = ""  # the field with the width of a gated part that every token asks, if any
     names: ExpertNames
 
 
 @dataclass(frozen=True, slots=True)
 class DenseFamily:
     """No layer of the family has experts."""
+
+
+RecurrentMaps = Literal["none", "fused", "apart"]  # Qwen3-Next stores two maps, Qwen3.5 four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +57,12 @@ class Family:
     name: str
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
-    has_options: bool = False  # config.json says whether it has these two, and what is rotated
+    has_options: bool = False  # config.json says whether it has these two
+    has_output_gate: bool = False  # beside every query head stands a gate for what it reads
+    has_zero_centred_norms: bool = False  # norms are stored as their distance from one
     has_latents: bool = False  # a token stores one vector for all heads
+    rotary_share: float = 1.0  # of a head that is rotated where config.json is silent; 1: always
+    recurrent_maps: RecurrentMaps = "none"  # how layers with a state store what they read
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
 
@@ -69,6 +79,13 @@ _QWEN3_MOE = ExpertFamily(
     may_be_dense=True,
     names=ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj"),
 )
+_QWEN3_NEXT = ExpertFamily(
+    counts=("num_experts",),
+    intermediate="moe_intermediate_size",
+    may_be_dense=True,
+    shared="shared_expert_intermediate_size",
+    names=replace(_QWEN3_MOE.names, shared="mlp.shared_expert."),
+)
 _DEEPSEEK = ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj")
 _DEEPSEEK_V2 = ExpertFamily(
     counts=("n_routed_experts",),
@@ -83,13 +100,27 @@ _DEEPSEEK_V3 = ExpertFamily(
     names=_DEEPSEEK,
 )
 
+_RECURRENT_QWEN = Family(
+    name="qwen3-next",
+    has_head_norm=True,
+    has_output_gate=True,
+    has_zero_centred_norms=True,
+    rotary_share=0.25,
+    recurrent_maps="fused",
+    modules=QWEN3_NEXT,
+)
+
 FAMILIES = {
     "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
     "DeepseekV3ForCausalLM": Family(
         name="deepseek-v3", has_latents=True, experts=_DEEPSEEK_V3, modules=DEEPSEEK
     ),
     "Glm4MoeForCausalLM": Family(
-        name="glm4-moe", has_options=True, experts=_DEEPSEEK_V3, modules=GLM4_MOE
+        name="glm4-moe",
+        has_options=True,
+        rotary_share=0.5,
+        experts=_DEEPSEEK_V3,
+        modules=GLM4_MOE,
     ),
     "LlamaForCausalLM": Family(name="llama"),
     "MistralForCausalLM": Family(name="mistral"),
@@ -98,6 +129,14 @@ FAMILIES = {
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
     "Qwen3MoeForCausalLM": Family(name="qwen3-moe", has_head_norm=True, experts=_QWEN3_MOE),
+    "Qwen3NextForCausalLM": replace(_RECURRENT_QWEN, experts=_QWEN3_NEXT),
+    "Qwen3_5ForCausalLM": replace(_RECURRENT_QWEN, name="qwen3.5", recurrent_maps="apart"),
+    "Qwen3_5MoeForCausalLM": replace(
+        _RECURRENT_QWEN,
+        name="qwen3.5-moe",
+        recurrent_maps="apart",
+        experts=replace(_QWEN3_NEXT, is_always_normed=True, may_be_dense=False),
+    ),
 }
 DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
 

@@ -6,7 +6,9 @@ import torch
 
 from outrider.attention.protocol import AttentionBackend
 from outrider.config.engine import Arithmetic
+from outrider.errors import ConfigError
 from outrider.memory.pool import KVPool
+from outrider.models.config import read_config
 from outrider.models.decoder import Decoder
 from outrider.models.draft import ModelFacts, Taps
 from outrider.models.layers.linear import WeightType
@@ -59,5 +61,10 @@ def load_standalone(
 ) -> StandaloneDraft:
     """The model in a folder as a drafter for the target; their tokenizers must agree."""
     check_same_tokenizer(folder, target_folder)
+    if read_config(folder).recurrence.layers:
+        raise ConfigError(
+            f"{folder} keeps a state per row, which a drafter could not take back yet; use a model "
+            "whose layers all attend, --draft mtp or --draft ngram"
+        )
     decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
     return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

@@ -23,7 +23,7 @@ from outrider.runtime.lane import Lane, open_lane
 from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
 from outrider.runtime.runner import Runner
-from outrider.runtime.store import Store, adapt_settings, check_rings, open_store, usual_page_size
+from outrider.runtime.store import Store, adapt_settings, check_rows, open_store, usual_page_size
 from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
 from outrider.sampling.table import SamplingTable
 from outrider.spec.guard import GuardedDrafter
@@ -138,7 +138,7 @@ def _assemble(
 ) -> tuple[Runner, RunnerFacts]:
     model, draft = loaded.model, loaded.draft
     largest = _largest(settings.host, draft, buckets)
-    check_rings(model, settings, draft)
+    check_rows(model, settings, draft)
     pages = PageFamily(num_pages=1, device=torch.device(settings.device))
     store = open_store(model, settings, draft, pages)
     room, state = _make_room(loaded, settings, store, pages, largest)

@@ -12,6 +12,7 @@ from outrider.models.mtp.inspect import ModuleReport, inspect_modules
 from outrider.models.target import read_target
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.inspect import inspect_v4_modules
+from outrider.runtime.store import lives_in_rows
 
 __all__ = ["HeadReport", "ModuleReport", "checks_trees", "examine_head", "examine_modules"]
 
@@ -34,4 +35,4 @@ def examine_modules(target_folder: Path) -> ModuleReport:
 
 def checks_trees(target_folder: Path) -> bool:
     """Whether the model in a folder can check trees; else drafts must be chains."""
-    return not isinstance(read_target(target_folder), V4Config)
+    return not lives_in_rows(read_target(target_folder))

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.attention.protocol import AttentionBackend
-from outrider.memory.compressed import CompressedLayout
-from outrider.memory.pool import KVLayout, PageFamily
+from outrider.memory.pool import KVLayout, Layout, PageFamily
 from outrider.models.config import AnyAttention
 from outrider.models.draft import DraftModel, ModelFacts
 from outrider.models.mtp.chain import ModuleChain
@@ -25,7 +24,7 @@ from outrider.wire.worker import DraftFacts
 class DraftRoom:
     """What a drafter is built into."""
 
-    target: KVLayout | CompressedLayout
+    target: Layout
     pages: PageFamily  # of which the target's pool is one
     attention: AttentionBackend
     sampling: SamplingTable
@@ -175,7 +174,7 @@ class NgramDraft:
         return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)
 
 
-def _layout(facts: ModelFacts, target: KVLayout | CompressedLayout) -> KVLayout:
+def _layout(facts: ModelFacts, target: Layout) -> KVLayout:
     """The KV of a draft model, page by page beside the target's."""
     return KVLayout(
         layers=facts.num_layers,

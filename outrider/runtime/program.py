@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.attention.protocol import AttentionPart
-from outrider.memory.compressed import CompressedPool
-from outrider.memory.pool import KVPool, PageFamily
+from outrider.memory.pool import ModelPool, PageFamily
 from outrider.models.target import Target
 from outrider.plan.live import live
 from outrider.plan.plan import StepPlan, chunk_nexts
@@ -37,7 +36,7 @@ Judge = Callable[[DraftTree, torch.Tensor, int], Verdict]  # as `verify` is
 class DeviceState:
     """What survives a step: KV pages, row tables, the state of each row's sampling law."""
 
-    kv: KVPool | CompressedPool
+    kv: ModelPool
     pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable

@@ -10,12 +10,15 @@ import torch
 from outrider.attention.choose import choose_attention
 from outrider.attention.compressed import CompressedAttention
 from outrider.attention.protocol import AttentionBackend, AttentionPart
+from outrider.attention.recurrent import RecurrentAttention
 from outrider.attention.triton import HeadShape
 from outrider.config.settings import USUAL_PAGE, Settings
 from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks
 from outrider.memory.compressed import CompressedLayout, CompressedPool
-from outrider.memory.pool import KVLayout, KVPool, PageFamily
+from outrider.memory.pool import KVLayout, ModelPool, PageFamily
+from outrider.memory.recurrence import Recurrence
+from outrider.memory.recurrent import RecurrentLayout, RecurrentPool
 from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.decoder import Decoder
 from outrider.models.target import Target
@@ -26,16 +29,16 @@ from outrider.runtime.drafts import DraftKind
 
 _log = logging.getLogger(__name__)
 
-# Rings grow with the chain: a row of DeepSeek-V4-Flash (43 layers, bfloat16) has 11.5 MB of them at
-# 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would take 6 GB from the pages.
-MOST_RING_NODES = 16
+# What lives in rows grows with the chain: a row of DeepSeek-V4-Flash (43 layers, bfloat16) has 11.5
+# MB of rings at 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would take 6 GB from the pages.
+MOST_ROW_NODES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """A target's cache, and who attends: the target itself, and models that draft for it."""
 
-    kv: KVPool | CompressedPool
+    kv: ModelPool
     target: AttentionPart
     drafts: AttentionBackend
 
@@ -45,25 +48,45 @@ def open_store(model: Target, settings: Settings, draft: DraftKind, pages: PageF
     if isinstance(model, V4Decoder):
         return _open_compressed(model, settings, draft, pages)
     assert isinstance(model, Decoder), "every other target is one of these"
-    attention = model.config.attention
+    users = (model.config.attention, *draft.attention)
+    backend = _backend(settings, model.dtype, [_heads(user) for user in users])
+    check_heads(backend, users)
+    page_size, nodes = settings.host.page_size, draft.facts.budget.nodes
+    layout = decoder_layout(model, page_size=page_size, nodes=nodes)
+    if isinstance(layout, KVLayout):
+        return Store(kv=pages.open(layout), target=backend, drafts=backend)
+    kv = RecurrentPool(
+        layout,
+        table_rows=settings.host.max_rows + 1,
+        num_pages=pages.num_pages,
+        device=model.embedding.device,
+    )
+    target = RecurrentAttention(backend, layout, kv.stands)
+    return Store(kv=pages.adopt(kv), target=target, drafts=backend)
+
+
+def decoder_layout(model: Decoder, *, page_size: int, nodes: int) -> KVLayout | RecurrentLayout:
+    """What the decoder stores, for chains of up to that many nodes where that matters."""
+    config = model.config
     layout = KVLayout(
-        layers=model.config.num_layers,
-        vectors=attention.vectors,
-        width=attention.width,
-        page_size=settings.host.page_size,
+        layers=len(config.attending),
+        vectors=config.attention.vectors,
+        width=config.attention.width,
+        page_size=page_size,
         dtype=model.dtype,
     )
-    users = (attention, *draft.attention)
-    backend = _backend(settings, layout.dtype, [_heads(user) for user in users])
-    check_heads(backend, users)
-    return Store(kv=pages.open(layout), target=backend, drafts=backend)
+    if not isinstance(config.recurrence, Recurrence):
+        return layout
+    return RecurrentLayout(
+        kv=layout, recurrence=config.recurrence, num_layers=config.num_layers, nodes=nodes
+    )
 
 
 def adapt_settings(model: Target, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
-    if not isinstance(model, V4Decoder) or not settings.host.prefix_cache:
+    if not _lives_in_rows(model) or not settings.host.prefix_cache:
         return settings
-    _log.info("prefix caching is off: open windows of this model live in the row, not in its pages")
+    _log.info("prefix caching is off: a part of this model's past lives in rows, not in pages")
     return replace(settings, host=replace(settings.host, prefix_cache=False))
 
 
@@ -75,28 +98,49 @@ def usual_page_size(config: ModelConfig | V4Config) -> int:
     return math.lcm(USUAL_PAGE, *(kind.ratio for kind in layers if isinstance(kind, Blocks)))
 
 
-def check_rings(model: Target, settings: Settings, draft: DraftKind) -> None:
-    """Refuse, before anything is made, pages, chains and rows that the model's rings forbid."""
-    if not isinstance(model, V4Decoder):
-        return
+def check_rows(model: Target, settings: Settings, draft: DraftKind) -> None:
+    """Refuse, before anything is made, pages, chains and rows that a past in rows forbids."""
     host, budget = settings.host, draft.facts.budget
-    nodes = budget.nodes
-    if nodes > MOST_RING_NODES and budget.topk == 1:  # trees are refused for what they are
+    layout = _row_layout(model, page_size=host.page_size, nodes=budget.nodes)
+    if isinstance(layout, KVLayout):
+        return
+    if budget.nodes > MOST_ROW_NODES and budget.topk == 1:  # trees are refused for what they are
         raise ConfigError(
-            f"this model can take back chains of at most {MOST_RING_NODES} nodes, and {nodes} "
-            f"were asked for; use --nodes {MOST_RING_NODES} or --steps {MOST_RING_NODES - 1}"
+            f"this model can take back chains of at most {MOST_ROW_NODES} nodes, and "
+            f"{budget.nodes} were asked for; use --nodes {MOST_ROW_NODES} or --steps "
+            f"{MOST_ROW_NODES - 1}"
         )
-    layout = model.layout(page_size=host.page_size, nodes=nodes)
-    check_page_size(layout)
+    if isinstance(layout, CompressedLayout):
+        check_page_size(layout)
     device = torch.device(settings.device)
     room = free_bytes("auto", device=device, memory_share=settings.memory_share)
     needed = layout.row_bytes * (host.max_rows + 1)
     if needed > room:
         raise ConfigError(
-            f"the open windows of {host.max_rows} rows take {needed / 1e9:.1f} GB and "
+            f"what {host.max_rows} rows keep besides pages takes {needed / 1e9:.1f} GB and "
             f"{room / 1e9:.1f} GB are free; lower max_num_seqs to "
             f"{max(room // layout.row_bytes - 1, 1)}"
         )
+
+
+def lives_in_rows(config: ModelConfig | V4Config) -> bool:
+    """Whether rows keep what pages do not: such models check chains, and share no prefixes."""
+    return isinstance(config, V4Config) or bool(config.recurrence.layers)
+
+
+def _lives_in_rows(model: Target) -> bool:
+    config = model.config
+    assert isinstance(config, ModelConfig | V4Config), "every target has one of these"
+    return lives_in_rows(config)
+
+
+def _row_layout(
+    model: Target, *, page_size: int, nodes: int
+) -> KVLayout | CompressedLayout | RecurrentLayout:
+    if isinstance(model, V4Decoder):
+        return model.layout(page_size=page_size, nodes=nodes)
+    assert isinstance(model, Decoder), "every other target is one of these"
+    return decoder_layout(model, page_size=page_size, nodes=nodes)
 
 
 def _open_compressed(

@@ -2,8 +2,7 @@
 
 import torch
 
-from outrider.memory.compressed import CompressedPool
-from outrider.memory.pool import KVPool
+from outrider.memory.pool import KVPool, ModelPool
 from outrider.plan.plan import StepPlan
 from outrider.plan.tree import Verdict
 from outrider.step.rows import RowTable
@@ -15,12 +14,14 @@ def commit(
     chunk_choice: torch.Tensor,  # [chunk.rows] the target's token after each chunk
     *,
     table: RowTable,
-    kv: KVPool | CompressedPool,
+    kv: ModelPool,
 ) -> None:
     """Advance every row of the step. A row inside its prompt gets a last token nobody reads."""
     uniform, chunk = plan.uniform, plan.chunk
     if plan.shape.tree.topk > 1:  # the kept nodes of a chain lie where they belong
-        assert isinstance(kv, KVPool), "rings take chains only, which is checked at start"
+        assert isinstance(kv, KVPool), (
+            "what lives in rows takes chains only, which is checked at start"
+        )
         _compact(plan, verdict, table, kv)
     if verdict.kept.is_cuda:
         from outrider.kernels.compact import commit_rows  # a CPU installation has no Triton

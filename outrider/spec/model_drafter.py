@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from outrider.attention.protocol import AttentionPart
-from outrider.memory.compressed import CompressedPool
-from outrider.memory.pool import KVPool
+from outrider.memory.pool import ModelPool
 from outrider.models.draft import DraftModel, Taps
 from outrider.plan.plan import ChunkRows, StepPlan, UniformRows, chunk_offsets
 from outrider.plan.shape import StepShape
@@ -30,7 +29,7 @@ class ModelDrafter:
         self,
         model: DraftModel,
         *,
-        kv: KVPool | CompressedPool,
+        kv: ModelPool,
         attention: AttentionPart,
         sampling: SamplingTable,
         facts: DraftFacts,

@@ -4,8 +4,7 @@ import pytest
 import torch
 from support.engines import ask, engine_of, run_all
 from support.reference import decode
-from support.v4 import saved_v4
-from support.v4_matrix import (
+from support.row_matrix import (
     CHAIN,
     LONGEST,
     MAX_TOKENS,
@@ -16,6 +15,7 @@ from support.v4_matrix import (
     mismatches,
     shape_of,
 )
+from support.v4 import saved_v4
 from support.v4_module import save_with_module
 
 from outrider.models.target import load_target

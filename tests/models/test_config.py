@@ -71,7 +71,7 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM, MistralForCausalLM"),
         ({"architectures": None}, "architecture"),
-        ({"architectures": ["Qwen3NextForCausalLM"]}, "the body of .* not supported yet"),
+        ({"architectures": ["MiMoV2FlashForCausalLM"]}, "the body of .* not supported yet"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window"),
         ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),

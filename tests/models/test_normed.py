@@ -71,7 +71,9 @@ def test_what_a_kernel_cannot_do_stays_apart():
     each = NormEachHead(norm_of(16))
     qkv = FixedLinear(random(48, HIDDEN, like=HALF, seed=4))
     apart = SplitProjection(config, qkv=qkv, head_norm=each)
-    assert project_behind(norm, apart) == (norm, apart)
+    gated = SplitProjection(config, qkv=qkv, head_norm=NoHeadNorm(), has_gates=True)
+    for one in (apart, gated):
+        assert project_behind(norm, one) == (norm, one)
 
 
 def step_of(rows):

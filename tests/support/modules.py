@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from outrider.models.decoder import Decoder
-from outrider.models.loader import block_shapes, load_decoder
+from outrider.models.loader import load_decoder
 from outrider.models.mtp import tables
 from outrider.models.mtp.chain import ModuleChain
 from outrider.models.mtp.loader import load_modules
 from outrider.models.mtp.tables import ModuleTable
+from outrider.models.tensors import block_shapes
 from support.tiny import save_tiny
 
 TABLES = {
@@ -138,8 +139,7 @@ def spelled(table: ModuleTable, tensors, index: int, num_layers: int) -> dict[st
         place = prefix + own[name] + ".weight" if name in own else block + name
         for ours, theirs in table.renamed:
             place = place.replace(ours, theirs)
-        is_norm = "norm" in name
-        stored[place] = tensor - 1 if is_norm and table.law.is_zero_centred else tensor.clone()
+        stored[place] = tensor.clone()
     return stored
 
 

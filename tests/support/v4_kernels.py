@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from outrider.attention import sparse, turning
-from outrider.attention.compressed import BlockPart, CompressedPlan, RingPart
-from outrider.attention.sparse import Listed, Tokens
+from outrider.attention.compressed import BlockPart, CompressedPlan
+from outrider.attention.rings import RingPart, Tokens
+from outrider.attention.sparse import Listed
 from outrider.attention.turning import TailRotation, VectorNorm
 from outrider.kernels import compress, index
 from outrider.kernels import sparse as sparse_kernels

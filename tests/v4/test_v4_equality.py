@@ -4,9 +4,9 @@ import itertools
 import random
 
 import pytest
+from support.row_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
 from support.tiny import save_tiny
 from support.v4 import CPU, VOCAB, C, H, prompt, tiny_v4
-from support.v4_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
 
 from outrider import LLM, SamplingParams
 from outrider.config.draft import DraftConfig

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.engines import NO_DRAFT, Shape, engine_of
+from support.row_matrix import CHAIN, shape_of
 from support.v4 import CPU, PAGE_SIZE, harness_of, prompt
-from support.v4_matrix import CHAIN, shape_of
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError

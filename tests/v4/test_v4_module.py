@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.engines import ask, engine_of, run_all
 from support.reference import decode
+from support.row_matrix import MAX_TOKENS, PROMPTS, law_of, shape_of
 from support.steps import NO_WARPS, batch_of
 from support.v4 import CPU, PAGE_SIZE, planner_of, prompt
-from support.v4_matrix import MAX_TOKENS, PROMPTS, law_of, shape_of
 from support.v4_module import save_with_module
 
 from outrider import LLM
@@ -181,12 +181,12 @@ def test_steps_that_all_write_to_the_targets_of_the_first_give_away(
     oracle, target, module, monkeypatch
 ):
     """The targets of a round are not cut into steps: later drafts cover earlier ones."""
-    original = compressed._fill_owners
+    original = compressed.fill_owners
 
-    def uncut(plan, geometry):
-        return original(plan, replace(geometry, first_node=0))
+    def uncut(shape, geometry, **written):
+        return original(shape, replace(geometry, first_node=0), **written)
 
-    monkeypatch.setattr(compressed, "_fill_owners", uncut)
+    monkeypatch.setattr(compressed, "fill_owners", uncut)
     assert wrong_proposals(oracle, target, module)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.v4_matrix import CHAIN, LONGEST, Case, mismatches, run_case, shape_of
+from support.row_matrix import CHAIN, LONGEST, Case, mismatches, run_case, shape_of
 
 from outrider.attention import compressed
 from outrider.attention.compressed import CompressedAttention
@@ -14,43 +14,43 @@ from outrider.step.buckets import Buckets
 
 def count_tokens_before_padding(monkeypatch):
     """Where a chunk's tokens lie is counted without the rows that padding added."""
-    original = compressed._fill_owners
+    original = compressed.fill_owners
 
-    def unpadded(plan, geometry):
-        step = original(plan, geometry)
-        num_padding = (geometry.uniform.rows == 0).sum() * plan.shape.nodes
-        is_chunk = torch.arange(step.firsts.shape[0]) >= plan.shape.rows
+    def unpadded(shape, geometry, **written):
+        step = original(shape, geometry, **written)
+        num_padding = (geometry.uniform.rows == 0).sum() * shape.nodes
+        is_chunk = torch.arange(step.firsts.shape[0]) >= shape.rows
         return replace(step, firsts=step.firsts - num_padding * is_chunk)
 
-    monkeypatch.setattr(compressed, "_fill_owners", unpadded)
+    monkeypatch.setattr(compressed, "fill_owners", unpadded)
 
 
 def write_targets_of_the_widest_step(monkeypatch):
     """The targets of a chain are baked for the longest one, and a shorter step does not cut them:
     it takes the first of the flat list, which are other rows'.
     """
-    original = CompressedAttention._fill_writes
+    original = compressed.fill_writes
 
-    def uncut(self, part, step, owners):
-        original(self, part, step, owners)
-        widest, length = self._layout.nodes, self._layout.ring(part.sources.shape[1])
+    def uncut(part, step, owners, *, length):
+        original(part, step, owners, length=length)
+        widest = length + 2 - part.sources.shape[1]
         position = step.starts[:, None] + torch.arange(widest)
         flat = (step.rows[:, None] * length + position % length).flatten()
         num = min(part.writes.shape[0], flat.shape[0])
         part.writes[:num] = flat[:num]
 
-    monkeypatch.setattr(CompressedAttention, "_fill_writes", uncut)
+    monkeypatch.setattr(compressed, "fill_writes", uncut)
 
 
 def write_all_nodes_to_the_slot_of_the_first(monkeypatch):
     """A step's targets are not those of its own position."""
-    original = CompressedAttention._fill_writes
+    original = compressed.fill_writes
 
-    def first(self, part, step, owners):
+    def first(part, step, owners, *, length):
         at_start = replace(step, positions=step.starts[owners])
-        original(self, part, at_start, owners)
+        original(part, at_start, owners, length=length)
 
-    monkeypatch.setattr(CompressedAttention, "_fill_writes", first)
+    monkeypatch.setattr(compressed, "fill_writes", first)
 
 
 def make_rings_as_long_as_what_is_read(monkeypatch):

@@ -25,7 +25,7 @@ BodyFlag = Annotated[
     str,
     typer.Option(
         help="Shape of random weights: llama-8b (default), mimo-7b, smollm2-135m, "
-        "deepseek-v2-lite, deepseek-v3, deepseek-v4, tiny, tiny-latent."
+        "deepseek-v2-lite, deepseek-v3, deepseek-v4, qwen3-next, tiny, tiny-latent, tiny-recurrent."
     ),
 ]
 LayersFlag = Annotated[

@@ -32,7 +32,7 @@ from outrider.memory.blocks import NoBlocks
 from outrider.models.config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.dummy import head_config, head_shapes
 from outrider.models.heads.names import HEAD, TO_TARGET
-from outrider.models.loader import block_shapes, tensor_shapes
+from outrider.models.tensors import block_shapes, tensor_shapes
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.names import module_shapes
 
@@ -151,7 +151,7 @@ def prefill_flops(config: ModelConfig | V4Config, *, tokens: int) -> float:
     head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
     del shapes[_EMBEDDING]
     pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
-    attention = 2.0 * _read_width(config.attention) * pairs * config.num_layers
+    attention = 2.0 * _read_width(config.attention) * pairs * len(config.attending)
     return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
 
 
@@ -219,7 +219,7 @@ def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: 
 
 def _module_pass(config: ModelConfig, dtype: Dtype, *, tokens: float, kv: float) -> Pass:
     """What joins, and a block like the target's last: of experts, those that are asked."""
-    hidden, last = config.block.hidden, config.num_layers - 1
+    hidden, last = config.block.hidden, config.attending[-1]
     shapes: dict[str, Shape] = block_shapes(config, layer=last, are_experts_stacked=False)
     shapes |= {"join": (hidden, 2 * hidden)}
     shapes |= {f"norm {index}": (hidden,) for index in range(3)}

@@ -17,7 +17,8 @@ from outrider.bench.widen.places import (
     widen_norm,
 )
 from outrider.models.config import AttentionConfig
-from outrider.models.loader import TensorSource, tensor_shapes
+from outrider.models.loader import TensorSource
+from outrider.models.tensors import tensor_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

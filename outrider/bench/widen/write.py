@@ -17,7 +17,7 @@ from outrider.bench.widen.places import Noise
 from outrider.bench.widen.tensors import WideTensors
 from outrider.errors import ConfigError
 from outrider.models.heads.names import LAYER
-from outrider.models.loader import tensor_shapes
+from outrider.models.tensors import tensor_shapes
 from outrider.store.atomic import staged
 
 HEAD_FOLDER = "head"

@@ -18,6 +18,7 @@ from outrider.models.heads.names import EMBEDDING, HEAD, LAYER
 from outrider.models.heads.token_map import target_ids
 from outrider.models.layers.attention import (
     HeadNorm,
+    NoGate,
     NoHeadNorm,
     NormEachHead,
     Projection,
@@ -184,7 +185,9 @@ class _Builder:
                 dtype=self._target.dtype,
                 device=self._device,
             ),
-            attention=SelfAttention(config.attention, project=self._projection(), output=output),
+            attention=SelfAttention(
+                config.attention, project=self._projection(), gate=NoGate(), output=output
+            ),
             mlp_norm=norm,
             mlp=Mlp(gate=gate, down=self._linear(LAYER + "mlp.down_proj", has_bias=False)),
             min_rows=output.min_rows,

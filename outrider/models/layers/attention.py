@@ -31,7 +31,7 @@ class Attention(Protocol):
         self,
         x: torch.Tensor,  # [n, hidden] normalised; n is num_query or more
         residual: torch.Tensor,  # [n, hidden] may be overwritten
-        layer: torch.Tensor,  # [pages, page_size, vectors, width]
+        layer: Any,  # [pages, page_size, vectors, width], or what layers with a state keep
         step: AttentionStep,
     ) -> torch.Tensor: ...  # [n, hidden]
 
@@ -69,38 +69,78 @@ class NoHeadNorm:
 
 
 class Projection(Protocol):
-    """Queries of all query tokens, turned to their positions; writes their keys and values."""
+    """Queries of all query tokens, turned to their positions, and the gates of what they will
+    read, with no heads where there are none; writes keys and values.
+    """
 
     def __call__(
         self,
         x: torch.Tensor,  # [n, hidden]; n is num_query or more
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
-    ) -> torch.Tensor: ...  # [num_query, heads, head_dim]
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...  # [num_query, heads, head_dim] both
 
 
 class SplitProjection:
-    """The fused query, key and value map, then the rest: for any linear map and any norm."""
+    """The fused map to queries, keys, values and gates, then the rest: for any map and norm."""
 
-    def __init__(self, config: AttentionConfig, *, qkv: Linear, head_norm: HeadNorm) -> None:
+    def __init__(
+        self,
+        config: AttentionConfig,
+        *,
+        qkv: Linear,
+        head_norm: HeadNorm,
+        has_gates: bool = False,  # behind the values
+    ) -> None:
         self.qkv = qkv
         self.head_norm = head_norm
+        self.has_gates = has_gates
         self._config = config
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
-    ) -> torch.Tensor:  # [num_query, heads, head_dim]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         config, num_query = self._config, step.slots.shape[0]
-        heads = self.qkv(x)[:num_query].view(num_query, -1, config.head_dim)
+        lanes = self.qkv(x)[:num_query].view(num_query, -1, config.head_dim)
+        num_heads = config.heads + 2 * config.kv_heads
+        heads, gates = lanes[:, :num_heads], lanes[:, num_heads:]
         rotate_and_store(heads, step.rotation, self.head_norm, layer, step.slots)
-        return heads[:, : config.heads]
+        return heads[:, : config.heads], gates
+
+
+class OutputGate(Protocol):
+    """Says how much of what each head has read counts."""
+
+    def __call__(
+        self,
+        read: torch.Tensor,  # [num_query, heads, head_dim]
+        gates: torch.Tensor,  # [num_query, heads, head_dim]; no heads where there are none
+    ) -> torch.Tensor: ...  # [num_query, heads, head_dim]
+
+
+class NoGate:
+    """All of it."""
+
+    def __call__(self, read: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        del gates
+        return read
+
+
+class SigmoidGate:
+    """A share of every lane."""
+
+    def __call__(self, read: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(gates).mul_(read)
 
 
 class SelfAttention:
-    """Owns the projection and the output map."""
+    """Owns the projection, the gate and the output map."""
 
-    def __init__(self, config: AttentionConfig, *, project: Projection, output: Linear) -> None:
+    def __init__(
+        self, config: AttentionConfig, *, project: Projection, gate: OutputGate, output: Linear
+    ) -> None:
         self._project = project
+        self._gate = gate
         self._output = output
         self._scale = config.head_dim**-0.5
 
@@ -111,8 +151,8 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        queries = self._project(x, layer, step)
-        out = step.backend.run(queries, layer, step.plan, self._scale)
+        queries, gates = self._project(x, layer, step)
+        out = self._gate(step.backend.run(queries, layer, step.plan, self._scale), gates)
         return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
 

@@ -52,11 +52,11 @@ class NormedProjection:
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
-    ) -> torch.Tensor:  # [num_query, heads, head_dim]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if x.shape[0] > self._most_rows:
             return self._apart(self._norm(x), layer, step)
         norm, rotation = self._norm, step.rotation
-        return self._together(
+        queries = self._together(
             x[: step.slots.shape[0]],
             (norm.weight, norm.eps),
             self._weight,
@@ -65,6 +65,7 @@ class NormedProjection:
             layer,
             step.slots,
         )
+        return queries, queries[:, :0]
 
 
 def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
@@ -75,9 +76,13 @@ def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
 
 
 def project_behind(norm: Norm, apart: SplitProjection) -> tuple[Norm, Projection]:
-    """What is left of the norm, and the projection behind it. Norms of heads need whole heads."""
+    """What is left of the norm, and the projection behind it.
+
+    Norms of heads need whole heads, and gates are no heads.
+    """
     weight, bias = _weight_and_bias(apart.qkv)
-    if len(apart.head_norm.weight) or not len(weight) or not _fits(weight, norm):
+    is_usual = not len(apart.head_norm.weight) and not apart.has_gates
+    if not is_usual or not len(weight) or not _fits(weight, norm):
         return norm, apart
     return NormLater(norm.weight), NormedProjection(norm, apart, weight=weight, bias=bias)
 

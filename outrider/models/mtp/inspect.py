@@ -10,8 +10,8 @@ from outrider.models.checkpoint import Checkpoint
 from outrider.models.config import ModelConfig
 from outrider.models.expert_tensors import are_stacked
 from outrider.models.fields import read_fields
-from outrider.models.loader import block_shapes
 from outrider.models.mtp.tables import ModuleTable
+from outrider.models.tensors import block_shapes
 
 Shape = tuple[int, ...]
 
@@ -108,9 +108,9 @@ def _own_shapes(config: ModelConfig, table: ModuleTable) -> Iterator[tuple[str, 
 
 
 def _block_shapes(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, Shape]]:
-    """A module's block is one like the target's last."""
+    """A module's block is one like the target's last that attends."""
     shapes = block_shapes(
-        config, layer=config.num_layers - 1, are_experts_stacked=found.are_experts_stacked
+        config, layer=config.attending[-1], are_experts_stacked=found.are_experts_stacked
     )
     for name, shape in shapes.items():
         yield stored_name(found.table, name), shape
@@ -150,7 +150,10 @@ def _facts(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, str]
     yield "joins", "state, then token" if law.is_state_first else "token, then state"
     of = "the module before it" if law.is_chained else "the target"
     yield "state", f"{config.block.hidden} wide" + (f", of {of}" if found.num > 1 else "")
-    yield "norms", "stored from zero" if law.is_zero_centred else "stored as they multiply"
+    yield (
+        "norms",
+        "stored from zero" if config.family.has_zero_centred_norms else "stored as they multiply",
+    )
     for label, name in (("embedding", names.embedding), ("head", names.head)):
         is_own = any(stored.endswith(f"{name}.weight") for stored in found.own)
         yield label, "stored with the modules" if is_own else "the target's"

@@ -12,7 +12,7 @@ from outrider.models.draft import ModelFacts, Taps
 from outrider.models.heads.layer import apply_padded
 from outrider.models.layers.linear import WeightType, choose_linear
 from outrider.models.layers.norm import Norm, make_norm
-from outrider.models.loader import TensorSource, build_block
+from outrider.models.loader import TensorSource, build_block, norm_weight
 from outrider.models.mtp.chain import ModuleChain
 from outrider.models.mtp.inspect import FoundModules, find_modules, stored_name
 from outrider.models.mtp.module import ModuleNorms, ModuleParts, MtpModule
@@ -100,8 +100,8 @@ class _Builder:
         found, config = self._found, self._target.config
         return build_block(
             config,
-            lambda name: self._stored(prefix + stored_name(found.table, name)),
-            layer=config.num_layers - 1,
+            lambda name: self._source.read(prefix + stored_name(found.table, name)),
+            layer=config.attending[-1],
             are_experts_stacked=found.are_experts_stacked,
             dtype=self._dtype,
             device=self._device,
@@ -129,14 +129,10 @@ class _Builder:
         return torch.equal(self._source.read(name), self._source.read(shared))
 
     def _norm(self, name: str) -> Norm:
-        return make_norm(self._read(name), self._target.config.block.norm_eps)
+        config, stored = self._target.config, self._source.read(name)
+        weight = norm_weight(stored, config.family, dtype=self._target.dtype, device=self._device)
+        return make_norm(weight, config.block.norm_eps)
 
     def _read(self, name: str) -> torch.Tensor:
         """A tensor on the device in the target's type of activations."""
-        return self._stored(name).to(self._device, self._target.dtype)
-
-    def _stored(self, name: str) -> torch.Tensor:
-        """A tensor on the CPU, with norms as what they multiply by."""
-        tensor = self._source.read(name)
-        is_norm = name.endswith("norm.weight") or "_norm_" in name
-        return tensor.float() + 1 if is_norm and self._found.table.law.is_zero_centred else tensor
+        return self._source.read(name).to(self._device, self._target.dtype)

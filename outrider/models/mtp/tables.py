@@ -25,7 +25,6 @@ class ModuleLaw:
     """Where families that compute nearly the same differ."""
 
     is_state_first: bool = False  # the state stands before the token where the two are joined
-    is_zero_centred: bool = False  # norms store their distance from one
     is_first_blank: bool = False  # the token of row 0 counts as zeros
     is_chained: bool = True  # module k reads the state of module k - 1, not the target's
     is_state_normed: bool = True  # what is handed on is what the head reads
@@ -103,8 +102,8 @@ MIMO = ModuleTable(
     ),
     law=ModuleLaw(is_state_first=True, is_first_blank=True),
 )
-# The last two are not drafted with yet: the bodies of their families cannot be run. Until then they
-# say how the modules are stored, and which refused architectures lack no more than a body.
+# Not drafted with yet: the body of the family cannot be run. Until then the table says how its
+# modules are stored, and that the architecture lacks no more than a body.
 MIMO_V2 = ModuleTable(
     counts=("num_nextn_predict_layers",),
     prefix="model.mtp.layers.{index}.",
@@ -126,6 +125,5 @@ QWEN3_NEXT = ModuleTable(
         state_norm="pre_fc_norm_hidden",
         output_norm="norm",
     ),
-    law=ModuleLaw(is_zero_centred=True),
 )
-WITHOUT_BODY = {"MiMoV2FlashForCausalLM": MIMO_V2, "Qwen3NextForCausalLM": QWEN3_NEXT}
+WITHOUT_BODY = {"MiMoV2FlashForCausalLM": MIMO_V2}

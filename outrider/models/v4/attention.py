@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.attention.sparse import Tokens, attend
+from outrider.attention.rings import Tokens
+from outrider.attention.sparse import attend
 from outrider.attention.turning import VectorNorm, norm_and_rotate, rotate_tail
 from outrider.memory.compressed import LayerStore
 from outrider.models.layers.linear import Linear

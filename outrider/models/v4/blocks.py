@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 
 from outrider.attention.compressed import BlockPart, CompressedPlan
+from outrider.attention.rings import Tokens
 from outrider.attention.sparse import (
     Listed,
-    Tokens,
     all_entries,
     choose_entries,
     chosen_entries,

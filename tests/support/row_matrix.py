@@ -1,4 +1,4 @@
-"""The engine on a tiny DeepSeek-V4 against the reference decoder, with drafts from the text."""
+"""The engine on tiny models whose past lives in rows, against the reference decoder."""
 
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ CHAIN = NgramDraft(budget=Budget(steps=5, topk=1, nodes=6), min_match=1, max_mat
 LONGEST = NgramDraft(budget=Budget(steps=15, topk=1, nodes=16), min_match=1, max_match=4)
 PLAIN = NoDraft()
 
-_answers: dict[tuple[str, int], list[int]] = {}
+_answers: dict[tuple[int, str, int], list[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,24 @@ def law_of(name: str):
 
 
 def right_answer(theirs, law: str, index: int) -> list[int]:
-    """The reference decoder's answer; computed once, as it depends on nothing but the law."""
-    if (law, index) not in _answers:
+    """The reference decoder's answer; computed once, as it depends on model and law alone."""
+    key = (id(theirs), law, index)
+    if key not in _answers:
         answer = decode(theirs, PROMPTS[index], law_of(law), max_tokens=MAX_TOKENS)
-        _answers[law, index] = answer.tokens
-    return _answers[law, index]
+        _answers[key] = answer.tokens
+    return _answers[key]
 
 
 def run_case(target, case: Case):
     """What the engine says to all prompts at once, by request id."""
-    asked = [
-        ask(f"r{i}", prompt, law_of(case.law), max_tokens=MAX_TOKENS)
-        for i, prompt in enumerate(PROMPTS)
+    return run_all(engine_of(target, case.shape, case.draft), ask_all(case.law, PROMPTS))
+
+
+def ask_all(law: str, prompts):
+    """All prompts under one law."""
+    return [
+        ask(f"r{i}", prompt, law_of(law), max_tokens=MAX_TOKENS) for i, prompt in enumerate(prompts)
     ]
-    return run_all(engine_of(target, case.shape, case.draft), asked)
 
 
 def mismatches(theirs, target, case: Case) -> list[str]:

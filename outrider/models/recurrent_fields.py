@@ -1,0 +1,42 @@
+"""What config.json says about layers that keep a state per row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.memory.recurrence import Recurrence
+from outrider.models.fields import read_size, read_size_or
+
+_STATE, _FULL = "linear_attention", "full_attention"
+_USUAL_INTERVAL = 4  # every so manieth layer attends where the file says nothing
+
+
+def parse_recurrence(fields: Mapping[str, Any], num_layers: int) -> Recurrence:
+    """The recurrent layers that the fields of a config.json describe."""
+    recurrence = Recurrence(
+        layers=_layers(fields, num_layers),
+        key_heads=read_size(fields, "linear_num_key_heads"),
+        value_heads=read_size(fields, "linear_num_value_heads"),
+        key_dim=read_size(fields, "linear_key_head_dim"),
+        value_dim=read_size(fields, "linear_value_head_dim"),
+        window=read_size(fields, "linear_conv_kernel_dim"),
+    )
+    if recurrence.value_heads % recurrence.key_heads:
+        raise ConfigError(
+            f"config.json has {recurrence.value_heads} linear value heads for "
+            f"{recurrence.key_heads} key heads; the first must be a multiple of the second"
+        )
+    return recurrence
+
+
+def _layers(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
+    interval = read_size_or(fields, "full_attention_interval", _USUAL_INTERVAL)
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        kinds = [_STATE if (layer + 1) % interval else _FULL for layer in range(num_layers)]
+    if len(kinds) != num_layers or set(kinds) != {_STATE, _FULL}:
+        raise ConfigError(
+            f"config.json must give each of {num_layers} layers {_STATE} or {_FULL} in "
+            f"layer_types, and both must be there, got {kinds}; fix the field"
+        )
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == _STATE)

@@ -1,0 +1,31 @@
+"""Bodies that keep states in `outrider bench`: timed, pretended and drafted for like others."""
+
+import json
+
+from typer.testing import CliRunner
+
+from outrider.api.cli import app
+
+BODY = ["--body", "tiny-recurrent", "--dtype", "float32", "--device", "cpu"]
+
+
+def measured(tmp_path, *flags):
+    target = tmp_path / "out.json"
+    done = CliRunner().invoke(app, ["bench", *flags, "--json", str(target)])
+    assert done.exit_code == 0, done.output
+    return json.loads(target.read_text())
+
+
+def test_steps_are_timed_with_prompts_read_or_pretended(tmp_path):
+    flags = ["--rows", "2", "--prompt", "33", "--tokens", "4", "--context", "0"]
+    read = measured(tmp_path, "decode", *BODY, *flags)
+    pretended = measured(tmp_path, "decode", *BODY, *flags, "--pretend-prompts")
+    (point,), (other,) = read["series"][0]["points"], pretended["series"][0]["points"]
+    assert point["context"] == other["context"]
+
+
+def test_a_module_of_its_own_drafts_chains_for_it(tmp_path):
+    flags = ["--rows", "2", "--prompt", "5", "--tokens", "4", "--simulate-acceptance", "2.0"]
+    drafts = ["--modules", "1", "--draft-steps", "2", "--topk", "1", "--nodes", "3"]
+    found = measured(tmp_path, "iteration", *BODY, *flags, *drafts)
+    assert found["series"][0]["points"][0]["emitted_per_row"] == 2.0

@@ -1,0 +1,143 @@
+"""What the kernels of recurrent layers must do on any device: interpreted on a CPU, compiled on a
+GPU. The torch laws on a CPU say what is right.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+import torch.nn.functional as F
+
+from outrider.attention import delta
+from outrider.attention.delta import DeltaLaw
+from outrider.attention.recurrent import FRESH, RecurrentPlan, StateRows
+from outrider.attention.rings import RingPart, Tokens
+from outrider.kernels import delta as kernels
+from outrider.memory.recurrence import Recurrence
+from outrider.memory.recurrent import StateStore
+from outrider.plan.shape import ChunkShape, StepShape, Warps
+from outrider.wire.speculation import Budget
+
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@dataclass(frozen=True)
+class DeltaCase:
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    folds: tuple[int, ...] = (0, 2, FRESH)  # of uniform rows, then of chunks
+    nodes: int = 3
+    chunks: tuple[int, ...] = (5,)  # tokens of each
+    most: int = 4  # nodes that may be pending
+
+    @property
+    def sizes(self) -> Recurrence:
+        return Recurrence(
+            layers=frozenset({0}),
+            key_heads=self.key_heads,
+            value_heads=self.value_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+            window=4,
+        )
+
+    @property
+    def rows(self) -> int:
+        return len(self.folds) - len(self.chunks)
+
+
+def moved(record, device):
+    """The record with copies of all its tensors elsewhere."""
+    return replace(
+        record,
+        **{
+            field.name: value.to(device, copy=True)
+            for field in fields(record)
+            if isinstance(value := getattr(record, field.name), torch.Tensor)
+        },
+    )
+
+
+def make_plan(case: DeltaCase) -> RecurrentPlan:
+    counts = [case.nodes] * case.rows + list(case.chunks)
+    num_chunk, num_rows = sum(case.chunks), len(counts)
+    chunk = ChunkShape(rows=len(case.chunks), tokens=num_chunk, width=max(case.chunks, default=0))
+    tree = Budget(steps=max(case.nodes - 1, 1), topk=1, nodes=case.nodes)
+    shape = StepShape(rows=case.rows, tree=tree, chunk=chunk, pages=1, warps=Warps())
+    count = torch.tensor(counts)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return RecurrentPlan(
+        shape=shape,
+        numbers=torch.arange(shape.num_query),
+        owners=torch.arange(num_rows).repeat_interleave(count),
+        window=RingPart(sources=nothing, writes=nothing),
+        states=StateRows(
+            rows=torch.randperm(num_rows) + 1,
+            folds=torch.tensor(case.folds),
+            firsts=count.cumsum(0) - count,
+            counts=count,
+        ),
+        paged=(),
+    )
+
+
+def check_recurrence(case: DeltaCase, where, seed: int = 0) -> None:
+    """What is read, what the states become, and what is left pending."""
+    torch.manual_seed(seed)
+    device, dtype = where
+    sizes, plan = case.sizes, make_plan(case)
+    num_query, table_rows = plan.shape.num_query, len(case.folds) + 2
+    law = DeltaLaw(
+        sizes=sizes,
+        taps=torch.zeros(0),
+        pace=-torch.rand(sizes.value_heads),
+        pace_bias=torch.randn(sizes.value_heads),
+    )
+    heads = (table_rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
+    store = StateStore(
+        window=torch.zeros(0),
+        pending=torch.randn(table_rows, case.most, sizes.pending).to(dtype),
+        state=torch.randn(heads),
+    )
+    # Lanes come as parts of a wider map.
+    lanes = torch.randn(num_query, sizes.mixed + 2 * sizes.value_heads + 3).to(dtype)
+    there = moved(store, device)
+    mixed, gates = lanes[:, : sizes.mixed], lanes[:, sizes.mixed : -3]
+    right = delta.recur(mixed, gates, store, plan, law)
+    far = lanes.to(device)
+    far_plan = replace(plan, states=moved(plan.states, device))
+    found = delta.recur_on_gpu(
+        far[:, : sizes.mixed], far[:, sizes.mixed : -3], there, far_plan, moved(law, device)
+    )
+    close = {"rtol": 0, "atol": TOLERANCES[dtype]}
+    torch.testing.assert_close(found.cpu(), right, **close)
+    torch.testing.assert_close(there.state.cpu(), store.state, rtol=0, atol=2e-5)
+    assert torch.equal(there.pending.cpu(), store.pending)
+
+
+def check_mixing(num_query: int, width: int, window: int, where, seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    device, dtype = where
+    slots = 11
+    ring, lanes = torch.randn(slots, width).to(dtype), torch.randn(num_query, width + 5).to(dtype)
+    sources = torch.randint(-1, slots + num_query, (num_query, window))
+    taps = torch.randn(width, window)
+    part = RingPart(sources=sources, writes=sources[:, 0])
+    right = delta.mix(Tokens(ring, lanes[:, :width]), part, taps)
+    far = [each.to(device) for each in (ring, lanes, sources, taps)]
+    found = kernels.mix(far[0], far[1][:, :width], far[2], far[3])
+    torch.testing.assert_close(found.cpu(), right, rtol=0, atol=4 * TOLERANCES[dtype])
+
+
+def check_gated_norm(num_query: int, heads: int, dim: int, where, seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    device, dtype = where
+    read = torch.randn(num_query, heads, dim).to(dtype)
+    lanes, weight = torch.randn(num_query, heads * dim + 3).to(dtype), torch.rand(dim).to(dtype)
+    gate = lanes[:, : heads * dim]
+    normed = F.rms_norm(read.float(), (dim,), eps=1e-6).to(dtype).float() * weight.float()
+    right = (normed.flatten(1) * F.silu(gate.float())).to(dtype)
+    far = lanes.to(device)[:, : heads * dim]
+    found = kernels.gated_norm(read.to(device), far, weight.to(device), 1e-6)
+    torch.testing.assert_close(found.cpu(), right, rtol=0, atol=TOLERANCES[dtype])

@@ -1,0 +1,151 @@
+"""Tiny Qwen3-Next and Qwen3.5 models, and a decoder of one on a small device of its own."""
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from transformers import (
+    PreTrainedModel,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+
+from outrider.attention.recurrent import RecurrentAttention
+from outrider.attention.reference import ReferenceAttention
+from outrider.memory.recurrent import RecurrentPool
+from outrider.models.decoder import Decoder
+from outrider.models.draft import Taps
+from outrider.models.target import load_target
+from outrider.runtime.store import decoder_layout
+from outrider.spec.drafter import chain
+from outrider.step.fill import fill, resolve_lengths
+from outrider.step.planner import Planner
+from outrider.step.rows import RowTable
+from support.steps import NO_WARPS, batch_of
+from support.v4 import PAGE_SIZE, planner_of
+
+CPU = torch.device("cpu")
+VOCAB = 67
+STATE, FULL = "linear_attention", "full_attention"
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "layer_types": [STATE, FULL, STATE, STATE, FULL],
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+}
+FAMILIES = {
+    "qwen3-next": lambda: Qwen3NextForCausalLM(
+        Qwen3NextConfig(**SIZES, **EXPERTS, mlp_only_layers=[2])
+    ),
+    "qwen3.5": lambda: Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SIZES)),
+    "qwen3.5-moe": lambda: Qwen3_5MoeForCausalLM(
+        Qwen3_5MoeTextConfig(
+            **{key: size for key, size in SIZES.items() if key != "intermediate_size"}, **EXPERTS
+        )
+    ),
+}
+
+
+def tiny_recurrent(family: str, *, seed: int = 0) -> PreTrainedModel:
+    """Random weights, large enough that texts wander, and states that remember for a while."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family]().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.2)
+            if "norm" in name:
+                parameter.uniform_(-0.5, 0.5)
+            if name.endswith("linear_attn.norm.weight"):
+                parameter.add_(1.0)
+            if name.endswith("A_log"):
+                parameter.uniform_(-4.0, -1.0)
+    return model
+
+
+@cache
+def saved_recurrent(folder: Path, family: str) -> PreTrainedModel:
+    """The model, saved once per folder the way its users save it."""
+    model = tiny_recurrent(family)
+    model.save_pretrained(folder)
+    return model
+
+
+def expected_logits(model, tokens):
+    """Logits after every token, from one run of the whole text."""
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0]
+
+
+@dataclass
+class RecurrentHarness:
+    """A decoder with pages, states and a planner; `run` is one step of it."""
+
+    decoder: Decoder
+    attention: RecurrentAttention
+    planner: Planner
+    table: RowTable
+    pool: RecurrentPool
+
+    def run(self, decodes, chunks, *, nodes=1, execute=lambda program, plan: program(plan)):
+        """Logits of every query token; decodes are {row: (length, tokens)}, a chain each."""
+        for row, (length, tokens) in decodes.items():
+            self.table.lengths[row] = length
+            assert len(tokens) == nodes
+        lengths = {row: length for row, (length, _) in decodes.items()}
+        plan = self.planner.plan(batch_of(lengths, chunks, nodes=nodes), warps=NO_WARPS)
+        drafted = torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64)
+        for place, (_, tokens) in enumerate(decodes.values()):
+            drafted[place] = torch.tensor(tokens)
+        self.drafted = drafted  # a program reads what lies at a fixed place
+        with torch.inference_mode():
+            return execute(self.program, plan)
+
+    def program(self, plan):
+        resolve_lengths(plan, self.table)
+        tree = chain(self.drafted)
+        fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
+        states = self.decoder.run(plan, self.pool, self.attention, Taps())
+        return self.decoder.logits(states.hidden)
+
+
+def harness_of(
+    folder: Path, *, dtype="float32", pad=1, nodes=1, kept_nodes=None, rows=4, reach=128
+) -> RecurrentHarness:
+    """`nodes` at most per step; as many are kept pending unless said otherwise."""
+    decoder = load_target(folder, dtype=dtype, device=CPU)
+    layout = decoder_layout(decoder, page_size=PAGE_SIZE, nodes=kept_nodes or nodes)
+    pool = RecurrentPool(layout, table_rows=rows + 1, num_pages=1, device=CPU)
+    backend = ReferenceAttention(page_size=PAGE_SIZE, dtype=decoder.dtype)
+    attention = RecurrentAttention(backend, layout, pool.stands)
+    planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
+    pool.resize(num_pages)
+    pool.scribble()  # rows begin with what others left
+    return RecurrentHarness(decoder, attention, planner, table, pool)
+
+
+def prompt(length, seed=0):
+    return random.Random(seed).choices(range(VOCAB), k=length)
