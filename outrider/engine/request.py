@@ -7,7 +7,7 @@ from outrider.cache.prefix import Lease
 from outrider.engine.pace import Pace
 from outrider.wire.request import FinishReason, Progress, Submission
 from outrider.wire.result import PromptScores, TokenLogprobs
-from outrider.wire.speculation import Budget
+from outrider.wire.speculation import UNBOUNDED, Budget
 
 
 class Phase(Enum):
@@ -27,22 +27,45 @@ class Placement:
     [0, goal)        known tokens at admission: the prompt, and what was emitted before a preemption
     """
 
-    __slots__ = ("bound", "goal", "lease", "num_inflight", "row")
+    __slots__ = ("bound", "goal", "is_held", "lease", "num_inflight", "request", "room", "row")
 
-    def __init__(self, *, row: int, lease: Lease, goal: int) -> None:
+    def __init__(self, request: "Request", *, row: int, lease: Lease, goal: int, room: int) -> None:
+        self.request = request
         self.row = row
         self.lease = lease
         self.goal = goal
+        self.room = room  # positions that the pages of the lease have
         self.bound = lease.cached
         self.num_inflight = 0  # decode rounds submitted and not yet read
+        self.is_held = True  # until it finishes or gives way: results are void from then on
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.request.rank
+
+    @property
+    def has_surely_ended(self) -> bool:
+        """Each result in flight brings at least one token, which may be all that was missing."""
+        return len(self.request.tokens) + self.num_inflight >= self.request.longest
+
+    def settle(self, *, most: int, emitted: int) -> None:
+        """A result in flight could have brought `most` tokens and has brought so many."""
+        self.num_inflight -= 1
+        self.bound -= most - emitted
 
 
 class Request:
     """Owns the tokens of one submission and the counts reported about it."""
 
-    def __init__(self, submission: Submission, *, budget: Budget, arrival: int) -> None:
+    def __init__(
+        self, submission: Submission, *, budget: Budget, arrival: int, max_context: int
+    ) -> None:
+        limits = submission.limits
         self.submission = submission
         self.budget = budget  # the most it may draft here
+        self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
+        self._stop_ids = limits.stop_ids
+        self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and what it leaves
         self.rank = (submission.priority, arrival)  # smaller goes first; never two alike
         self.phase = Phase.WAITING
         self.tokens = list(submission.prompt)  # prompt and output
@@ -53,7 +76,7 @@ class Request:
         self._cached_at_first = -1
         self._rounds = 0
         self._drafted = 0
-        self._kept_per_depth: list[int] = []
+        self._kept_per_depth: tuple[int, ...] = ()
         self._preemptions = 0
         self._scores: list[TokenLogprobs] = []  # of the prompt, not told yet
         self._num_scored = 0
@@ -63,19 +86,21 @@ class Request:
         return self.submission.request_id
 
     @property
-    def num_output(self) -> int:
-        return len(self.tokens) - len(self.submission.prompt)
-
-    @property
     def progress(self) -> Progress:
         return Progress(
-            cached=max(self._cached_at_first, 0),
-            rounds=self._rounds,
-            drafted=self._drafted,
-            kept_per_depth=tuple(self._kept_per_depth),
-            preemptions=self._preemptions,
-            queued_s=self._queued_s,
+            max(self._cached_at_first, 0),
+            self._rounds,
+            self._drafted,
+            self._kept_per_depth,
+            self._preemptions,
+            self._queued_s,
         )
+
+    def budget_within(self, most: Budget) -> Budget:
+        """The part of its budget that a bound leaves; steps in a row mostly have the same one."""
+        if self._bounded[0] is not most:
+            self._bounded = (most, self.budget.within(most))
+        return self._bounded[1]
 
     @property
     def most_cached(self) -> int:
@@ -88,6 +113,8 @@ class Request:
 
     def note_scores(self, scores: PromptScores) -> None:
         """Take what is new; after a preemption a prompt may be computed, and scored, again."""
+        if not scores.logprobs:
+            return
         first = self.submission.sampling.logprobs.prompt.first
         last = len(self.submission.prompt)
         for position, logprobs in enumerate(scores.logprobs, start=scores.first):
@@ -97,6 +124,8 @@ class Request:
 
     def take_scores(self) -> tuple[TokenLogprobs, ...]:
         """What has not been told yet."""
+        if not self._scores:
+            return ()
         scores, self._scores = tuple(self._scores), []
         return scores
 
@@ -113,23 +142,26 @@ class Request:
         self._rounds += 1
         self._drafted += drafted
         self.pace.note_round(drafted=drafted, kept=kept)
-        self._kept_per_depth += [0] * (kept - len(self._kept_per_depth))
-        for depth in range(kept):
-            self._kept_per_depth[depth] += 1
+        if kept:
+            counts = [*self._kept_per_depth, *[0] * (kept - len(self._kept_per_depth))]
+            for depth in range(kept):
+                counts[depth] += 1
+            self._kept_per_depth = tuple(counts)
 
-    def append(self, tokens: tuple[int, ...], *, max_context: int) -> int:
+    def append(self, tokens: tuple[int, ...]) -> int:
         """Take tokens until one ends the request; returns how many were taken."""
-        limits = self.submission.limits
-        if not limits.max_tokens:  # only the prompt was wanted
+        if len(self.tokens) + len(tokens) < self.longest and self._stop_ids.isdisjoint(tokens):
+            self.tokens += tokens
+            return len(tokens)
+        if not self.submission.limits.max_tokens:  # only the prompt was wanted
             self.finish = "length"
             return 0
-        longest = min(len(self.submission.prompt) + limits.max_tokens, max_context)
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
-            if token in limits.stop_ids:
+            if token in self._stop_ids:
                 self.finish = "stop"
                 return count
-            if len(self.tokens) >= longest:
+            if len(self.tokens) >= self.longest:
                 self.finish = "length"
                 return count
         return len(tokens)

@@ -1,4 +1,4 @@
-"""How busy the device is: the share of wall time in which it ran a step."""
+"""How busy the device is: the share of wall time in which it ran a step or sent its output."""
 
 from outrider.runtime.lane import Mark
 

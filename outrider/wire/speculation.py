@@ -14,7 +14,7 @@ class Budget:
     @property
     def most_emitted(self) -> int:
         """Tokens a round can emit: a path from node 0 to the deepest one, and the bonus."""
-        return min(self.nodes, self.steps + 1)
+        return self.nodes if self.nodes <= self.steps else self.steps + 1
 
     def reach(self, lead: int) -> int:
         """Positions past the cached ones that a round may write, in the target's KV or the draft's.
