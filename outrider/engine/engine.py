@@ -16,7 +16,7 @@ from outrider.grammar.shop import NO_GRAMMARS, Grammars
 from outrider.wire.census import Census, Faults, Work
 from outrider.wire.grammar import GrammarSpec
 from outrider.wire.request import Limits, RequestUpdate, Submission
-from outrider.wire.result import NO_DETAILS, RowDetails, StepResult
+from outrider.wire.result import NO_DETAILS, StepResult
 from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
 
 _log = logging.getLogger(__name__)
@@ -101,9 +101,13 @@ class Engine:
                 "raise LimitsConfig.queued"
             )
         self._num_arrived += 1
-        budget = submission.budget.within(self._facts.draft.budget)
+        draft = self._facts.draft
         request = Request(
-            submission, budget=budget, arrival=self._num_arrived, max_context=self.max_context
+            submission,
+            budget=submission.budget.within(draft.budget),
+            arrival=self._num_arrived,
+            max_context=self.max_context,
+            is_paced=draft.is_paced,
         )
         grammar = submission.sampling.grammar
         if grammar.is_asked:
@@ -217,43 +221,34 @@ class Engine:
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        updates = []
+        updates = self._absorb_details(expected, result)
         columns = zip(expected.owners, expected.most, result.tokens, result.drafted, strict=True)
         for place, (owner, most, tokens, drafted) in enumerate(columns):
-            if not owner.is_held:
+            if not (most and owner.is_held):
                 continue
-            details = result.details.get(place, NO_DETAILS)
-            owner.request.note_scores(details.scores)
-            if not most:
-                continue
-            if details.error:
-                self._scheduler.finish(owner.request)
-                updates.append(self._fail(owner.request, details.error))
-                continue
-            owner.settle(most=most, emitted=len(tokens))
-            taken = owner.request.append(tokens)
-            if place < expected.num_rounds:  # a draft past the end of the answer was not kept
-                owner.request.note_round(drafted=drafted, kept=min(len(tokens) - 1, taken))
-            updates.append(self._tell(owner.request, tokens[:taken], details))
+            request = owner.request
+            owner.num_inflight -= 1
+            owner.bound -= most - len(tokens)
+            taken = request.append(tokens)
+            if place < expected.num_rounds:  # the bonus is no draft; nor is what follows the end
+                request.note_round(drafted, kept=taken - (taken == len(tokens)))
+            if request.finish != "running":
+                self._scheduler.finish(request)
+                del self._requests[request.request_id]
+            updates.append(request.tell(tokens[:taken], result.details.get(place, NO_DETAILS)))
         return tuple(updates)
 
-    def _tell(
-        self, request: Request, tokens: tuple[int, ...], details: RowDetails
-    ) -> RequestUpdate:
-        """The news of a request that has just taken these tokens, perhaps its last ones."""
-        if request.finish != "running":
-            self._scheduler.finish(request)
-            del self._requests[request.request_id]
-        return RequestUpdate(
-            request.request_id,
-            tokens,
-            details.logprobs[: len(tokens)],
-            request.finish,
-            request.progress,
-            tuple([each.cut(len(tokens)) for each in details.rounds]),
-            "",
-            request.take_scores(),
-        )
+    def _absorb_details(self, expected: Expected, result: StepResult) -> list[RequestUpdate]:
+        """Note what few rows have to tell; returns the news of those that cannot go on."""
+        failed = []
+        for place, details in result.details.items():
+            owner = expected.owners[place]
+            if owner.is_held:
+                owner.request.note_scores(details.scores)
+                if details.error and expected.most[place]:
+                    self._scheduler.finish(owner.request)
+                    failed.append(self._fail(owner.request, details.error))
+        return failed
 
 
 def _reason(error: Exception) -> str:

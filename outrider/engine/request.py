@@ -5,8 +5,8 @@ from enum import Enum, auto
 
 from outrider.cache.prefix import Lease
 from outrider.engine.pace import Pace
-from outrider.wire.request import FinishReason, Progress, Submission
-from outrider.wire.result import PromptScores, TokenLogprobs
+from outrider.wire.request import FinishReason, Progress, RequestUpdate, Submission
+from outrider.wire.result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
 from outrider.wire.speculation import UNBOUNDED, Budget
 
 
@@ -43,25 +43,22 @@ class Placement:
     def rank(self) -> tuple[int, int]:
         return self.request.rank
 
-    @property
-    def has_surely_ended(self) -> bool:
-        """Each result in flight brings at least one token, which may be all that was missing."""
-        return len(self.request.tokens) + self.num_inflight >= self.request.longest
-
-    def settle(self, *, most: int, emitted: int) -> None:
-        """A result in flight could have brought `most` tokens and has brought so many."""
-        self.num_inflight -= 1
-        self.bound -= most - emitted
-
 
 class Request:
     """Owns the tokens of one submission and the counts reported about it."""
 
     def __init__(
-        self, submission: Submission, *, budget: Budget, arrival: int, max_context: int
+        self,
+        submission: Submission,
+        *,
+        budget: Budget,
+        arrival: int,
+        max_context: int,
+        is_paced: bool,
     ) -> None:
         limits = submission.limits
         self.submission = submission
+        self.request_id = submission.request_id
         self.budget = budget  # the most it may draft here
         self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
@@ -71,9 +68,11 @@ class Request:
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
         self.pace = Pace()
+        self._is_paced = is_paced  # else it drafts as far as it may
         self._arrived_s = time.perf_counter()
         self._queued_s = 0.0
-        self._cached_at_first = -1
+        self._is_new = True  # never admitted yet
+        self._cached_at_first = 0
         self._rounds = 0
         self._drafted = 0
         self._kept_per_depth: tuple[int, ...] = ()
@@ -82,13 +81,9 @@ class Request:
         self._num_scored = 0
 
     @property
-    def request_id(self) -> str:
-        return self.submission.request_id
-
-    @property
     def progress(self) -> Progress:
         return Progress(
-            max(self._cached_at_first, 0),
+            self._cached_at_first,
             self._rounds,
             self._drafted,
             self._kept_per_depth,
@@ -97,10 +92,10 @@ class Request:
         )
 
     def budget_within(self, most: Budget) -> Budget:
-        """The part of its budget that a bound leaves; steps in a row mostly have the same one."""
+        """The part of its budget to use now; steps in a row mostly have the same bound."""
         if self._bounded[0] is not most:
             self._bounded = (most, self.budget.within(most))
-        return self._bounded[1]
+        return self.pace.within(self._bounded[1]) if self._is_paced else self._bounded[1]
 
     @property
     def most_cached(self) -> int:
@@ -111,10 +106,19 @@ class Request:
         is_scored = not asked.is_asked or next_scored >= len(self.submission.prompt)
         return last if is_scored else min(next_scored - 1, last)
 
+    def tell(self, tokens: tuple[int, ...], details: RowDetails) -> RequestUpdate:
+        """The news of a step that has brought these tokens, perhaps the last ones."""
+        update = RequestUpdate(self.request_id, tokens, (), self.finish, self.progress)
+        if details is NO_DETAILS and not self._scores:  # the rule
+            return update
+        return update._replace(
+            logprobs=details.logprobs[: len(tokens)],
+            rounds=tuple([each.cut(len(tokens)) for each in details.rounds]),
+            prompt_logprobs=self._take_scores(),
+        )
+
     def note_scores(self, scores: PromptScores) -> None:
         """Take what is new; after a preemption a prompt may be computed, and scored, again."""
-        if not scores.logprobs:
-            return
         first = self.submission.sampling.logprobs.prompt.first
         last = len(self.submission.prompt)
         for position, logprobs in enumerate(scores.logprobs, start=scores.first):
@@ -122,28 +126,30 @@ class Request:
                 self._scores.append(logprobs)
                 self._num_scored += 1
 
-    def take_scores(self) -> tuple[TokenLogprobs, ...]:
+    def _take_scores(self) -> tuple[TokenLogprobs, ...]:
         """What has not been told yet."""
-        if not self._scores:
-            return ()
         scores, self._scores = tuple(self._scores), []
         return scores
 
     def note_admission(self, cached: int) -> None:
         """The first admission's cache hit is what the user hears; later ones are our own doing."""
-        if self._cached_at_first < 0:
+        if self._is_new:
+            self._is_new = False
             self._cached_at_first = cached
             self._queued_s = time.perf_counter() - self._arrived_s
 
     def note_preemption(self) -> None:
         self._preemptions += 1
 
-    def note_round(self, *, drafted: int, kept: int) -> None:
+    def note_round(self, drafted: int, *, kept: int) -> None:
+        """A round is over, in which so many drafts were kept."""
         self._rounds += 1
         self._drafted += drafted
-        self.pace.note_round(drafted=drafted, kept=kept)
+        if self._is_paced:
+            self.pace.note_round(drafted=drafted, kept=kept)
         if kept:
-            counts = [*self._kept_per_depth, *[0] * (kept - len(self._kept_per_depth))]
+            counts = list(self._kept_per_depth)
+            counts += [0] * (kept - len(counts))
             for depth in range(kept):
                 counts[depth] += 1
             self._kept_per_depth = tuple(counts)

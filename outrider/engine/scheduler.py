@@ -111,14 +111,17 @@ class Scheduler:
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
         ranked = tuple(self._decoding)  # some of them may give way on the way
-        most_drafted = self._policy.choose(self._step, len(ranked)) if ranked else PLAIN
+        most_drafted = self._most_drafted(len(ranked))
         for placement in ranked:
-            if not placement.is_held or placement.has_surely_ended:
+            request = placement.request
+            # Each result in flight brings at least one token, which may be all that was missing.
+            has_ended = len(request.tokens) + placement.num_inflight >= request.longest
+            if has_ended or not placement.is_held:
                 continue
             is_short = placement.bound + self._reach > placement.room
             if is_short and not self._grow(placement, decision):
                 continue
-            budget = self._budget_of(placement.request, most_drafted)
+            budget = request.budget_within(most_drafted)
             most = budget.most_emitted
             decision.decode(placement, budget, most=most)
             placement.bound += most
@@ -128,11 +131,9 @@ class Scheduler:
         """The drafter is gone: checking drafts that never come would only cost."""
         self._is_drafting = False
 
-    def _budget_of(self, request: Request, most: Budget) -> Budget:
-        if not self._is_drafting:
-            return PLAIN
-        budget = request.budget_within(most)
-        return request.pace.within(budget) if self._facts.draft.is_paced else budget
+    def _most_drafted(self, num_rows: int) -> Budget:
+        most = self._policy.choose(self._step, num_rows) if num_rows else PLAIN
+        return most if self._is_drafting else PLAIN
 
     def _grow(self, placement: Placement, decision: StepDecision) -> bool:
         """Reserve the pages of one more round; False if the request itself had to give way."""

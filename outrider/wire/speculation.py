@@ -29,7 +29,8 @@ class Budget:
         topk, nodes = min(self.topk, other.topk), min(self.nodes, other.nodes)
         steps = min(self.steps, other.steps, nodes - 1)
         candidates = topk + (steps - 1) * topk * topk if steps else 0
-        return Budget(steps=steps, topk=topk, nodes=min(nodes, 1 + candidates))
+        least = Budget(steps=steps, topk=topk, nodes=min(nodes, 1 + candidates))
+        return other if least == other else least  # rows alike share an object
 
 
 PLAIN = Budget()
