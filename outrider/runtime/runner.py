@@ -99,6 +99,10 @@ class Runner:
         with self._lane.active():
             self._program.state.pages.scribble()
 
+    def run_by(self, executor: Executor) -> None:
+        """Let another executor run steps from now on: for measuring what is left without one."""
+        self._executor = executor
+
     def _fly(self, plan: StepPlan) -> Flight:
         self._num_steps += 1
         start = self._lane.mark()
