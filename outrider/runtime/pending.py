@@ -1,5 +1,6 @@
 """A step in flight. Its outcome travels to the host by itself, and is read when asked for."""
 
+import time
 from dataclasses import dataclass
 
 from outrider.plan.shape import StepShape
@@ -40,9 +41,10 @@ class Pending:
 
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
-        self._land()
+        waited_s = self._land()
         batch, output, shape = self._asked.batch, self._flight.output, self._shape
-        busy_s = self._occupancy.note(self._flight.start, self._flight.landed)
+        flight = self._flight
+        busy_s = self._occupancy.note(flight.start, flight.landed, waited_s=waited_s)
         read = unpack_tokens(output, shape)
         num_decodes = len(batch.decodes)  # after them comes padding
         decoded = zip(read.emitted[:num_decodes], read.kept, strict=False)
@@ -58,9 +60,12 @@ class Pending:
             has_drafter_failed=self._flight.has_drafter_failed,
         )
 
-    def _land(self) -> None:
+    def _land(self) -> float:
+        """Wait for the output; returns for how many seconds."""
+        began_s = time.perf_counter()
         self._watchdog.begin(self._asked.batch.step, self._shape)
         try:
             self._flight.landed.wait()
         finally:
             self._watchdog.end()
+        return time.perf_counter() - began_s
