@@ -222,6 +222,7 @@ class Engine:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
         updates = self._absorb_details(expected, result)
+        num_rounds, details = expected.num_rounds, result.details
         columns = zip(expected.owners, expected.most, result.tokens, result.drafted, strict=True)
         for place, (owner, most, tokens, drafted) in enumerate(columns):
             if not (most and owner.is_held):
@@ -230,12 +231,12 @@ class Engine:
             owner.num_inflight -= 1
             owner.bound -= most - len(tokens)
             taken = request.append(tokens)
-            if place < expected.num_rounds:  # the bonus is no draft; nor is what follows the end
+            if place < num_rounds:  # the bonus is no draft; nor is what follows the end
                 request.note_round(drafted, kept=taken - (taken == len(tokens)))
             if request.finish != "running":
                 self._scheduler.finish(request)
                 del self._requests[request.request_id]
-            updates.append(request.tell(tokens[:taken], result.details.get(place, NO_DETAILS)))
+            updates.append(request.tell(tokens[:taken], details.get(place, NO_DETAILS)))
         return tuple(updates)
 
     def _absorb_details(self, expected: Expected, result: StepResult) -> list[RequestUpdate]:

@@ -149,7 +149,8 @@ class Request:
             self.pace.note_round(drafted=drafted, kept=kept)
         if kept:
             counts = list(self._kept_per_depth)
-            counts += [0] * (kept - len(counts))
+            if kept > len(counts):
+                counts += [0] * (kept - len(counts))
             for depth in range(kept):
                 counts[depth] += 1
             self._kept_per_depth = tuple(counts)

@@ -97,7 +97,8 @@ class Scheduler:
         self._step += 1
         self._schedule_decodes(decision)
         self._admit(decision)
-        self._schedule_chunks(decision)
+        if self._prefilling:
+            self._schedule_chunks(decision)
         if decision.num_chunks or not decision.num_decodes:
             self._policy.forget(self._step)
         return decision.freeze(self._step)
