@@ -44,3 +44,12 @@ def test_a_profile_names_functions_and_how_often_a_step_calls_them(tmp_path):
 def test_a_chain_cannot_emit_more_than_it_has(capsys):
     assert run(["bench", "host", "--draft-steps", "2", "--emitted", "4"]) == 1
     assert "at most 3 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("draft_steps", "most"), [(0, 30), (5, 36)])
+def test_a_decoding_row_costs_few_calls(draft_steps, most, tmp_path):
+    """Counts, not times: with a record per row and step they were 73 and 80."""
+    flags = ["--rows", "20,60", "--draft-steps", str(draft_steps), "--tokens", "32", "--profile"]
+    found, _ = measured(tmp_path, *flags)
+    few, many = (sum(share["calls"] for share in cost["profile"]) for cost in found["costs"][-2:])
+    assert 0 < (many - few) / 40 < most

@@ -53,15 +53,15 @@ class Share:
     own_s: float  # per step, as the profiler sees it, which makes calls look dearer than they are
 
 
-def measure_host(asked: HostAsked, device: str, note: Note) -> tuple[HostCost, ...]:
-    """Every way to draft at every number of rows."""
-    place = Place(
-        device=device,
-        dtype="float32",
-        executor="eager",
-        is_deterministic=False,
-        step_tokens=512,
+def place_on(device: str) -> Place:
+    """Where an engine is built that will run nothing."""
+    return Place(
+        device=device, dtype="float32", executor="eager", is_deterministic=False, step_tokens=512
     )
+
+
+def measure_host(asked: HostAsked, place: Place, note: Note) -> tuple[HostCost, ...]:
+    """Every way to draft at every number of rows."""
     target = load_target(find_body(_BODY), place)
     return tuple(
         cost

@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from outrider.bench.gpu.engines import settle
 from outrider.bench.host.asked import HostAsked
-from outrider.bench.host.measure import HostCost, measure_host
+from outrider.bench.host.measure import HostCost, measure_host, place_on
 from outrider.bench.json_file import write_json
 from outrider.bench.machine import Machine, this_machine
 from outrider.bench.progress import run_bar
@@ -21,9 +22,10 @@ _NAME_WIDTH = 72
 
 def bench_host(asked: HostAsked, device: str, targets: Sequence[Path]) -> None:
     """Measure, print, and write what was asked to be written."""
-    machine = this_machine(has_busy_neighbour=False)
+    machine, place = this_machine(has_busy_neighbour=False), place_on(device)
+    device = settle(place).device  # which one "auto" is
     with run_bar(len(asked.rows) * (2 if asked.draft_steps else 1)) as note:
-        costs = measure_host(asked, device, note)
+        costs = measure_host(asked, place, note)
     _print(machine, device, costs)
     for path in targets:
         write_json(path, _describe(machine, device, costs))
