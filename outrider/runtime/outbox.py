@@ -1,6 +1,5 @@
 """A step's output on its way to the host: packed on the device, copied while the next step runs."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,7 +81,7 @@ def send(packed: Packed) -> Packed:
 
 def unpack_tokens(packed: Packed, shape: StepShape) -> UnpackedTokens:
     """The tokens of a host copy that has arrived."""
-    kept, drafted, _, emitted, chunk_choice, *_ = _integers(packed, shape)
+    kept, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
     return UnpackedTokens(
         kept=kept.tolist(),
         drafted=drafted.tolist(),
@@ -93,13 +92,15 @@ def unpack_tokens(packed: Packed, shape: StepShape) -> UnpackedTokens:
 
 def unpack_details(packed: Packed, shape: StepShape) -> UnpackedDetails:
     """All the rest of it."""
-    _, _, path, _, _, rank, top_ids, tokens, parents = _integers(packed, shape)
     asked, top, named = (
         sum(shape.num_reported),
         shape.warps.top_logprobs,
         shape.warps.named_logprobs,
     )
-    chosen, values, others = _cut(packed.reals.numpy(), [asked, asked * top, asked * named])
+    shown = shape.num_uniform if shape.warps.trees else 0
+    sizes = [*_token_sizes(shape), asked, asked * top, shown, shown]
+    _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
+    chosen, values, others = _cut(packed.reals, [asked, asked * top, asked * named])
     trees = (shape.rows if shape.warps.trees else 0, shape.nodes)
     return UnpackedDetails(
         path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
@@ -116,18 +117,19 @@ def unpack_details(packed: Packed, shape: StepShape) -> UnpackedDetails:
     )
 
 
-def _integers(packed: Packed, shape: StepShape) -> list[np.ndarray]:
-    """The integer parts in the order of `pack`; views of numpy cost less than those of torch."""
+def _token_sizes(shape: StepShape) -> list[int]:
+    """Of kept, drafted, path, emitted and the choices of chunks."""
     rows, emitted = shape.rows, shape.rows * shape.tree.most_emitted
-    asked, shown = sum(shape.num_reported), shape.num_uniform if shape.warps.trees else 0
-    ranks = [asked, asked * shape.warps.top_logprobs]
-    sizes = [rows, rows, emitted, emitted, shape.chunk.rows, *ranks, shown, shown]
-    return _cut(packed.integers.numpy(), sizes)
+    return [rows, rows, emitted, emitted, shape.chunk.rows]
 
 
-def _cut(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    ends = itertools.accumulate(sizes)
-    return [values[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Its parts in order; views of numpy cost less than those of torch."""
+    values, parts, first = tensor.numpy(), [], 0
+    for size in sizes:
+        parts.append(values[first : first + size])
+        first += size
+    return parts
 
 
 def _send(tensor: torch.Tensor) -> torch.Tensor:

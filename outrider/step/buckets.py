@@ -1,5 +1,6 @@
 """How a batch is padded. `fit` decides every size before anything else is derived from it."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +34,8 @@ class Listed:
     sizes: tuple[int, ...]
 
     def up(self, size: int) -> int:
-        return next((listed for listed in self.sizes if listed >= size), size)
+        index = bisect_left(self.sizes, size)
+        return self.sizes[index] if index < len(self.sizes) else size
 
 
 EXACT = Multiples(1)
@@ -75,9 +77,10 @@ class Buckets:
 
     def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
         """Keys the longest row may read: what is cached at most, and what this step may write."""
-        decodes = max(batch.decodes.bounds, default=0) + tree.reach(self.lead)
-        chunks = [chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks]
-        return max([decodes, *chunks] if batch.decodes.rows else chunks)
+        most = [chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks]
+        if batch.decodes.rows:
+            most.append(max(batch.decodes.bounds) + tree.reach(self.lead))
+        return max(most)
 
 
 def _widest(budgets: tuple[Budget, ...]) -> Budget:
