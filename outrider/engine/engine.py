@@ -208,6 +208,7 @@ class Engine:
             logprobs=(),
             finish=request.finish,
             progress=request.progress,
+            queued_s=request.queued_s,
             reason=reason,
         )
 

@@ -70,7 +70,7 @@ class Request:
         self.pace = Pace()
         self._is_paced = is_paced  # else it drafts as far as it may
         self._arrived_s = time.perf_counter()
-        self._queued_s = 0.0
+        self.queued_s = 0.0
         self._is_new = True  # never admitted yet
         self._cached_at_first = 0
         self._rounds = 0
@@ -88,7 +88,6 @@ class Request:
             self._drafted,
             self._kept_per_depth,
             self._preemptions,
-            self._queued_s,
         )
 
     def budget_within(self, most: Budget) -> Budget:
@@ -108,7 +107,9 @@ class Request:
 
     def tell(self, tokens: tuple[int, ...], details: RowDetails) -> RequestUpdate:
         """The news of a step that has brought these tokens, perhaps the last ones."""
-        update = RequestUpdate(self.request_id, tokens, (), self.finish, self.progress)
+        update = RequestUpdate(
+            self.request_id, tokens, (), self.finish, self.progress, self.queued_s
+        )
         if details is NO_DETAILS and not self._scores:  # the rule
             return update
         return update._replace(
@@ -136,7 +137,7 @@ class Request:
         if self._is_new:
             self._is_new = False
             self._cached_at_first = cached
-            self._queued_s = time.perf_counter() - self._arrived_s
+            self.queued_s = time.perf_counter() - self._arrived_s
 
     def note_preemption(self) -> None:
         self._preemptions += 1

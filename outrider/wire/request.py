@@ -41,7 +41,6 @@ class Progress(NamedTuple):
     drafted: int
     kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
-    queued_s: float = 0.0  # until it first had a row
 
     @property
     def kept(self) -> int:
@@ -56,6 +55,7 @@ class RequestUpdate(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...]
     finish: FinishReason
     progress: Progress
+    queued_s: float = 0.0  # until it first had a row
     rounds: tuple[RoundTrace, ...] = ()  # that emitted these tokens, when asked
     reason: str = ""  # one line about what went wrong, when `finish` is "error"
     # Of the prompt from the position asked for on, once, with the first news after the prompt.
