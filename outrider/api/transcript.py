@@ -38,6 +38,7 @@ class Transcript:
         self.ends: list[int] = []  # characters of the text that were certain after each token
         self.ending = Ending(finish="running")
         self.progress = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
+        self.queued_s = 0.0  # until it first had a row
 
     @property
     def matched(self) -> int | str | None:
@@ -53,7 +54,7 @@ class Transcript:
     def push(self, update: RequestUpdate) -> None:
         """Take the news of one step; tokens after a completed stop string are dropped."""
         assert not self.is_finished, "the front end forgets an output when it ends"
-        self.progress = update.progress
+        self.progress, self.queued_s = update.progress, update.queued_s
         self.prompt_logprobs += update.prompt_logprobs
         before, is_complete = len(self.token_ids), False
         for place, token in enumerate(update.tokens):

@@ -29,7 +29,7 @@ from outrider.step.fill import fill, resolve_lengths
 from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.rows import RowTable
 from outrider.text.tokenizer import load_tokenizer
-from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk
+from outrider.wire.batch import NO_DECODES, PageGrant, ScheduledBatch, ScheduledChunk
 from outrider.wire.speculation import PLAIN
 
 MAX_TEXT_TOKENS = 512  # longer texts are cut: all logits of a text are in memory at a time
@@ -120,7 +120,9 @@ class Scorer:
     def _plan(self, tokens: tuple[int, ...]) -> StepPlan:
         """One step with the whole text as one chunk."""
         chunk = ScheduledChunk(row=_ROW, start=0, tokens=tokens, follower=-1)
-        batch = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(chunk,), decodes=())
+        batch = ScheduledBatch(
+            step=0, admissions=(), grants=(), chunks=(chunk,), decodes=NO_DECODES
+        )
         plan = self._planner.plan(batch, warps=Warps())
         resolve_lengths(plan, self._table)
         tree = single_node(self._table.last_tokens[plan.uniform.rows])

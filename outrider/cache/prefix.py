@@ -88,17 +88,23 @@ class PrefixCache:
         needed = self.pages_for(num_tokens) - len(lease.pages)
         if needed <= 0:  # the rule: a page lasts for many steps
             return ()
-        if needed > self.num_available:
+        missing = needed - self._allocator.num_free
+        if missing > 0:
+            self._evict(missing)
+        granted = self._allocator.allocate(needed)
+        lease.pages += granted
+        return granted
+
+    def _evict(self, num_pages: int) -> None:
+        """Frees so many cached pages that nobody uses."""
+        if num_pages > self._tree.num_evictable:
+            needed = self._allocator.num_free + num_pages
             raise CapacityError(
                 f"{needed} more KV pages are needed and {self.num_available} can be had: "
                 "wait until a request ends, run fewer at once, or give the cache more memory"
             )
-        missing = max(0, needed - self._allocator.num_free)
-        self._allocator.free(self._tree.evict(missing))
-        self._evicted_pages += missing
-        granted = self._allocator.allocate(needed)
-        lease.pages += granted
-        return granted
+        self._allocator.free(self._tree.evict(num_pages))
+        self._evicted_pages += num_pages
 
     def publish(self, lease: Lease, tokens: Sequence[int]) -> None:
         """Shares the full pages of `tokens`, whose KV the lease's pages hold by now.

@@ -4,34 +4,37 @@ from dataclasses import dataclass
 
 from outrider.engine.request import Placement, Request
 from outrider.wire.batch import (
+    DecodeRows,
     PageGrant,
     RowAdmission,
     ScheduledBatch,
     ScheduledChunk,
-    ScheduledDecode,
 )
 from outrider.wire.sampling import Penalties
+from outrider.wire.speculation import Budget
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Whose result a row of the step will be, and the most tokens it can bring."""
+    """Whose results the rows of a step will be, by columns in the order of the batch."""
 
-    request: Request
-    placement: Placement
-    most: int
-    is_round: bool  # a verify round, as opposed to the end of a prompt
+    owners: tuple[Placement, ...]
+    most: tuple[int, ...]  # tokens that each can bring
+    num_rounds: int  # the first so many are verify rounds, the others pieces of prompts
+
+
+_NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
 
 
 class StepDecision:
-    """Collects the entries of one step by request."""
+    """Collects the entries of one step: decodes in the order of rank, the rest by its owner."""
 
     def __init__(self, *, needs_text: bool) -> None:
         self._needs_text = needs_text  # the drafter's wish
         self._admissions: dict[Request, RowAdmission] = {}
         self._grants: dict[Placement, list[PageGrant]] = {}
-        self._decodes: dict[Request, tuple[Expected, ScheduledDecode]] = {}
-        self._chunks: dict[Request, tuple[Expected, ScheduledChunk]] = {}
+        self._decodes: list[tuple[Placement, int, Budget, int]] = []  # as `decode` is told
+        self._chunks: dict[Placement, ScheduledChunk] = {}
 
     @property
     def num_decodes(self) -> int:
@@ -63,27 +66,36 @@ class StepDecision:
             grant = PageGrant(row=placement.row, first=first, pages=pages)
             self._grants.setdefault(placement, []).append(grant)
 
-    def decode(self, expected: Expected, decode: ScheduledDecode) -> None:
-        self._decodes[expected.request] = (expected, decode)
+    def decode(self, placement: Placement, budget: Budget, *, most: int) -> None:
+        """A row runs a round after what it has cached, which can bring `most` tokens."""
+        self._decodes.append((placement, placement.bound, budget, most))
 
-    def chunk(self, expected: Expected, chunk: ScheduledChunk) -> None:
-        self._chunks[expected.request] = (expected, chunk)
+    def chunk(self, placement: Placement, chunk: ScheduledChunk) -> None:
+        self._chunks[placement] = chunk
 
-    def remove(self, request: Request, placement: Placement) -> None:
+    def remove(self, placement: Placement) -> None:
         """Take back everything about a request that gives way before the step is frozen."""
-        self._admissions.pop(request, None)
+        self._admissions.pop(placement.request, None)
         self._grants.pop(placement, None)
-        self._decodes.pop(request, None)
-        self._chunks.pop(request, None)
+        self._decodes = [entry for entry in self._decodes if entry[0] is not placement]
+        self._chunks.pop(placement, None)
 
-    def freeze(self, step: int) -> tuple[ScheduledBatch, list[Expected]]:
-        """The batch, and the owner of each of its rows in order."""
-        entries = [*self._decodes.values(), *self._chunks.values()]
+    def freeze(self, step: int) -> tuple[ScheduledBatch, Expected]:
+        """The batch, and what to expect of its rows."""
+        chunks = tuple(self._chunks.values())
+        owners, bounds, budgets, most = tuple(zip(*self._decodes, strict=True)) or _NO_COLUMNS
         batch = ScheduledBatch(
             step=step,
             admissions=tuple(self._admissions.values()),
             grants=tuple(grant for grants in self._grants.values() for grant in grants),
-            chunks=tuple(chunk for _, chunk in self._chunks.values()),
-            decodes=tuple(decode for _, decode in self._decodes.values()),
+            chunks=chunks,
+            decodes=DecodeRows(
+                rows=tuple([owner.row for owner in owners]), bounds=bounds, budgets=budgets
+            ),
         )
-        return batch, [expected for expected, _ in entries]
+        expected = Expected(
+            owners=(*owners, *self._chunks),
+            most=(*most, *[int(chunk.is_last) for chunk in chunks]),
+            num_rounds=len(owners),
+        )
+        return batch, expected

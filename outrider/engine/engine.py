@@ -16,7 +16,7 @@ from outrider.grammar.shop import NO_GRAMMARS, Grammars
 from outrider.wire.census import Census, Faults, Work
 from outrider.wire.grammar import GrammarSpec
 from outrider.wire.request import Limits, RequestUpdate, Submission
-from outrider.wire.result import RowResult, StepResult
+from outrider.wire.result import NO_DETAILS, StepResult
 from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Engine:
         self._scheduler = Scheduler(facts)
         self._requests: dict[str, Request] = {}
         self._uncompiled: dict[Request, Future[str]] = {}  # they wait for their grammar first
-        self._inflight: deque[tuple[list[Expected], PendingResult]] = deque()
+        self._inflight: deque[tuple[Expected, PendingResult]] = deque()
         self._unburied: Sequence[object] = ()  # freeing what a lost device holds ends the process
         self._num_arrived = 0
         self._busy_s = 0.0
@@ -101,8 +101,14 @@ class Engine:
                 "raise LimitsConfig.queued"
             )
         self._num_arrived += 1
-        budget = submission.budget.within(self._facts.draft.budget)
-        request = Request(submission, budget=budget, arrival=self._num_arrived)
+        draft = self._facts.draft
+        request = Request(
+            submission,
+            budget=submission.budget.within(draft.budget),
+            arrival=self._num_arrived,
+            max_context=self.max_context,
+            is_paced=draft.is_paced,
+        )
         grammar = submission.sampling.grammar
         if grammar.is_asked:
             self._uncompiled[request] = self._grammars.order(grammar.spec)
@@ -134,25 +140,25 @@ class Engine:
         refused = self._enqueue_compiled()
         if refused:
             return refused
-        batch, owners = self._scheduler.schedule()
-        struck = owners  # of what fails next
+        batch, expected = self._scheduler.schedule()
+        struck = [expected]  # by what fails next
         try:
             if not batch.is_empty:
-                self._inflight.append((owners, self._runner.submit(batch)))
+                self._inflight.append((expected, self._runner.submit(batch)))
             is_due = len(self._inflight) > self._facts.depth or batch.is_empty
             if not (self._inflight and is_due):
                 return ()
             # Later steps began where this one ends.
-            struck = [each for later, _ in self._inflight for each in later]
+            struck = [each for each, _ in self._inflight]
             result = self._inflight[0][1].wait()
         except Exception as error:
             return self._start_over(struck, error)
         except BaseException:  # nobody knows how much of the step was done
             self._end = _TORN
             raise
-        owners, _ = self._inflight.popleft()
+        expected, _ = self._inflight.popleft()
         self._scheduler.note_result(result)
-        return self._absorb(owners, result)
+        return self._absorb(expected, result)
 
     def _start_over(self, struck: list[Expected], error: Exception) -> tuple[RequestUpdate, ...]:
         """A step failed: end the requests it ran, and let the others begin again on a clean device.
@@ -189,8 +195,8 @@ class Engine:
         return tuple(refused)
 
     def _live(self, struck: list[Expected]) -> list[Request]:
-        """The requests behind these rows, without those that have ended since; each once."""
-        requests = dict.fromkeys(expected.request for expected in struck)
+        """The requests behind these steps, without those that have ended since; each once."""
+        requests = dict.fromkeys(owner.request for step in struck for owner in step.owners)
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
     def _fail(self, request: Request, reason: str) -> RequestUpdate:
@@ -202,6 +208,7 @@ class Engine:
             logprobs=(),
             finish=request.finish,
             progress=request.progress,
+            queued_s=request.queued_s,
             reason=reason,
         )
 
@@ -209,43 +216,41 @@ class Engine:
         if self._end:
             raise CapacityError(self._end)
 
-    def _absorb(self, owners: list[Expected], result: StepResult) -> tuple[RequestUpdate, ...]:
-        updates = []
+    def _absorb(self, expected: Expected, result: StepResult) -> tuple[RequestUpdate, ...]:
+        """Replace bounds by the truth, append the tokens, finish the requests that they end."""
         self._busy_s += result.busy_s
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        for expected, row in zip(owners, result.rows, strict=True):
-            if not self._scheduler.is_running(expected.request, expected.placement):
+        updates = self._absorb_details(expected, result)
+        num_rounds, details = expected.num_rounds, result.details
+        columns = zip(expected.owners, expected.most, result.tokens, result.drafted, strict=True)
+        for place, (owner, most, tokens, drafted) in enumerate(columns):
+            if not (most and owner.is_held):
                 continue
-            expected.request.note_scores(row.scores)
-            if expected.most:
-                updates.append(self._take(expected, row))
+            request = owner.request
+            owner.num_inflight -= 1
+            owner.bound -= most - len(tokens)
+            taken = request.append(tokens)
+            if place < num_rounds:  # the bonus is no draft; nor is what follows the end
+                request.note_round(drafted, kept=taken - (taken == len(tokens)))
+            if request.finish != "running":
+                self._scheduler.finish(request)
+                del self._requests[request.request_id]
+            updates.append(request.tell(tokens[:taken], details.get(place, NO_DETAILS)))
         return tuple(updates)
 
-    def _take(self, expected: Expected, row: RowResult) -> RequestUpdate:
-        """Replace a bound by the truth, append the tokens, finish the request if they end it."""
-        request, placement = expected.request, expected.placement
-        if row.error:
-            self._scheduler.finish(request)
-            return self._fail(request, row.error)
-        placement.num_inflight -= 1
-        placement.bound -= expected.most - len(row.tokens)
-        taken = request.append(row.tokens, max_context=self.max_context)
-        if expected.is_round:  # a draft past the end of the answer was not kept
-            request.note_round(drafted=row.drafted, kept=min(len(row.tokens) - 1, taken))
-        if request.finish != "running":
-            self._scheduler.finish(request)
-            del self._requests[request.request_id]
-        return RequestUpdate(
-            request_id=request.request_id,
-            tokens=row.tokens[:taken],
-            logprobs=row.logprobs[:taken],
-            finish=request.finish,
-            progress=request.progress,
-            rounds=tuple(each.cut(taken) for each in row.rounds),
-            prompt_logprobs=request.take_scores(),
-        )
+    def _absorb_details(self, expected: Expected, result: StepResult) -> list[RequestUpdate]:
+        """Note what few rows have to tell; returns the news of those that cannot go on."""
+        failed = []
+        for place, details in result.details.items():
+            owner = expected.owners[place]
+            if owner.is_held:
+                owner.request.note_scores(details.scores)
+                if details.error and expected.most[place]:
+                    self._scheduler.finish(owner.request)
+                    failed.append(self._fail(owner.request, details.error))
+        return failed
 
 
 def _reason(error: Exception) -> str:

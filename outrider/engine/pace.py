@@ -5,7 +5,7 @@ a step are free, because weights are read once however many rows there are. So a
 drafts less than that, and further only while its drafts are kept.
 """
 
-from outrider.wire.speculation import Budget
+from outrider.wire.speculation import PLAIN, Budget
 
 LEAST_STEPS = 3  # with node 0 four rows, which cost a CPU and a GPU no more than one
 
@@ -15,6 +15,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._steps = LEAST_STEPS
+        self._given = PLAIN  # at last
 
     def note_round(self, *, drafted: int, kept: int) -> None:
         """All kept: reach twice as far. Less than half kept, or nothing found: half as far."""
@@ -27,4 +28,7 @@ class Pace:
         """The part of a budget to use now."""
         self._steps = min(self._steps, max(budget.steps, LEAST_STEPS))
         steps = min(self._steps, budget.steps)
-        return Budget(steps=steps, topk=budget.topk, nodes=min(budget.nodes, 1 + steps))
+        nodes, given = min(budget.nodes, 1 + steps), self._given
+        if (given.steps, given.topk, given.nodes) != (steps, budget.topk, nodes):
+            self._given = Budget(steps=steps, topk=budget.topk, nodes=nodes)
+        return self._given

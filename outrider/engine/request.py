@@ -5,9 +5,9 @@ from enum import Enum, auto
 
 from outrider.cache.prefix import Lease
 from outrider.engine.pace import Pace
-from outrider.wire.request import FinishReason, Progress, Submission
-from outrider.wire.result import PromptScores, TokenLogprobs
-from outrider.wire.speculation import Budget
+from outrider.wire.request import FinishReason, Progress, RequestUpdate, Submission
+from outrider.wire.result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
+from outrider.wire.speculation import UNBOUNDED, Budget
 
 
 class Phase(Enum):
@@ -27,55 +27,74 @@ class Placement:
     [0, goal)        known tokens at admission: the prompt, and what was emitted before a preemption
     """
 
-    __slots__ = ("bound", "goal", "lease", "num_inflight", "row")
+    __slots__ = ("bound", "goal", "is_held", "lease", "num_inflight", "request", "room", "row")
 
-    def __init__(self, *, row: int, lease: Lease, goal: int) -> None:
+    def __init__(self, request: "Request", *, row: int, lease: Lease, goal: int, room: int) -> None:
+        self.request = request
         self.row = row
         self.lease = lease
         self.goal = goal
+        self.room = room  # positions that the pages of the lease have
         self.bound = lease.cached
         self.num_inflight = 0  # decode rounds submitted and not yet read
+        self.is_held = True  # until it finishes or gives way: results are void from then on
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.request.rank
 
 
 class Request:
     """Owns the tokens of one submission and the counts reported about it."""
 
-    def __init__(self, submission: Submission, *, budget: Budget, arrival: int) -> None:
+    def __init__(
+        self,
+        submission: Submission,
+        *,
+        budget: Budget,
+        arrival: int,
+        max_context: int,
+        is_paced: bool,
+    ) -> None:
+        limits = submission.limits
         self.submission = submission
+        self.request_id = submission.request_id
         self.budget = budget  # the most it may draft here
+        self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
+        self._stop_ids = limits.stop_ids
+        self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and what it leaves
         self.rank = (submission.priority, arrival)  # smaller goes first; never two alike
         self.phase = Phase.WAITING
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
         self.pace = Pace()
+        self._is_paced = is_paced  # else it drafts as far as it may
         self._arrived_s = time.perf_counter()
-        self._queued_s = 0.0
-        self._cached_at_first = -1
+        self.queued_s = 0.0
+        self._is_new = True  # never admitted yet
+        self._cached_at_first = 0
         self._rounds = 0
         self._drafted = 0
-        self._kept_per_depth: list[int] = []
+        self._kept_per_depth: tuple[int, ...] = ()
         self._preemptions = 0
         self._scores: list[TokenLogprobs] = []  # of the prompt, not told yet
         self._num_scored = 0
 
     @property
-    def request_id(self) -> str:
-        return self.submission.request_id
-
-    @property
-    def num_output(self) -> int:
-        return len(self.tokens) - len(self.submission.prompt)
-
-    @property
     def progress(self) -> Progress:
         return Progress(
-            cached=max(self._cached_at_first, 0),
-            rounds=self._rounds,
-            drafted=self._drafted,
-            kept_per_depth=tuple(self._kept_per_depth),
-            preemptions=self._preemptions,
-            queued_s=self._queued_s,
+            self._cached_at_first,
+            self._rounds,
+            self._drafted,
+            self._kept_per_depth,
+            self._preemptions,
         )
+
+    def budget_within(self, most: Budget) -> Budget:
+        """The part of its budget to use now; steps in a row mostly have the same bound."""
+        if self._bounded[0] is not most:
+            self._bounded = (most, self.budget.within(most))
+        return self.pace.within(self._bounded[1]) if self._is_paced else self._bounded[1]
 
     @property
     def most_cached(self) -> int:
@@ -86,6 +105,19 @@ class Request:
         is_scored = not asked.is_asked or next_scored >= len(self.submission.prompt)
         return last if is_scored else min(next_scored - 1, last)
 
+    def tell(self, tokens: tuple[int, ...], details: RowDetails) -> RequestUpdate:
+        """The news of a step that has brought these tokens, perhaps the last ones."""
+        update = RequestUpdate(
+            self.request_id, tokens, (), self.finish, self.progress, self.queued_s
+        )
+        if details is NO_DETAILS and not self._scores:  # the rule
+            return update
+        return update._replace(
+            logprobs=details.logprobs[: len(tokens)],
+            rounds=tuple([each.cut(len(tokens)) for each in details.rounds]),
+            prompt_logprobs=self._take_scores(),
+        )
+
     def note_scores(self, scores: PromptScores) -> None:
         """Take what is new; after a preemption a prompt may be computed, and scored, again."""
         first = self.submission.sampling.logprobs.prompt.first
@@ -95,41 +127,49 @@ class Request:
                 self._scores.append(logprobs)
                 self._num_scored += 1
 
-    def take_scores(self) -> tuple[TokenLogprobs, ...]:
+    def _take_scores(self) -> tuple[TokenLogprobs, ...]:
         """What has not been told yet."""
         scores, self._scores = tuple(self._scores), []
         return scores
 
     def note_admission(self, cached: int) -> None:
         """The first admission's cache hit is what the user hears; later ones are our own doing."""
-        if self._cached_at_first < 0:
+        if self._is_new:
+            self._is_new = False
             self._cached_at_first = cached
-            self._queued_s = time.perf_counter() - self._arrived_s
+            self.queued_s = time.perf_counter() - self._arrived_s
 
     def note_preemption(self) -> None:
         self._preemptions += 1
 
-    def note_round(self, *, drafted: int, kept: int) -> None:
+    def note_round(self, drafted: int, *, kept: int) -> None:
+        """A round is over, in which so many drafts were kept."""
         self._rounds += 1
         self._drafted += drafted
-        self.pace.note_round(drafted=drafted, kept=kept)
-        self._kept_per_depth += [0] * (kept - len(self._kept_per_depth))
-        for depth in range(kept):
-            self._kept_per_depth[depth] += 1
+        if self._is_paced:
+            self.pace.note_round(drafted=drafted, kept=kept)
+        if kept:
+            counts = list(self._kept_per_depth)
+            if kept > len(counts):
+                counts += [0] * (kept - len(counts))
+            for depth in range(kept):
+                counts[depth] += 1
+            self._kept_per_depth = tuple(counts)
 
-    def append(self, tokens: tuple[int, ...], *, max_context: int) -> int:
+    def append(self, tokens: tuple[int, ...]) -> int:
         """Take tokens until one ends the request; returns how many were taken."""
-        limits = self.submission.limits
-        if not limits.max_tokens:  # only the prompt was wanted
+        if len(self.tokens) + len(tokens) < self.longest and self._stop_ids.isdisjoint(tokens):
+            self.tokens += tokens
+            return len(tokens)
+        if not self.submission.limits.max_tokens:  # only the prompt was wanted
             self.finish = "length"
             return 0
-        longest = min(len(self.submission.prompt) + limits.max_tokens, max_context)
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
-            if token in limits.stop_ids:
+            if token in self._stop_ids:
                 self.finish = "stop"
                 return count
-            if len(self.tokens) >= longest:
+            if len(self.tokens) >= self.longest:
                 self.finish = "length"
                 return count
         return len(tokens)

@@ -6,6 +6,7 @@ reserved for the most a step can write. When they run out, the running request o
 gives way: it loses its pages, keeps its tokens, and is computed again later.
 """
 
+from bisect import insort
 from collections.abc import Iterable
 
 from outrider.cache.prefix import PrefixCache
@@ -15,10 +16,10 @@ from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.shares import pick_prompts, share_budget
 from outrider.engine.waiting import WaitingQueue
 from outrider.errors import CapacityError
-from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.batch import ScheduledBatch, ScheduledChunk
 from outrider.wire.census import Census, Faults, PrefixCounts, Queue, Stock, Work
 from outrider.wire.result import StepResult
-from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
+from outrider.wire.speculation import PLAIN, Budget
 from outrider.wire.worker import RunnerFacts
 
 
@@ -37,6 +38,9 @@ class Scheduler:
         )
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
+        # The same by phase, in order of rank: who decodes is asked for every step.
+        self._prefilling: list[Placement] = []
+        self._decoding: list[Placement] = []
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
         self._policy: DraftPolicy = (
@@ -64,10 +68,6 @@ class Scheduler:
             work=work,
         )
 
-    def is_running(self, request: Request, placement: Placement) -> bool:
-        """False once the request finished or gave way: results of that placement are void."""
-        return self._running.get(request) is placement
-
     def enqueue(self, request: Request) -> None:
         self._waiting.push(request)
 
@@ -91,37 +91,40 @@ class Scheduler:
         self.cache.flush()
         assert self.cache.num_available == self.cache.num_pages, "nobody holds a page any more"
 
-    def schedule(self) -> tuple[ScheduledBatch, list[Expected]]:
-        """The next step, and what to expect of each of its rows. It may be empty."""
+    def schedule(self) -> tuple[ScheduledBatch, Expected]:
+        """The next step, and what to expect of its rows. It may be empty."""
         decision = StepDecision(needs_text=self._facts.draft.needs_text)
         self._step += 1
         self._schedule_decodes(decision)
         self._admit(decision)
-        self._schedule_chunks(decision)
+        if self._prefilling:
+            self._schedule_chunks(decision)
         if decision.num_chunks or not decision.num_decodes:
             self._policy.forget(self._step)
         return decision.freeze(self._step)
 
     def note_result(self, result: StepResult) -> None:
         """Learn from a step how far drafting pays."""
-        emitted = sum(len(row.tokens) for row in result.rows)
+        emitted = sum(map(len, result.tokens))
         self._policy.note(
-            result.step, seconds=result.busy_s, emitted_per_row=emitted / len(result.rows)
+            result.step, seconds=result.busy_s, emitted_per_row=emitted / len(result.tokens)
         )
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
-        ranked = self._ranked(Phase.DECODING)
-        most_drafted = self._policy.choose(self._step, len(ranked)) if ranked else PLAIN
-        for request in ranked:
-            if request not in self._running or self._has_surely_ended(request):
+        ranked = tuple(self._decoding)  # some of them may give way on the way
+        most_drafted = self._most_drafted(len(ranked))
+        for placement in ranked:
+            request = placement.request
+            # Each result in flight brings at least one token, which may be all that was missing.
+            has_ended = len(request.tokens) + placement.num_inflight >= request.longest
+            if has_ended or not placement.is_held:
                 continue
-            placement = self._running[request]
-            if not self._grow(request, placement, decision):
+            is_short = placement.bound + self._reach > placement.room
+            if is_short and not self._grow(placement, decision):
                 continue
-            budget = self._budget_of(request, most_drafted)
-            decode = ScheduledDecode(row=placement.row, bound=placement.bound, budget=budget)
+            budget = request.budget_within(most_drafted)
             most = budget.most_emitted
-            decision.decode(Expected(request, placement, most=most, is_round=True), decode)
+            decision.decode(placement, budget, most=most)
             placement.bound += most
             placement.num_inflight += 1
 
@@ -129,21 +132,11 @@ class Scheduler:
         """The drafter is gone: checking drafts that never come would only cost."""
         self._is_drafting = False
 
-    def _budget_of(self, request: Request, most: Budget) -> Budget:
-        if not self._is_drafting:
-            return PLAIN
-        budget = request.budget if most is UNBOUNDED else request.budget.within(most)
-        return request.pace.within(budget) if self._facts.draft.is_paced else budget
+    def _most_drafted(self, num_rows: int) -> Budget:
+        most = self._policy.choose(self._step, num_rows) if num_rows else PLAIN
+        return most if self._is_drafting else PLAIN
 
-    def _has_surely_ended(self, request: Request) -> bool:
-        """Each result in flight brings at least one token, which may be all that was missing."""
-        coming = self._running[request].num_inflight
-        return (
-            request.num_output + coming >= request.submission.limits.max_tokens
-            or len(request.tokens) + coming >= self._limits.max_context
-        )
-
-    def _grow(self, request: Request, placement: Placement, decision: StepDecision) -> bool:
+    def _grow(self, placement: Placement, decision: StepDecision) -> bool:
         """Reserve the pages of one more round; False if the request itself had to give way."""
         while True:
             try:
@@ -151,9 +144,10 @@ class Scheduler:
             except CapacityError:
                 worst = self._worst()
                 self._preempt(worst, decision)
-                if worst is request:
+                if worst is placement.request:
                     return False
             else:
+                placement.room += len(pages) * self._limits.page_size
                 decision.grant(placement, pages)
                 return True
 
@@ -180,8 +174,10 @@ class Scheduler:
         self._waiting.pop()
         head.phase = Phase.PREFILLING
         head.note_admission(lease.cached)
-        placement = Placement(row=self._free_rows.pop(), lease=lease, goal=goal)
+        room = len(lease.pages) * self._limits.page_size
+        placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
+        insort(self._prefilling, placement, key=_rank)
         decision.admit(head, placement)
         return True
 
@@ -189,10 +185,7 @@ class Scheduler:
         budget = (
             self._limits.max_step_tokens - decision.num_decodes * self._facts.draft.budget.nodes
         )
-        prompts = {
-            request: self._running[request].goal - self._running[request].bound
-            for request in self._ranked(Phase.PREFILLING)
-        }
+        prompts = {each.request: each.goal - each.bound for each in self._prefilling}
         picked = pick_prompts(prompts, self._facts.max_chunks)
         for request, count in share_budget(picked, budget).items():
             self._schedule_chunk(request, count, decision)
@@ -207,26 +200,22 @@ class Scheduler:
             tokens=tuple(request.tokens[start:stop]),
             follower=-1 if is_last else request.tokens[stop],
         )
-        decision.chunk(Expected(request, placement, most=int(is_last), is_round=False), chunk)
+        decision.chunk(placement, chunk)
         placement.bound = stop
         # Steps run in order, so whoever is admitted later finds these pages written.
         self.cache.publish(placement.lease, request.tokens[:stop])
         if is_last:
             request.phase = Phase.DECODING
+            self._prefilling.remove(placement)
+            insort(self._decoding, placement, key=_rank)
             placement.num_inflight += 1
-
-    def _ranked(self, phase: Phase) -> list[Request]:
-        return sorted(
-            (request for request in self._running if request.phase is phase),
-            key=lambda request: request.rank,
-        )
 
     def _worst(self) -> Request:
         return max(self._running, key=lambda request: request.rank)
 
     def _preempt(self, request: Request, decision: StepDecision) -> None:
         """Take a request off the device. Results in flight are void: they will come again."""
-        decision.remove(request, self._running[request])
+        decision.remove(self._running[request])
         self._put_back(request)
 
     def _put_back(self, request: Request) -> None:
@@ -238,7 +227,13 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         placement = self._running.pop(request)
+        placement.is_held = False
+        (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
         # The last known token is never cached yet; of a prompt, only what was submitted is.
         num_cached = min(placement.bound, len(request.tokens) - 1)
         self.cache.close(placement.lease, request.tokens[:num_cached])
         self._free_rows.append(placement.row)
+
+
+def _rank(placement: Placement) -> tuple[int, int]:
+    return placement.rank

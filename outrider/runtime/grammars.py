@@ -17,7 +17,7 @@ from outrider.plan.plan import StepPlan
 from outrider.plan.shape import StepShape
 from outrider.plan.tree import DraftTree
 from outrider.runtime.lane import Mark, mark_here
-from outrider.runtime.outbox import Packed, unpack
+from outrider.runtime.outbox import Packed, unpack_tokens
 from outrider.sampling.grammar import GrammarState, advance, mask_tree
 from outrider.sampling.matcher import WORD, MatcherStates, bit_of
 from outrider.wire.batch import RowAdmission, ScheduledBatch
@@ -133,9 +133,12 @@ class GrammarTable:
 
     def begin(self, batch: ScheduledBatch) -> bool:
         """Look who will emit tokens of a grammar in this step; whether anybody will."""
-        decodes = [(entry.row, place, False) for place, entry in enumerate(batch.decodes)]
-        chunks = [(c.row, place, True) for place, c in enumerate(batch.chunks) if c.is_last]
         self._trees.clear()
+        self._emitters = ()
+        if not self._rows:
+            return False
+        decodes = [(row, place, False) for place, row in enumerate(batch.decodes.rows)]
+        chunks = [(c.row, place, True) for place, c in enumerate(batch.chunks) if c.is_last]
         self._emitters = tuple(
             _Emitter(row, self._rows[row], place, is_chunk)
             for row, place, is_chunk in (*decodes, *chunks)
@@ -148,8 +151,9 @@ class GrammarTable:
 
         Returns the rows whose grammar was given up, and why.
         """
-        if self._emitters:
-            self._unheard.append(_Unheard(self._emitters, shape, landed, output))
+        if not self._emitters:
+            return {}
+        self._unheard.append(_Unheard(self._emitters, shape, landed, output))
         return {each.row: GIVEN_UP for each in self._emitters if each.grammar.is_given_up}
 
     def forget(self) -> None:
@@ -184,7 +188,7 @@ class GrammarTable:
         """Advance the grammars by what earlier steps emitted. Who has lost its row is skipped."""
         for step in self._unheard:
             step.landed.wait()
-            read = unpack(step.output, step.shape)
+            read = unpack_tokens(step.output, step.shape)
             for emitter in step.emitters:
                 if self._rows.get(emitter.row) is not emitter.grammar:
                     continue

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from outrider.plan.shape import StepShape
@@ -12,21 +13,27 @@ from outrider.sampling.logprobs import LogprobTensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """All integers of an output in one tensor, all reals in another, in the order of `unpack`."""
+    """All integers of an output in one tensor, all reals in another, in the order of `pack`."""
 
     integers: torch.Tensor  # [n] int64
     reals: torch.Tensor  # [m] float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
-    """The output on the host, as nested lists."""
+class UnpackedTokens:
+    """What every row of a step brings to the host."""
 
     kept: list[int]  # [rows]
     drafted: list[int]  # [rows]
-    path: list[list[int]]  # [rows, most_emitted]
     emitted: list[list[int]]  # [rows, most_emitted]
     chunk_choice: list[int]  # [chunk.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedDetails:
+    """And what some rows ask for."""
+
+    path: list[list[int]]  # [rows, most_emitted]
     logprobs: "UnpackedLogprobs"
     trees: "UnpackedTrees"
 
@@ -72,39 +79,65 @@ def send(packed: Packed) -> Packed:
     return Packed(integers=_send(packed.integers), reals=_send(packed.reals))
 
 
-def unpack(packed: Packed, shape: StepShape) -> Unpacked:
-    """The parts of a host copy that has arrived."""
-    rows, wide, top = shape.rows, shape.tree.most_emitted, shape.warps.top_logprobs
-    asked, named = sum(shape.num_reported), shape.warps.named_logprobs
-    shown = rows if shape.warps.trees else 0
-    sizes = [rows, rows, rows * wide, rows * wide, shape.chunk.rows, asked, asked * top]
-    parts = _split(packed.integers, [*sizes, shown * shape.nodes, shown * shape.nodes])
-    chosen, values, others = _split(packed.reals, [asked, asked * top, asked * named])
-    return Unpacked(
-        kept=parts[0].tolist(),
-        drafted=parts[1].tolist(),
-        path=parts[2].view(rows, wide).tolist(),
-        emitted=parts[3].view(rows, wide).tolist(),
-        chunk_choice=parts[4].tolist(),
+def unpack_tokens(packed: Packed, shape: StepShape) -> UnpackedTokens:
+    """The tokens of a host copy that has arrived."""
+    kept, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
+    return UnpackedTokens(
+        kept=kept.tolist(),
+        drafted=drafted.tolist(),
+        emitted=emitted.reshape(shape.rows, shape.tree.most_emitted).tolist(),
+        chunk_choice=chunk_choice.tolist(),
+    )
+
+
+def unpack_details(packed: Packed, shape: StepShape) -> UnpackedDetails:
+    """All the rest of it."""
+    asked, top, named = (
+        sum(shape.num_reported),
+        shape.warps.top_logprobs,
+        shape.warps.named_logprobs,
+    )
+    shown = shape.num_uniform if shape.warps.trees else 0
+    sizes = [*_token_sizes(shape), asked, asked * top, shown, shown]
+    _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
+    chosen, values, others = _cut(packed.reals, [asked, asked * top, asked * named])
+    trees = (shape.rows if shape.warps.trees else 0, shape.nodes)
+    return UnpackedDetails(
+        path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         logprobs=UnpackedLogprobs(
             chosen=chosen.tolist(),
-            rank=parts[5].tolist(),
-            top_ids=parts[6].view(asked, top).tolist(),
-            top_values=values.view(asked, top).tolist(),
-            named_values=others.view(asked, named).tolist(),
+            rank=rank.tolist(),
+            top_ids=top_ids.reshape(asked, top).tolist(),
+            top_values=values.reshape(asked, top).tolist(),
+            named_values=others.reshape(asked, named).tolist(),
         ),
         trees=UnpackedTrees(
-            tokens=parts[7].view(shown, shape.nodes).tolist(),
-            parents=parts[8].view(shown, shape.nodes).tolist(),
+            tokens=tokens.reshape(trees).tolist(), parents=parents.reshape(trees).tolist()
         ),
     )
 
 
+def _token_sizes(shape: StepShape) -> list[int]:
+    """Of kept, drafted, path, emitted and the choices of chunks."""
+    rows, emitted = shape.rows, shape.rows * shape.tree.most_emitted
+    return [rows, rows, emitted, emitted, shape.chunk.rows]
+
+
+def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Its parts in order; views of numpy cost less than those of torch."""
+    values, parts, first = tensor.numpy(), [], 0
+    for size in sizes:
+        parts.append(values[first : first + size])
+        first += size
+    return parts
+
+
 def _send(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():
+        return _NOTHING[tensor.dtype]
     # Pinned memory comes from a cache that knows when the copy into it is over.
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return host.copy_(tensor, non_blocking=True) if tensor.numel() else host
+    return host.copy_(tensor, non_blocking=True)
 
 
-def _split(tensor: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    return torch.split(tensor, list(sizes))
+_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}

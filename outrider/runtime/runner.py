@@ -7,18 +7,18 @@ import torch
 from outrider.grammar.shop import Grammars
 from outrider.plan.plan import StepPlan
 from outrider.plan.shape import StepShape
+from outrider.runtime.details import Asked, asks_for_more
 from outrider.runtime.lane import Lane
+from outrider.runtime.laws import LawBook
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.outbox import send
 from outrider.runtime.pending import Flight, Pending
 from outrider.runtime.program import StepProgram
 from outrider.runtime.watchdog import Watchdog
-from outrider.sampling.need import warps_of
 from outrider.step.executor import Executor
 from outrider.step.planner import Planner
 from outrider.wire.batch import RowAdmission, ScheduledBatch
 from outrider.wire.census import StepCounts
-from outrider.wire.sampling import RowSampling
 
 
 class Runner:
@@ -36,7 +36,7 @@ class Runner:
         self._planner = planner
         self._executor = executor
         self._lane = lane
-        self._samplings: dict[int, RowSampling] = {}  # the law of each row's present owner
+        self._laws = LawBook()
         self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
@@ -59,14 +59,15 @@ class Runner:
         """Start a step; the result can be waited for while the next step is planned."""
         with self._lane.active():
             self._admit(batch.admissions)
-            laws = [self._samplings[row] for row in batch.rows]
-            grammars = self._program.state.grammars
-            warps = warps_of(laws, num_decodes=len(batch.decodes))
-            warps = replace(warps, grammar=grammars.begin(batch))
+            grammars, warps = self._program.state.grammars, self._laws.warps_of(batch)
+            if grammars.begin(batch):
+                warps = replace(warps, grammar=True)
             plan = self._planner.plan(batch, warps=warps)
+            laws = self._laws.of(batch) if asks_for_more(plan.shape) else ()
             flight = self._fly(plan)
             errors = grammars.end(plan.shape, flight.landed, flight.output)
-        return Pending(batch, plan.shape, laws, flight, self.occupancy, self.watchdog, errors)
+        asked = Asked(batch=batch, laws=laws, errors=errors)
+        return Pending(plan.shape, asked, flight, self.occupancy, self.watchdog)
 
     @torch.inference_mode()
     def practise(self, shape: StepShape) -> None:
@@ -89,7 +90,8 @@ class Runner:
                 table.zero_()
             self._program.drafter.forget()
             self._lane.mark().wait()
-        self._samplings.clear()
+        self._planner.forget()
+        self._laws.forget()
         self._program.state.grammars.forget()
 
     def scribble(self) -> None:
@@ -97,17 +99,18 @@ class Runner:
         with self._lane.active():
             self._program.state.pages.scribble()
 
+    def run_by(self, executor: Executor) -> None:
+        """Let another executor run steps from now on: for measuring what is left without one."""
+        self._executor = executor
+
     def _fly(self, plan: StepPlan) -> Flight:
         self._num_steps += 1
         start = self._lane.mark()
-        output = self._executor.run(self._program, plan)
-        end = self._lane.mark()
-        sent = send(output)
+        output = send(self._executor.run(self._program, plan))
         return Flight(
             start=start,
-            end=end,
             landed=self._lane.mark(),
-            output=sent,
+            output=output,
             has_drafter_failed=self._program.drafter.is_broken,
         )
 
@@ -118,4 +121,4 @@ class Runner:
         self._program.state.sampling.admit(admissions)
         self._program.state.grammars.admit(admissions)
         self._program.drafter.admit(admissions)
-        self._samplings.update((entry.row, entry.sampling) for entry in admissions)
+        self._laws.admit(admissions)

@@ -1,6 +1,7 @@
-"""Which parts of the sampling law a batch needs. Decided on the host, without torch."""
+"""Which parts of the sampling law a row needs, and rows together. Decided without torch."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 from outrider.plan.shape import Warps
 from outrider.wire.sampling import MAX_NAMED, Filters, Penalties, RowSampling
@@ -10,22 +11,35 @@ _TOPS = (0, 1, 5, 20)  # most likely tokens that a step reports
 _NAMED = (0, 8, MAX_NAMED)  # and tokens that requests name
 
 
-def warps_of(samplings: Iterable[RowSampling], *, num_decodes: int = 0) -> Warps:
-    """The parts that at least one of the rows needs; those after the decodes run prompts."""
-    rows = tuple(samplings)
-    scored = [row for row in rows[num_decodes:] if row.logprobs.prompt.is_asked]
-    tops = [row.logprobs.top for row in rows] + [row.logprobs.prompt.top for row in scored]
+def decode_need(row: RowSampling) -> Warps:
+    """The parts that this row needs while it decodes."""
     return Warps(
-        noise=any(row.temperature > 0 for row in rows),
-        filters=any(_is_filtered(row) for row in rows),
-        penalties=any(row.penalties != _NO_PENALTIES for row in rows),
-        bias=any(row.bias or has_ban(row) for row in rows),
-        logprobs=any(row.logprobs.chosen or row.logprobs.top for row in rows),
-        top_logprobs=_round_up(max(tops, default=0), _TOPS),
-        named_logprobs=_round_up(max((len(row.logprobs.named) for row in rows), default=0), _NAMED),
-        scores=bool(scored),
-        trees=any(row.trace for row in rows),
+        noise=row.temperature > 0,
+        filters=_is_filtered(row),
+        penalties=row.penalties != _NO_PENALTIES,
+        bias=bool(row.bias) or has_ban(row),
+        logprobs=row.logprobs.chosen or row.logprobs.top > 0,
+        top_logprobs=_round_up(row.logprobs.top, _TOPS),
+        named_logprobs=_round_up(len(row.logprobs.named), _NAMED),
+        trees=row.trace,
     )
+
+
+def prompt_need(row: RowSampling) -> Warps:
+    """The parts that it needs while its prompt runs, which may be scored as well."""
+    need, asked = decode_need(row), row.logprobs.prompt
+    if not asked.is_asked:
+        return need
+    top = _round_up(max(row.logprobs.top, asked.top), _TOPS)
+    return replace(need, scores=True, top_logprobs=top)
+
+
+def joined(needs: Sequence[Warps]) -> Warps:
+    """What at least one of them names, and the largest of their counts."""
+    if len(needs) < 2:  # the rule: rows of one kind
+        return needs[0] if needs else Warps()
+    names = [field.name for field in fields(Warps)]
+    return Warps(**{name: max(getattr(need, name) for need in needs) for name in names})
 
 
 def has_ban(row: RowSampling) -> bool:

@@ -111,7 +111,7 @@ class Meter:
         self._given.observe(usage.completion_tokens)
         self._whole.observe(timing.total_s)
         if usage.completion_tokens:
-            queued_s = min(live.transcripts[0].progress.queued_s, timing.first_token_s)
+            queued_s = min(live.transcripts[0].queued_s, timing.first_token_s)
             self._first.observe(timing.first_token_s)
             self._queued.observe(queued_s)
             self._prefill.observe(timing.first_token_s - queued_s)

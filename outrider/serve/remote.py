@@ -28,6 +28,7 @@ class _Flight:
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
         self.progress = _NOTHING_YET
+        self.queued_s = 0.0
         self.num_tokens = 0
         self.num_attempts = 0
         self.last_s = time.perf_counter()
@@ -135,7 +136,8 @@ class RemoteEngine:
             if flight is None:
                 continue  # it was aborted while a step was in flight
             self._meter.note_update(update, flight.progress, now_s - flight.last_s)
-            flight.progress, flight.last_s = update.progress, now_s
+            flight.progress, flight.queued_s = update.progress, update.queued_s
+            flight.last_s = now_s
             flight.num_tokens += len(update.tokens)
             self._inbox.append(update)
             if update.finish != "running":
@@ -154,5 +156,6 @@ def _failure(flight: _Flight) -> RequestUpdate:
         logprobs=(),
         finish="error",
         progress=flight.progress,
+        queued_s=flight.queued_s,
         reason=_GONE,
     )

@@ -1,5 +1,6 @@
 """How a batch is padded. `fit` decides every size before anything else is derived from it."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,10 +34,12 @@ class Listed:
     sizes: tuple[int, ...]
 
     def up(self, size: int) -> int:
-        return next((listed for listed in self.sizes if listed >= size), size)
+        index = bisect_left(self.sizes, size)
+        return self.sizes[index] if index < len(self.sizes) else size
 
 
 EXACT = Multiples(1)
+_NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +55,18 @@ class Buckets:
 
     def fit(self, batch: ScheduledBatch, *, warps: Warps) -> StepShape:
         """The padded shape of this batch; its tree is as large as the largest budget asks."""
-        budgets = [decode.budget for decode in batch.decodes] or [PLAIN]
-        tree = Budget(
-            steps=max(budget.steps for budget in budgets),
-            topk=max(budget.topk for budget in budgets),
-            nodes=max(budget.nodes for budget in budgets),
-        )
+        num_decodes, tree = len(batch.decodes), _widest(batch.decodes.budgets)
         return StepShape(
-            rows=self.rows.up(len(batch.decodes)) if batch.decodes else 0,
+            rows=self.rows.up(num_decodes) if num_decodes else 0,
             tree=tree,
-            chunk=self._fit_chunks(tuple(len(chunk.tokens) for chunk in batch.chunks)),
+            chunk=self._fit_chunks(tuple([len(chunk.tokens) for chunk in batch.chunks])),
             pages=self.pages.up(-(-self._most_keys(batch, tree) // self.page_size)),
             warps=warps,
         )
 
     def _fit_chunks(self, counts: tuple[int, ...]) -> ChunkShape:
         if not counts:
-            return ChunkShape(rows=0, tokens=0, width=0)
+            return _NO_CHUNKS
         tokens = self.chunk_tokens.up(sum(counts))
         padding = tokens - sum(counts)
         # Padding tokens need a row of their own: they are a chunk of row 0.
@@ -79,9 +77,22 @@ class Buckets:
 
     def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
         """Keys the longest row may read: what is cached at most, and what this step may write."""
-        decodes = (decode.bound + tree.reach(self.lead) for decode in batch.decodes)
-        chunks = (chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks)
-        return max((*decodes, *chunks))
+        most = [chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks]
+        if batch.decodes.rows:
+            most.append(max(batch.decodes.bounds) + tree.reach(self.lead))
+        return max(most)
+
+
+def _widest(budgets: tuple[Budget, ...]) -> Budget:
+    """The tree that has room for each of these; rows of one kind share one object."""
+    kinds = tuple({id(budget): budget for budget in budgets}.values()) or (PLAIN,)
+    if len(kinds) == 1:
+        return kinds[0]
+    return Budget(
+        steps=max(budget.steps for budget in kinds),
+        topk=max(budget.topk for budget in kinds),
+        nodes=max(budget.nodes for budget in kinds),
+    )
 
 
 def largest_shape(

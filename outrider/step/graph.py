@@ -88,6 +88,7 @@ class GraphExecutor:
     def __init__(self, admits: Callable[[StepShape], bool]) -> None:
         self._admits = admits
         self._recordings: dict[StepShape, _Recording] = {}  # the one used last is the last
+        self._latest: tuple[tuple[StepPlan, _Recording], ...] = ()  # replayed last, if any
         self._met: set[StepShape] = set()  # with chunks, run once
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
@@ -99,9 +100,8 @@ class GraphExecutor:
         return len(self._recordings)
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
-        recording = self._recordings.pop(plan.shape, None)
+        recording = self._find(plan)
         if recording is not None:
-            self._recordings[plan.shape] = recording
             recording.replay()
             return recording.output  # type: ignore[no-any-return]
         self.num_eager += 1
@@ -109,6 +109,17 @@ class GraphExecutor:
         if self._can_record(plan.shape):
             self._record(program, plan)
         return output
+
+    def _find(self, plan: StepPlan) -> _Recording | None:
+        """The recording of a plan; steps in a row mostly have the same one."""
+        for latest, recording in self._latest:
+            if latest is plan:
+                return recording
+        found = self._recordings.pop(plan.shape, None)
+        if found is not None:
+            self._recordings[plan.shape] = found
+            self._latest = ((plan, found),)
+        return found
 
     def _can_record(self, shape: StepShape) -> bool:
         """Decoding shapes at first sight; those with chunks, of which many come once, at second."""
@@ -129,6 +140,7 @@ class GraphExecutor:
             self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
             _log.exception("steps of %s cannot be recorded and run eagerly", plan.shape)
             return
+        self._latest = ()
         if self.num_recordings >= MAX_RECORDINGS:  # none of the last few steps used this one
             del self._recordings[next(iter(self._recordings))]
         self._recordings[plan.shape] = recording

@@ -1,6 +1,6 @@
 """The only maker of plans: fit pads, bind makes views once per shape, stage sends a batch down."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,13 +12,13 @@ from outrider.memory.upload import pinned_for
 from outrider.plan.plan import ChunkRows, Queries, Sampled, StepPlan, UniformRows
 from outrider.plan.shape import StepShape, Warps
 from outrider.step.buckets import Buckets
-from outrider.step.rows import RowTable, grant_entries
-from outrider.wire.batch import ScheduledBatch
+from outrider.step.rows import RowTable
+from outrider.wire.batch import NO_DECODES, ScheduledBatch
 
 # Plans are a few dozen views each. Exact shapes differ from step to step, so old ones are dropped.
 MAX_PLANS = 1024
 
-_NOBODY = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=())
+_NOBODY = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO_DECODES)
 
 
 class DraftPart(Protocol):
@@ -89,9 +89,11 @@ class Planner:
         self._table = table
         self._buckets = buckets
         self._plans: dict[StepShape, StepPlan] = {}
+        self._latest: tuple[StepPlan, ...] = ()  # the one bound last: to hash a shape takes longer
+        self._staged: tuple[object, ...] = ()  # what the inputs on the device were made of
         self._binder = Binder(arena, attention, largest)
         most_grants = table.pages.numel()  # every page of every row at once
-        arena.reserve("inputs", sum(_input_sizes(largest)) + 3 * most_grants, torch.int64)
+        arena.reserve("inputs", sum(_input_sizes(largest)) + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
     def plan(self, batch: ScheduledBatch, *, warps: Warps) -> StepPlan:
@@ -102,11 +104,14 @@ class Planner:
 
     def bind(self, shape: StepShape) -> StepPlan:
         """The plan of a shape: made at first sight, the same object ever after."""
+        if self._latest and self._latest[0].shape == shape:
+            return self._latest[0]
         if shape not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)))
             uniform, chunk = self._inputs(shape)
             self._plans[shape] = self._binder.make(shape, uniform, chunk, self._draft)
+        self._latest = (self._plans[shape],)
         return self._plans[shape]
 
     def _inputs(self, shape: StepShape) -> tuple[UniformRows, ChunkRows]:
@@ -131,20 +136,36 @@ class Planner:
     def null(self, shape: StepShape) -> StepPlan:
         """The plan of a shape whose rows are all padding: it may run at any time, for practice."""
         plan = self.bind(shape)
-        self._send(np.concatenate(list(_pack(_NOBODY, shape))))
+        self._stage(_NOBODY, plan)
         return plan
 
-    def _stage(self, batch: ScheduledBatch, plan: StepPlan) -> None:
-        """Write all host inputs, padding included, and hand out pages."""
-        grants = grant_entries(batch.grants)
-        parts = [*_pack(batch, plan.shape), np.array(grants, dtype=np.int64)]
-        sent = self._send(np.concatenate(parts))
-        if grants:
-            self._table.place(sent[-len(grants) :].view(-1, 3))
+    def forget(self) -> None:
+        """Nobody knows what the inputs on the device are."""
+        self._staged = ()
 
-    def _send(self, packed: np.ndarray) -> torch.Tensor:
-        """One copy to the device, which the host does not wait for."""
-        inputs = self._arena.view("inputs", packed.size)
+    def _stage(self, batch: ScheduledBatch, plan: StepPlan) -> None:
+        """Write all host inputs, padding included, and hand out pages.
+
+        Rows that only decode have the inputs of the step before, for as long as they are the same.
+        """
+        inputs = (plan.shape, batch.decodes.rows, batch.decodes.budgets, batch.chunks)
+        parts: list[np.ndarray] = []
+        if inputs != self._staged:
+            self._staged = ()  # until the copy is on its way
+            parts += _pack(batch, plan.shape)
+        grants = self._table.entries(batch.grants)
+        if grants:
+            parts.append(np.array(grants, dtype=np.int64))
+        if parts:
+            last = sum(_input_sizes(plan.shape)) + len(grants)
+            sent = self._send(np.concatenate(parts), last=last)
+            if grants:
+                self._table.place(sent[-len(grants) :].view(2, -1))
+        self._staged = inputs
+
+    def _send(self, packed: np.ndarray, *, last: int) -> torch.Tensor:
+        """One copy to the inputs that end there, which the host does not wait for."""
+        inputs = self._arena.view("inputs", last)[last - packed.size :]
         host = pinned_for(inputs.device, torch.from_numpy(packed))
         return inputs.copy_(host, non_blocking=True)
 
@@ -157,12 +178,12 @@ def _input_sizes(shape: StepShape) -> list[int]:
 
 def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     """The parts named by `_input_sizes`, each padded to its size."""
-    chunks, budgets = batch.chunks, [decode.budget for decode in batch.decodes]
+    chunks, budgets = batch.chunks, batch.decodes.budgets
     counts = [len(chunk.tokens) for chunk in chunks]
     padding = shape.chunk.tokens - sum(counts)
     if padding:  # of a chunk that is row 0's
         counts.append(padding)
-    yield _padded([decode.row for decode in batch.decodes], shape.rows)
+    yield _padded(batch.decodes.rows, shape.rows)
     yield _padded([budget.steps for budget in budgets], shape.rows)
     yield _padded([budget.topk for budget in budgets], shape.rows)
     yield _padded([budget.nodes for budget in budgets], shape.rows)
@@ -174,7 +195,7 @@ def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     yield _padded([token for chunk in chunks for token in chunk.tokens], shape.chunk.tokens)
 
 
-def _padded(values: list[int], size: int) -> np.ndarray:
+def _padded(values: Sequence[int], size: int) -> np.ndarray:
     out = np.zeros(size, dtype=np.int64)
     out[: len(values)] = values
     return out

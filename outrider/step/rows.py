@@ -24,13 +24,22 @@ class RowTable:
     def grant(self, grants: tuple[PageGrant, ...]) -> None:
         """Append pages to the tables of their rows."""
         if grants:
-            entries = upload(grant_entries(grants), torch.int64, self.pages.device)
-            self.place(entries.view(-1, 3))
+            entries = upload(self.entries(grants), torch.int64, self.pages.device)
+            self.place(entries.view(2, -1))
 
-    def place(self, entries: torch.Tensor) -> None:  # [n, 3] row, column, page
+    def entries(self, grants: tuple[PageGrant, ...]) -> list[int]:
+        """Where each granted page goes in the flat page tables; then, as many pages."""
+        width = self.pages.shape[1]
+        places = [
+            grant.row * width + grant.first + index
+            for grant in grants
+            for index in range(len(grant.pages))
+        ]
+        return places + [page for grant in grants for page in grant.pages]
+
+    def place(self, entries: torch.Tensor) -> None:  # [2, n] places and pages, as `entries` has
         """Write page ids into the tables of their rows."""
-        row, column, page = entries.unbind(1)
-        self.pages.index_put_((row, column), page)
+        self.pages.view(-1).index_copy_(0, entries[0], entries[1])
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor, page_size: int) -> torch.Tensor:
         """Where in the pool each (row, position) lives; all three have one shape."""
@@ -47,13 +56,3 @@ class RowTable:
         is_real = (rows > 0).to(lengths.dtype)
         self.lengths.index_copy_(0, rows, lengths * is_real)
         self.last_tokens.index_copy_(0, rows, last_tokens * is_real)
-
-
-def grant_entries(grants: tuple[PageGrant, ...]) -> list[int]:
-    """Row, column and page of every granted page, one after another."""
-    return [
-        value
-        for grant in grants
-        for i, page in enumerate(grant.pages)
-        for value in (grant.row, grant.first + i, page)
-    ]

@@ -40,12 +40,21 @@ class ScheduledChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledDecode:
-    """A row that continues from its own last token, which only the device knows."""
+class DecodeRows:
+    """Rows that continue from their own last tokens, which only the device knows.
 
-    row: int
-    bound: int  # at most this many tokens are cached before the step
-    budget: Budget
+    They are columns of one length: in a step of hundreds of rows, a record each would be the cost.
+    """
+
+    rows: tuple[int, ...]
+    bounds: tuple[int, ...]  # at most this many tokens of each are cached before the step
+    budgets: tuple[Budget, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+NO_DECODES = DecodeRows(rows=(), bounds=(), budgets=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +65,13 @@ class ScheduledBatch:
     admissions: tuple[RowAdmission, ...]
     grants: tuple[PageGrant, ...]
     chunks: tuple[ScheduledChunk, ...]
-    decodes: tuple[ScheduledDecode, ...]
+    decodes: DecodeRows
 
     @property
     def rows(self) -> tuple[int, ...]:
         """The rows that run, in the order in which results name them: decodes, then chunks."""
-        return tuple(entry.row for entry in self.decodes) + tuple(c.row for c in self.chunks)
+        return self.decodes.rows + tuple(chunk.row for chunk in self.chunks)
 
     @property
     def is_empty(self) -> bool:
-        return not self.chunks and not self.decodes
+        return not self.chunks and not self.decodes.rows

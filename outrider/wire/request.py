@@ -1,7 +1,7 @@
 """What a front end submits to the engine and what it hears back."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from outrider.wire.result import RoundTrace, TokenLogprobs
 from outrider.wire.sampling import RowSampling
@@ -30,8 +30,10 @@ class Submission:
     priority: int = 0  # smaller goes first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+# The next two are made for every row of every step; a named tuple costs a third of a data class.
+
+
+class Progress(NamedTuple):
     """Counts of one request so far. A round keeps some of its drafts and adds the bonus token."""
 
     cached: int  # prompt tokens served by the prefix cache at first admission
@@ -39,16 +41,13 @@ class Progress:
     drafted: int
     kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
-    # Until it first had a row. No count: requests that went alike need not agree on it.
-    queued_s: float = field(default=0.0, compare=False)
 
     @property
     def kept(self) -> int:
         return sum(self.kept_per_depth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestUpdate:
+class RequestUpdate(NamedTuple):
     """News of one request after a step. The finishing stop id, if any, is the last token."""
 
     request_id: str
@@ -56,6 +55,7 @@ class RequestUpdate:
     logprobs: tuple[TokenLogprobs, ...]
     finish: FinishReason
     progress: Progress
+    queued_s: float = 0.0  # until it first had a row
     rounds: tuple[RoundTrace, ...] = ()  # that emitted these tokens, when asked
     reason: str = ""  # one line about what went wrong, when `finish` is "error"
     # Of the prompt from the position asked for on, once, with the first news after the prompt.

@@ -1,5 +1,6 @@
 """What comes up: the tokens a step emitted, row by row."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -54,23 +55,25 @@ class RoundTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowResult:
-    """Tokens of one row in order: the kept drafts, then the bonus token. Empty inside a prompt."""
+class RowDetails:
+    """What few rows have to tell besides their tokens."""
 
-    row: int
-    tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...]  # one per token when asked, else empty
-    drafted: int  # drafts that were proposed; at most one less than tokens were kept of them
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token when asked
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when asked and anything was emitted
     error: str = ""  # why the row cannot go on; its tokens mean nothing then
     scores: PromptScores = NO_SCORES  # of a chunk, when asked
 
 
+NO_DETAILS = RowDetails()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The outcome of one step; `rows` has the order of the batch: decodes, then chunks."""
+    """The outcome of one step, by columns in the order of the batch: decodes, then chunks."""
 
     step: int
-    rows: tuple[RowResult, ...]
+    tokens: Sequence[tuple[int, ...]]  # kept drafts, then the bonus token; empty inside a prompt
+    drafted: Sequence[int]  # drafts that were proposed; at most one less than tokens were kept
+    details: Mapping[int, RowDetails]  # by place, of the rows that have any
     busy_s: float  # that the device took for it
     has_drafter_failed: bool  # by the time this step was submitted; it drafts nothing any more

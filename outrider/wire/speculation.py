@@ -14,7 +14,7 @@ class Budget:
     @property
     def most_emitted(self) -> int:
         """Tokens a round can emit: a path from node 0 to the deepest one, and the bonus."""
-        return min(self.nodes, self.steps + 1)
+        return self.nodes if self.nodes <= self.steps else self.steps + 1
 
     def reach(self, lead: int) -> int:
         """Positions past the cached ones that a round may write, in the target's KV or the draft's.
@@ -29,7 +29,8 @@ class Budget:
         topk, nodes = min(self.topk, other.topk), min(self.nodes, other.nodes)
         steps = min(self.steps, other.steps, nodes - 1)
         candidates = topk + (steps - 1) * topk * topk if steps else 0
-        return Budget(steps=steps, topk=topk, nodes=min(nodes, 1 + candidates))
+        least = Budget(steps=steps, topk=topk, nodes=min(nodes, 1 + candidates))
+        return other if least == other else least  # rows alike share an object
 
 
 PLAIN = Budget()

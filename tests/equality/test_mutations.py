@@ -138,7 +138,7 @@ def take_the_hosts_bound_for_the_length(monkeypatch):
     submit, bounds = Runner.submit, []
 
     def remembering(self, batch):
-        bounds[:] = [decode.bound for decode in batch.decodes]
+        bounds[:] = batch.decodes.bounds
         return submit(self, batch)
 
     def from_the_host(plan, table):

@@ -76,7 +76,7 @@ def test_a_cached_prompt_is_as_good_to_draft_from_as_one_that_runs(models, draft
     cold, hit = (run_all(engine, ask_all("greedy")) for _ in range(2))
     assert hit["r0"].last.progress.cached
     for request_id, entry in hit.items():
-        assert replace(entry.last.progress, cached=0) == cold[request_id].last.progress
+        assert entry.last.progress._replace(cached=0) == cold[request_id].last.progress
 
 
 def test_a_preempted_request_drafts_from_all_of_its_text(models):

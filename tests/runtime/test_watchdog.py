@@ -11,6 +11,7 @@ from support.engines import Shape, ask, engine_of
 from support.matrix import law_of
 
 from outrider.plan.shape import ChunkShape, StepShape, Warps
+from outrider.runtime.lane import HostMark
 from outrider.runtime.watchdog import Watchdog
 from outrider.wire.speculation import PLAIN
 
@@ -96,18 +97,15 @@ def test_the_thread_begins_with_the_first_wait_and_ends_with_its_owner():
     assert gone() is None
 
 
-class Hanging:
+class Hanging(HostMark):
     """The end of a step that comes only after somebody has complained about it."""
 
-    def __init__(self, mark, complained):
-        self._mark = mark
+    def __init__(self, complained):
+        super().__init__()
         self._complained = complained
 
     def wait(self):
         assert self._complained.wait(LONG_S), "nobody complained"
-
-    def seconds_until(self, later):
-        return self._mark.seconds_until(later)
 
 
 def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(models):
@@ -118,8 +116,7 @@ def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(mode
 
     def submit_hanging(batch):
         pending = submit(batch)
-        hanging = Hanging(pending._flight.landed, complained)
-        pending._flight = replace(pending._flight, landed=hanging)
+        pending._flight = replace(pending._flight, landed=Hanging(complained))
         return pending
 
     class Listener(logging.Handler):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.plan.shape import Warps
-from outrider.sampling.need import warps_of
+from outrider.sampling.need import decode_need, joined
 from outrider.sampling.sampler import choose
 from outrider.sampling.table import SamplingTable
 from outrider.wire.batch import RowAdmission
@@ -61,10 +61,10 @@ def test_a_row_chooses_in_any_batch_what_it_chooses_alone(data, samplings, seed)
     logits = torch.randn(len(samplings), VOCAB, generator=generator).mul_(3)
     table = table_of(samplings)
     order = data.draw(st.permutations(range(1, len(samplings) + 1)))
-    tokens, scores = choose_rows(logits, table, order, warps_of(samplings))
+    tokens, scores = choose_rows(logits, table, order, joined([*map(decode_need, samplings)]))
     for place, row in enumerate(order):
         sampling = samplings[row - 1]
-        token, score = choose_rows(logits, table, [row], warps_of([sampling]))
+        token, score = choose_rows(logits, table, [row], decode_need(sampling))
         assert tokens[place] == token
         if (
             sampling.temperature > 0
@@ -104,17 +104,18 @@ def test_choosing_reads_nothing_on_the_host():
 
 
 def test_a_part_is_needed_if_any_row_needs_it():
-    assert warps_of([]) == Warps()
-    assert warps_of([RowSampling(seed=1, temperature=0.0)]) == Warps()
-    assert warps_of(
-        [
-            RowSampling(seed=1, temperature=0.0, ban=Ban(before=3, tokens=(1,))),
-            RowSampling(seed=2, filters=Filters(min_p=0.1)),
-            RowSampling(seed=3, logprobs=LogprobsAsked(chosen=True, top=4)),
-        ]
-    ) == Warps(noise=True, filters=True, bias=True, logprobs=True, top_logprobs=5)
+    assert joined([]) == Warps()
+    assert decode_need(RowSampling(seed=1, temperature=0.0)) == Warps()
+    laws = [
+        RowSampling(seed=1, temperature=0.0, ban=Ban(before=3, tokens=(1,))),
+        RowSampling(seed=2, filters=Filters(min_p=0.1)),
+        RowSampling(seed=3, logprobs=LogprobsAsked(chosen=True, top=4)),
+    ]
+    assert joined([*map(decode_need, laws)]) == Warps(
+        noise=True, filters=True, bias=True, logprobs=True, top_logprobs=5
+    )
 
 
 def test_filters_of_a_greedy_row_are_not_needed():
     greedy = RowSampling(seed=1, temperature=0.0, filters=Filters(top_k=4))
-    assert warps_of([greedy]) == Warps()
+    assert decode_need(greedy) == Warps()

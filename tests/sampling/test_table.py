@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outrider.sampling.need import warps_of
+from outrider.sampling.need import decode_need
 from outrider.sampling.sampler import choose
 from outrider.sampling.table import SamplingTable
 from outrider.wire.batch import RowAdmission
@@ -41,7 +41,7 @@ def law_of(table, row):
     """The scores of a row at one place, all parts run."""
     logits = torch.linspace(-3, 3, VOCAB)[None]
     rows, positions = torch.tensor([row]), torch.tensor([50])
-    choose(logits, table, rows, positions, rows.new_empty((1, 0)), warps_of([DEMANDING]))
+    choose(logits, table, rows, positions, rows.new_empty((1, 0)), decode_need(DEMANDING))
     return logits
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from outrider.plan.shape import Warps
 from outrider.step.buckets import Buckets
-from outrider.wire.batch import ScheduledBatch, ScheduledDecode
+from outrider.wire.batch import DecodeRows, ScheduledBatch
 from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
 
 ENGINE = Budget(steps=8, topk=4, nodes=64)
@@ -31,8 +31,10 @@ def test_a_batch_of_different_budgets_reads_as_far_as_its_common_tree_writes():
         admissions=(),
         grants=(),
         chunks=(),
-        decodes=tuple(
-            ScheduledDecode(row=i, bound=100, budget=budget) for i, budget in enumerate(budgets)
+        decodes=DecodeRows(
+            rows=tuple(range(len(budgets))),
+            bounds=(100,) * len(budgets),
+            budgets=tuple(budgets),
         ),
     )
     shape = Buckets(page_size=1, lead=1).fit(batch, warps=Warps())

@@ -14,7 +14,7 @@ from outrider.spec.drafter import Outcome
 from outrider.spec.history import TextTable
 from outrider.spec.ngram import Match, NgramDrafter
 from outrider.step.fill import resolve_lengths
-from outrider.wire.batch import RowAdmission, ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
 from outrider.wire.worker import DraftFacts
@@ -53,10 +53,9 @@ class Scene:
 
     def plan(self, *budgets, chunks=()):
         lengths = self.device.table.lengths
-        decodes = tuple(
-            ScheduledDecode(row=row, bound=int(lengths[row]) + 2, budget=budget)
-            for row, budget in enumerate(budgets, start=1)
-        )
+        rows = tuple(range(1, 1 + len(budgets)))
+        bounds = tuple(int(lengths[row]) + 2 for row in rows)
+        decodes = DecodeRows(rows=rows, bounds=bounds, budgets=budgets)
         batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes)
         plan = self.device.planner.plan(batch, warps=NO_WARPS)
         resolve_lengths(plan, self.device.table)

@@ -5,7 +5,7 @@ import pytest
 from outrider.plan.shape import ChunkShape, Warps
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import Listed, device_buckets, largest_shape
-from outrider.wire.batch import ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.batch import NO_DECODES, DecodeRows, ScheduledBatch, ScheduledChunk
 from outrider.wire.speculation import PLAIN, Budget
 
 CHAIN = Budget(steps=3, topk=1, nodes=4)
@@ -16,7 +16,8 @@ def buckets_of(rows=100, reach=3000, page_size=16):
 
 
 def decodes(count, bound):
-    return tuple(ScheduledDecode(row=i + 1, bound=bound, budget=PLAIN) for i in range(count))
+    rows = tuple(range(1, count + 1))
+    return DecodeRows(rows=rows, bounds=(bound,) * count, budgets=(PLAIN,) * count)
 
 
 def test_a_size_is_rounded_up_to_the_next_in_the_list_and_kept_past_the_last():
@@ -41,7 +42,7 @@ def test_contexts_double(bound, tokens):
 
 def test_chunks_are_padded_by_a_chunk_of_nobody():
     chunk = ScheduledChunk(row=1, start=0, tokens=tuple(range(100)), follower=-1)
-    batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(chunk,), decodes=())
+    batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(chunk,), decodes=NO_DECODES)
     shape = buckets_of().fit(batch, warps=Warps())
     assert shape.chunk == ChunkShape(rows=2, tokens=128, width=128)
     assert shape.rows == 0

@@ -1,5 +1,5 @@
 import random
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from support.steps import NO_WARPS, batch_of, small_device
 from support.trees import random_tree
 
 from outrider.step.fill import fill, resolve_lengths
+from outrider.wire.batch import PageGrant
 
 NODES = 3
 
@@ -40,9 +41,37 @@ def test_fill_writes_every_element_of_every_view(pad):
     lengths, chunks = {2: 5, 1: 9}, {3: (4, [1, 2, 3]), 5: (0, [4, 5])}
     clean = {k: v.clone() for k, v in views(planned(device, lengths, chunks)[0]).items()}
     device.arena.poison()
+    device.planner.forget()
     poisoned = views(planned(device, lengths, chunks)[0])
     for name, view in poisoned.items():
         assert torch.equal(view, clean[name]), name
+
+
+def test_rows_that_go_on_decoding_are_not_sent_again():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    plan, _ = planned(device, {2: 5, 4: 6}, {})
+    plan.uniform.rows.fill_(3)  # so it stays, unless the same is sent again
+    again, _ = planned(device, {2: 6, 4: 7}, {})
+    assert again.uniform.rows.tolist() == [3, 3]
+    other, _ = planned(device, {4: 7, 2: 6}, {})  # the same rows in another order
+    assert other.uniform.rows.tolist() == [4, 2]
+
+
+def test_pages_that_are_granted_to_decoding_rows_go_down_alone():
+    device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    plan, _ = planned(device, {2: 5, 4: 6}, {})
+    before, inputs = device.table.pages.clone(), plan.uniform.rows.tolist()
+    grants = (
+        PageGrant(row=2, first=7, pages=(91, 92)),
+        PageGrant(row=4, first=3, pages=(93,)),
+    )
+    batch = replace(batch_of({2: 5, 4: 6}, {}, nodes=NODES, slack=1), grants=grants)
+    device.planner.plan(batch, warps=NO_WARPS)
+    changed = {tuple(place) for place in (device.table.pages != before).nonzero().tolist()}
+    assert changed == {(2, 7), (2, 8), (4, 3)}
+    assert device.table.pages[2, 7:9].tolist() == [91, 92]
+    assert device.table.pages[4, 3] == 93
+    assert plan.uniform.rows.tolist() == inputs
 
 
 def test_equal_shapes_share_one_plan_and_its_addresses():

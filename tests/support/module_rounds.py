@@ -58,7 +58,7 @@ def watch(monkeypatch, engine) -> list[Noted]:
         pending = submit(batch)
         for admission in batch.admissions:
             owners[admission.row] = admission.sampling.seed // SEEDS
-        decoding = {decode.row for decode in batch.decodes}
+        decoding = set(batch.decodes.rows)
         decoding |= {chunk.row for chunk in batch.chunks if chunk.is_last}
         table = runner._program.state.rows
         notes.extend(note(table, drafter, row, owners[row], decoding) for row in batch.rows)

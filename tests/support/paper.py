@@ -12,7 +12,7 @@ from outrider.config.settings import HostSettings
 from outrider.wire.batch import ScheduledBatch
 from outrider.wire.census import StepCounts
 from outrider.wire.request import Limits, Submission
-from outrider.wire.result import RowResult, StepResult
+from outrider.wire.result import StepResult
 from outrider.wire.sampling import RowSampling
 from outrider.wire.speculation import Budget
 from outrider.wire.worker import DraftFacts, RunnerFacts
@@ -62,14 +62,21 @@ class PaperRunner:
     def submit(self, batch: ScheduledBatch) -> PaperResult:
         self.num_steps += 1
         self._update_tables(batch)
-        width = sum(len(c.tokens) for c in batch.chunks) + sum(
-            d.budget.nodes for d in batch.decodes
-        )
+        decodes = batch.decodes
+        width = sum(len(c.tokens) for c in batch.chunks) + sum(b.nodes for b in decodes.budgets)
         self.widest_step = max(self.widest_step, width)
-        rows = [self._decode(entry) for entry in batch.decodes]
-        rows += [self._chunk(entry) for entry in batch.chunks]
+        columns = zip(decodes.rows, decodes.bounds, decodes.budgets, strict=True)
+        tokens = [self._decode(row, bound, budget.nodes) for row, bound, budget in columns]
+        tokens += [self._chunk(entry) for entry in batch.chunks]
         return PaperResult(
-            StepResult(step=batch.step, rows=tuple(rows), busy_s=0.0, has_drafter_failed=False)
+            StepResult(
+                step=batch.step,
+                tokens=tokens,
+                drafted=[budget.nodes - 1 for budget in decodes.budgets] + [0] * len(batch.chunks),
+                details={},
+                busy_s=0.0,
+                has_drafter_failed=False,
+            )
         )
 
     @property
@@ -99,20 +106,17 @@ class PaperRunner:
     def _history(self, row: int, length: int) -> list[int]:
         return [self.slots[self._slot(row, position)] for position in range(length)]
 
-    def _chunk(self, chunk) -> RowResult:
+    def _chunk(self, chunk) -> tuple[int, ...]:
         for offset, token in enumerate(chunk.tokens):
             self.slots[self._slot(chunk.row, chunk.start + offset)] = token
         length = chunk.start + len(chunk.tokens)
         token = next_token(self._history(chunk.row, length))
         self.lengths[chunk.row], self.last[chunk.row] = length, token
-        return RowResult(
-            row=chunk.row, tokens=(token,) if chunk.is_last else (), logprobs=(), drafted=0
-        )
+        return (token,) if chunk.is_last else ()
 
-    def _decode(self, entry) -> RowResult:
-        row, nodes = entry.row, entry.budget.nodes
+    def _decode(self, row: int, bound: int, nodes: int) -> tuple[int, ...]:
         length = self.lengths[row]
-        assert length <= entry.bound, "a bound is never below the truth"
+        assert length <= bound, "a bound is never below the truth"
         for node in range(nodes):  # drafts occupy slots before they are judged
             self.slots[self._slot(row, length + node)] = VOCAB + node
         history, emitted = self._history(row, length), []
@@ -123,7 +127,7 @@ class PaperRunner:
             token = next_token(history)
             emitted.append(token)
         self.lengths[row], self.last[row] = len(history), token
-        return RowResult(row=row, tokens=tuple(emitted), logprobs=(), drafted=nodes - 1)
+        return tuple(emitted)
 
 
 def facts(

@@ -11,7 +11,7 @@ from outrider.plan.shape import ChunkShape, Warps
 from outrider.step.buckets import Buckets, Multiples, largest_shape
 from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.rows import RowTable
-from outrider.wire.batch import PageGrant, ScheduledBatch, ScheduledChunk, ScheduledDecode
+from outrider.wire.batch import DecodeRows, PageGrant, ScheduledBatch, ScheduledChunk
 from outrider.wire.speculation import Budget
 
 
@@ -85,9 +85,10 @@ def batch_of(
             ScheduledChunk(row=row, start=start, tokens=tuple(tokens), follower=-1)
             for row, (start, tokens) in chunks.items()
         ),
-        decodes=tuple(
-            ScheduledDecode(row=row, bound=length + slack, budget=budget)
-            for row, length in decodes.items()
+        decodes=DecodeRows(
+            rows=tuple(decodes),
+            bounds=tuple(length + slack for length in decodes.values()),
+            budgets=(budget,) * len(decodes),
         ),
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.api.commands import bench_gpu, bench_widen
+from outrider.api.commands import bench_gpu, bench_host, bench_widen
 from outrider.api.commands.bench_flags import (
     DtypeFlag,
     JsonFlag,
@@ -25,6 +25,7 @@ app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_
 app.command("decode")(bench_gpu.decode)
 app.command("iteration")(bench_gpu.iteration)
 app.command("prefill")(bench_gpu.prefill)
+app.command("host")(bench_host.host)
 app.command("widen")(bench_widen.widen)
 
 

@@ -121,6 +121,7 @@ def _describe_point(point: Point) -> dict[str, Any]:
             for each in point.peers
         ],
         "forward_occupancy": steady.occupancy,
+        "host_share": steady.host_share,
         "memory_bytes": point.memory_bytes,
         "steps_s": list(steady.steps_s),
     }

@@ -29,6 +29,7 @@ class Steady:
     emitted: int  # tokens of all rows and steps
     context: float  # tokens cached per row in the middle
     occupancy: float  # share of the time in which the device ran a step
+    waited_s: float  # by the host, for results
 
     @property
     def step_s(self) -> float:
@@ -37,6 +38,11 @@ class Steady:
     @property
     def tokens_per_s(self) -> float:
         return self.emitted / sum(self.steps_s)
+
+    @property
+    def host_share(self) -> float:
+        """Share of the time in which the host did something; near 1 it is what steps wait for."""
+        return 1.0 - self.waited_s / sum(self.steps_s)
 
 
 def measure_steady(loaded: Loaded, case: Case, *, steps: int) -> Steady:
@@ -57,12 +63,13 @@ def _time_steps(loaded: Loaded, case: Case, *, steps: int) -> Steady:
             updates = engine.step()
             times.append(time.perf_counter())
             emitted += sum(len(update.tokens) for update in updates)
-        share = occupancy.share
+        share, waited_s = occupancy.share, occupancy.waited_s
     return Steady(
         steps_s=tuple(after - before for before, after in itertools.pairwise(times)),
         emitted=emitted,
         context=start + emitted / 2 / case.rows,
         occupancy=share,
+        waited_s=waited_s,
     )
 
 

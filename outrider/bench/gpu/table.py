@@ -26,7 +26,7 @@ def print_report(report: Report) -> None:
         "floor: each matrix read once, or multiplied at the matrix rate if that takes longer; KV "
         "read once,\nin ms at each bandwidth. ctx: cached tokens per row. ms: median of the timed "
         "steps; tok/s: over\nall of them; vs vLLM: by tok/s; x plain: by ms; busy: share of the "
-        "time in which a step ran.",
+        "time in which a step ran;\nhost: share of it in which the host did not wait for one.",
         style="dim",
     )
 
@@ -97,7 +97,7 @@ def _points(report: Report, series: Series) -> Table:
     headings += ["us\n/layer", f"floor\n{first.floors[-1].rates}"] if layers else []
     headings += ["vLLM\nms", "vs\nvLLM"] if has_peer else []
     headings += ["x\nplain"] if has_plain else []
-    table = _table((*headings, "busy", "GiB"))
+    table = _table((*headings, "busy", "host", "GiB"))
     for point in series.points:
         plain = [f"{ratio:.2f}x" for ratio in report.against_plain(series.name, point)]
         table.add_row(
@@ -106,6 +106,7 @@ def _points(report: Report, series: Series) -> Table:
             *(_peer(point) if has_peer else []),
             *((plain or [""]) if has_plain else []),
             f"{point.steady.occupancy:.1%}",
+            f"{point.steady.host_share:.0%}",
             f"{point.memory_bytes / 2**30:.1f}",
         )
     return table

@@ -1,0 +1,58 @@
+"""Which parts of the sampling law a batch needs, from the laws of its rows."""
+
+from outrider.plan.shape import Warps
+from outrider.runtime.laws import LawBook
+from outrider.wire.batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
+from outrider.wire.sampling import Filters, LogprobsAsked, PromptLogprobs, RowSampling
+from outrider.wire.speculation import PLAIN
+
+GREEDY = RowSampling(seed=1, temperature=0.0)
+FILTERED = RowSampling(seed=2, filters=Filters(top_k=4))
+SCORED = RowSampling(
+    seed=3,
+    temperature=0.0,
+    logprobs=LogprobsAsked(chosen=True, top=1, prompt=PromptLogprobs(is_asked=True, top=3)),
+)
+
+
+def book_of(laws):
+    book = LawBook()
+    book.admit([admission(row, law) for row, law in laws.items()])
+    return book
+
+
+def admission(row, law):
+    return RowAdmission(row=row, sampling=law, prompt=(), output=())
+
+
+def batch_of(*rows, prompts=()):
+    return ScheduledBatch(
+        step=1,
+        admissions=(),
+        grants=(),
+        chunks=tuple(ScheduledChunk(row=row, start=0, tokens=(1,), follower=-1) for row in prompts),
+        decodes=DecodeRows(rows=rows, bounds=(9,) * len(rows), budgets=(PLAIN,) * len(rows)),
+    )
+
+
+def test_a_step_needs_what_any_of_its_rows_needs():
+    book = book_of({1: GREEDY, 2: FILTERED, 3: GREEDY})
+    assert book.warps_of(batch_of(1, 3)) == Warps()
+    assert book.warps_of(batch_of(1, 2, 3)) == Warps(noise=True, filters=True)
+    assert book.of(batch_of(3, 2)) == (GREEDY, FILTERED)
+
+
+def test_a_prompt_is_scored_while_it_runs_and_not_later():
+    book = book_of({1: GREEDY, 4: SCORED})
+    running = Warps(logprobs=True, top_logprobs=5, scores=True)
+    assert book.warps_of(batch_of(1, prompts=[4])) == running
+    assert book.warps_of(batch_of(1, 4)) == Warps(logprobs=True, top_logprobs=1)
+
+
+def test_the_law_of_a_row_is_that_of_its_present_owner():
+    book = book_of({1: FILTERED})
+    book.admit([admission(1, GREEDY)])
+    assert book.warps_of(batch_of(1)) == Warps()
+    book.forget()
+    book.admit([admission(2, FILTERED)])
+    assert book.warps_of(batch_of(2)) == Warps(noise=True, filters=True)
