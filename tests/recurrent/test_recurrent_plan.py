@@ -59,6 +59,7 @@ def test_fill_writes_every_element_of_every_view(small, pad, step):
     clean = {k: v.clone() for k, v in views(planned(harness, *step)[0]).items()}
     assert len(clean) == 2 + 2 + 4
     harness.planner._arena.poison()
+    harness.planner.forget()
     for name, view in views(planned(harness, *step)[0]).items():
         assert torch.equal(view, clean[name]), name
 
@@ -96,6 +97,7 @@ def test_the_kernels_write_what_the_law_writes(small, pad, seed, monkeypatch):
     plan, right_stands = planned(harness, stands, decodes, chunks)
     right = {k: v.clone() for k, v in views(plan).items()}
     harness.planner._arena.poison()
+    harness.planner.forget()
     monkeypatch.setattr(RecurrentAttention, "fill", RecurrentAttention.fill_on_gpu)
     plan, found_stands = planned(harness, stands, decodes, chunks)
     assert found_stands == right_stands
