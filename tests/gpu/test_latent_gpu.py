@@ -50,7 +50,7 @@ ODD = model_of(heads=20, latent=96, rope=32)
 
 
 def backend_of(model):
-    users = [HeadShape(heads=model.heads, head_dim=model.latent)]
+    users = [HeadShape(heads=model.heads, head_dim=model.latent, is_latent=True)]
     return TritonAttention(page_size=model.page_size, users=users)
 
 
@@ -119,15 +119,20 @@ def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
-def test_a_step_that_fills_the_device_has_the_bits_of_one_that_does_not(model, monkeypatch):
-    case = make_case(model, lengths=[5, 511, 512, 9000], nodes=2, seed=11)
-    outs = []
-    for many in (1, 1 << 30):
-        tiles = replace(kernel.tiles_of(model.heads, model.latent, model.dtype), many=many)
-        monkeypatch.setattr(kernel, "tiles_of", lambda *_, tiles=tiles: tiles)
-        outs.append(run(backend_of(model), case))
+def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(model, monkeypatch):
+    case = make_case(model, lengths=[5, 511, 512, 9000, 20_000], nodes=2, seed=11)
+    outs = {}
+    for span in (1, 2, 8, 64):
+
+        def slices(keys, split, *, rows, tiles, room, span=span):
+            del rows, tiles
+            return next(way for way in kernel._ways(keys, split, room=room) if way.span == span)
+
+        monkeypatch.setattr(kernel, "_slices", slices)
+        outs[span] = run(backend_of(model), case)
         monkeypatch.undo()
-    assert torch.equal(*outs)
+    for span, out in outs.items():
+        assert torch.equal(out, outs[1]), span
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
