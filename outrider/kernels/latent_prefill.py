@@ -14,7 +14,8 @@ import triton.language as tl
 
 from outrider.kernels import overlap
 from outrider.kernels.attention import EXACT, LOG2_E, NOTHING_SEEN, dim_tile
-from outrider.kernels.latent import Tiles, see_history, tiles_of
+from outrider.kernels.latent import Tiles, tiles_of
+from outrider.kernels.latent_blocks import see_history
 
 
 @triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])

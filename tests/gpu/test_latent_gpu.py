@@ -33,6 +33,7 @@ from support.latent_cases import check_maps, check_rotated, check_stored
 
 from outrider.kernels import latent as kernel
 from outrider.kernels.head_maps import apply_head_maps
+from outrider.kernels.latent_slices import ways_to_slice
 
 DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
 EXECUTORS = ["eager", "graph", "breakable"]
@@ -124,11 +125,11 @@ def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(model
     outs = {}
     for span in (1, 2, 8, 64):
 
-        def slices(keys, split, *, rows, tiles, room, span=span):
+        def choose(keys, split, *, rows, tiles, room, span=span):
             del rows, tiles
-            return next(way for way in kernel._ways(keys, split, room=room) if way.span == span)
+            return next(way for way in ways_to_slice(keys, split, room=room) if way.span == span)
 
-        monkeypatch.setattr(kernel, "_slices", slices)
+        monkeypatch.setattr(kernel, "choose_slices", choose)
         outs[span] = run(backend_of(model), case)
         monkeypatch.undo()
     for span, out in outs.items():

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from support.latent_cases import check_maps, check_rotated, check_stored
 
 from outrider.kernels import latent as kernel
+from outrider.kernels import latent_slices as slices
 from outrider.kernels.attention import partial_width
 
 SMALL = kernel.Tiles(rows=16, keys=16, split=16)  # many splits at small lengths
@@ -21,7 +22,7 @@ LIKE = torch.empty(0)
 
 def attend(case, *, span, is_tree=True, rows_at_once=None):
     views, model = trace(case), case.model
-    splits = kernel.num_splits(case.shape.pages * model.page_size, split=SMALL.split)
+    splits = slices.num_splits(case.shape.pages * model.page_size, split=SMALL.split)
     per_row = case.shape.nodes * splits * partial_width(model.heads, model.latent)
     room = (rows_at_once or case.shape.rows) * per_row
     out = torch.full((case.shape.num_uniform, model.heads, model.latent), float("nan"))
@@ -62,9 +63,9 @@ def test_texts_past_the_short_splits_are_merged_too(span):
 
 def test_splits_meet_without_gaps_and_are_counted():
     for count in (1, 15, 16, 17, 40):
-        starts = [index + max(index - kernel.SHORT_SPLITS, 0) for index in range(count + 1)]
-        assert kernel.num_splits(starts[-1] * 512, split=512) == count
-        assert kernel.num_splits(starts[-1] * 512 + 1, split=512) == count + 1
+        starts = [index + max(index - slices.SHORT_SPLITS, 0) for index in range(count + 1)]
+        assert slices.num_splits(starts[-1] * 512, split=512) == count
+        assert slices.num_splits(starts[-1] * 512 + 1, split=512) == count + 1
 
 
 @pytest.mark.parametrize("span", [1, 4])
@@ -93,7 +94,7 @@ def test_a_shape_with_room_for_longer_texts_changes_no_bit():
     [(1, 65536, 144), (32, 65536, 320), (128, 4096, 256), (1, 4096, 16), (128, 500, 256)],
 )
 def test_the_programs_of_a_step_share_the_cores_evenly(rows, keys, programs):
-    way = kernel._slices(keys, 512, rows=rows, tiles=2, room=1020)
+    way = slices.choose_slices(keys, 512, rows=rows, tiles=2, room=1020)
     assert 2 * rows * way.count == programs
 
 
