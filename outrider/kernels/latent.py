@@ -66,18 +66,21 @@ def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> Tiles:
 @triton.jit(
     do_not_specialize=[
         "pages", "lengths", "limits", "tails", "part_max", "part_sum",
-        "nodes", "spread", "num_pages", "num_splits", "span", "levels",
+        "nodes", "spread", "num_pages", "num_splits", "span", "levels", "size",
     ]
 )  # fmt: skip
 def _attend_kernel(
     query, layer, out, pages, lengths, limits, tails, part_acc, part_max, part_sum,
-    query_stride, nodes, spread, num_pages, num_splits, span, levels, scale,
+    query_stride, nodes, spread, num_pages, num_splits, span, levels, size, scale,
     HEADS: tl.constexpr, OF_NODE: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
     LATENT_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     TREE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A tile has OF_NODE heads of each of `spread` nodes and sees `span` splits, 2^levels."""
+    """A tile has OF_NODE heads of each of `spread` nodes and sees `span` splits, 2^levels.
+
+    A split has `size` keys, or twice as many.
+    """
     HEAD_TILES: tl.constexpr = (HEADS + OF_NODE - 1) // OF_NODE
     tile, row = tl.program_id(0), tl.program_id(1)
     slice_ = tl.num_programs(2) - 1 - tl.program_id(2)  # the long ones start first
@@ -104,8 +107,8 @@ def _attend_kernel(
     start = slice_ * span
     stop = tl.minimum(start + span, num_splits)
     for split in range(start, stop):
-        begin = split_start(split, SPLIT)
-        end = tl.minimum(split_start(split + 1, SPLIT), longest)
+        begin = split_start(split, size)
+        end = tl.minimum(split_start(split + 1, size), longest)
         if begin < end:
             # Blocks that reach past the history are seen along each node's own path.
             border = length // BLOCK_N * BLOCK_N if TREE else end
@@ -221,10 +224,10 @@ def _attend(
     kernel: Any = _attend_kernel[(packing.num_tiles, num_rows, slices.count)]
     kernel(
         query, layer, out, *inputs, *parts, query.stride(0), nodes, packing.spread, num_pages,
-        slices.splits, slices.span, slices.levels, scale,
+        slices.splits, slices.span, slices.levels, tiles.split, scale,
         HEADS=heads, OF_NODE=packing.of_node, LATENT=latent, ROPE=width - latent,
         LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(width - latent), PAGE_SIZE=page_size,
-        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split, STAGES=tiles.num_stages,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages,
         TREE=is_tree, DIRECT=slices.count == 1, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip

@@ -41,9 +41,9 @@ def num_splits(keys: int, *, split: int) -> int:
 
 
 @triton.jit
-def split_start(index, SPLIT: tl.constexpr):
+def split_start(index, size):
     """First position of a split."""
-    return (index + tl.maximum(index - _SHORT_SPLITS, 0)) * SPLIT
+    return (index + tl.maximum(index - _SHORT_SPLITS, 0)) * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,23 +199,23 @@ def _merge_pairs(state_max, state_sum, acc, PAIRS: tl.constexpr, COLUMNS: tl.con
 
 @triton.jit
 def _merge_slices(
-    part_acc, part_max, part_sum, first, stride, pair, column, limit, num_slices, span,
-    LATENT: tl.constexpr, SPLIT: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr,
+    part_acc, part_max, part_sum, first, stride, pair, column, limit, num_slices, span, split,
+    LATENT: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What 2^LEVELS slices from the first on have seen: [1], [1], [1, columns]."""
     HALF: tl.constexpr = (1 << LEVELS) // 2
     if LEVELS > _HELD_LEVELS:
         left_max, left_sum, left = _merge_slices(
             part_acc, part_max, part_sum, first, stride, pair, column, limit, num_slices, span,
-            LATENT, SPLIT, LEVELS - 1, COLUMNS,
+            split, LATENT, LEVELS - 1, COLUMNS,
         )  # fmt: skip
         right_max, right_sum, right = _merge_slices(
             part_acc, part_max, part_sum, first + HALF, stride, pair, column, limit, num_slices,
-            span, LATENT, SPLIT, LEVELS - 1, COLUMNS,
+            span, split, LATENT, LEVELS - 1, COLUMNS,
         )  # fmt: skip
         return _merge(left_max, left_sum, left, right_max, right_sum, right)
     number = first + tl.arange(0, 2 * HALF)
-    is_seen = (split_start(number * span, SPLIT) < limit) & (number < num_slices)
+    is_seen = (split_start(number * span, split) < limit) & (number < num_slices)
     place = number * stride + pair
     state_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
     state_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
@@ -228,19 +228,22 @@ def _merge_slices(
     return state_max, state_sum, acc
 
 
-@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_slices", "span", "depth"])
+@triton.jit(
+    do_not_specialize=[
+        "part_max", "part_sum", "limits", "heads", "num_slices", "span", "depth", "split",
+    ]
+)  # fmt: skip
 def _combine_kernel(
-    part_acc, part_max, part_sum, out, limits, num_slices, span, depth,
-    HEADS: tl.constexpr, LATENT: tl.constexpr, SPLIT: tl.constexpr, LEVELS: tl.constexpr,
-    COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    part_acc, part_max, part_sum, out, limits, heads, num_slices, span, depth, split,
+    LATENT: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Merge the slices of some columns of a head of a token, as a program merges its splits."""
     pair, column = tl.program_id(0), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     overlap.begin(PDL)
-    limit, stride = tl.load(limits + pair // HEADS), tl.num_programs(0).to(tl.int64) * depth
+    limit, stride = tl.load(limits + pair // heads), tl.num_programs(0).to(tl.int64) * depth
     _, state_sum, acc = _merge_slices(
-        part_acc, part_max, part_sum, 0, stride, pair, column, limit, num_slices, span,
-        LATENT, SPLIT, LEVELS, COLUMNS,
+        part_acc, part_max, part_sum, 0, stride, pair, column, limit, num_slices, span, split,
+        LATENT, LEVELS, COLUMNS,
     )  # fmt: skip
     acc = acc * tl.div_rn(tl.full([1], 1.0, tl.float32), state_sum)[:, None]
     target = out + pair.to(tl.int64) * LATENT + column
@@ -259,8 +262,8 @@ def combine(
     columns = min(dim_tile(latent), _MERGED_COLUMNS)
     kernel: Any = _combine_kernel[(num_tokens * heads, triton.cdiv(latent, columns))]
     kernel(
-        *parts, out, limits, slices.count, slices.span, max(slices.levels, 1),
-        HEADS=heads, LATENT=latent, SPLIT=split, LEVELS=levels, COLUMNS=columns,
+        *parts, out, limits, heads, slices.count, slices.span, max(slices.levels, 1), split,
+        LATENT=latent, LEVELS=levels, COLUMNS=columns,
         PDL=overlap.is_on(out), num_warps=triton.cdiv(columns, 32), **EXACT,
         **overlap.options(out),
     )  # fmt: skip
