@@ -13,9 +13,17 @@ from outrider.kernels.attention import path_slots
 
 
 @triton.jit
-def _history_slots(position, pages, PAGE_SIZE: tl.constexpr):
-    """Where in the pool the latents of these positions lie."""
-    at = position.to(tl.uint32)  # whose division is a shift
+def _history_slots(start, last, pages, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Where in the pool the latents of a block lie; past the last, the last's.
+
+    That one is there, and nobody sees it again: the loads need no mask.
+    """
+    offset = tl.arange(0, BLOCK_N)
+    if PAGE_SIZE % BLOCK_N == 0:  # one page holds them all
+        at = tl.minimum(start, last).to(tl.uint32)
+        first = tl.load(pages + at // PAGE_SIZE) * PAGE_SIZE + (at % PAGE_SIZE).to(tl.int32)
+        return first + tl.minimum(offset, tl.maximum(last - start, 0))
+    at = tl.minimum(start + offset, last).to(tl.uint32)  # whose division is a shift
     page = tl.load(pages + at // PAGE_SIZE)
     return page * PAGE_SIZE + (at % PAGE_SIZE).to(tl.int32)
 
@@ -43,12 +51,9 @@ def _fetch(
 
 @triton.jit
 def _see(
-    state_max, sums, acc, latent_query, turned_query, latent, latent_key, turned_key, is_visible,
-    needs_mask, scale,
+    state_max, sums, acc, turned_score, latent_score, latent, is_visible, needs_mask, scale,
 ):  # fmt: skip
     """One block of latents enters the running softmax, which is in base 2."""
-    turned_score = tl.dot(turned_query, turned_key, input_precision="ieee")
-    latent_score = tl.dot(latent_query, latent_key, input_precision="ieee")
     # A plain addition would become a chain of two products, and a mask without a branch one of
     # all three: the compiler then gives the scores of a tile to every warp group once more.
     score = tl.fma(turned_score, 1.0, latent_score)
@@ -73,23 +78,26 @@ def see_history(
 
     A lane sees those below its limit; none has a limit below `shortest`.
     """
-    offset, last = tl.arange(0, BLOCK_N), tl.maximum(end - 1, 0)
-    # Past the end the last latent is read again: it is there, and nobody sees it.
-    slots = _history_slots(tl.minimum(begin + offset, last), pages, PAGE_SIZE)
+    last = tl.maximum(end - 1, 0)
+    slots = _history_slots(begin, last, pages, PAGE_SIZE, BLOCK_N)
+    turned_score, latent_score = tl.zeros_like(sums), tl.zeros_like(sums)
     for start in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
-        position = start + offset
+        position = start + tl.arange(0, BLOCK_N)
         # Looked up one block ahead, so that the loads of latents wait for nobody.
-        ahead = _history_slots(tl.minimum(position + BLOCK_N, last), pages, PAGE_SIZE)
+        ahead = _history_slots(start + BLOCK_N, last, pages, PAGE_SIZE, BLOCK_N)
         latent, turned = _fetch(stored, slots, LATENT, ROPE, LATENT_DIM, ROPE_DIM)
-        latent_key, turned_key = tl.trans(latent), tl.trans(turned)
+        turned_score = tl.dot(turned_query, tl.trans(turned), input_precision="ieee")
+        latent_score = tl.dot(latent_query, tl.trans(latent), input_precision="ieee")
         # Always so. What stands under a condition is scheduled after the loads of the next block,
-        # which are then under way during all of it; else they would wait for its products.
+        # which are then asked for during these products and under way during the next.
         if start < end:
             state_max, sums, acc = _see(
-                state_max, sums, acc, latent_query, turned_query, latent, latent_key, turned_key,
+                state_max, sums, acc, turned_score, latent_score, latent,
                 position[None, :] < limit[:, None], start + BLOCK_N > shortest, scale,
             )  # fmt: skip
         slots = ahead
+    # Never so. Of products that nobody may need after the loop, each would be waited for at once.
+    sums = tl.where(end < 0, turned_score + latent_score, sums)
     return state_max, sums, acc
 
 
@@ -115,9 +123,11 @@ def see_paths(
         latent, turned = _fetch(stored, slots, LATENT, ROPE, LATENT_DIM, ROPE_DIM)
         latent_key, turned_key = tl.trans(latent), tl.trans(turned)
         if step < steps:  # as above
+            turned_score = tl.dot(turned_query, turned_key, input_precision="ieee")
+            latent_score = tl.dot(latent_query, latent_key, input_precision="ieee")
             is_visible = (position[None, :] < limit[:, None]) & is_own[:, None]
             state_max, sums, acc = _see(
-                state_max, sums, acc, latent_query, turned_query, latent, latent_key, turned_key,
-                is_visible, step >= 0, scale,
+                state_max, sums, acc, turned_score, latent_score, latent, is_visible, step >= 0,
+                scale,
             )  # fmt: skip
     return state_max, sums, acc
