@@ -98,6 +98,13 @@ def test_the_programs_of_a_step_share_the_cores_evenly(rows, keys, programs):
     assert 2 * rows * way.count == programs
 
 
+def test_the_workspace_holds_the_partial_results_of_all_splits_up_to_a_bound():
+    size = {"nodes": 1, "heads": 128, "latent": 512}
+    assert kernel.num_partials(rows=9, keys=512, **size) == 0
+    assert kernel.num_partials(rows=2, keys=65536, **size) == 2 * 72 * 128 * 514
+    assert kernel.num_partials(rows=256, keys=65536, **size) == 1 << 26
+
+
 @pytest.mark.parametrize(("num_query", "latent", "rope"), [(1, 32, 16), (7, 24, 6), (3, 20, 8)])
 def test_latents_are_normalised_rotated_and_stored(num_query, latent, rope):
     check_stored(num_query, latent, rope, LIKE, atol=1e-5)
