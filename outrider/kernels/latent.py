@@ -75,11 +75,11 @@ def _attend_kernel(
     HEADS: tl.constexpr, OF_NODE: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
     LATENT_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    TREE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
+    TREE: tl.constexpr, SINGLE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile has OF_NODE heads of each of `spread` nodes and sees `span` splits, 2^levels.
 
-    A split has `size` keys, or twice as many.
+    A split has `size` keys, or twice as many. SINGLE splits and DIRECT slices are the only ones.
     """
     HEAD_TILES: tl.constexpr = (HEADS + OF_NODE - 1) // OF_NODE
     tile, row = tl.program_id(0), tl.program_id(1)
@@ -97,7 +97,7 @@ def _attend_kernel(
     own_pages = pages + row.to(tl.int64) * num_pages
     own_limits, own_tails = limits + row * nodes, tails + row * nodes * _MAX_NODES
     stride = tl.num_programs(1).to(tl.int64) * nodes * HEADS
-    first_place = index + stride * slice_ * tl.maximum(levels, 1)
+    first_place = index + stride * slice_ * (levels + 1)
     overlap.begin(PDL)
     limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
     latent_query = tl.load(source + column[None, :], mask=wanted, other=0.0)
@@ -126,11 +126,17 @@ def _attend_kernel(
                     tl.maximum(begin, border), end, scale,
                     LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
                 )  # fmt: skip
-            keep_split(
-                state_max, tl.sum(sums, 1), acc, out, part_acc, part_max, part_sum, index, is_real,
-                first_place, stride, split - start, levels, (end == longest) | (split + 1 == stop),
-                BLOCK_M, LATENT, LATENT_DIM, DIRECT,
-            )  # fmt: skip
+            state_sum = tl.sum(sums, 1)
+            if SINGLE:
+                share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+                target = out + index[:, None] * LATENT + column[None, :]
+                tl.store(target, (acc * share).to(out.dtype.element_ty), mask=wanted)
+            else:
+                keep_split(
+                    state_max, state_sum, acc, out, part_acc, part_max, part_sum, index, is_real,
+                    first_place, stride, split - start, levels,
+                    (end == longest) | (split + 1 == stop), BLOCK_M, LATENT, LATENT_DIM, DIRECT,
+                )  # fmt: skip
 
 
 def attend_uniform(
@@ -228,7 +234,8 @@ def _attend(
         HEADS=heads, OF_NODE=packing.of_node, LATENT=latent, ROPE=width - latent,
         LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(width - latent), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages,
-        TREE=is_tree, DIRECT=slices.count == 1, PDL=overlap.is_on(query),
+        TREE=is_tree, SINGLE=slices.splits == 1, DIRECT=slices.count == 1,
+        PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
 

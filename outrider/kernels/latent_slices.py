@@ -56,13 +56,18 @@ class Slices:
 
     @property
     def levels(self) -> int:
-        """Halvings of a slice: partial results that wait while it is seen."""
+        """Halvings of a slice."""
         return self.span.bit_length() - 1
+
+    @property
+    def depth(self) -> int:
+        """Partial results of a slice: those that wait while it is seen, and its own."""
+        return self.levels + 1
 
     @property
     def num_partials(self) -> int:
         """Of a text."""
-        return 0 if self.splits == 1 else self.count * max(self.levels, 1)
+        return 0 if self.splits == 1 else self.count * self.depth
 
 
 @cache
@@ -148,32 +153,42 @@ def keep_split(
     """Merge a split with those before it that it completes; keep the result for those after it.
 
     Of the splits of a program, number n completes the 2, 4, ... that end with it: as many as the
-    binary n ends in ones. The last completes all. What 2^l splits have seen waits at place l.
+    binary n ends in ones. The last completes all. What 2^l splits have seen waits at place l, and
+    what a program has seen at the place after them.
     """
     left, right, left_column, right_column = _halves(acc, BLOCK_M, LATENT_DIM)
     due = tl.where(is_last, number, (number ^ (number + 1)) >> 1)
-    level = 0
+    level = tl.where(is_last, levels, 0)
+    for bit in range(0, levels):
+        level += tl.where(is_last, 0, (due >> bit) & 1)
+    place = first_place + level * stride
+    # Through memory, so that maxima and sums have the layout of the loads of what is merged.
+    tl.store(part_max + place, state_max, mask=is_real)
+    tl.store(part_sum + place, state_sum, mask=is_real)
+    tl.debug_barrier()
+    own_max = tl.load(part_max + place, mask=is_real, other=NOTHING_SEEN)
+    own_sum = tl.load(part_sum + place, mask=is_real, other=0.0)
     for bit in range(0, levels):
         if (due >> bit) & 1 == 1:
-            place = first_place + bit * stride
-            earlier_max = tl.load(part_max + place, mask=is_real, other=NOTHING_SEEN)
-            earlier_sum = tl.load(part_sum + place, mask=is_real, other=0.0)
-            new_max = tl.maximum(earlier_max, state_max)
-            kept, weight = tl.exp2(earlier_max - new_max), tl.exp2(state_max - new_max)
-            state_sum = earlier_sum * kept + state_sum * weight
-            state_max = new_max
-            left = _merge_half(left, left_column, part_acc, place, is_real, kept, weight, LATENT)
-            right = _merge_half(right, right_column, part_acc, place, is_real, kept, weight, LATENT)
-            level += 1
+            earlier = first_place + bit * stride
+            earlier_max = tl.load(part_max + earlier, mask=is_real, other=NOTHING_SEEN)
+            earlier_sum = tl.load(part_sum + earlier, mask=is_real, other=0.0)
+            new_max = tl.maximum(earlier_max, own_max)
+            kept, weight = tl.exp2(earlier_max - new_max), tl.exp2(own_max - new_max)
+            own_sum = earlier_sum * kept + own_sum * weight
+            own_max = new_max
+            left = _merge_half(left, left_column, part_acc, earlier, is_real, kept, weight, LATENT)
+            right = _merge_half(
+                right, right_column, part_acc, earlier, is_real, kept, weight, LATENT
+            )  # fmt: skip
     if is_last & DIRECT:
-        share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+        share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), own_sum)[:, None]
         _store_half(left * share, left_column, out, index, is_real, LATENT)
         _store_half(right * share, right_column, out, index, is_real, LATENT)
     else:
-        place = first_place + tl.where(is_last, 0, level) * stride
-        tl.debug_barrier()  # a place may be written whose old values other threads still read
-        tl.store(part_max + place, state_max, mask=is_real)
-        tl.store(part_sum + place, state_sum, mask=is_real)
+        tl.debug_barrier()
+        tl.store(part_max + place, own_max, mask=is_real)
+        tl.store(part_sum + place, own_sum, mask=is_real)
         _store_half(left, left_column, part_acc, place, is_real, LATENT)
         _store_half(right, right_column, part_acc, place, is_real, LATENT)
         tl.debug_barrier()  # a thread reads what others stored
@@ -199,28 +214,28 @@ def _merge_pairs(state_max, state_sum, acc, PAIRS: tl.constexpr, COLUMNS: tl.con
 
 @triton.jit
 def _merge_slices(
-    part_acc, part_max, part_sum, first, stride, pair, column, limit, num_slices, span, split,
+    part_acc, part_max, part_sum, first, stride, place, column, limit, num_slices, span, split,
     LATENT: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What 2^LEVELS slices from the first on have seen: [1], [1], [1, columns]."""
     HALF: tl.constexpr = (1 << LEVELS) // 2
     if LEVELS > _HELD_LEVELS:
         left_max, left_sum, left = _merge_slices(
-            part_acc, part_max, part_sum, first, stride, pair, column, limit, num_slices, span,
+            part_acc, part_max, part_sum, first, stride, place, column, limit, num_slices, span,
             split, LATENT, LEVELS - 1, COLUMNS,
         )  # fmt: skip
         right_max, right_sum, right = _merge_slices(
-            part_acc, part_max, part_sum, first + HALF, stride, pair, column, limit, num_slices,
+            part_acc, part_max, part_sum, first + HALF, stride, place, column, limit, num_slices,
             span, split, LATENT, LEVELS - 1, COLUMNS,
         )  # fmt: skip
         return _merge(left_max, left_sum, left, right_max, right_sum, right)
     number = first + tl.arange(0, 2 * HALF)
     is_seen = (split_start(number * span, split) < limit) & (number < num_slices)
-    place = number * stride + pair
-    state_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
-    state_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
+    at = place + number * stride
+    state_max = tl.load(part_max + at, mask=is_seen, other=NOTHING_SEEN)
+    state_sum = tl.load(part_sum + at, mask=is_seen, other=0.0)
     inside = is_seen[:, None] & (column < LATENT)[None, :]
-    acc = tl.load(part_acc + place[:, None] * LATENT + column[None, :], mask=inside, other=0.0)
+    acc = tl.load(part_acc + at[:, None] * LATENT + column[None, :], mask=inside, other=0.0)
     for level in tl.static_range(LEVELS):
         state_max, state_sum, acc = _merge_pairs(
             state_max, state_sum, acc, HALF >> level, COLUMNS
@@ -240,10 +255,11 @@ def _combine_kernel(
     """Merge the slices of some columns of a head of a token, as a program merges its splits."""
     pair, column = tl.program_id(0), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     overlap.begin(PDL)
-    limit, stride = tl.load(limits + pair // heads), tl.num_programs(0).to(tl.int64) * depth
+    limit, pairs = tl.load(limits + pair // heads), tl.num_programs(0).to(tl.int64)
+    place = pair + pairs * (depth - 1)  # where the first slice left what it saw
     _, state_sum, acc = _merge_slices(
-        part_acc, part_max, part_sum, 0, stride, pair, column, limit, num_slices, span, split,
-        LATENT, LEVELS, COLUMNS,
+        part_acc, part_max, part_sum, 0, pairs * depth, place, column, limit, num_slices, span,
+        split, LATENT, LEVELS, COLUMNS,
     )  # fmt: skip
     acc = acc * tl.div_rn(tl.full([1], 1.0, tl.float32), state_sum)[:, None]
     target = out + pair.to(tl.int64) * LATENT + column
@@ -262,7 +278,7 @@ def combine(
     columns = min(dim_tile(latent), _MERGED_COLUMNS)
     kernel: Any = _combine_kernel[(num_tokens * heads, triton.cdiv(latent, columns))]
     kernel(
-        *parts, out, limits, heads, slices.count, slices.span, max(slices.levels, 1), split,
+        *parts, out, limits, heads, slices.count, slices.span, slices.depth, split,
         LATENT=latent, LEVELS=levels, COLUMNS=columns,
         PDL=overlap.is_on(out), num_warps=triton.cdiv(columns, 32), **EXACT,
         **overlap.options(out),
