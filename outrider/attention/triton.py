@@ -21,6 +21,7 @@ class HeadShape:
 
     heads: int
     head_dim: int  # of what a head reads: of latents, the lanes of a latent
+    is_latent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +56,14 @@ class TritonAttention:
     """Attends by texts: the result of a node does not depend on tree, batch or padding.
 
     Its workspace holds one partial result per split of a text: num_uniform * splits * heads *
-    (head_dim + 2) * 4 bytes, with 4 splits for 1k positions, 32 for 8k and 64 for 128k: 34 MB
-    for 64 rows of one node and 32 heads of 128 at 8k. It never exceeds 256 MiB: larger steps run
-    their rows in turns.
+    (head_dim + 2) * 4 bytes, with 4 splits for 1k positions, 32 for 8k and 64 for 128k (latents
+    are split otherwise): 34 MB for 64 rows of one node and 32 heads of 128 at 8k. It never exceeds
+    256 MiB: larger steps run their rows in turns.
     """
 
     def __init__(self, *, page_size: int, users: Sequence[HeadShape]) -> None:
-        from outrider.kernels.splits import partial_width
-
         self._page_size = page_size
-        self._partial_width = max(partial_width(user.heads, user.head_dim) for user in users)
+        self._users = tuple(users)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -161,14 +160,21 @@ class TritonAttention:
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
-        from outrider.kernels.splits import num_partials
-
-        return num_partials(
-            rows=shape.rows,
-            nodes=shape.nodes,
-            keys=shape.pages * self._page_size,
-            width=self._partial_width,
+        keys = shape.pages * self._page_size
+        return max(
+            _num_partials(user, rows=shape.rows, nodes=shape.nodes, keys=keys)
+            for user in self._users
         )
+
+
+def _num_partials(user: HeadShape, *, rows: int, nodes: int, keys: int) -> int:
+    from outrider.kernels import latent, splits
+
+    heads, read = user.heads, user.head_dim
+    if user.is_latent:
+        return latent.num_partials(rows=rows, nodes=nodes, keys=keys, heads=heads, latent=read)
+    width = splits.partial_width(heads, read)
+    return splits.num_partials(rows=rows, nodes=nodes, keys=keys, width=width)
 
 
 def _attend(

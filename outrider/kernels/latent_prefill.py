@@ -14,8 +14,8 @@ import triton.language as tl
 
 from outrider.kernels import overlap
 from outrider.kernels.attention import LOG2_E
-from outrider.kernels.latent import Tiles, see, tiles_of
-from outrider.kernels.paths import slots_of
+from outrider.kernels.latent import Tiles, tiles_of
+from outrider.kernels.latent_blocks import see_history
 from outrider.kernels.splits import EXACT, NOTHING_SEEN, dim_tile
 
 
@@ -24,11 +24,11 @@ def _attend_kernel(
     query, layer, out, pages, bounds, query_stride, num_pages, scale,
     HEADS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, LATENT_DIM: tl.constexpr,
     ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     chunk = tl.program_id(1)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest tiles start first
-    place, key = tile * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     column, turn = tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
     offset, head = place // HEADS, place % HEADS
     overlap.begin(PDL)
@@ -51,17 +51,11 @@ def _attend_kernel(
         state_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
         sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         acc = tl.zeros([BLOCK_M, LATENT_DIM], tl.float32)
-        slots = slots_of(key, end, end, own_pages, own_pages, PAGE_SIZE, False)
-        for begin in range(0, end, BLOCK_N):
-            position = begin + key
-            # Looked up one block ahead, so that the loads of latents wait for nobody.
-            ahead = slots_of(position + BLOCK_N, end, end, own_pages, own_pages, PAGE_SIZE, False)
-            is_visible = position[None, :] <= own[:, None]
-            state_max, sums, acc = see(
-                state_max, sums, acc, latent_query, turned_query, layer, slots, is_visible, scale,
-                LATENT, ROPE, LATENT_DIM, ROPE_DIM,
-            )  # fmt: skip
-            slots = ahead
+        state_max, sums, acc = see_history(
+            state_max, sums, acc, latent_query, turned_query, layer, own_pages, own + 1,
+            start + tile * BLOCK_M // HEADS + 1, 0, end, scale,
+            LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
+        )  # fmt: skip
         acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), tl.sum(sums, 1))[:, None]
         target = out + (token * HEADS + head)[:, None] * LATENT + column[None, :]
         tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
@@ -88,6 +82,6 @@ def attend_chunks(
         query, layer, out, pages, bounds, query.stride(0), pages.shape[1], scale * LOG2_E,
         HEADS=heads, LATENT=latent, ROPE=lanes - latent,
         LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(lanes - latent), PAGE_SIZE=page_size,
-        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, PDL=overlap.is_on(query),
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip

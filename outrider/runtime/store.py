@@ -202,5 +202,6 @@ def _backend(settings: Settings, dtype: torch.dtype, users: list[HeadShape]) -> 
 
 def _heads(config: AnyAttention) -> HeadShape:
     """Query heads, and the width of what each of them reads."""
-    read = config.latent if isinstance(config, LatentConfig) else config.head_dim
-    return HeadShape(heads=config.heads, head_dim=read)
+    if isinstance(config, LatentConfig):
+        return HeadShape(heads=config.heads, head_dim=config.latent, is_latent=True)
+    return HeadShape(heads=config.heads, head_dim=config.head_dim)

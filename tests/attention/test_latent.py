@@ -26,7 +26,10 @@ BORDERS = [0, 1, 31, 32]  # around the border of a block of latents
 
 def backend_of(model):
     pytest.importorskip("triton")
-    users = [HeadShape(heads=1, head_dim=16), HeadShape(heads=model.heads, head_dim=model.latent)]
+    users = [
+        HeadShape(heads=1, head_dim=16),
+        HeadShape(heads=model.heads, head_dim=model.latent, is_latent=True),
+    ]
     return TritonAttention(page_size=model.page_size, users=users)
 
 

@@ -9,6 +9,7 @@ from outrider.api.cli import app, run
 from outrider.bench.floor import asked_share, weight_bytes
 from outrider.bench.gpu.body import find_body
 from outrider.bench.gpu.floors import prefill_flops, step_passes
+from outrider.bench.gpu.rates import Rates
 
 # tiny-latent: hidden 64, 4 heads, query rank 32, latent 32, 16 lanes each; 1 dense layer of 96,
 # then 8 experts of 32, of which 2 are asked, and a shared one; vocabulary 512
@@ -55,6 +56,19 @@ def test_a_layer_of_deepseek_v3_has_the_bytes_that_are_published():
     # 187M of attention, 9 experts of 44M, the router; 1152 bytes of every cached token
     assert (step.weight_bytes - head) / 2 == pytest.approx(187.1e6 + 9 * 44.04e6 + 1.84e6, rel=1e-3)
     assert step.kv_bytes == 4096 * 1152
+    assert step.kv_flops == 4096 * 2 * 128 * (576 + 512)
+
+
+def test_the_heads_of_deepseek_v3_take_longer_to_compute_than_latents_to_read():
+    config = find_body("deepseek-v3", layers=1).config
+    rates = Rates(name="", bandwidth=3.85e12, matrix=775e12)
+    (empty,) = step_passes(config, "bfloat16", rows=128, nodes=1, context=0.0)
+    (long,) = step_passes(config, "bfloat16", rows=128, nodes=1, context=65536.0)
+    added = long.seconds(rates) - empty.seconds(rates)
+    assert added == pytest.approx(2.336e12 / 775e12, rel=1e-3)  # reading takes 2.51 ms
+    lite = find_body("deepseek-v2-lite", layers=1).config
+    (step,) = step_passes(lite, "bfloat16", rows=128, nodes=1, context=65536.0)
+    assert step.kv_flops / rates.matrix < 0.2 * step.kv_bytes / rates.bandwidth
 
 
 def measured(tmp_path, *flags):

@@ -33,6 +33,7 @@ from support.latent_cases import check_maps, check_rotated, check_stored
 
 from outrider.kernels import latent as kernel
 from outrider.kernels.head_maps import apply_head_maps
+from outrider.kernels.latent_slices import ways_to_slice
 
 DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
 EXECUTORS = ["eager", "graph", "breakable"]
@@ -50,7 +51,7 @@ ODD = model_of(heads=20, latent=96, rope=32)
 
 
 def backend_of(model):
-    users = [HeadShape(heads=model.heads, head_dim=model.latent)]
+    users = [HeadShape(heads=model.heads, head_dim=model.latent, is_latent=True)]
     return TritonAttention(page_size=model.page_size, users=users)
 
 
@@ -119,15 +120,20 @@ def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
-def test_a_step_that_fills_the_device_has_the_bits_of_one_that_does_not(model, monkeypatch):
-    case = make_case(model, lengths=[5, 511, 512, 9000], nodes=2, seed=11)
+def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(model, monkeypatch):
+    case = make_case(model, lengths=[5, 511, 512, 9000, 20_000], nodes=2, seed=11)
     outs = []
-    for many in (1, 1 << 30):
-        tiles = replace(kernel.tiles_of(model.heads, model.latent, model.dtype), many=many)
-        monkeypatch.setattr(kernel, "tiles_of", lambda *_, tiles=tiles: tiles)
+    for level in (0, 1, 3, -1):  # one split, 2, 8, and all that there are
+
+        def choose(keys, split, *, rows, tiles, room, level=level):
+            del rows, tiles
+            return ways_to_slice(keys, split, room=room)[level]
+
+        monkeypatch.setattr(kernel, "choose_slices", choose)
         outs.append(run(backend_of(model), case))
         monkeypatch.undo()
-    assert torch.equal(*outs)
+    for out in outs[1:]:
+        assert torch.equal(out, outs[0])
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])

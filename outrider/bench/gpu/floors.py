@@ -2,8 +2,9 @@
 
 Each matrix is read once, or multiplied for as long as the matrix rate allows, whichever takes
 longer; of experts, as many as the tokens of a step ask on average. The KV of every row is read
-once: of latents, one vector per token. Nothing else costs anything here: no launches, no norms'
-arithmetic, no attention arithmetic in a decode step, no sampling.
+once, of latents one vector per token, or attended to for as long as the matrix rate allows: 128
+heads on one latent are at the border. Nothing else costs anything here: no launches, no norms, no
+sampling.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from outrider.bench.gpu.rates import Rates
 from outrider.bench.gpu.v4_floors import (
     v4_bytes_of,
     v4_cache_bytes,
+    v4_cache_flops,
     v4_flops_of,
     v4_held_bytes,
     v4_prefill_flops,
@@ -50,10 +52,11 @@ class Pass:
     weight_bytes: int
     kv_bytes: int
     flops: float  # of the matrices
+    kv_flops: float  # of attention
 
     def seconds(self, rates: Rates) -> float:
         matrices = max(self.weight_bytes / rates.bandwidth, self.flops / rates.matrix)
-        return matrices + self.kv_bytes / rates.bandwidth
+        return matrices + max(self.kv_bytes / rates.bandwidth, self.kv_flops / rates.matrix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ def step_passes(
             weight_bytes=weight_bytes(config, dtype, tokens=tokens),
             kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
             flops=2.0 * tokens * _products_of_token(config, shapes),
+            kv_flops=config.num_layers * _kv_flops(config.attention, tokens, context),
         ),
     )
 
@@ -96,15 +100,15 @@ def iteration_passes(
     assert isinstance(config, ModelConfig), "heads read one stream, which others refuse at start"
     shapes = _head_groups(config, draft)
     own = head_config(config, draft_vocab=draft.vocab).layer.attention
-    kv = rows * context * _kv_token_bytes(own, dtype)
+    kv = _KVRead(attention=own, rows=rows, context=context)
     emitted, branches = rows * draft.emitted, rows * draft.topk
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
-        _pass(shapes.features, dtype, tokens=emitted),
-        _pass(shapes.layer, dtype, tokens=emitted, kv=kv),
-        _pass(shapes.score, dtype, tokens=rows),
-        *(_pass(shapes.layer, dtype, tokens=branches, kv=kv) for _ in range(1, draft.steps)),
-        *(_pass(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
+        _maps(shapes.features, dtype, tokens=emitted),
+        _layer(shapes.layer, dtype, kv, tokens=emitted),
+        _maps(shapes.score, dtype, tokens=rows),
+        *(_layer(shapes.layer, dtype, kv, tokens=branches) for _ in range(1, draft.steps)),
+        *(_maps(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
     )
 
 
@@ -124,14 +128,14 @@ def module_passes(
                 _v4_module(config, dtype, rows, tokens=rows * each, context=context)
                 for each in tokens
             ),
-            *(_pass(head, dtype, tokens=rows) for _ in tokens),
+            *(_maps(head, dtype, tokens=rows) for _ in tokens),
         )
-    kv = rows * context * _kv_token_bytes(config.attention, dtype)
+    kv = _KVRead(attention=config.attention, rows=rows, context=context)
     head = ((config.vocab_size, config.block.hidden),)
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
-        *(_module_pass(config, dtype, tokens=rows * each, kv=kv) for each in tokens),
-        *(_pass(head, dtype, tokens=rows) for _ in tokens),
+        *(_module_pass(config, dtype, kv, tokens=rows * each) for each in tokens),
+        *(_maps(head, dtype, tokens=rows) for _ in tokens),
     )
 
 
@@ -151,7 +155,7 @@ def prefill_flops(config: ModelConfig | V4Config, *, tokens: int) -> float:
     head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
     del shapes[_EMBEDDING]
     pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
-    attention = 2.0 * _read_width(config.attention) * pairs * len(config.attending)
+    attention = len(config.attending) * _kv_flops(config.attention, pairs, 1.0)
     return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
 
 
@@ -190,12 +194,34 @@ def _head_groups(config: ModelConfig, draft: DraftShape) -> _HeadGroups:
     )
 
 
-def _pass(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float, kv: float = 0.0) -> Pass:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KVRead:
+    """The KV of one layer that a pass attends to."""
+
+    attention: AnyAttention
+    rows: int
+    context: float
+
+    def num_bytes(self, dtype: Dtype) -> int:
+        width = self.attention.vectors * self.attention.width
+        return round(self.rows * self.context * width * activation_bytes(dtype))
+
+    def flops(self, tokens: float) -> float:
+        return _kv_flops(self.attention, tokens, self.context)
+
+
+def _maps(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float) -> Pass:
     return Pass(
         weight_bytes=sum(tensor_bytes(shape, dtype) for shape in shapes),
-        kv_bytes=round(kv),
+        kv_bytes=0,
         flops=2.0 * tokens * _num_products(shapes),
+        kv_flops=0.0,
     )
+
+
+def _layer(shapes: Sequence[Shape], dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
+    maps = _maps(shapes, dtype, tokens=tokens)
+    return replace(maps, kv_bytes=kv.num_bytes(dtype), kv_flops=kv.flops(tokens))
 
 
 def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, context: float) -> Pass:
@@ -205,6 +231,7 @@ def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, cont
         weight_bytes=v4_bytes_of(config, shapes, dtype, tokens=tokens),
         kv_bytes=v4_cache_bytes(window, dtype, rows=rows, context=context),
         flops=v4_flops_of(config, shapes, tokens=tokens),
+        kv_flops=v4_cache_flops(window, tokens=tokens, context=context),
     )
 
 
@@ -214,10 +241,11 @@ def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: 
         weight_bytes=v4_step_bytes(config, dtype, tokens=tokens),
         kv_bytes=v4_cache_bytes(config, dtype, rows=rows, context=context),
         flops=v4_step_flops(config, tokens=tokens),
+        kv_flops=v4_cache_flops(config, tokens=tokens, context=context),
     )
 
 
-def _module_pass(config: ModelConfig, dtype: Dtype, *, tokens: float, kv: float) -> Pass:
+def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
     """What joins, and a block like the target's last: of experts, those that are asked."""
     hidden, last = config.block.hidden, config.attending[-1]
     shapes: dict[str, Shape] = block_shapes(config, layer=last, are_experts_stacked=False)
@@ -229,8 +257,9 @@ def _module_pass(config: ModelConfig, dtype: Dtype, *, tokens: float, kv: float)
     )
     return Pass(
         weight_bytes=round(read),
-        kv_bytes=round(kv),
+        kv_bytes=kv.num_bytes(dtype),
         flops=2.0 * tokens * _products_of_token(config, shapes),
+        kv_flops=kv.flops(tokens),
     )
 
 
@@ -245,13 +274,10 @@ def _num_products(shapes: Iterable[Shape]) -> int:
     return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
 
 
-def _read_width(attention: AnyAttention) -> int:
-    """Products of one query and one key in all heads: the score, and the sum of values."""
+def _kv_flops(attention: AnyAttention, tokens: float, context: float) -> float:
+    """Of one layer, in all heads: the scores, and the sums of values."""
     if isinstance(attention, LatentConfig):
-        return attention.heads * (attention.width + attention.latent)
-    return attention.heads * 2 * attention.head_dim
-
-
-def _kv_token_bytes(attention: AnyAttention, dtype: Dtype) -> int:
-    """Of one layer."""
-    return attention.vectors * attention.width * activation_bytes(dtype)
+        width = attention.heads * (attention.width + attention.latent)
+    else:
+        width = attention.heads * 2 * attention.head_dim
+    return 2.0 * width * tokens * context

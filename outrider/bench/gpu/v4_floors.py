@@ -82,6 +82,20 @@ def v4_cache_bytes(config: V4Config, dtype: Dtype, *, rows: int, context: float)
     return round(rows * lanes * activation_bytes(dtype))
 
 
+def v4_cache_flops(config: V4Config, *, tokens: float, context: float) -> float:
+    """Of query tokens with what they read, and of index queries with the keys they meet."""
+    attention, flops = config.attention, 0.0
+    wide = attention.heads.heads * attention.heads.head_dim
+    index = attention.index
+    for kind in attention.layers:
+        flops += 4.0 * wide * min(context, attention.window)
+        if isinstance(kind, Blocks):
+            entries = context // kind.ratio
+            flops += 4.0 * wide * (min(entries, index.top_k) if kind.index_width else entries)
+            flops += 2.0 * index.heads * kind.index_width * entries
+    return tokens * flops
+
+
 def _read_shapes(config: V4Config) -> dict[str, Shape]:
     """Of embedding and tables a step looks up single rows."""
     shapes = tensor_shapes(config)
