@@ -114,6 +114,11 @@ def fits(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
     )
 
 
+def pays(num_rows: int, size: int) -> bool:
+    """Whether these tiles are the faster ones. Few short ones would leave most of a GPU idle."""
+    return num_rows > (96 if size < 6144 else 64)
+
+
 def _is_aligned(matrix: torch.Tensor) -> bool:
     row, size = matrix.stride(0), matrix.element_size()
     return matrix.stride(1) == 1 and matrix.data_ptr() % _LINE == 0 == row * size % _LINE
@@ -127,10 +132,11 @@ def _capability(index: int) -> tuple[int, int]:
 def choose_tile(num_rows: int, size: int) -> Tile:
     """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
     is_wide = size >= 16384
-    if num_rows <= 96:
-        return Tile(rows=64, more=32, columns=128 if is_wide else 64, stages=5, warps=4)
     if num_rows <= 128:
-        return Tile(rows=128, columns=128 if is_wide else 64, stages=5, warps=4)
+        rows, more = (64, 32) if num_rows <= 96 else (128, 0)
+        if is_wide:
+            return Tile(rows=rows, more=more, columns=128, stages=3, warps=4)
+        return Tile(rows=rows, more=more, columns=64, stages=8, warps=4)
     if num_rows <= 192:
         if is_wide:
             return Tile(rows=128, more=64, columns=128, stages=5, warps=4)

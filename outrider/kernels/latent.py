@@ -50,8 +50,11 @@ class Tiles:
 
 
 def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> Tiles:
-    """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents."""
-    split = 512 if heads > _FEW_HEADS else 256
+    """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents.
+
+    Measured on an H200 (docs/lab/log.md): shorter splits are faster for one row of 4k, slower else.
+    """
+    split = 1024 if heads > _FEW_HEADS else 512
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
         return Tiles(rows=16, keys=16 if latent > 128 else 32, split=split)
     return Tiles(split=split)

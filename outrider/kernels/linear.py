@@ -129,7 +129,7 @@ def _launch(
 ) -> torch.Tensor:
     num_rows, (size, depth) = x.shape[0], weight.shape
     options = {"has_residual": has_residual, "is_gated": is_gated}
-    if num_rows > MOST_SKINNY_ROWS and bulk.fits(x, weight):
+    if bulk.pays(num_rows, size) and bulk.fits(x, weight):
         return bulk.launch(x, weight, residual, tile=bulk.choose_tile(num_rows, size), **options)
     tile = choose_tile(num_rows, size, depth, x.element_size())
     return launch(x, weight, residual, tile=tile, **options)

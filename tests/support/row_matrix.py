@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from transformers import PreTrainedModel
+
 from outrider.runtime.drafts import DraftKind, NgramDraft, NoDraft
 from outrider.wire.speculation import Budget
 from support.engines import Shape, ask, engine_of, run_all
@@ -18,7 +20,8 @@ CHAIN = NgramDraft(budget=Budget(steps=5, topk=1, nodes=6), min_match=1, max_mat
 LONGEST = NgramDraft(budget=Budget(steps=15, topk=1, nodes=16), min_match=1, max_match=4)
 PLAIN = NoDraft()
 
-_answers: dict[tuple[int, str, int], list[int]] = {}
+# By the model itself, which stays alive: the id of one that is gone is given away again.
+_answers: dict[tuple[PreTrainedModel, str, int], list[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def law_of(name: str):
 
 def right_answer(theirs, law: str, index: int) -> list[int]:
     """The reference decoder's answer; computed once, as it depends on model and law alone."""
-    key = (id(theirs), law, index)
+    key = (theirs, law, index)
     if key not in _answers:
         answer = decode(theirs, PROMPTS[index], law_of(law), max_tokens=MAX_TOKENS)
         _answers[key] = answer.tokens
