@@ -100,8 +100,8 @@ def test_the_programs_of_a_step_share_the_cores_evenly(rows, keys, programs):
 
 def test_the_workspace_holds_the_partial_results_of_all_splits_up_to_a_bound():
     size = {"nodes": 1, "heads": 128, "latent": 512}
-    assert kernel.num_partials(rows=9, keys=512, **size) == 0
-    assert kernel.num_partials(rows=2, keys=65536, **size) == 2 * 72 * 128 * 514
+    assert kernel.num_partials(rows=9, keys=1024, **size) == 0
+    assert kernel.num_partials(rows=2, keys=65536, **size) == 2 * 40 * 128 * 514
     assert kernel.num_partials(rows=256, keys=65536, **size) == 1 << 26
 
 
