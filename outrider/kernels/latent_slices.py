@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.splits import EXACT, NOTHING_SEEN, dim_tile
+from outrider.kernels.splits import EXACT, NOTHING_SEEN, dim_tile, merge
 
 SHORT_SPLITS = 16  # splits of the size that tiles name; those after them are twice as long
 
@@ -195,21 +195,12 @@ def keep_split(
 
 
 @triton.jit
-def _merge(left_max, left_sum, left, right_max, right_sum, right):
-    """Slices [slices], [slices, columns] and those that follow each of them."""
-    new_max = tl.maximum(left_max, right_max)
-    kept, weight = tl.exp2(left_max - new_max), tl.exp2(right_max - new_max)
-    new_sum = left_sum * kept + right_sum * weight
-    return new_max, new_sum, left * kept[:, None] + right * weight[:, None]
-
-
-@triton.jit
 def _merge_pairs(state_max, state_sum, acc, PAIRS: tl.constexpr, COLUMNS: tl.constexpr):
     """Each two neighbours of 2 * PAIRS slices become one."""
     left_max, right_max = tl.split(tl.reshape(state_max, [PAIRS, 2]))
     left_sum, right_sum = tl.split(tl.reshape(state_sum, [PAIRS, 2]))
     left, right = tl.split(tl.permute(tl.reshape(acc, [PAIRS, 2, COLUMNS]), (0, 2, 1)))
-    return _merge(left_max, left_sum, left, right_max, right_sum, right)
+    return merge(left_max, left_sum, left, right_max, right_sum, right)
 
 
 @triton.jit
@@ -228,7 +219,7 @@ def _merge_slices(
             part_acc, part_max, part_sum, first + HALF, stride, place, column, limit, num_slices,
             span, split, LATENT, LEVELS - 1, COLUMNS,
         )  # fmt: skip
-        return _merge(left_max, left_sum, left, right_max, right_sum, right)
+        return merge(left_max, left_sum, left, right_max, right_sum, right)
     number = first + tl.arange(0, 2 * HALF)
     is_seen = (split_start(number * span, split) < limit) & (number < num_slices)
     at = place + number * stride

@@ -46,6 +46,11 @@ def test_a_chain_cannot_emit_more_than_it_has(capsys):
     assert "at most 3 tokens" in capsys.readouterr().err
 
 
+def test_a_chain_is_no_longer_than_a_tree_may_be(capsys):
+    assert run(["bench", "host", "--draft-steps", "64"]) != 0
+    assert "--draft-steps" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("draft_steps", "most"), [(0, 30), (5, 36)])
 def test_a_decoding_row_costs_few_calls(draft_steps, most, tmp_path):
     """Counts, not times: with a record per row and step they were 73 and 80."""

@@ -10,7 +10,10 @@ from outrider.api.commands.bench_flags import JsonFlag, checked_targets
 def host(
     rows: Annotated[str, typer.Option(help="Numbers of rows, a comma list.")] = "1,64,256",
     draft_steps: Annotated[
-        int, typer.Option(help="Also a chain of so many drafts; 0: plain decoding alone.", min=0)
+        int,
+        typer.Option(
+            help="Also a chain of so many drafts; 0: plain decoding alone.", min=0, max=63
+        ),
     ] = 5,
     emitted: Annotated[int, typer.Option(help="Tokens per row and chain.", min=1)] = 3,
     tokens: Annotated[int, typer.Option(help="Steps that are timed in each case.", min=2)] = 200,
