@@ -5,6 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from outrider.api.cli import app
+from outrider.bench.gpu.body import find_body
+from outrider.bench.gpu.floors import step_passes
 
 BODY = ["--body", "tiny-recurrent", "--dtype", "float32", "--device", "cpu"]
 
@@ -22,6 +24,15 @@ def test_steps_are_timed_with_prompts_read_or_pretended(tmp_path):
     pretended = measured(tmp_path, "decode", *BODY, *flags, "--pretend-prompts")
     (point,), (other,) = read["series"][0]["points"], pretended["series"][0]["points"]
     assert point["context"] == other["context"]
+
+
+def test_only_layers_that_attend_have_products_with_keys_and_values():
+    config = find_body("tiny-recurrent").config
+    (step,) = step_passes(config, "bfloat16", rows=3, nodes=4, context=10.0)
+    attending = config.num_layers - len(config.recurrence.layers)
+    assert 0 < attending < config.num_layers
+    of_layer = 2 * 12 * 10 * config.attention.heads * 2 * config.attention.head_dim
+    assert step.kv_flops == attending * of_layer
 
 
 def test_a_module_of_its_own_drafts_chains_for_it(tmp_path):

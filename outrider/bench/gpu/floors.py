@@ -84,7 +84,7 @@ def step_passes(
             weight_bytes=weight_bytes(config, dtype, tokens=tokens),
             kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
             flops=2.0 * tokens * _products_of_token(config, shapes),
-            kv_flops=config.num_layers * _kv_flops(config.attention, tokens, context),
+            kv_flops=len(config.attending) * _kv_flops(config.attention, tokens, context),
         ),
     )
 
