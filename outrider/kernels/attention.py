@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from outrider.kernels import overlap
+from outrider.kernels import device, overlap
 from outrider.kernels.paths import MAX_NODES, path_slots, slots_of
 from outrider.kernels.splits import (
     EXACT,
@@ -31,6 +31,7 @@ from outrider.kernels.splits import (
 )
 
 FEW_ROWS = 4  # up to here a step does not fill the GPU
+ROOMY = 128 << 10  # bytes of shared memory that hold one block more of any head dim
 CACHED_BYTES = 64 << 20  # that a step may read again from the cache of a GPU, per layer
 LOG2_E = 1.4426950408889634
 
@@ -54,7 +55,14 @@ class Tiles:
     worth: int = 64  # tiles for which another split in a row costs less than a merging launch
 
 
-def tiles_of(head_dim: int, dtype: torch.dtype, *, packed: int = 32, num_rows: int = 1) -> Tiles:
+def tiles_of(
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    packed: int = 32,
+    num_rows: int = 1,
+    shared: int = device.HOPPER_SHARED,
+) -> Tiles:
     """The tiles of a model, for steps with so many (node, head) pairs in a row and kv head."""
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
         return Tiles(rows=16, keys=32, num_warps=8, num_stages=2)
@@ -63,7 +71,8 @@ def tiles_of(head_dim: int, dtype: torch.dtype, *, packed: int = 32, num_rows: i
     is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
     rows = 16 if is_small else 32
     # One more block on its way pays where a step fills the GPU, but not several times over.
-    stages = 4 if is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS else 3
+    fills = is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS
+    stages = 4 if fills and shared >= ROOMY else 3
     return Tiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
 
 
@@ -308,7 +317,10 @@ def attend_uniform(
     assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
     nodes, keys = num_tokens // num_rows, pages.shape[1] * layer.shape[1]
     packed = nodes * heads // (layer.shape[2] // 2)
-    tiles = tiles or tiles_of(head_dim, query.dtype, packed=packed, num_rows=num_rows)
+    shared = device.shared_bytes(query)
+    tiles = tiles or tiles_of(
+        head_dim, query.dtype, packed=packed, num_rows=num_rows, shared=shared
+    )
     splits = num_splits(keys, split=tiles.split)
     is_whole = _is_whole(tiles, num_tiles=num_rows * layer.shape[2] // 2, splits=splits)
     per_row = nodes * splits * partial_width(heads, head_dim)

@@ -6,7 +6,6 @@ Weights are the first operand of tensor cores, so a tile may have rows that are 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from outrider.kernels import overlap
+from outrider.kernels import device, overlap
 
 DEPTH = 64  # of a tile: as many lanes as the copy engine lays out at once
+MOST_SHARED = 220 << 10  # bytes that tiles on their way take; some GPUs with the engine have 99 KiB
 _LINE = 16  # bytes to which what it fetches is aligned
 _FIRST_WITH_ONE = (9, 0)  # compute capability
 _DEPTH = tl.constexpr(DEPTH)
@@ -105,11 +105,14 @@ def _bulk_kernel(
 
 
 def fits(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
-    """Whether the device has a copy engine, and both operands lie as it wants them."""
+    """Whether the device has a copy engine and room for what it fetches, and both operands lie as
+    it wants them.
+    """
     return (
         x.is_cuda
         and x.element_size() == 2
-        and _capability(x.device.index) >= _FIRST_WITH_ONE
+        and device.capability(x) >= _FIRST_WITH_ONE
+        and device.shared_bytes(x) >= MOST_SHARED
         and all(_is_aligned(each) for each in (x, weight))
     )
 
@@ -122,11 +125,6 @@ def pays(num_rows: int, size: int) -> bool:
 def _is_aligned(matrix: torch.Tensor) -> bool:
     row, size = matrix.stride(0), matrix.element_size()
     return matrix.stride(1) == 1 and matrix.data_ptr() % _LINE == 0 == row * size % _LINE
-
-
-@cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
 
 
 def choose_tile(num_rows: int, size: int) -> Tile:

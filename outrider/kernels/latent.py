@@ -27,7 +27,14 @@ from outrider.kernels.latent_slices import (
     ways_to_slice,
 )
 from outrider.kernels.paths import MAX_NODES
-from outrider.kernels.splits import EXACT, MOST_PARTIALS, NOTHING_SEEN, dim_tile, partial_width
+from outrider.kernels.splits import (
+    EXACT,
+    MOST_PARTIALS,
+    NOTHING_SEEN,
+    cut,
+    dim_tile,
+    partial_width,
+)
 
 _FEW_HEADS = 32
 
@@ -171,7 +178,7 @@ def attend_uniform(
     for first in range(0, num_rows, at_once):
         rows = slice(first, first + at_once)
         tokens = slice(first * nodes, (first + at_once) * nodes)
-        parts = _cut(partials, limits[tokens].shape[0] * heads * slices.num_partials, latent)
+        parts = cut(partials, limits[tokens].shape[0] * heads * slices.num_partials, latent)
         inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
         _attend(
             query[tokens], layer, out[tokens], inputs, parts,
@@ -235,9 +242,3 @@ def _attend(
         PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
-
-
-def _cut(partials: torch.Tensor, count: int, latent: int) -> list[torch.Tensor]:
-    """The sums of values, maxima and sums of weights of `count` partial results of heads."""
-    values, rest = partials[: count * latent], partials[count * latent :]
-    return [values, rest[:count], rest[count : 2 * count]]

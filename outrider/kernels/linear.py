@@ -6,14 +6,14 @@ tensor cores that makes the bits of a row independent of the tile and of the oth
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from outrider.kernels import bulk, overlap
+from outrider.kernels import bulk, device, overlap
 
 _BAND = tl.constexpr(8)  # row tiles
 MOST_SKINNY_ROWS = 64  # above, a GEMM library that may split sums is faster,
@@ -132,6 +132,7 @@ def _launch(
     if bulk.pays(num_rows, size) and bulk.fits(x, weight):
         return bulk.launch(x, weight, residual, tile=bulk.choose_tile(num_rows, size), **options)
     tile = choose_tile(num_rows, size, depth, x.element_size())
+    tile = fitted(tile, x.element_size(), device.shared_bytes(x))
     return launch(x, weight, residual, tile=tile, **options)
 
 
@@ -173,6 +174,13 @@ def launch(
         **overlap.options(x),
     )
     return out
+
+
+def fitted(tile: Tile, itemsize: int, shared: int) -> Tile:
+    """The tile with as many blocks on their way as shared memory of so many bytes has room for."""
+    # One more is in registers, but for Hopper's tensor cores: that GPU has room for all it names.
+    most = 1 + shared // ((tile.rows + tile.columns) * tile.depth * itemsize)
+    return tile if tile.stages <= most else replace(tile, stages=most)
 
 
 def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> Tile:

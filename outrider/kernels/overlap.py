@@ -4,13 +4,14 @@ It waits before it touches what others wrote, so only launch latency and set-up 
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from outrider.kernels import device
 
 _FIRST_WITH_IT = (9, 0)  # compute capability
 
@@ -46,14 +47,9 @@ def release(PDL: tl.constexpr):
 
 def is_on(tensor: torch.Tensor) -> bool:
     """Whether kernels on the device of this tensor overlap."""
-    return tensor.is_cuda and _capability(tensor.device.index) >= _FIRST_WITH_IT
+    return device.capability(tensor) >= _FIRST_WITH_IT
 
 
 def options(tensor: torch.Tensor) -> dict[str, Any]:
     """What a launch must say besides the kernel's own arguments."""
     return {"launch_pdl": True} if is_on(tensor) else {}
-
-
-@cache
-def _capability(index: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)

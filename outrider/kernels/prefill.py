@@ -13,14 +13,11 @@ import triton
 import triton.language as tl
 
 from outrider.kernels import overlap
-from outrider.kernels.splits import dim_tile
+from outrider.kernels.attention import LOG2_E
+from outrider.kernels.splits import NOTHING_SEEN, dim_tile
 
 COPY_BLOCK = 1024  # page ids copied by one program
 COUNT_BLOCK = 64  # chunks counted at once
-LOG2_E = 1.4426950408889634
-
-# Below every score, and finite: a block without visible keys leaves the running state as it is.
-_NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +126,7 @@ def _attend_kernel(
         end = tl.minimum(start + last + 1, num_pages * PAGE_SIZE)
         # Blocks that all rows of the tile see whole need no mask.
         whole = tl.minimum(start + tile * BLOCK_M // GROUP + 1, end) // BLOCK_N * BLOCK_N
-        state_max = tl.full([BLOCK_M], _NOTHING_SEEN, tl.float32)
+        state_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
         state_sum, acc = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
         state_max, state_sum, acc = _see_keys(
             state_max, state_sum, acc, q, keys, own_pages, own, 0, whole, end, scale,

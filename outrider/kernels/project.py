@@ -11,9 +11,9 @@ import triton.language as tl
 
 from outrider.kernels import overlap
 from outrider.kernels.small import (
+    CHOSEN,
     SmallTile,
     asked,
-    choose_small,
     halves,
     normed,
     options_of,
@@ -123,7 +123,7 @@ def project_heads(
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     slots: torch.Tensor,  # [num_query] int64
     *,
-    tile: SmallTile | None = None,
+    tile: SmallTile = CHOSEN,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
     """The rotated queries of normalised rows; rotated keys, and values, are written to slots."""
     (num_rows, depth), (scales, eps), (num_kv, head_dim) = x.shape, norm, layer.shape[2:]
@@ -131,7 +131,6 @@ def project_heads(
     assert angles[0].is_contiguous()
     assert angles[1].is_contiguous()
     assert layer.is_contiguous()
-    tile = tile or choose_small(num_rows, weight.shape[0], depth)
     num_queries, half, part = num_heads - num_kv, head_dim // 2, tile.columns // 2
     queries = torch.empty((num_rows, num_queries, head_dim), dtype=x.dtype, device=x.device)
     grid = (num_heads * triton.cdiv(half, part), triton.cdiv(num_rows, tile.rows))

@@ -140,11 +140,18 @@ def compile_some(each: Map, first: int) -> list[Any]:
     return good
 
 
+def chosen(each: Map) -> Any:
+    """The tile that the engine takes."""
+    if bulk.pays(each.num_rows, each.size):
+        return bulk.choose_tile(each.num_rows, each.size)
+    return linear.choose_tile(each.num_rows, each.size, each.depth, 2)
+
+
 def sweep(each: Map, tiles: list[Any]) -> None:
     copies = min(60, max(2, int(COLD_BYTES / (each.size * each.depth * 2))))
     x, weights, residual = each.operands(copies)
     theirs = graph_us(lambda: [library(each, x, w, residual) for w in weights]) / copies
-    now = linear.choose_tile(each.num_rows, each.size, each.depth, 2)
+    now = chosen(each)
     ours = []
     for tile in {now, *tiles}:
 

@@ -21,7 +21,7 @@ from outrider.kernels.linear import linear, linear_plus, linear_swiglu
 from outrider.kernels.norm import rms_norm
 from outrider.kernels.project import project_heads
 from outrider.kernels.rope import rotate_and_store
-from outrider.kernels.small import SmallTile, choose_small, normed_swiglu, small_plus
+from outrider.kernels.small import CHOSEN, SmallTile, normed_swiglu, small_plus
 
 LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 30, 576, 1536, 9, 3, 64
 PAGE_SIZE, CONTEXT, EPS = 16, 192, 1e-5
@@ -187,7 +187,7 @@ def sweep(rows: int) -> None:
     warm(rows, layers[0], step)
     chosen: dict[str, SmallTile | None] = dict.fromkeys(FUSED)
     print(f"{rows} rows: apart {chain_us(layers, step, x, chosen):.2f} us a layer")
-    default = {name: choose_small(rows, HIDDEN, HIDDEN) for name in FUSED}
+    default: dict[str, SmallTile | None] = dict.fromkeys(FUSED, CHOSEN)
     print(f"    all fused as chosen now {chain_us(layers, step, x, default):.2f} us")
     # Each part in turn takes the tile that is best beside the others: first apart, then fused.
     for name in ("gate", "heads", "o", "down"):

@@ -55,3 +55,15 @@ def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size):
         whole = function(slice(0, 1100))
         for count in (1, 2, 16, 17, 32, 33, 64, 65, 96, 97, 128, 129, 192, 193, 1000):
             assert torch.equal(function(slice(0, count)), whole[:count]), count
+
+
+@pytest.mark.parametrize("first", [0, 1, 8])  # a line of the copy engine, none, the next
+def test_rows_that_lie_anywhere_have_the_bits_of_packed_ones(first):
+    x, _, residual = operands(130, 6144, 4104, device="cuda", dtype=torch.bfloat16)
+    _, weight, _ = operands(1, 6144, 4096, device="cuda", dtype=torch.bfloat16)
+    part = x[:, first : first + 4096]
+    packed = part.clone(memory_format=torch.contiguous_format)
+    assert torch.equal(linear(part, weight), linear(packed, weight))
+    got = linear_plus(part[::2], weight, residual[:65])
+    assert torch.equal(got, linear_plus(packed[::2].contiguous(), weight, residual[:65]))
+    assert torch.equal(linear_swiglu(part, weight), linear_swiglu(packed, weight))

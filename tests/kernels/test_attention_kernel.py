@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 from outrider.kernels import attention as kernel
 from outrider.kernels import splits as law
+from outrider.kernels.device import HOPPER_SHARED
 
 SMALL = kernel.Tiles(keys=16, split=16)  # many splits at small lengths
 
@@ -127,3 +128,13 @@ def test_the_workspace_is_bounded():
     assert one_node == 64 * 32 * width
     assert law.num_partials(rows=64, nodes=1, keys=256, width=width) == 0
     assert law.num_partials(rows=256, nodes=64, keys=131072, width=width) == 1 << 26
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+@pytest.mark.parametrize("num_rows", [1, 16, 256])
+def test_blocks_on_their_way_fit_in_the_shared_memory_of_a_gpu(num_rows, head_dim):
+    for shared in (99 << 10, HOPPER_SHARED):
+        sizes = {"packed": 4, "num_rows": num_rows, "shared": shared}
+        tiles = kernel.tiles_of(head_dim, torch.bfloat16, **sizes)
+        keys_and_values = 2 * tiles.keys * law.dim_tile(head_dim) * 2
+        assert (tiles.num_stages - 1) * keys_and_values + 8192 <= shared

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
-from outrider.kernels.bulk import Tile, choose_tile, launch
+from outrider.kernels.bulk import MOST_SHARED, Tile, choose_tile, launch
 
 ALIGNED = [*(shape for shape in SHAPES if shape[2] % 4 == 0), (17, 65, 132)]
 TILES = [
@@ -39,4 +39,4 @@ def test_a_gated_product_multiplies_the_activated_gate_with_the_other_half(shape
 def test_the_chosen_tiles_fit_in_shared_memory(size):
     for num_rows in (65, 96, 97, 128, 129, 192, 193, 1024, 1025, 8192):
         tile = choose_tile(num_rows, size)
-        assert tile.stages * (tile.rows + tile.more + tile.columns) * 64 * 2 <= 220 << 10
+        assert tile.stages * (tile.rows + tile.more + tile.columns) * 64 * 2 <= MOST_SHARED

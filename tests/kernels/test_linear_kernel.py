@@ -6,7 +6,10 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
-from outrider.kernels.linear import linear, linear_plus, linear_swiglu
+from outrider.kernels.device import HOPPER_SHARED
+from outrider.kernels.linear import choose_tile, fitted, linear, linear_plus, linear_swiglu
+
+MAPS = [(3072, 576), (576, 1536), (6144, 4096), (28672, 4096), (4096, 14336), (4096, 4096)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -32,3 +35,16 @@ def test_a_gated_product_multiplies_the_activated_gate_with_the_other_half(shape
 def test_rows_of_a_strided_input_are_found():
     x, weight, _ = operands(6, 32, 64)
     torch.testing.assert_close(linear(x[::2], weight), F.linear(x[::2], weight))
+
+
+@pytest.mark.parametrize("size", MAPS)
+@pytest.mark.parametrize("num_rows", [1, 17, 33, 65, 129])
+def test_tiles_on_their_way_fit_in_the_shared_memory_of_a_gpu(num_rows, size):
+    tile = choose_tile(num_rows, *size, 2)
+    block = (tile.rows + tile.columns) * tile.depth * 2
+    assert tile.stages * block <= HOPPER_SHARED
+    assert fitted(tile, 2, HOPPER_SHARED) == tile
+    for shared in (99 << 10, 163 << 10):  # where one of them is in registers
+        stages = fitted(tile, 2, shared).stages
+        assert 1 < stages <= tile.stages
+        assert (stages - 1) * block <= shared

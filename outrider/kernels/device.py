@@ -1,0 +1,30 @@
+"""What the GPU of a tensor has."""
+
+from functools import cache
+
+import torch
+import triton
+
+HOPPER_SHARED = 227 << 10  # bytes of shared memory that a block of threads may take
+
+
+def capability(tensor: torch.Tensor) -> tuple[int, int]:
+    """Compute capability; (0, 0) where kernels are interpreted."""
+    return _capability(tensor.device.index) if tensor.is_cuda else (0, 0)
+
+
+def shared_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of shared memory that a block of threads may take; a Hopper's where interpreted."""
+    return _shared_bytes(tensor.device.index) if tensor.is_cuda else HOPPER_SHARED
+
+
+@cache
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+@cache
+def _shared_bytes(index: int) -> int:
+    # What Triton holds a kernel against before it launches it.
+    properties: dict[str, int] = triton.runtime.driver.active.utils.get_device_properties(index)
+    return properties["max_shared_mem"]
