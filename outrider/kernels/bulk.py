@@ -127,9 +127,10 @@ def _is_aligned(matrix: torch.Tensor) -> bool:
     return matrix.stride(1) == 1 and matrix.data_ptr() % _LINE == 0 == row * size % _LINE
 
 
-def choose_tile(num_rows: int, size: int) -> Tile:
+def choose_tile(num_rows: int, size: int, *, is_gated: bool = False) -> Tile:
     """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
-    is_wide = size >= 16384
+    # A gated tile has half as many outputs as columns, and tensor cores take 64 at least.
+    is_wide = size >= 16384 or is_gated
     if num_rows <= 128:
         rows, more = (64, 32) if num_rows <= 96 else (128, 0)
         if is_wide:

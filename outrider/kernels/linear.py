@@ -130,7 +130,8 @@ def _launch(
     num_rows, (size, depth) = x.shape[0], weight.shape
     options = {"has_residual": has_residual, "is_gated": is_gated}
     if bulk.pays(num_rows, size) and bulk.fits(x, weight):
-        return bulk.launch(x, weight, residual, tile=bulk.choose_tile(num_rows, size), **options)
+        wide = bulk.choose_tile(num_rows, size, is_gated=is_gated)
+        return bulk.launch(x, weight, residual, tile=wide, **options)
     tile = choose_tile(num_rows, size, depth, x.element_size())
     tile = fitted(tile, x.element_size(), device.shared_bytes(x))
     return launch(x, weight, residual, tile=tile, **options)

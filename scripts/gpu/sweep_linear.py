@@ -143,7 +143,8 @@ def compile_some(each: Map, first: int) -> list[Any]:
 def chosen(each: Map) -> Any:
     """The tile that the engine takes."""
     if bulk.pays(each.num_rows, each.size):
-        return bulk.choose_tile(each.num_rows, each.size)
+        is_gated = each.options["is_gated"]
+        return bulk.choose_tile(each.num_rows, each.size, is_gated=is_gated)
     return linear.choose_tile(each.num_rows, each.size, each.depth, 2)
 
 

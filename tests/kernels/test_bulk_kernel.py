@@ -38,5 +38,7 @@ def test_a_gated_product_multiplies_the_activated_gate_with_the_other_half(shape
 @pytest.mark.parametrize("size", [576, 4096, 6144, 28672])
 def test_the_chosen_tiles_fit_in_shared_memory(size):
     for num_rows in (65, 96, 97, 128, 129, 192, 193, 1024, 1025, 8192):
-        tile = choose_tile(num_rows, size)
-        assert tile.stages * (tile.rows + tile.more + tile.columns) * 64 * 2 <= MOST_SHARED
+        for is_gated in (False, True):
+            tile = choose_tile(num_rows, size, is_gated=is_gated)
+            assert tile.stages * (tile.rows + tile.more + tile.columns) * 64 * 2 <= MOST_SHARED
+            assert tile.columns >= (128 if is_gated else 64)  # what tensor cores take at least
