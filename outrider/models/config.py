@@ -296,8 +296,8 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
     share = _share(rope.pop("partial_rotary_factor", None), fields, family)
     if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ConfigError(
-            "rope scaling of partly rotated heads is not supported; remove rope_scaling, or set the "
-            "rope_type in rope_parameters to default"
+            "rope scaling of partly rotated heads is not supported; remove rope_scaling, or set "
+            "the rope_type in rope_parameters to default"
         )
     return RopeConfig(
         theta=theta,
