@@ -51,8 +51,8 @@ def mix(
     total = torch.zeros(tokens.fresh.shape, dtype=torch.float32, device=taps.device)
     for place in range(part.sources.shape[1]):
         sources = part.sources[:, place : place + 1]
-        lanes = tokens.read(sources).squeeze(1) * (sources >= 0)
-        total.addcmul_(lanes.float(), taps[:, place])
+        lanes = tokens.read(sources).squeeze(1).float()
+        total.addcmul_(lanes.masked_fill_(sources < 0, 0.0), taps[:, place])
     return F.silu(total).to(tokens.fresh.dtype)
 
 
@@ -181,11 +181,14 @@ def _inputs(wanted: torch.Tensor, law: DeltaLaw) -> _Inputs:  # [rows, tokens, p
 
 
 def _idle(inputs: _Inputs, is_used: torch.Tensor) -> _Inputs:  # [rows, tokens]
-    """The same, but tokens that are not used leave a state exactly as it is."""
+    """The same, but tokens that are not used leave a state exactly as it is, numbers or not."""
     unused = ~is_used[..., None]
-    decays = inputs.decays.masked_fill(unused, 1.0)
-    rates = inputs.rates.masked_fill(unused, 0.0)
-    return _Inputs(keys=inputs.keys, values=inputs.values, decays=decays, rates=rates)
+    return _Inputs(
+        keys=inputs.keys.masked_fill(unused[..., None], 0.0),
+        values=inputs.values.masked_fill(unused[..., None], 0.0),
+        decays=inputs.decays.masked_fill(unused, 1.0),
+        rates=inputs.rates.masked_fill(unused, 0.0),
+    )
 
 
 def _unit_heads(lanes: torch.Tensor, sizes: Recurrence) -> torch.Tensor:

@@ -12,7 +12,14 @@ from outrider.errors import ConfigError
 
 _VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # which it is, the folder itself says
 # Modules inside the target; older releases named the family.
-_VLLM_MODULES = ("mtp", "deepseek_mtp", "glm4_moe_mtp", "mimo_mtp", "qwen3_next_mtp")
+_VLLM_MODULES = (
+    "mtp",
+    "deepseek_mtp",
+    "glm4_moe_mtp",
+    "mimo_mtp",
+    "qwen3_next_mtp",
+    "qwen3_5_mtp",
+)
 _VLLM_KEYS = (
     "method",
     "model",

@@ -107,7 +107,7 @@ class RecurrentPool:
 def _make_store(layout: RecurrentLayout, rows: int, device: torch.device) -> StateStore:
     sizes, nodes, dtype = layout.recurrence, layout.nodes, layout.dtype
     shape = (rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
-    # Zeros, not empty: what is masked is multiplied by zero, and 0 * NaN is NaN.
+    # Zeros, not empty: padding runs on row 0, and what it computes should be numbers.
     return StateStore(
         window=torch.zeros(rows * layout.ring, sizes.mixed, dtype=dtype, device=device),
         pending=torch.zeros(rows, nodes, sizes.pending, dtype=dtype, device=device),

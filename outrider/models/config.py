@@ -279,10 +279,9 @@ def _latents(fields: dict[str, Any]) -> LatentConfig:
 
 def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
     """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
-    older = dict(fields.get("rope_scaling") or {})
-    if "rope_theta" in fields:
-        older["rope_theta"] = fields["rope_theta"]
-    rope = dict(fields.get("rope_parameters") or older)
+    rope = dict(fields.get("rope_parameters") or fields.get("rope_scaling") or {})
+    if "rope_theta" in fields and rope.get("rope_theta") is None:  # what stands inside counts
+        rope["rope_theta"] = fields["rope_theta"]
     theta = (
         read_real(rope, "rope_theta") if "rope_theta" in rope else 10000.0
     )  # the format's default
@@ -296,7 +295,10 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
         )
     share = _share(rope.pop("partial_rotary_factor", None), fields, family)
     if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise ConfigError("rope scaling of partly rotated heads is not supported; remove one")
+        raise ConfigError(
+            "rope scaling of partly rotated heads is not supported; remove rope_scaling, or set "
+            "the rope_type in rope_parameters to default"
+        )
     return RopeConfig(
         theta=theta,
         share=share,

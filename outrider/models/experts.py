@@ -82,7 +82,7 @@ def parse_experts(
         )
     if family.law != "softmax":
         return _parse_deepseek(fields, family, num=num, top_k=top_k, num_layers=num_layers)
-    is_normed = family.is_always_normed or bool(fields.get("norm_topk_prob", False))
+    is_normed = family.is_always_normed or _is_normed(fields, family)
     return ExpertsConfig(
         num=num,
         intermediate=read_size(fields, family.intermediate),
@@ -91,6 +91,11 @@ def parse_experts(
         shared=read_size(fields, family.shared) if family.shared else 0,
         has_shared_gate=bool(family.shared),
     )
+
+
+def _is_normed(fields: Mapping[str, Any], family: ExpertFamily) -> bool:
+    said = fields.get("norm_topk_prob")
+    return family.is_usually_normed if said is None else bool(said)
 
 
 def _parse_deepseek(

@@ -55,7 +55,7 @@ from outrider.models.layers.normed import gate_behind, project_behind
 from outrider.models.layers.rope import RotaryEmbedding
 from outrider.models.partial_rope import num_rotated, spread_lanes
 from outrider.models.recurrent_tensors import load_recurrent_layer
-from outrider.models.registry import ExpertFamily, Family
+from outrider.models.registry import SAVE_TEXT, ExpertFamily, Family
 from outrider.models.tensors import (
     EMBEDDING,
     HEAD,
@@ -70,6 +70,7 @@ from outrider.models.tensors import (
 )
 
 _BLOCK_SCALE = "weight_scale_inv"
+_INSIDE_PICTURES = "model.language_model."
 
 
 class TensorSource(Protocol):
@@ -101,6 +102,11 @@ def check_tensors(
     """
     if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
         raise ConfigError(f"{folder}: {FP8_BLOCKS}")
+    if any(name.startswith(_INSIDE_PICTURES) for name in checkpoint.names):
+        raise ConfigError(
+            f"{folder}: the tensors have the names of a model of pictures ({_INSIDE_PICTURES}*); "
+            f"{SAVE_TEXT}"
+        )
     own = _own_names(checkpoint, config)
     shapes = tensor_shapes(config, are_experts_stacked=are_stacked(own))
     checkpoint.check(shapes, ignored=_ignored(config), among=lambda name: name in own)

@@ -36,6 +36,7 @@ class ExpertFamily:
     counts: tuple[str, ...]  # spellings of the number of experts, the usual one first
     intermediate: str  # the field with the width of an expert
     is_always_normed: bool = False  # else the field norm_topk_prob says it
+    is_usually_normed: bool = False  # what its absence says
     may_be_dense: bool = False  # fields say which layers have experts; else all do
     law: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
     shared: str = ""  # the field with the width of a gated part that every token asks, if any
@@ -82,6 +83,7 @@ _QWEN3_MOE = ExpertFamily(
 _QWEN3_NEXT = ExpertFamily(
     counts=("num_experts",),
     intermediate="moe_intermediate_size",
+    is_usually_normed=True,
     may_be_dense=True,
     shared="shared_expert_intermediate_size",
     names=replace(_QWEN3_MOE.names, shared="mlp.shared_expert."),
@@ -139,6 +141,16 @@ FAMILIES = {
     ),
 }
 DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
+# With pictures: the text model inside, once it is saved apart. transformers has to be told to name
+# the tensors as the text model does; it leaves out the draft module.
+WITH_PICTURES = {
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
+SAVE_TEXT = (
+    "save the text model apart with transformers, AutoModelForCausalLM.from_pretrained(folder)"
+    ".save_pretrained(other, save_original_format=False), add its tokenizer, and use that folder"
+)
 
 
 def family_of(architecture: str) -> Family:
@@ -152,6 +164,11 @@ def family_of(architecture: str) -> Family:
         raise ConfigError(
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "
             f"drafts, scores texts nor takes heads; use one of {', '.join(FAMILIES)}"
+        )
+    if architecture in WITH_PICTURES:
+        raise ConfigError(
+            f"{architecture} holds a model of pictures, and only {WITH_PICTURES[architecture]} is "
+            f"read; {SAVE_TEXT}"
         )
     if architecture not in FAMILIES:
         names = ", ".join((*FAMILIES, DEEPSEEK_V4))

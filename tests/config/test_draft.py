@@ -193,7 +193,7 @@ def test_an_empty_config_of_vllm_is_a_config_that_lacks_its_method():
         choose_dialect(DraftConfig(), vllm={}, sglang={})
 
 
-@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp"])
+@pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_5_mtp"])
 def test_modules_inside_the_target_have_a_name_in_every_dialect(method):
     chain = {"steps": 2, "topk": 1, "nodes": 3}
     assert from_vllm({"method": method, "num_speculative_tokens": 2}) == DraftConfig(

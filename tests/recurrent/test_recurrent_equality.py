@@ -4,10 +4,12 @@ import itertools
 import random
 
 import pytest
+from support.heads import write_head
 from support.recurrent import CPU, VOCAB
 from support.row_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
 from support.tiny import save_tiny
 
+from outrider.models.heads.loader import load_head
 from outrider.models.loader import load_decoder
 from outrider.models.standalone import StandaloneDraft
 from outrider.runtime.drafts import ModelDraft
@@ -59,5 +61,17 @@ def test_a_whole_model_of_usual_attention_drafts_for_it(theirs, target, tmp_path
         model=StandaloneDraft(model, target_vocab=VOCAB),
         budget=Budget(steps=3, topk=1, nodes=4),
     )
+    shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
+    assert not mismatches(theirs, target, Case("sampled", draft, shape))
+
+
+@pytest.mark.parametrize("algorithm", ["eagle", "eagle3"])
+@pytest.mark.parametrize("executor", ["eager", "tape"])
+def test_a_head_drafts_chains_for_it(theirs, target, folder, tmp_path, algorithm, executor):
+    """It reads the streams after layers of both kinds."""
+    taps = {"layers": (1, 2, 3)} if algorithm == "eagle3" else {}
+    write_head(tmp_path, target.config, algorithm=algorithm, **taps)
+    head = load_head(tmp_path, target=target, target_folder=folder, dtype="float32", device=CPU)
+    draft = ModelDraft(model=head, budget=Budget(steps=3, topk=1, nodes=4))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
     assert not mismatches(theirs, target, Case("sampled", draft, shape))

@@ -8,9 +8,24 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.engines import NO_DRAFT, Shape, engine_of
-from support.recurrent import CPU, FULL, STATE, expected_logits, harness_of, prompt, saved_recurrent
+from support.recurrent import (
+    CPU,
+    FULL,
+    SIZES,
+    STATE,
+    expected_logits,
+    harness_of,
+    prompt,
+    saved_recurrent,
+)
 from support.row_matrix import CHAIN, shape_of
 from support.tiny import save_tiny
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3NextConfig,
+)
 
 from outrider import LLM
 from outrider.bench.floor import kv_bytes
@@ -22,6 +37,8 @@ from outrider.models.target import load_target
 from outrider.runtime.drafts import NgramDraft
 from outrider.runtime.store import decoder_layout
 from outrider.wire.speculation import Budget
+
+OLD_ROPE = {"rope_parameters": None, "rope_theta": 1e4, "partial_rotary_factor": 0.25}
 
 
 @pytest.fixture
@@ -56,12 +73,59 @@ def test_the_interval_of_older_files_says_which_layers_attend(changed):
         ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim"),
         ({"shared_expert_intermediate_size": None}, "shared_expert_intermediate_size"),
         ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"layer_types": "mamba"}, "layer_types"),
+        ({"layer_types": [[STATE]] * 5}, "layer_types"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"attn_output_gate": False}, "attn_output_gate"),
+        ({"output_gate_type": "sigmoid"}, "output_gate_type"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, **OLD_ROPE}, "remove rope_scaling"),
+        ({"rope_parameters": {"rope_type": "dynamic"}}, "rope_type"),
+        ({"mlp_only_layers": [9]}, "mlp_only_layers"),
     ],
     ids=str,
 )
 def test_a_field_that_cannot_be_is_refused_by_name(changed, fields, said):
     with pytest.raises(ConfigError, match=said):
         read_config(changed(fields))
+
+
+@pytest.mark.parametrize(("said", "is_normed"), [(None, True), (True, True), (False, False)])
+def test_weights_of_experts_sum_to_one_unless_the_file_says_otherwise(changed, said, is_normed):
+    config = read_config(changed({"norm_topk_prob": said}))
+    theirs = Qwen3NextConfig(**({} if said is None else {"norm_topk_prob": said}))
+    assert config.experts.law.is_normed == theirs.norm_topk_prob == is_normed
+
+
+def test_a_base_frequency_beside_rope_parameters_counts(changed):
+    inside = {"rope_type": "default", "partial_rotary_factor": 0.25}
+    assert read_config(changed({"rope_parameters": inside, "rope_theta": 5e5})).rope.theta == 5e5
+    both = {"rope_parameters": inside | {"rope_theta": 1e6}, "rope_theta": 5e5}
+    assert read_config(changed(both)).rope.theta == 1e6
+
+
+def test_a_model_of_pictures_is_refused_with_a_fix_that_works(tmp_path):
+    eyes = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+    eyes |= {"out_hidden_size": 32, "num_position_embeddings": 16}
+    torch.manual_seed(0)
+    model = Qwen3_5ForConditionalGeneration(
+        Qwen3_5Config(text_config=SIZES, vision_config=eyes)
+    ).eval()
+    model.save_pretrained(tmp_path / "pictures")
+    with pytest.raises(ConfigError, match="save_original_format=False"):
+        load_target(tmp_path / "pictures", dtype="float32", device=CPU)
+    text, tokens = AutoModelForCausalLM.from_pretrained(tmp_path / "pictures"), prompt(20)
+    text.save_pretrained(tmp_path / "misnamed")
+    with pytest.raises(ConfigError, match="save_original_format=False"):
+        load_target(tmp_path / "misnamed", dtype="float32", device=CPU)
+    text.save_pretrained(tmp_path / "text", save_original_format=False)
+    logits = harness_of(tmp_path / "text").run({}, {1: (0, tokens)})
+    torch.testing.assert_close(logits, expected_logits(text, tokens), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [{}, {"num_nextn_predict_layers": 1}], ids=str)
+def test_a_folder_that_lost_its_module_says_so_when_it_is_to_draft(changed, fields):
+    with pytest.raises(ConfigError, match=r"no draft module.*use the model's own weights"):
+        LLM(changed(fields), draft="mtp", device="cpu", max_model_len=64)
 
 
 def without(name):
