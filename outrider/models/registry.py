@@ -158,7 +158,7 @@ def family_of(architecture: str) -> Family:
     if architecture in WITHOUT_BODY:
         raise ConfigError(
             f"the body of {architecture} is not supported yet, only its draft modules "
-            f"({WITHOUT_BODY[architecture].block}*); use one of {', '.join(FAMILIES)}"
+            f"({WITHOUT_BODY[architecture].stored_as}); use one of {', '.join(FAMILIES)}"
         )
     if architecture == DEEPSEEK_V4:
         raise ConfigError(

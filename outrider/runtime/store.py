@@ -119,7 +119,7 @@ def check_rows(model: Target, settings: Settings, draft: DraftKind) -> None:
         raise ConfigError(
             f"what {host.max_rows} rows keep besides pages takes {needed / 1e9:.1f} GB and "
             f"{room / 1e9:.1f} GB are free; lower max_num_seqs to "
-            f"{max(room // layout.row_bytes - 1, 1)}"
+            f"{max(room // 2 // layout.row_bytes - 1, 1)}, which leaves half of them for pages"
         )
 
 

@@ -184,8 +184,8 @@ def test_what_the_rings_and_blocks_cannot_do_is_refused_at_start(target, draft, 
 
 def test_more_rows_than_there_is_memory_for_their_rings_are_refused(target, monkeypatch):
     row = target.layout(page_size=PAGE_SIZE, nodes=6).row_bytes
-    monkeypatch.setattr(store, "free_bytes", lambda *_, **__: 4 * row)
-    with pytest.raises(ConfigError, match="lower max_num_seqs to 3"):
+    monkeypatch.setattr(store, "free_bytes", lambda *_, **__: 4 * row + 1)
+    with pytest.raises(ConfigError, match="lower max_num_seqs to 1, which leaves"):
         engine_of(target, shape_of(CHAIN, chunk=8, max_rows=4), CHAIN)
 
 

@@ -22,7 +22,9 @@ _CLASSES = (
     (
         "GEMM",
         re.compile(
-            r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|grouped|_maps|matmul|addmm|::mm", re.I
+            r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|bulk|grouped|_maps?_|_heads_"
+            r"|matmul|addmm|::mm",
+            re.I,
         ),
     ),
     ("copies", re.compile(r"memcpy|memset|copy", re.I)),

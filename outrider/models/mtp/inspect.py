@@ -134,10 +134,10 @@ def _number(folder: Path, fields: dict[str, Any], table: ModuleTable, num_stored
         key, value = next((key, value) for key, value in said.items() if value)
         raise ConfigError(
             f"{folder}: config.json says {key} {value}, but the weights hold no draft module "
-            f"({table.block}*): quantised and converted exports often drop them; {_FIX}"
+            f"({table.stored_as}): quantised and converted exports often drop them; {_FIX}"
         )
     if not num_stored:
-        raise ConfigError(f"{folder} holds no draft modules ({table.block}*); {_FIX}")
+        raise ConfigError(f"{folder} holds no draft modules ({table.stored_as}); {_FIX}")
     return max((value for value in said.values() if value), default=num_stored)
 
 

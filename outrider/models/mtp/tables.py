@@ -44,6 +44,11 @@ class ModuleTable:
     law: ModuleLaw = ModuleLaw()
     renamed: tuple[tuple[str, str], ...] = ()  # our name of a part of the block, and theirs
 
+    @property
+    def stored_as(self) -> str:
+        """What the tensors of the blocks are called, for people."""
+        return re.sub(r"{\w+}", "*", self.block) + "*"
+
     def owns(self, name: str, num_layers: int) -> bool:
         """Whether a stored tensor belongs to some module of a target with so many layers."""
         return any(
