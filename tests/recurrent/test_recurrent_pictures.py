@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.pictures import KINDS, edit_fields, edit_tensors, save_with_pictures
 from support.recurrent import CPU, expected_logits, harness_of, prompt
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3_5ForConditionalGeneration
 
 from outrider import LLM, SamplingParams
 from outrider.api.cli import run
@@ -18,6 +18,20 @@ from outrider.models.config import read_config
 from outrider.models.target import load_target
 
 INSIDE = "model.language_model."
+# What the hub's files say besides what transformers writes.
+PUBLISHED = {
+    "attn_output_gate": True,
+    "full_attention_interval": 4,
+    "mamba_ssm_dtype": "float32",
+    "mtp_use_dedicated_embeddings": False,
+    "rope_parameters": {
+        "mrope_interleaved": True,
+        "mrope_section": [1, 1, 0],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1e7,
+        "rope_type": "default",
+    },
+}
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
@@ -52,6 +66,11 @@ def assert_same_logits(folder, theirs):
 
 def test_a_text_has_the_logits_of_the_whole_model(made):
     assert_same_logits(*made)
+
+
+def test_the_fields_of_published_folders_are_understood(folder):
+    edit_fields(folder, PUBLISHED)
+    assert_same_logits(folder, Qwen3_5ForConditionalGeneration.from_pretrained(folder))
 
 
 @pytest.mark.parametrize("family", list(KINDS))
