@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from outrider.errors import ConfigError
+from outrider.models.nesting import FLAT, Nesting
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -20,17 +21,28 @@ _NUM_NAMED = 5  # of the offending tensors that an error names
 
 
 class Checkpoint:
-    """Owns the open files. Nothing is read into memory before it is asked for."""
+    """Owns the open files. Nothing is read into memory before it is asked for.
 
-    def __init__(self, folder: Path) -> None:
+    Tensors have our names here; only files and errors have those that are stored.
+    """
+
+    def __init__(self, folder: Path, nesting: Nesting = FLAT) -> None:
         self._folder = folder
+        self._nesting = nesting
         self._open = ExitStack()
         self._shards: dict[str, Any] = {}  # by tensor name
+        self.is_partial = False  # other parts lie beside the model and are passed over
 
     def __enter__(self) -> Self:
+        stored: dict[str, Any] = {}
         for path in _shard_paths(self._folder):
             shard = self._open_shard(path)
-            self._shards.update(dict.fromkeys(shard.keys(), shard))
+            stored.update(dict.fromkeys(shard.keys(), shard))
+        nesting = self._nesting = self._nesting.as_found(stored)
+        own = [name for name in stored if not name.startswith(nesting.others)]
+        self._refuse("has unexpected", filter(nesting.is_stray, own))
+        self._shards = {nesting.our_name(name): stored[name] for name in own}
+        self.is_partial = len(own) < len(stored)
         return self
 
     def __exit__(
@@ -60,13 +72,14 @@ class Checkpoint:
         """
         stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
         stored = {name for name in stored if among(name)}
-        self._refuse("lacks", shapes.keys() - stored)
-        self._refuse("has unexpected", stored - shapes.keys())
-        slices = {name: self._shards[name].get_slice(name) for name in sorted(shapes)}
+        spelled = self._nesting.stored_name
+        self._refuse("lacks", map(spelled, shapes.keys() - stored))
+        self._refuse("has unexpected", map(spelled, stored - shapes.keys()))
+        slices = {name: self._shards[name].get_slice(spelled(name)) for name in sorted(shapes)}
         self._refuse(
             "has mis-shaped",
             (
-                f"{name} {list(found)} instead of {list(shapes[name])}"
+                f"{spelled(name)} {list(found)} instead of {list(shapes[name])}"
                 for name, view in slices.items()
                 if (found := tuple(view.get_shape())) != shapes[name]
             ),
@@ -74,7 +87,7 @@ class Checkpoint:
         self._refuse(
             "has quantised",
             (
-                f"{name} as {view.get_dtype()}"
+                f"{spelled(name)} as {view.get_dtype()}"
                 for name, view in slices.items()
                 if view.get_dtype() not in (_INTEGERS if name in integers else _FLOATS)
             ),
@@ -82,7 +95,7 @@ class Checkpoint:
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor, as stored, on the CPU."""
-        tensor: torch.Tensor = self._shards[name].get_tensor(name)
+        tensor: torch.Tensor = self._shards[name].get_tensor(self._nesting.stored_name(name))
         return tensor
 
     def _open_shard(self, path: Path) -> Any:

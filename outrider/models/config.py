@@ -150,6 +150,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
+    fields = text_fields(fields)
     family = _with_options(family_of(architecture_of(fields)), fields)
     _refuse_unsupported(fields, family)
     max_context = read_size(fields, "max_position_embeddings")
@@ -170,6 +171,11 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         experts=_experts(fields, family, num_layers),
         recurrence=_recurrence(fields, family, num_layers),
     )
+
+
+def text_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the text model, which other parts may stand beside."""
+    return family_of(architecture_of(fields)).nesting.text_fields(fields)
 
 
 def _dense_width(fields: dict[str, Any], family: Family) -> int:

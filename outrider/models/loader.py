@@ -2,6 +2,7 @@
 packed before the next, so the peak is the finished model and one fused map.
 """
 
+import logging
 from pathlib import Path
 from typing import Protocol
 
@@ -55,7 +56,7 @@ from outrider.models.layers.normed import gate_behind, project_behind
 from outrider.models.layers.rope import RotaryEmbedding
 from outrider.models.partial_rope import num_rotated, spread_lanes
 from outrider.models.recurrent_tensors import load_recurrent_layer
-from outrider.models.registry import SAVE_TEXT, ExpertFamily, Family
+from outrider.models.registry import ExpertFamily, Family
 from outrider.models.tensors import (
     EMBEDDING,
     HEAD,
@@ -70,7 +71,8 @@ from outrider.models.tensors import (
 )
 
 _BLOCK_SCALE = "weight_scale_inv"
-_INSIDE_PICTURES = "model.language_model."
+
+_log = logging.getLogger(__name__)
 
 
 class TensorSource(Protocol):
@@ -86,8 +88,10 @@ def load_decoder(
 ) -> Decoder:
     """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
     config = read_config(folder)
-    with Checkpoint(folder) as checkpoint:
+    with Checkpoint(folder, config.family.nesting) as checkpoint:
         check_tensors(folder, checkpoint, config)
+        if checkpoint.is_partial:
+            _log.info("the vision part is not loaded: text only")
         builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
         stored = _own_names(checkpoint, config)
         return builder.build(are_experts_stacked=are_stacked(stored))
@@ -102,11 +106,6 @@ def check_tensors(
     """
     if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
         raise ConfigError(f"{folder}: {FP8_BLOCKS}")
-    if any(name.startswith(_INSIDE_PICTURES) for name in checkpoint.names):
-        raise ConfigError(
-            f"{folder}: the tensors have the names of a model of pictures ({_INSIDE_PICTURES}*); "
-            f"{SAVE_TEXT}"
-        )
     own = _own_names(checkpoint, config)
     shapes = tensor_shapes(config, are_experts_stacked=are_stacked(own))
     checkpoint.check(shapes, ignored=_ignored(config), among=lambda name: name in own)

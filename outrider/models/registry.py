@@ -16,6 +16,7 @@ from outrider.models.mtp.tables import (
     ModuleTable,
     NoModules,
 )
+from outrider.models.nesting import FLAT, Nesting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Family:
     recurrent_maps: RecurrentMaps = "none"  # how layers with a state store what they read
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
+    nesting: Nesting = FLAT  # where the model lies in its folder
 
 
 _MIXTRAL = ExpertFamily(
@@ -111,6 +113,20 @@ _RECURRENT_QWEN = Family(
     recurrent_maps="fused",
     modules=QWEN3_NEXT,
 )
+_QWEN3_5 = replace(_RECURRENT_QWEN, name="qwen3.5", recurrent_maps="apart")
+_QWEN3_5_MOE = replace(
+    _QWEN3_5,
+    name="qwen3.5-moe",
+    experts=replace(_QWEN3_NEXT, is_always_normed=True, may_be_dense=False),
+)
+# Folders with a model of pictures. transformers keeps these names when it saves the text alone.
+_WITH_PICTURES = Nesting(
+    fields="text_config",
+    ours="model.",
+    stored="model.language_model.",
+    others=("model.visual.",),
+)
+_OUT_OF_PICTURES = replace(_WITH_PICTURES, fields="", others=(), is_optional=True)
 
 FAMILIES = {
     "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
@@ -132,25 +148,12 @@ FAMILIES = {
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
     "Qwen3MoeForCausalLM": Family(name="qwen3-moe", has_head_norm=True, experts=_QWEN3_MOE),
     "Qwen3NextForCausalLM": replace(_RECURRENT_QWEN, experts=_QWEN3_NEXT),
-    "Qwen3_5ForCausalLM": replace(_RECURRENT_QWEN, name="qwen3.5", recurrent_maps="apart"),
-    "Qwen3_5MoeForCausalLM": replace(
-        _RECURRENT_QWEN,
-        name="qwen3.5-moe",
-        recurrent_maps="apart",
-        experts=replace(_QWEN3_NEXT, is_always_normed=True, may_be_dense=False),
-    ),
+    "Qwen3_5ForCausalLM": replace(_QWEN3_5, nesting=_OUT_OF_PICTURES),
+    "Qwen3_5ForConditionalGeneration": replace(_QWEN3_5, nesting=_WITH_PICTURES),
+    "Qwen3_5MoeForCausalLM": replace(_QWEN3_5_MOE, nesting=_OUT_OF_PICTURES),
+    "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nesting=_WITH_PICTURES),
 }
 DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
-# With pictures: the text model inside, once it is saved apart. transformers has to be told to name
-# the tensors as the text model does; it leaves out the draft module.
-WITH_PICTURES = {
-    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
-}
-SAVE_TEXT = (
-    "save the text model apart with transformers, AutoModelForCausalLM.from_pretrained(folder)"
-    ".save_pretrained(other, save_original_format=False), add its tokenizer, and use that folder"
-)
 
 
 def family_of(architecture: str) -> Family:
@@ -164,11 +167,6 @@ def family_of(architecture: str) -> Family:
         raise ConfigError(
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "
             f"drafts, scores texts nor takes heads; use one of {', '.join(FAMILIES)}"
-        )
-    if architecture in WITH_PICTURES:
-        raise ConfigError(
-            f"{architecture} holds a model of pictures, and only {WITH_PICTURES[architecture]} is "
-            f"read; {SAVE_TEXT}"
         )
     if architecture not in FAMILIES:
         names = ", ".join((*FAMILIES, DEEPSEEK_V4))

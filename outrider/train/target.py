@@ -142,6 +142,6 @@ class PackedTarget:
 def _read(
     folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    with Checkpoint(folder) as checkpoint:
+    with Checkpoint(folder, config.family.nesting) as checkpoint:
         names = check_tensors(folder, checkpoint, config)
         return {name: checkpoint.read(name).to(device, dtype) for name in names}

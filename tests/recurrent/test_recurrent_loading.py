@@ -11,7 +11,6 @@ from support.engines import NO_DRAFT, Shape, engine_of
 from support.recurrent import (
     CPU,
     FULL,
-    SIZES,
     STATE,
     expected_logits,
     harness_of,
@@ -20,12 +19,7 @@ from support.recurrent import (
 )
 from support.row_matrix import CHAIN, shape_of
 from support.tiny import save_tiny
-from transformers import (
-    AutoModelForCausalLM,
-    Qwen3_5Config,
-    Qwen3_5ForConditionalGeneration,
-    Qwen3NextConfig,
-)
+from transformers import Qwen3NextConfig
 
 from outrider import LLM
 from outrider.bench.floor import kv_bytes
@@ -101,25 +95,6 @@ def test_a_base_frequency_beside_rope_parameters_counts(changed):
     assert read_config(changed({"rope_parameters": inside, "rope_theta": 5e5})).rope.theta == 5e5
     both = {"rope_parameters": inside | {"rope_theta": 1e6}, "rope_theta": 5e5}
     assert read_config(changed(both)).rope.theta == 1e6
-
-
-def test_a_model_of_pictures_is_refused_with_a_fix_that_works(tmp_path):
-    eyes = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
-    eyes |= {"out_hidden_size": 32, "num_position_embeddings": 16}
-    torch.manual_seed(0)
-    model = Qwen3_5ForConditionalGeneration(
-        Qwen3_5Config(text_config=SIZES, vision_config=eyes)
-    ).eval()
-    model.save_pretrained(tmp_path / "pictures")
-    with pytest.raises(ConfigError, match="save_original_format=False"):
-        load_target(tmp_path / "pictures", dtype="float32", device=CPU)
-    text, tokens = AutoModelForCausalLM.from_pretrained(tmp_path / "pictures"), prompt(20)
-    text.save_pretrained(tmp_path / "misnamed")
-    with pytest.raises(ConfigError, match="save_original_format=False"):
-        load_target(tmp_path / "misnamed", dtype="float32", device=CPU)
-    text.save_pretrained(tmp_path / "text", save_original_format=False)
-    logits = harness_of(tmp_path / "text").run({}, {1: (0, tokens)})
-    torch.testing.assert_close(logits, expected_logits(text, tokens), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("fields", [{}, {"num_nextn_predict_layers": 1}], ids=str)

@@ -40,7 +40,7 @@ def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened
         raise ConfigError(f"no model widens to {body.name}; use llama-8b")
     found = fit(small, body.config, name=body.name)
     opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
-    with Checkpoint(folder) as checkpoint:
+    with Checkpoint(folder, small.family.nesting) as checkpoint:
         check_tensors(folder, checkpoint, small)
         yield Opened(fit=found, source=checkpoint, heads=opened_heads)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.checkpoint import Checkpoint
-from outrider.models.config import ModelConfig
+from outrider.models.config import ModelConfig, text_fields
 from outrider.models.expert_tensors import are_stacked
 from outrider.models.fields import read_fields
 from outrider.models.mtp.tables import ModuleTable
@@ -42,7 +42,7 @@ class ModuleReport:
 def inspect_modules(folder: Path, config: ModelConfig) -> ModuleReport:
     """The report on a model's modules; bad ones are reported, never raised."""
     try:
-        with Checkpoint(folder) as checkpoint:
+        with Checkpoint(folder, config.family.nesting) as checkpoint:
             found = find_modules(folder, config, checkpoint)
     except ConfigError as error:
         return ModuleReport(num=0, facts=(), problems=(str(error),), notes=())
@@ -64,7 +64,8 @@ def find_modules(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> F
             "use another --draft"
         )
     stored = [name for name in checkpoint.names if table.owns(name, config.num_layers)]
-    num = _number(folder, read_fields(folder), table, _stored_blocks(stored, table, config))
+    fields = text_fields(read_fields(folder))
+    num = _number(folder, fields, table, _stored_blocks(stored, table, config))
     optional = [f"{name}.weight" for name in (table.names.embedding, table.names.head)]
     own = tuple(name for name in stored if name.endswith(tuple(optional)))
     found = FoundModules(table=table, num=num, are_experts_stacked=are_stacked(stored), own=own)
@@ -78,7 +79,7 @@ def find_modules(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> F
 
 def count_modules(folder: Path, config: ModelConfig) -> int:
     """How many modules a folder holds; refuses what `find_modules` does."""
-    with Checkpoint(folder) as checkpoint:
+    with Checkpoint(folder, config.family.nesting) as checkpoint:
         return find_modules(folder, config, checkpoint).num
 
 

@@ -27,7 +27,7 @@ def load_modules(
     arithmetic: Arithmetic = "fast",
 ) -> ModuleChain:
     """The first modules in the target's own folder, at most so many; all of them are checked."""
-    with Checkpoint(folder) as checkpoint:
+    with Checkpoint(folder, target.config.family.nesting) as checkpoint:
         found = find_modules(folder, target.config, checkpoint)
         return build_modules(
             found, checkpoint, target, most=most, dtype=dtype, arithmetic=arithmetic
