@@ -14,6 +14,7 @@ import triton.language as tl
 
 from outrider.kernels import overlap
 from outrider.kernels.norm import scaled
+from outrider.kernels.splits import EXACT
 
 _LANES = 1024  # of one program that mixes or copies lanes
 # Columns of a state in one warp: 64 registers per thread at a key_dim of 128, and 64 bytes of each
@@ -237,6 +238,7 @@ def recur(
         COLUMNS=columns,
         PDL=overlap.is_on(mixed),
         num_warps=1,
+        **EXACT,  # a token that is taken in later has the bits it had when it was read
         **overlap.options(mixed),
     )
     return out

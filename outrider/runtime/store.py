@@ -86,7 +86,7 @@ def adapt_settings(model: Target, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
     if not _lives_in_rows(model) or not settings.host.prefix_cache:
         return settings
-    _log.info("prefix caching is off: a part of this model's past lives in rows, not in pages")
+    _log.warning("prefix caching is off: a part of this model's past lives in rows, not in pages")
     return replace(settings, host=replace(settings.host, prefix_cache=False))
 
 
