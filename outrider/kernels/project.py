@@ -9,7 +9,6 @@ import torch
 import triton
 import triton.language as tl
 
-from outrider.kernels import overlap
 from outrider.kernels.small import (
     CHOSEN,
     SmallTile,
@@ -61,8 +60,6 @@ def _heads_kernel(
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HALF: tl.constexpr,
-    IS_EAGER: tl.constexpr,
-    IS_GENEROUS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -80,15 +77,9 @@ def _heads_kernel(
     inside = is_row[:, None] & is_pair[None, :]
     angle = row[:, None].to(tl.int64) * (2 * HALF) + pair[None, :]
     is_rotated, is_query = head < num_rotated, head < num_queries
-    if IS_GENEROUS:
-        overlap.release(PDL)
-    if not IS_EAGER:
-        overlap.wait(PDL)
     w_left, w_right, scales_left, scales_right = asked(
-        weight, source, of_lane < HALF, scales, K, LEFT, RIGHT, HAS_NORM
+        weight, source, of_lane < HALF, scales, K, LEFT, RIGHT, HAS_NORM, PDL
     )
-    if IS_EAGER:
-        overlap.wait(PDL)
     a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
     slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)
     c = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
@@ -96,8 +87,6 @@ def _heads_kernel(
     if HAS_NORM:
         a_left, a_right = normed(a_left, a_right, scales_left, scales_right, K, eps, RIGHT)
     total = product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
-    if not IS_GENEROUS:
-        overlap.release(PDL)
 
     column = head * 2 * HALF + pair
     low, high = halves(total, ROWS, PART)

@@ -24,13 +24,11 @@ MOST_NORMED = 1024  # likewise, in float32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallTile:
-    """What one block of threads computes, and how early; unless told, as an H200 is fastest."""
+    """What one block of threads computes; unless told, as an H200 is fastest."""
 
     columns: int = 32  # of the weight; half of them are outputs when gated or rotated
     rows: int = 16
     warps: int = 8
-    is_eager: bool = True  # asks for its weights before it waits for the kernel before
-    is_generous: bool = True  # lets the next kernel begin at its start rather than at its end
 
 
 CHOSEN = SmallTile()
@@ -46,8 +44,12 @@ def asked(
     LEFT: tl.constexpr,  # the first inputs of a row, a power of two of them,
     RIGHT: tl.constexpr,  # and room for the others, or 0
     HAS_NORM: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # [COLUMNS, LEFT], [COLUMNS, RIGHT] of the weight and [1, LEFT], [1, RIGHT] of the scales
-    """What does not depend on the kernel before; what there is none of is something else again."""
+    """What does not depend on the kernel before, for which it then waits; what there is none of is
+    something else again. The next kernel may begin at once: it asks for its own weights.
+    """
+    overlap.release(PDL)
     left = tl.arange(0, LEFT)[None, :]
     at = weight + source.to(tl.int64)[:, None] * K
     w_left = tl.load(at + left, mask=is_column[:, None], other=0.0)
@@ -60,6 +62,7 @@ def asked(
         w_right = tl.load(at + right, mask=is_column[:, None] & (right < K), other=0.0)
         if HAS_NORM:
             scales_right = tl.load(scales + right, mask=right < K, other=0.0)
+    overlap.wait(PDL)
     return w_left, w_right, scales_left, scales_right
 
 
@@ -147,8 +150,6 @@ def _map_kernel(
     HAS_NORM: tl.constexpr,
     IS_GATED: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
-    IS_EAGER: tl.constexpr,
-    IS_GENEROUS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -160,23 +161,15 @@ def _map_kernel(
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     at = row[:, None].to(tl.int64) * N + output[None, :]
     inside = (row < num_rows)[:, None] & (output < N)[None, :]
-    if IS_GENEROUS:
-        overlap.release(PDL)
-    if not IS_EAGER:
-        overlap.wait(PDL)
     w_left, w_right, scales_left, scales_right = asked(
-        weight, source, column < N, scales, K, LEFT, RIGHT, HAS_NORM
+        weight, source, column < N, scales, K, LEFT, RIGHT, HAS_NORM, PDL
     )
-    if IS_EAGER:
-        overlap.wait(PDL)
     a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
     if HAS_RESIDUAL:
         before = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_NORM:
         a_left, a_right = normed(a_left, a_right, scales_left, scales_right, K, eps, RIGHT)
     total = product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
-    if not IS_GENEROUS:
-        overlap.release(PDL)
     if IS_GATED:
         gate, up = halves(total, ROWS, OUTPUTS)
         total = gate / (1.0 + tl.exp(-gate)) * up
@@ -257,8 +250,6 @@ def options_of(x: torch.Tensor, tile: SmallTile) -> dict[str, Any]:
         "IS_SINGLE": num_rows == 1,
         "LEFT": left,
         "RIGHT": max(triton.next_power_of_2(depth - left), LEAST_INPUTS) if depth > left else 0,
-        "IS_EAGER": tile.is_eager,
-        "IS_GENEROUS": tile.is_generous,
         "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
         "PDL": overlap.is_on(x),
         "num_warps": tile.warps,

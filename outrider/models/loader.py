@@ -38,7 +38,7 @@ from outrider.models.layers.attention import (
     SigmoidGate,
     SplitProjection,
 )
-from outrider.models.layers.gate import Gate, gate_of
+from outrider.models.layers.gate import Gate, SharedGate, gate_of
 from outrider.models.layers.linear import (
     BiasedLinear,
     Linear,
@@ -49,7 +49,7 @@ from outrider.models.layers.linear import (
     is_computed_in_float32,
     wide_linear,
 )
-from outrider.models.layers.mlp import FeedForward, Mlp, SharedMlp
+from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
 from outrider.models.layers.norm import Norm, make_norm
 from outrider.models.layers.normed import gate_behind, project_behind
@@ -278,10 +278,9 @@ class _Builder:
         block = layer + expert_family(self._config).names.shared
         if not config.has_shared_gate:
             return (self._dense(block),)
-        gate_up = self._linear(block + "gate_proj.weight", block + "up_proj.weight")
         share = wide_linear(self.read_wide(layer + SHARED_GATE), self._arithmetic)
         down = self._linear(block + "down_proj.weight")
-        return (SharedMlp(gate=gate_of(gate_up), down=down, share=share),)
+        return (Mlp(gate=SharedGate(self._gate(block), share), down=down),)
 
     def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
         """In float32 where the family computes it so: near ties of many experts are common."""

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 
 from outrider.plan.shape import Warps
 from outrider.wire.sampling import MAX_NAMED, Filters, Penalties, RowSampling
 
 _NO_PENALTIES, _NO_FILTERS = Penalties(), Filters()
+_NAMES = tuple(field.name for field in fields(Warps))
+_PARTS = attrgetter(*_NAMES)
 _TOPS = (0, 1, 5, 20)  # most likely tokens that a step reports
 _NAMED = (0, 8, MAX_NAMED)  # and tokens that requests name
 
@@ -38,8 +41,8 @@ def joined(needs: Sequence[Warps]) -> Warps:
     """What at least one of them names, and the largest of their counts."""
     if len(needs) < 2:  # the rule: rows of one kind
         return needs[0] if needs else Warps()
-    names = [field.name for field in fields(Warps)]
-    return Warps(**{name: max(getattr(need, name) for need in needs) for name in names})
+    parts = zip(*map(_PARTS, needs), strict=True)
+    return Warps(**{name: max(part) for name, part in zip(_NAMES, parts, strict=True)})
 
 
 def has_ban(row: RowSampling) -> bool:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import torch
 
@@ -112,13 +111,9 @@ FUSED: dict[str, Part] = {
 
 def tiles(name: str) -> Iterator[SmallTile]:
     """Those that compile without spilling; a longer row takes more registers."""
-    for columns, warps, is_eager, is_generous in itertools.product(
-        (16, 32), (4, 8), (True, False), (True, False)
-    ):
+    for columns, warps in itertools.product((16, 32), (4, 8)):
         if name != "down" or (columns, warps) == (32, 8):
-            yield SmallTile(
-                columns=columns, warps=warps, is_eager=is_eager, is_generous=is_generous
-            )
+            yield SmallTile(columns=columns, warps=warps)
 
 
 def whole_layer(
@@ -200,9 +195,6 @@ def sweep(rows: int) -> None:
         for us, tile in timed[:4]:
             print(f"    {us:.2f} us {tile}", flush=True)
     print(f"  best together {chain_us(layers, step, x, chosen):.2f} us a layer")
-    for word in ("is_eager", "is_generous"):
-        fused = {n: replace(t, **{word: False}) if t else None for n, t in chosen.items()}
-        print(f"  and not {word} {chain_us(layers, step, x, fused):.2f} us")
     print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)
 
 

@@ -6,7 +6,6 @@ import torch
 pytest.importorskip("triton")
 from support.small_cases import (
     NARROW,
-    PATIENT,
     WIDE,
     check_gate,
     check_heads,
@@ -16,7 +15,7 @@ from support.small_cases import (
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bfloat16
-TILES = [NARROW, WIDE, PATIENT]
+TILES = [NARROW, WIDE]
 ROWS = [1, 2, 16, 17]
 
 

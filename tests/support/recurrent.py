@@ -1,7 +1,6 @@
 """Tiny Qwen3-Next and Qwen3.5 models, and a decoder of one on a small device of its own."""
 
 import random
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,18 +18,10 @@ from transformers import (
 from outrider.attention.recurrent import RecurrentAttention
 from outrider.attention.reference import ReferenceAttention
 from outrider.memory.recurrent import RecurrentPool
-from outrider.models.decoder import Decoder
-from outrider.models.draft import Taps
 from outrider.models.target import load_target
 from outrider.runtime.store import decoder_layout
-from outrider.spec.drafter import chain
-from outrider.step.fill import fill, resolve_lengths
-from outrider.step.planner import Planner
-from outrider.step.rows import RowTable
-from support.steps import NO_WARPS, batch_of
-from support.v4 import PAGE_SIZE, planner_of
+from support.row_harness import CPU, PAGE_SIZE, RowHarness, planner_of
 
-CPU = torch.device("cpu")
 VOCAB = 67
 STATE, FULL = "linear_attention", "full_attention"
 SIZES = {
@@ -100,41 +91,9 @@ def expected_logits(model, tokens):
         return model(torch.tensor([tokens])).logits[0]
 
 
-@dataclass
-class RecurrentHarness:
-    """A decoder with pages, states and a planner; `run` is one step of it."""
-
-    decoder: Decoder
-    attention: RecurrentAttention
-    planner: Planner
-    table: RowTable
-    pool: RecurrentPool
-
-    def run(self, decodes, chunks, *, nodes=1, execute=lambda program, plan: program(plan)):
-        """Logits of every query token; decodes are {row: (length, tokens)}, a chain each."""
-        for row, (length, tokens) in decodes.items():
-            self.table.lengths[row] = length
-            assert len(tokens) == nodes
-        lengths = {row: length for row, (length, _) in decodes.items()}
-        plan = self.planner.plan(batch_of(lengths, chunks, nodes=nodes), warps=NO_WARPS)
-        drafted = torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64)
-        for place, (_, tokens) in enumerate(decodes.values()):
-            drafted[place] = torch.tensor(tokens)
-        self.drafted = drafted  # a program reads what lies at a fixed place
-        with torch.inference_mode():
-            return execute(self.program, plan)
-
-    def program(self, plan):
-        resolve_lengths(plan, self.table)
-        tree = chain(self.drafted)
-        fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
-        states = self.decoder.run(plan, self.pool, self.attention, Taps())
-        return self.decoder.logits(states.hidden)
-
-
 def harness_of(
     folder: Path, *, dtype="float32", pad=1, nodes=1, kept_nodes=None, rows=4, reach=128
-) -> RecurrentHarness:
+) -> RowHarness:
     """`nodes` at most per step; as many are kept pending unless said otherwise."""
     decoder = load_target(folder, dtype=dtype, device=CPU)
     layout = decoder_layout(decoder, page_size=PAGE_SIZE, nodes=kept_nodes or nodes)
@@ -144,7 +103,7 @@ def harness_of(
     planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
     pool.resize(num_pages)
     pool.scribble()  # rows begin with what others left
-    return RecurrentHarness(decoder, attention, planner, table, pool)
+    return RowHarness(decoder, attention, planner, table, pool)
 
 
 def prompt(length, seed=0):

@@ -9,7 +9,7 @@ from outrider.wire.speculation import Budget
 from support.engines import Shape, ask, engine_of, run_all
 from support.matrix import LAWS
 from support.reference import decode
-from support.v4 import PAGE_SIZE
+from support.row_harness import PAGE_SIZE
 
 # Texts that repeat themselves, and pass the window, several blocks of 4 and some of 16 tokens.
 PROMPTS = [[5, 6, 7, 8] * 10, [9] * 6, [5, 6, 7, 8, 30] * 5 + [5, 6], [50]]

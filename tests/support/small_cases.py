@@ -13,7 +13,6 @@ from support.layer_kernels import EPS, PAGE_SIZE, Case, assert_close, poisoned_o
 
 NARROW = SmallTile(columns=16, warps=4)
 WIDE = SmallTile(columns=32, warps=8)
-PATIENT = SmallTile(columns=32, warps=8, is_eager=False, is_generous=False)
 NO_NUMBERS = 0  # length of a weight that is not there
 
 

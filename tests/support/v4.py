@@ -1,7 +1,6 @@
 """A tiny DeepSeek-V4 that keeps every branch, and a decoder of it on a small device of its own."""
 
 import random
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -9,23 +8,11 @@ import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
 from outrider.attention.compressed import CompressedAttention
-from outrider.memory.arena import Arena
 from outrider.memory.compressed import CompressedPool
-from outrider.models.draft import Taps
 from outrider.models.target import load_target
-from outrider.models.v4.decoder import V4Decoder
-from outrider.plan.shape import ChunkShape
-from outrider.spec.drafter import chain
-from outrider.step.buckets import Buckets, Multiples, largest_shape
-from outrider.step.fill import fill, resolve_lengths
-from outrider.step.planner import NoDraftPart, Planner
-from outrider.step.rows import RowTable
-from outrider.wire.batch import PageGrant
-from outrider.wire.speculation import Budget
-from support.steps import NO_WARPS, batch_of
+from support.row_harness import CPU, PAGE_SIZE, RowHarness, planner_of
 
-CPU = torch.device("cpu")
-VOCAB, WINDOW, PAGE_SIZE = 67, 8, 16
+VOCAB, WINDOW = 67, 8
 S, C, H = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 SIZES = {
     "vocab_size": VOCAB,
@@ -95,79 +82,14 @@ def expected_logits(model, tokens):
         return model(torch.tensor([tokens])).logits[0]
 
 
-@dataclass
-class V4Harness:
-    """A decoder with pages, rings and a planner; `run` is one step of it."""
-
-    decoder: V4Decoder
-    attention: CompressedAttention
-    planner: Planner
-    table: RowTable
-    pool: CompressedPool
-
-    def run(self, decodes, chunks, *, nodes=1, execute=lambda program, plan: program(plan)):
-        """Logits of every query token; decodes are {row: (length, tokens)}, a chain each."""
-        for row, (length, tokens) in decodes.items():
-            self.table.lengths[row] = length
-            assert len(tokens) == nodes
-        lengths = {row: length for row, (length, _) in decodes.items()}
-        plan = self.planner.plan(batch_of(lengths, chunks, nodes=nodes), warps=NO_WARPS)
-        drafted = torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64)
-        for place, (_, tokens) in enumerate(decodes.values()):
-            drafted[place] = torch.tensor(tokens)
-        self.drafted = drafted  # a program reads what lies at a fixed place
-        with torch.inference_mode():
-            return execute(self.program, plan)
-
-    def program(self, plan):
-        resolve_lengths(plan, self.table)
-        tree = chain(self.drafted)
-        fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
-        states = self.decoder.run(plan, self.pool, self.attention, Taps())
-        return self.decoder.logits(states.hidden)
-
-
-def harness_of(folder: Path, *, pad=1, nodes=1, ring_nodes=None, rows=4, reach=128) -> V4Harness:
+def harness_of(folder: Path, *, pad=1, nodes=1, ring_nodes=None, rows=4, reach=128) -> RowHarness:
     """`nodes` at most per step; rings are for as many unless said otherwise."""
     decoder = load_target(folder, dtype="float32", device=CPU)
     layout = decoder.layout(page_size=PAGE_SIZE, nodes=ring_nodes or nodes)
     attention = CompressedAttention(layout, table_rows=rows + 1)
     planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
     pool = CompressedPool(layout, table_rows=rows + 1, num_pages=num_pages, device=CPU)
-    return V4Harness(decoder, attention, planner, table, pool)
-
-
-def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Planner, RowTable, int]:
-    """A planner over rows that own random pages, and how many pages there are."""
-    sizes = Multiples(pad)
-    buckets = Buckets(
-        page_size=PAGE_SIZE, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
-    )
-    max_pages = sizes.up(-(-(reach + nodes) // PAGE_SIZE))
-    table = RowTable(max_rows=rows, max_pages=max_pages, device=CPU)
-    planner = Planner(
-        arena=Arena(CPU),
-        attention=attention,
-        draft=NoDraftPart(),
-        table=table,
-        buckets=buckets,
-        largest=largest_shape(
-            rows=rows,
-            tree=Budget(steps=nodes, nodes=nodes),
-            chunk=ChunkShape(rows=4, tokens=128, width=128),
-            pages=max_pages,
-            buckets=buckets,
-        ),
-    )
-    pages = list(range(1, rows * max_pages + 1))
-    random.Random(0).shuffle(pages)
-    table.grant(
-        tuple(
-            PageGrant(row=row, first=0, pages=tuple(pages[row - 1 :: rows]))
-            for row in range(1, rows + 1)
-        )
-    )
-    return planner, table, len(pages) + 1
+    return RowHarness(decoder, attention, planner, table, pool)
 
 
 def prompt(length, seed=0):

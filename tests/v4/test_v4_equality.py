@@ -1,68 +1,15 @@
 """DeepSeek-V4 in the real engine: speculation, padding, chunks and executors change no token."""
 
-import itertools
-import random
-
-import pytest
-from support.row_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
+from support.row_equality import RowEquality
 from support.tiny import save_tiny
-from support.v4 import CPU, VOCAB, C, H, prompt, tiny_v4
+from support.v4 import C, H, prompt, tiny_v4
 
 from outrider import LLM, SamplingParams
 from outrider.config.draft import DraftConfig
-from outrider.models.loader import load_decoder
-from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import ModelDraft
-from outrider.wire.speculation import Budget
-
-DRAFTS = {"plain": PLAIN, "chain": CHAIN, "longest": LONGEST}
-LAWS = ("greedy", "sampled", "warped")
 
 
-def cases():
-    """Every law, drafter and executor with each other; depth and sizes are drawn."""
-    rng = random.Random(0)
-    for law, draft, executor in itertools.product(LAWS, DRAFTS.values(), ("eager", "tape")):
-        depth, pad, chunk = rng.choice([0, 1]), rng.choice([1, 3, 4]), rng.choice([1, 7, 30])
-        shape = shape_of(draft, chunk=chunk, executor=executor, depth=depth, pad=pad)
-        yield Case(law, draft, shape)
-
-
-@pytest.mark.parametrize("case", list(cases()), ids=str)
-def test_the_tokens_are_those_of_the_reference_decoder(theirs, target, case):
-    assert not mismatches(theirs, target, case)
-
-
-@pytest.mark.parametrize("draft", [CHAIN, LONGEST], ids=["chain", "longest"])
-def test_some_drafts_are_kept_and_some_are_taken_back(target, draft):
-    heard = run_case(target, Case("sampled", draft, shape_of(draft, chunk=30)))
-    progress = [entry.last.progress for entry in heard.values()]
-    assert 0 < sum(each.kept for each in progress) < sum(each.drafted for each in progress)
-
-
-def test_rows_that_pass_from_hand_to_hand_keep_nothing_of_their_former_owner(theirs, target):
-    case = Case("sampled", CHAIN, shape_of(CHAIN, chunk=7, max_rows=1))
-    assert not mismatches(theirs, target, case)
-
-
-def test_a_preempted_request_is_computed_again_to_the_same_tokens(theirs, target):
-    """Pages for about two of the four texts."""
-    case = Case("sampled", CHAIN, shape_of(CHAIN, chunk=30, kv_tokens=96))
-    heard = run_case(target, case)
-    assert sum(entry.last.progress.preemptions for entry in heard.values()) > 0
-    assert not mismatches(theirs, target, case)
-
-
-@pytest.mark.parametrize("executor", ["eager", "tape"])
-def test_a_whole_model_of_usual_attention_drafts_for_it(theirs, target, tmp_path, executor):
-    save_tiny("llama", tmp_path)
-    model = load_decoder(tmp_path, dtype="float32", device=CPU)
-    draft = ModelDraft(
-        model=StandaloneDraft(model, target_vocab=VOCAB),
-        budget=Budget(steps=3, topk=1, nodes=4),
-    )
-    shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
-    assert not mismatches(theirs, target, Case("sampled", draft, shape))
+class TestV4(RowEquality):
+    """Of a tiny model with every kind of layer."""
 
 
 def test_a_whole_model_drafts_for_one_with_blocks_of_128(tmp_path):

@@ -36,6 +36,17 @@ class StreamedGate:
         return self.gate_up.swiglu(x)
 
 
+class SharedGate:
+    """A gate of a part of which every token asks for a share; the down map keeps shares."""
+
+    def __init__(self, gate: Gate, share: Linear) -> None:  # share [hidden -> 1]
+        self._gate = gate
+        self._share = share
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._gate(x).mul_(torch.sigmoid(self._share(x)))
+
+
 def gate_of(gate_up: Linear) -> Gate:
     """The gate over a fused map, in its epilogue where the map can."""
     if isinstance(gate_up, StreamedLinear | FixedLinear):

@@ -29,25 +29,6 @@ class FeedForward(Protocol):
     ) -> torch.Tensor: ...  # [n, hidden]
 
 
-class SharedMlp:
-    """A part of which every token asks for a share: it owns the map to that share besides."""
-
-    def __init__(self, *, gate: Gate, down: Linear, share: Linear) -> None:  # share [hidden -> 1]
-        self._gate = gate
-        self._down = down
-        self._share = share
-
-    def __call__(
-        self,
-        x: torch.Tensor,  # [n, hidden] normalised
-        residual: torch.Tensor,  # [n, hidden]
-        step: FeedStep,
-    ) -> torch.Tensor:  # [n, hidden]
-        del step
-        active = self._gate(x).mul_(torch.sigmoid(self._share(x)))  # the down map keeps shares
-        return self._down.plus(active, residual)
-
-
 class Mlp:
     """Owns the gate and the down map."""
 
