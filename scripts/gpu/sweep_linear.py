@@ -4,7 +4,6 @@ Run on a GPU: PYTHONPATH=. python scripts/gpu/sweep_linear.py 96,192,384 [llama-
 """
 
 import itertools
-import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from clock import graph_us
 
 from outrider.kernels import bulk, linear
 from outrider.kernels.swiglu import swiglu
@@ -58,24 +58,6 @@ class Map:
         weights = [torch.randn(self.size, self.depth, **BF16) for _ in range(copies)]
         x, residual = (torch.randn(self.num_rows, n, **BF16) for n in (self.depth, self.size))
         return x, weights, residual
-
-
-def graph_us(run, *, repeat: int = 7) -> float:
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    graph.replay()
-    times = []
-    for _ in range(repeat):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
 
 
 def candidates(each: Map) -> list[Any]:

@@ -9,6 +9,7 @@ import statistics
 import sys
 
 import torch
+from clock import graph_us
 
 from outrider.kernels.experts import add_experts_, choose_tile, multiply
 from outrider.kernels.linear import Tile
@@ -22,24 +23,6 @@ SHAPES = {  # experts, top_k, hidden, intermediate
 TOKENS = (1, 4, 16, 32, 64, 128, 512, 2048)
 BYTES_PER_S, FLOPS_PER_S = 4.8e12, 990e12  # an H200's data sheet, bfloat16
 COPIES = 4  # of a layer in one graph, each routed anew: no expert is still in the L2
-
-
-def graph_us(run, *, repeat: int = 9) -> float:
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    graph.replay()
-    times = []
-    for _ in range(repeat):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
 
 
 def layer(shape):

@@ -7,13 +7,13 @@ Run on a GPU: PYTHONPATH=. python scripts/gpu/time_small.py 1,8,16,64
 """
 
 import itertools
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from clock import graph_us
 
 from outrider.kernels.attention import attend_uniform
 from outrider.kernels.linear import linear, linear_plus, linear_swiglu
@@ -25,7 +25,6 @@ from outrider.kernels.small import CHOSEN, SmallTile, normed_swiglu, small_plus
 LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 30, 576, 1536, 9, 3, 64
 PAGE_SIZE, CONTEXT, EPS = 16, 192, 1e-5
 COPIES = 3  # of all layers: 190 MB of weights each, so none is in the cache when it comes again
-REPEAT = 9
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -131,23 +130,6 @@ def whole_layer(
     return plus(
         "down", fused_gate(x, layer, step, gate) if gate else apart_gate(x, layer), layer.down
     )
-
-
-def graph_us(run: Callable[[], object]) -> float:
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for _ in range(REPEAT):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times[2:])
 
 
 def chain_us(layers: list[Layer], step: Step, x: torch.Tensor, chosen) -> float:
