@@ -1,6 +1,7 @@
 """Runs tests/gpu in many processes side by side: compiling kernels is what takes the time.
 
 Run on a GPU: PYTHONPATH=. python scripts/gpu/run_tests.py [--seconds 240] [-k words]
+Where time ends first, the tests not reached are written to --rest; a file that is there is run.
 """
 
 import argparse
@@ -13,15 +14,15 @@ from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
-PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+OPTIONS = ["-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+PYTEST = [sys.executable, "-m", "pytest", *OPTIONS]
 BLOCK = 5  # tests of one function that run together: they share fixtures and kernels
 
 
 def collect(words: str) -> list[str]:
-    """The ids of all tests. The project's options ask for few words; -qq would count only."""
-    chosen = ["-k", words] if words else []
-    command = [*PYTEST, "--collect-only", "-o", "addopts=--import-mode=importlib", "-q"]
-    found = subprocess.run([*command, *chosen, "tests/gpu"], capture_output=True, text=True)
+    """The ids of all tests that match."""
+    command = [*PYTEST, "--collect-only", "-q", *(["-k", words] if words else []), "tests/gpu"]
+    found = subprocess.run(command, capture_output=True, text=True)
     ids = [line for line in found.stdout.splitlines() if "::" in line]
     if not ids:
         raise SystemExit(f"no tests were found:\n{found.stdout[-2000:]}{found.stderr[-2000:]}")
@@ -41,43 +42,55 @@ def deal(ids: list[str], num: int) -> list[list[str]]:
     return [sorted(share, key=place.__getitem__) for share in shares if share]
 
 
-def outcome(text: str) -> Counter[str]:
-    """What the letters of a run say; also of one that was cut off."""
-    lines = [line.split("[")[0].strip() for line in text.splitlines()]
-    letters = "".join(line for line in lines if re.fullmatch(r"[.sFEx]+", line))
-    names = {".": "passed", "s": "skipped", "F": "failed", "E": "errors", "x": "expected to fail"}
-    return Counter(names[letter] for letter in letters)
+def outcomes(text: str) -> dict[str, str]:
+    """What became of each test of a run; also of one that was cut off."""
+    said = re.findall(r"^(\S+::.+?) (PASSED|SKIPPED|FAILED|ERROR|XFAIL)\b", text, re.MULTILINE)
+    return {name: word.lower() for name, word in said}
 
 
-def main() -> None:
+def run(shares: list[list[str]], logs: Path, seconds: float) -> int:
+    """One process a share, until all are done or time ends; how many were cut off."""
+    end, runs = time.monotonic() + seconds, []
+    for index, share in enumerate(shares):
+        log = (logs / f"{index}.txt").open("w")
+        command = [*PYTEST, "-v", "--tb=short", *share]
+        runs.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+    while any(one.poll() is None for one in runs) and time.monotonic() < end:
+        time.sleep(0.5)
+    num_cut = sum(one.poll() is None for one in runs)
+    for one in runs:
+        one.kill()
+        one.wait()
+    return num_cut
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("-k", default="", help="only tests that match, as pytest's")
-    asked = parser.parse_args()
-    begin, ids = time.monotonic(), collect(asked.k)
-    logs = Path(tempfile.mkdtemp())
-    runs = []
-    for index, share in enumerate(deal(ids, asked.processes)):
-        log = (logs / f"{index}.txt").open("w")
-        command = [*PYTEST, "--tb=short", *share]
-        runs.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-    while any(run.poll() is None for run in runs) and time.monotonic() - begin < asked.seconds:
-        time.sleep(0.5)
-    num_cut = sum(run.poll() is None for run in runs)
-    for run in runs:
-        run.kill()
-        run.wait()
+    parser.add_argument("--rest", type=Path, help="the tests not reached: read, then written")
+    return parser.parse_args()
+
+
+def main() -> None:
+    begin, asked = time.monotonic(), parse()
+    known = asked.rest.read_text().splitlines() if asked.rest and asked.rest.exists() else []
+    ids, logs = known or collect(asked.k), Path(tempfile.mkdtemp())
+    num_cut = run(deal(ids, asked.processes), logs, asked.seconds)
     texts = [log.read_text() for log in sorted(logs.glob("*.txt"))]
     for line in (line for text in texts for line in text.splitlines()):
         if line.startswith(("FAILED", "ERROR", "E  ")):
             print(line[:200])
-    total = sum((outcome(text) for text in texts), Counter())
-    said = ", ".join(f"{count} {name}" for name, count in total.items())
-    left = len(ids) - total.total()
-    print(f"{said}; {left} of {len(ids)} not reached, {num_cut} processes cut off", end="")
-    print(f" ({time.monotonic() - begin:.0f} s)")
-    sys.exit(bool(left or total["failed"] or total["errors"]))
+    came = {name: word for text in texts for name, word in outcomes(text).items()}
+    left = [name for name in ids if name not in came]
+    if asked.rest:
+        asked.rest.write_text("\n".join(left))
+    total = Counter(came.values())
+    said = ", ".join(f"{count} {word}" for word, count in total.items())
+    print(f"{said}; {len(left)} of {len(ids)} not reached, {num_cut} processes cut off", end="")
+    print(f" ({time.monotonic() - begin:.0f} s; logs in {logs})")
+    sys.exit(bool(left or total["failed"] or total["error"]))
 
 
 if __name__ == "__main__":
