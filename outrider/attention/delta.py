@@ -26,6 +26,7 @@ class DeltaLaw:
     taps: torch.Tensor  # [mixed, window] float32, of the convolution
     pace: torch.Tensor  # [value_heads] float32, at most 0: how fast each head forgets
     pace_bias: torch.Tensor  # [value_heads] float32
+    is_fixed: bool = False  # a token's bits do not depend on the step that takes it in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +96,29 @@ def recur_on_gpu(
     plan: RecurrentPlan,
     law: DeltaLaw,
 ) -> torch.Tensor:
-    """The same in two launches: nothing may be left pending before all has been taken in."""
-    from outrider.kernels import delta
+    """The same; nothing may be left pending before all has been taken in.
 
-    states, nodes = plan.states, plan.shape.nodes
+    Long chunks go by blocks of tokens, unless their bits must be those of one after another.
+    """
+    from outrider.kernels import delta, delta_blocks
+
+    states, shape, sizes = plan.states, plan.shape, law.sizes
+    out = mixed.new_empty((mixed.shape[0], sizes.value_heads, sizes.value_dim))
+    by_blocks = not law.is_fixed and shape.chunk.width >= delta_blocks.WORTH
+    end = shape.rows if by_blocks else None
     spans = (states.rows, states.folds, states.firsts, states.counts)
+    in_turn, chunks = tuple(s[:end] for s in spans), tuple(s[shape.rows :] for s in spans)
     weights = (law.pace, law.pace_bias)
-    out = delta.recur(
-        mixed, gates, store.state, store.pending, spans, weights,
-        num_rows=plan.shape.rows, key_heads=law.sizes.key_heads, eps=EPS,
+    delta.recur(
+        mixed, gates, store.state, store.pending, in_turn, weights, out,
+        num_rows=shape.rows, key_heads=sizes.key_heads, eps=EPS,
     )  # fmt: skip
-    delta.leave_pending(mixed, gates, store.pending, states.rows[: plan.shape.rows], nodes)
+    if by_blocks:
+        delta_blocks.pass_chunks(
+            mixed, gates, store.state, store.pending, chunks, weights, out,
+            width=shape.chunk.width, key_heads=sizes.key_heads, eps=EPS,
+        )  # fmt: skip
+    delta.leave_pending(mixed, gates, store.pending, states.rows[: shape.rows], shape.nodes)
     return out
 
 

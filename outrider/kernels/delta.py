@@ -16,32 +16,38 @@ from outrider.kernels import overlap
 from outrider.kernels.norm import scaled
 from outrider.kernels.splits import EXACT
 
-_LANES = 1024  # of one program that mixes or copies lanes
+_LANES = 1024  # of one program that copies lanes
+_MIXED = 256  # lanes of one program that mixes them, of as many tokens as make a tile
+_TOKENS = 16
+_HEADS = 8  # of one program that normalises them
 # Columns of a state in one warp: 64 registers per thread at a key_dim of 128, and 64 bytes of each
 # of its rows. More warps would have to meet for both sums of every token.
 _COLUMNS = 16
 
 
-@triton.jit(do_not_specialize=["num_slots"], do_not_specialize_on_alignment=["sources"])
+@triton.jit(
+    do_not_specialize=["num_query", "num_slots"], do_not_specialize_on_alignment=["sources"]
+)
 def _mix_kernel(
-    ring, fresh, sources, taps, out, fresh_stride, width, num_slots,
-    WINDOW: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    ring, fresh, sources, taps, out, fresh_stride, num_query, width, num_slots,
+    WINDOW: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = lane < width
-    total = tl.zeros([BLOCK], tl.float32)
+    token = (tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)
+    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    is_token, is_lane = token < num_query, lane < width
+    total = tl.zeros([TOKENS, BLOCK], tl.float32)
     overlap.begin(PDL)
     for place in tl.static_range(WINDOW):
-        source = tl.load(sources + token * WINDOW + place)
+        source = tl.load(sources + token * WINDOW + place, mask=is_token, other=-1)[:, None]
         is_fresh = source >= num_slots
         is_kept = (source >= 0) & (source < num_slots)
-        kept = tl.load(ring + source * width + lane, mask=inside & is_kept, other=0.0)
+        kept = tl.load(ring + source * width + lane, mask=is_lane & is_kept, other=0.0)
         at = fresh + (source - num_slots) * fresh_stride + lane
-        new = tl.load(at, mask=inside & is_fresh, other=0.0)
-        tap = tl.load(taps + lane * WINDOW + place, mask=inside, other=0.0)
+        new = tl.load(at, mask=is_lane & is_fresh, other=0.0)
+        tap = tl.load(taps + lane * WINDOW + place, mask=is_lane, other=0.0)
         total += tl.where(is_fresh, new, kept).to(tl.float32) * tap
-    tl.store(out + token * width + lane, total * tl.sigmoid(total), mask=inside)
+    inside = is_token[:, None] & is_lane
+    tl.store(out + token[:, None] * width + lane, total * tl.sigmoid(total), mask=inside)
 
 
 @triton.jit
@@ -52,13 +58,38 @@ def _unit(at, lane, inside, eps):
 
 
 @triton.jit
+def softplus(x):
+    """log(1 + e^x), as torch computes it."""
+    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))
+
+
+@triton.jit
 def _advance(state, key, value, rate, pace_gate, pace, pace_bias):
     """The state after a token."""
-    x = pace_gate.to(tl.float32) + pace_bias
-    softplus = tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))
-    state = state * tl.exp(pace * softplus)
+    state = state * tl.exp(pace * softplus(pace_gate.to(tl.float32) + pace_bias))
     change = (value - tl.sum(state * key[:, None], 0)) * tl.sigmoid(rate.to(tl.float32))
     return state + key[:, None] * change[None, :]
+
+
+@triton.jit
+def take_in(
+    state, kept, fold, head, key_head, lane, column, pace, pace_bias, eps,
+    KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+):  # fmt: skip
+    """The state after the first `fold` tokens of those that a row kept pending."""
+    KEYS: tl.constexpr = KEY_HEADS * KEY_DIM
+    VALUES: tl.constexpr = VALUE_HEADS * VALUE_DIM
+    is_value = column < VALUE_DIM
+    for _ in range(fold):
+        key = _unit(kept + key_head * KEY_DIM, lane, lane < KEY_DIM, eps)
+        at = kept + KEYS + head * VALUE_DIM + column
+        value = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
+        rate = tl.load(kept + KEYS + VALUES + head)
+        pace_gate = tl.load(kept + KEYS + VALUES + VALUE_HEADS + head)
+        state = _advance(state, key, value, rate, pace_gate, pace, pace_bias)
+        kept += KEYS + VALUES + 2 * VALUE_HEADS
+    return state
 
 
 @triton.jit(
@@ -78,7 +109,6 @@ def _recur_kernel(
     key_head = head // (VALUE_HEADS // KEY_HEADS)
     KEYS: tl.constexpr = KEY_HEADS * KEY_DIM
     VALUES: tl.constexpr = VALUE_HEADS * VALUE_DIM
-    WIDTH: tl.constexpr = KEYS + VALUES + 2 * VALUE_HEADS
     lane = tl.arange(0, KEY_BLOCK)
     is_key = lane < KEY_DIM
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -95,15 +125,11 @@ def _recur_kernel(
     place = state + (row * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM) + tile
     s = tl.load(place, mask=inside & (fold >= 0), other=0.0)
 
-    kept = pending + row * most * WIDTH
-    for _ in range(fold):
-        key = _unit(kept + key_head * KEY_DIM, lane, is_key, eps)
-        at = kept + KEYS + head * VALUE_DIM + column
-        value = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
-        rate = tl.load(kept + KEYS + VALUES + head)
-        pace_gate = tl.load(kept + KEYS + VALUES + VALUE_HEADS + head)
-        s = _advance(s, key, value, rate, pace_gate, pace, pace_bias)
-        kept += WIDTH
+    s = take_in(
+        s, pending + row * most * (KEYS + VALUES + 2 * VALUE_HEADS), fold,
+        head, key_head, lane, column, pace, pace_bias, eps,
+        KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
+    )  # fmt: skip
     if step_row < num_rows:  # nodes may be taken back
         tl.store(place, s, mask=inside)
 
@@ -148,21 +174,20 @@ def _pending_kernel(
 
 @triton.jit
 def _gated_norm_kernel(
-    read, gate, weight, out, gate_stride, heads, dim, eps,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    read, gate, weight, out, gate_stride, num_heads, heads, dim, eps,
+    HEADS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    inside = lane < dim
-    scales = tl.load(weight + lane, mask=inside, other=0.0)
+    head = (tl.program_id(0) * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
+    lane = tl.arange(0, BLOCK)[None, :]
+    inside = (head < num_heads) & (lane < dim)
+    scales = tl.load(weight + lane, mask=lane < dim, other=0.0)
     overlap.begin(PDL)
-    values = tl.load(read + program.to(tl.int64) * dim + lane, mask=inside, other=0.0)
-    values = values.to(tl.float32)
-    at = gate + (program // heads).to(tl.int64) * gate_stride + program % heads * dim + lane
+    values = tl.load(read + head * dim + lane, mask=inside, other=0.0).to(tl.float32)
+    at = gate + head // heads * gate_stride + head % heads * dim + lane
     opening = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    normed = scaled(values, tl.sum(values * values) / dim, scales, eps)
+    normed = scaled(values, tl.sum(values * values, 1)[:, None] / dim, scales, eps)
     y = normed * opening * tl.sigmoid(opening)
-    tl.store(out + program.to(tl.int64) * dim + lane, y, mask=inside)
+    tl.store(out + head * dim + lane, y, mask=inside)
 
 
 def mix(
@@ -177,7 +202,8 @@ def mix(
     assert ring.is_contiguous()
     assert taps.is_contiguous()
     out = torch.empty((num_query, width), dtype=fresh.dtype, device=fresh.device)
-    kernel: Any = _mix_kernel[(num_query, triton.cdiv(width, _LANES))]
+    tokens = 1 if num_query <= _TOKENS else _TOKENS
+    kernel: Any = _mix_kernel[(triton.cdiv(num_query, tokens), triton.cdiv(width, _MIXED))]
     kernel(
         ring,
         fresh,
@@ -185,11 +211,14 @@ def mix(
         taps,
         out,
         fresh.stride(0),
+        num_query,
         width,
         ring.shape[0],
         WINDOW=sources.shape[1],
-        BLOCK=_LANES,
+        TOKENS=tokens,
+        BLOCK=_MIXED,
         PDL=overlap.is_on(fresh),
+        **EXACT,  # few tokens and many have the same bits
         **overlap.options(fresh),
     )
     return out
@@ -202,19 +231,20 @@ def recur(
     pending: torch.Tensor,  # [table_rows, nodes, pending]
     spans: tuple[torch.Tensor, ...],  # rows, folds, firsts, counts: [step_rows] int64
     weights: tuple[torch.Tensor, torch.Tensor],  # pace, pace_bias: [value_heads] float32
+    out: torch.Tensor,  # [num_query, value_heads, value_dim], written where these rows are
     *,
-    num_rows: int,  # of the rows of the step that are uniform
+    num_rows: int,  # of these that are uniform
     key_heads: int,
     eps: float,
-) -> torch.Tensor:  # [num_query, value_heads, value_dim]
-    """What every query token reads from its row's state."""
+) -> None:
+    """What every query token of these rows reads from its row's state."""
+    if not spans[0].shape[0]:
+        return
     _, heads, key_dim, value_dim = state.shape
     assert mixed.stride(1) == gates.stride(1) == 1
     assert state.is_contiguous()
     assert pending.is_contiguous()
     columns = min(_COLUMNS, triton.next_power_of_2(value_dim))
-    shape = (mixed.shape[0], heads, value_dim)
-    out = torch.empty(shape, dtype=mixed.dtype, device=mixed.device)
     kernel: Any = _recur_kernel[(spans[0].shape[0], heads, triton.cdiv(value_dim, columns))]
     kernel(
         mixed,
@@ -241,7 +271,6 @@ def recur(
         **EXACT,  # a token that is taken in later has the bits it had when it was read
         **overlap.options(mixed),
     )
-    return out
 
 
 def leave_pending(
@@ -286,19 +315,20 @@ def gated_norm(
     assert read.is_contiguous()
     assert gate.stride(1) == 1
     out = torch.empty((num_query, heads * dim), dtype=read.dtype, device=read.device)
-    kernel: Any = _gated_norm_kernel[(num_query * heads,)]
+    kernel: Any = _gated_norm_kernel[(triton.cdiv(num_query * heads, _HEADS),)]
     kernel(
         read,
         gate,
         weight,
         out,
         gate.stride(0),
+        num_query * heads,
         heads,
         dim,
         eps,
+        HEADS=_HEADS,
         BLOCK=triton.next_power_of_2(dim),
         PDL=overlap.is_on(read),
-        num_warps=1,
         **overlap.options(read),
     )
     return out

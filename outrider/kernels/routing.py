@@ -19,9 +19,9 @@ from outrider.kernels.order import LOWEST_KEY, id_of, key_of, key_value
 
 _TINY = tl.constexpr(1e-20)  # as in the torch law
 _SCORES = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
-_CHUNK = 64  # pairs that are compared with all experts at once
-_SPAN = 1024  # pairs that are compared with one expert at once
-_MOST_COUNTED = 1024  # pairs; above, every expert counts its own pairs in a launch before
+_SPAN = 1024  # pairs at most that are looked at together: if there are more,
+# every expert counts its own in a launch before
+_WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +169,6 @@ def _count_kernel(asked, counts, num_pairs, SPAN: tl.constexpr, PDL: tl.constexp
     tl.store(counts + expert, tl.sum(total, 0))
 
 
-@triton.jit
-def _count_all(asked, num_pairs, lane, LANES: tl.constexpr, CHUNK: tl.constexpr):
-    """How many pairs ask each expert."""
-    counts = tl.zeros([LANES], tl.int32)
-    for start in range(0, num_pairs, CHUNK):
-        pair = start + tl.arange(0, CHUNK)
-        of = tl.load(asked + pair, mask=pair < num_pairs, other=-1)
-        counts += tl.sum((of[:, None] == lane[None, :]).to(tl.int32), 0)
-    return counts
-
-
 @triton.jit(do_not_specialize=["num_pairs", "num_blocks"])
 def _align_kernel(
     asked,  # [num_pairs] int32
@@ -192,7 +181,6 @@ def _align_kernel(
     IS_COUNTED: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
-    CHUNK: tl.constexpr,
     SPAN: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -202,8 +190,10 @@ def _align_kernel(
     if IS_COUNTED:
         count = tl.load(counts + lane, mask=lane < num_experts, other=0)
     else:
-        count = _count_all(asked, num_pairs, lane, LANES, CHUNK)
-        count = tl.where(lane < num_experts, count, 0)
+        each = tl.arange(0, SPAN)
+        of = tl.load(asked + each, mask=each < num_pairs, other=num_experts)
+        is_asked = of < num_experts
+        count = tl.histogram(tl.where(is_asked, of, 0), LANES, mask=is_asked)
     blocks = (count + ROWS - 1) // ROWS
     first = tl.sum(tl.where(lane < expert, blocks, 0), 0)
     own = tl.sum(tl.where(lane == expert, blocks, 0), 0)
@@ -239,7 +229,7 @@ def align(
     num_blocks = num_pairs // block_rows + min(num_experts, num_pairs)
     rows = torch.empty((num_blocks, block_rows), dtype=torch.int32, device=asked.device)
     owners = torch.empty(num_blocks, dtype=torch.int32, device=asked.device)
-    is_counted = num_pairs > _MOST_COUNTED
+    is_counted = num_pairs > _SPAN
     counts = _count(asked, num_experts) if is_counted else owners
     kernel: Any = _align_kernel[(num_experts,)]
     kernel(
@@ -252,9 +242,8 @@ def align(
         num_experts,
         IS_COUNTED=is_counted,
         ROWS=block_rows,
-        LANES=triton.next_power_of_2(num_experts),
-        CHUNK=_CHUNK,
-        SPAN=_SPAN,
+        LANES=max(_WARP, triton.next_power_of_2(num_experts)),
+        SPAN=min(_SPAN, max(4 * _WARP, triton.next_power_of_2(num_pairs))),
         PDL=overlap.is_on(asked),
         **overlap.options(asked),
     )

@@ -235,7 +235,10 @@ class _Builder:
         norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
         if isinstance(recurrence, Recurrence) and index in recurrence.layers:
             maps, eps = self._config.family.recurrent_maps, self._config.block.norm_eps
-            return norm, load_recurrent_layer(recurrence, maps, layer + RECURRENT, self, eps=eps)
+            is_fixed = self._arithmetic == "fixed"
+            return norm, load_recurrent_layer(
+                recurrence, maps, layer + RECURRENT, self, eps=eps, is_fixed=is_fixed
+            )
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
         heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)

@@ -50,7 +50,13 @@ def recurrent_shapes(
 
 
 def load_recurrent_layer(
-    sizes: Recurrence, maps: RecurrentMaps, prefix: str, reader: Reader, *, eps: float
+    sizes: Recurrence,
+    maps: RecurrentMaps,
+    prefix: str,
+    reader: Reader,
+    *,
+    eps: float,
+    is_fixed: bool,
 ) -> GatedDelta:
     """The layer whose tensors have names that begin so."""
     if maps == "fused":
@@ -63,6 +69,7 @@ def load_recurrent_layer(
         taps=reader.read_wide(prefix + "conv1d.weight").squeeze(1),
         pace=-reader.read_wide(prefix + "A_log").exp(),
         pace_bias=reader.read_wide(prefix + "dt_bias"),
+        is_fixed=is_fixed,
     )
     return GatedDelta(
         law,

@@ -160,8 +160,11 @@ def test_modules_inside_the_target_draft_in_the_heads_place(tmp_path, num):
 
 
 def test_prefill_reports_its_share_of_the_matrix_rate(tmp_path):
-    found, _ = measured(tmp_path, "prefill", *TINY, "--tokens", "40")
+    found, shown = measured(tmp_path, "prefill", *TINY, "--tokens", "40", "--breakdown")
     prefill = found["prefill"]
+    (breakdown,) = prefill["breakdowns"]
+    assert sum(share["step_s"] for share in breakdown["classes"]) > 0
+    assert "prompt 40, whole prompt" in shown
     assert prefill["flops"] == prefill_flops(find_body("tiny").config, tokens=40)
     assert prefill["flops_per_s"] == pytest.approx(prefill["flops"] / prefill["prompt_s"])
     assert prefill["of_matrix_rate"] * prefill["matrix_rate"] == pytest.approx(

@@ -37,7 +37,10 @@ def made(request, tmp_path_factory):
         DeltaCase(16, 32, 128, 128, folds=(0, 4, FRESH, 1), nodes=4, chunks=(37, 5)),
         DeltaCase(16, 32, 128, 128, folds=(1,) * 33, nodes=1, chunks=()),
         DeltaCase(16, 64, 128, 128, folds=(FRESH, 8), nodes=2, chunks=(300, 1), most=8),
+        DeltaCase(16, 32, 128, 128, folds=(FRESH, 3), nodes=2, chunks=(300,), is_fixed=True),
+        DeltaCase(16, 32, 128, 128, folds=(FRESH,), chunks=(517,), repeats=True),
         DeltaCase(2, 6, 12, 10),
+        DeltaCase(2, 4, 12, 10, folds=(2, FRESH, 3), nodes=2, chunks=(7, 37)),
     ],
     ids=str,
 )

@@ -215,6 +215,7 @@ def prefill(
     step_tokens: Annotated[
         int, typer.Option(help="Prompt tokens of one step; 0: the whole prompt.", min=0)
     ] = 0,
+    breakdown: BreakdownFlag = False,
     json_file: JsonFlag = None,
 ) -> None:
     """One long prompt: the rate of arithmetic, against one large matrix product."""
@@ -222,7 +223,7 @@ def prefill(
     targets, source = checked_targets(json_file), _source(body, model, layers)
     from outrider.bench.gpu.start import bench_prefill  # torch comes with it
 
-    bench_prefill(source, place, tokens=tokens, targets=targets)
+    bench_prefill(source, place, tokens=tokens, has_breakdown=breakdown, targets=targets)
 
 
 def _place(

@@ -1,7 +1,7 @@
-"""Where the time of steady steps goes, as the profiler sees it: classes of kernels, and gaps."""
+"""Where the time of steps goes, as the profiler sees it: classes of kernels, and gaps."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -69,21 +69,25 @@ class Breakdown:
 
 def measure_breakdown(engine: Engine, case: Case, device: torch.device) -> Breakdown:
     """Profile a few steps of rows that are under way."""
+
+    def steps(num: int) -> None:
+        for _ in range(num):
+            engine.step()
+
     with under_way(engine, case):
-        _profile(engine, device, num_steps=_WARM)  # the first use of a profiler takes its time
-        kernels = _profile(engine, device, num_steps=_ACTIVE)
+        profile_run(lambda: steps(_WARM), device)  # the first use of a profiler takes its time
+        kernels = profile_run(lambda: steps(_ACTIVE), device)
     return summarise(case, kernels, num_steps=_ACTIVE)
 
 
-def _profile(engine: Engine, device: torch.device, *, num_steps: int) -> list[Kernel]:
-    """What exactly this many steps ran on the device."""
+def profile_run(run: Callable[[], object], device: torch.device) -> list[Kernel]:
+    """What exactly this ran on the device."""
     on_cuda = device.type == "cuda"
     activity = ProfilerActivity.CUDA if on_cuda else ProfilerActivity.CPU
     if on_cuda:
         torch.cuda.synchronize(device)  # a step in flight is not one of ours
     with profile(activities=[activity]) as profiler:
-        for _ in range(num_steps):
-            engine.step()
+        run()
         if on_cuda:
             torch.cuda.synchronize(device)
     wanted = DeviceType.CUDA if on_cuda else DeviceType.CPU

@@ -5,6 +5,8 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from outrider.bench.gpu.asked import Case
+from outrider.bench.gpu.breakdown import Breakdown, profile_run, summarise
 from outrider.bench.gpu.decode import Note
 from outrider.bench.gpu.engines import Target, build, memory_bytes, no_drafting
 from outrider.bench.gpu.floors import prefill_flops
@@ -25,6 +27,7 @@ class Prefill:
     flops: float
     matrix_rate: float  # of one large product, measured in the same run
     memory_bytes: int
+    breakdowns: tuple[Breakdown, ...]  # one, where it was asked for: of the whole prompt
 
     @property
     def prompt_s(self) -> float:
@@ -45,7 +48,13 @@ def count_runs(repetitions: int) -> int:
 
 
 def measure_prefill(
-    target: Target, *, tokens: int, repetitions: int, matrix_rate: float, note: Note
+    target: Target,
+    *,
+    tokens: int,
+    repetitions: int,
+    has_breakdown: bool,
+    matrix_rate: float,
+    note: Note,
 ) -> Prefill:
     """Time prompts of this length, each of other tokens, on an engine with one row."""
     config = target.model.config
@@ -66,7 +75,16 @@ def measure_prefill(
         flops=prefill_flops(config, tokens=tokens),
         matrix_rate=matrix_rate,
         memory_bytes=memory_bytes(target.device),
+        breakdowns=(_break_down(target, engine, draw, tokens),) if has_breakdown else (),
     )
+
+
+def _break_down(target: Target, engine: Engine, draw: random.Random, tokens: int) -> Breakdown:
+    """Profile one prompt; the first use of a profiler takes its time."""
+    kernels = [
+        profile_run(lambda: _first_token_s(engine, draw, tokens), target.device) for _ in range(2)
+    ]
+    return summarise(Case(rows=1, prompt=tokens), kernels[-1], num_steps=1)
 
 
 def _first_token_s(engine: Engine, draw: random.Random, tokens: int) -> float:

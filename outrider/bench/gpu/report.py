@@ -85,7 +85,7 @@ def describe(report: Report) -> dict[str, Any]:
                     | {"of_plain_step": list(report.against_plain(series.name, point))}
                     for point in series.points
                 ],
-                "breakdowns": [asdict(each) | {"gap_s": each.gap_s} for each in series.breakdowns],
+                "breakdowns": [_describe_breakdown(each) for each in series.breakdowns],
                 "cold_starts": [asdict(each) for each in series.cold_starts],
             }
             for series in report.series
@@ -99,11 +99,16 @@ def describe_prefill(setting: Setting, found: Prefill) -> dict[str, Any]:
         "setting": asdict(setting),
         "prefill": asdict(found)
         | {
+            "breakdowns": [_describe_breakdown(each) for each in found.breakdowns],
             "prompt_s": found.prompt_s,
             "flops_per_s": found.flops_per_s,
             "of_matrix_rate": found.of_matrix_rate,
         },
     }
+
+
+def _describe_breakdown(found: Breakdown) -> dict[str, Any]:
+    return asdict(found) | {"gap_s": found.gap_s}
 
 
 def _describe_point(point: Point) -> dict[str, Any]:

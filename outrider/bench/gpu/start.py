@@ -80,7 +80,12 @@ def bench_iteration(
 
 
 def bench_prefill(
-    source: Body | Stored, place: Place, *, tokens: int, targets: Sequence[Path]
+    source: Body | Stored,
+    place: Place,
+    *,
+    tokens: int,
+    has_breakdown: bool,
+    targets: Sequence[Path],
 ) -> None:
     """Measure one long prompt, print, and write what was asked to be written."""
     target = load_target(source, place)
@@ -90,6 +95,7 @@ def bench_prefill(
             target,
             tokens=tokens,
             repetitions=_PREFILL_RUNS,
+            has_breakdown=has_breakdown,
             matrix_rate=rates[-1].matrix,
             note=note,
         )

@@ -46,6 +46,8 @@ def print_prefill(setting: Setting, found: Prefill) -> None:
         "FLOPs: matrices of every token, causal attention, logits of the last token",
         style="dim",
     )
+    for breakdown in found.breakdowns:
+        _print_breakdown(console, breakdown, "whole prompt")
 
 
 def open_console(setting: Setting) -> Console:
@@ -144,9 +146,9 @@ def _peer(point: Point) -> list[str]:
     return list(shown[0]) if shown else ["", ""]
 
 
-def _print_breakdown(console: Console, found: Breakdown) -> None:
+def _print_breakdown(console: Console, found: Breakdown, of: str = "per step") -> None:
     table = Table(box=None, header_style="bold")
-    table.add_column(f"{found.case.rows} rows, prompt {found.case.prompt}, per step", no_wrap=True)
+    table.add_column(f"{found.case.rows} rows, prompt {found.case.prompt}, {of}", no_wrap=True)
     for heading in ("us", "of span", "runs"):
         table.add_column(heading, justify="right")
     span = max(found.span_s, 1e-12)
