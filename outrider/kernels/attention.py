@@ -32,7 +32,8 @@ from outrider.kernels.splits import (
 
 FEW_ROWS = 4  # up to here a step does not fill the GPU
 ROOMY = 128 << 10  # bytes of shared memory that hold one block more of any head dim
-CACHED_BYTES = 64 << 20  # that a step may read again from the cache of a GPU, per layer
+CACHED_BYTES = 16 << 20  # per layer that a step may read again from the cache of a GPU,
+IDLE_CACHED_BYTES = 64 << 20  # or one that does not fill it
 LOG2_E = 1.4426950408889634
 
 _MAX_NODES = tl.constexpr(MAX_NODES)
@@ -385,7 +386,7 @@ def _spread(most: int, *, num_rows: int, nodes: int, row_bytes: int) -> int:
     """Nodes of a tile of a tree. They take turns on their paths, so few are better while the
     history, which every tile reads again, comes from the cache.
     """
-    spread = 1
-    while spread < most and num_rows * -(-nodes // spread) * row_bytes > CACHED_BYTES:
+    spread, limit = 1, IDLE_CACHED_BYTES if num_rows <= FEW_ROWS else CACHED_BYTES
+    while spread < most and num_rows * -(-nodes // spread) * row_bytes > limit:
         spread *= 2
     return min(spread, most)
