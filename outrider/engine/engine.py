@@ -96,10 +96,7 @@ class Engine:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
         num_waiting = self._scheduler.num_waiting + len(self._uncompiled)
         if num_waiting >= self._facts.host.max_queued:
-            raise CapacityError(
-                f"{num_waiting} requests are waiting already; try again later or "
-                "raise LimitsConfig.queued"
-            )
+            raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
         self._num_arrived += 1
         draft = self._facts.draft
         request = Request(

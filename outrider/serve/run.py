@@ -24,9 +24,7 @@ from outrider.serve.supervisor import Supervisor
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.vocabulary import vocabulary_of
 
-_SEND_BYTES = (
-    2**17
-)  # that the kernel keeps for a client that does not read; else it takes megabytes
+_SEND_BYTES = 2**17  # kept by the kernel for a client that does not read; else it takes megabytes
 _UNBOUNDED = 2**31  # requests that may wait in the worker: the front bounds them
 
 
@@ -52,9 +50,7 @@ class Display:
 
 def serve(settings: ServeSettings, folder: Path, config: EngineConfig, display: Display) -> None:
     """Serve a model until a signal ends it: the first lets running answers finish."""
-    listener = _bind(
-        settings.host, settings.port
-    )  # a port that is taken is heard of before loading
+    listener = _bind(settings.host, settings.port)  # a taken port is heard of before loading
     limits = replace(config.limits, queued=_UNBOUNDED)
     supervisor = Supervisor(folder, replace(config, limits=limits), display.loading)
     asyncio.run(_serve(settings, supervisor, folder, listener, display))

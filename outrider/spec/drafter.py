@@ -56,8 +56,11 @@ class Drafter(Protocol):
         ...
 
 
-class NullDrafter:
-    """Proposes a tree of one node: the last token, whose successor the target then chooses."""
+class ModelessDrafter:
+    """What drafters without a draft model share: no taps, no part of a plan, nothing to catch up.
+
+    Only `propose` is left to them.
+    """
 
     def __init__(self, facts: DraftFacts) -> None:
         self._facts = facts
@@ -80,11 +83,15 @@ class NullDrafter:
     def forget(self) -> None:
         pass
 
-    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        return single_node(table.last_tokens.index_select(0, plan.uniform.rows))
-
     def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
         pass
+
+
+class NullDrafter(ModelessDrafter):
+    """Proposes a tree of one node: the last token, whose successor the target then chooses."""
+
+    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
+        return single_node(table.last_tokens.index_select(0, plan.uniform.rows))
 
 
 def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]

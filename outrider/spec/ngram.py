@@ -6,16 +6,13 @@ The text is on the device, so the lookup is part of the step and no length is re
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
-from outrider.models.draft import Taps
-from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
-from outrider.plan.shape import StepShape
+from outrider.plan.plan import StepPlan
 from outrider.plan.tree import DraftTree
-from outrider.spec.drafter import Outcome, single_node
+from outrider.spec.drafter import ModelessDrafter, Outcome, single_node
 from outrider.spec.grow import Candidates, select
 from outrider.spec.history import TextTable
 from outrider.step.rows import RowTable
@@ -45,32 +42,17 @@ class Occurrences:
     matched: torch.Tensor  # [rows, occurrences] how many agree; 0 where there is no occurrence
 
 
-class NgramDrafter:
+class NgramDrafter(ModelessDrafter):
     """Owns the text it looks into."""
 
     def __init__(self, facts: DraftFacts, *, text: TextTable, match: Match, page_size: int) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self._text = text
         self._match = match
         self._page_size = page_size
 
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def taps(self) -> Taps:
-        return Taps()
-
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
-        del shape, uniform, chunk
-        return ()
-
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         self._text.admit(admissions)
-
-    def forget(self) -> None:
-        pass  # tokens are tokens, and a row's are written when it is admitted
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Continuations that compete make a tree; a row that finds none proposes nothing."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.store.aliases import ALIASES, DEFAULT_ALIAS
+from outrider.store.aliases import ALIASES, DEFAULT_ALIAS, Source
 
 _FOLDER = Path(__file__).parent / "heads"
 
@@ -24,6 +24,6 @@ _HEADS = {
 
 
 def shipped_head(model: str) -> tuple[ShippedHead, ...]:
-    """The head for a model, if one ships. A model known by a path may be any: it has none."""
-    source = ALIASES.get(model)
-    return () if source is None or source.name not in _HEADS else (_HEADS[source.name],)
+    """The head for an alias or a hub id, if one ships. A path may hold any model: it has none."""
+    source = ALIASES.get(model.lower(), Source(name=model, hub_id=model))
+    return tuple(head for name, head in _HEADS.items() if ALIASES[name].hub_id == source.hub_id)

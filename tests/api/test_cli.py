@@ -40,6 +40,10 @@ WRONG = [
     (["frobnicate"], 2, "see outrider --help"),
     (["chat", "--min-p", "2"], 1, "min_p"),
     (["pull", "no-such-model"], 1, "unknown model"),
+    (["serve", "--max-num-seqs", "0"], 2, "--max-num-seqs"),
+    (["serve", "--max-queued", "-1"], 2, "--max-queued"),
+    (["serve", "--kv-tokens", "0"], 2, "--kv-tokens"),
+    (["serve", "--stream-ping-s", "0"], 1, "above 0"),
 ]
 
 

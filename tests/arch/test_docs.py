@@ -1,14 +1,21 @@
 """Lists in the docs name everything there is: who adds a part adds its word."""
 
+import inspect
 import re
+import tomllib
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from outrider.api import cli
+from outrider.api.commands.flags import DraftFlags, ModelFlags
+from outrider.api.llm import LLM
 from outrider.bench.gpu import body
 from outrider.models.registry import FAMILIES
 from outrider.runtime import drafts, stream_draft
+from outrider.serve.metrics import Meter
 from outrider.store.aliases import DEFAULT_ALIAS
 from outrider.store.shipped import shipped_head
 
@@ -17,6 +24,14 @@ KERNELS = sorted(
     path.name for path in (ROOT / "outrider/kernels").glob("*.py") if path.stem != "__init__"
 )
 KINDS = {name for place in (drafts, stream_draft) for name in vars(place) if name.endswith("Draft")}
+ARGUMENTS = sorted(set(inspect.signature(LLM).parameters) - {"inert"})
+SHARED = {each.name for record in (ModelFlags, DraftFlags) for each in fields(record)}
+SERVER_FLAGS = sorted(set(inspect.signature(cli.serve.serve).parameters) - SHARED)
+BENCHMARKS = [str(each.name) for each in cli.bench.app.registered_commands]
+METRICS = [each.name.partition(":")[2] for each in Meter("model")._registry.collect()]
+SOURCE = "".join(path.read_text() for path in sorted((ROOT / "outrider").rglob("*.py")))
+VARIABLES = sorted(set(re.findall(r'"((?:OUTRIDER|XDG|OMP|GOMP|ONEDNN)_[A-Z_]+)"', SOURCE)))
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 DRAFTERS = {"NullDrafter", "NgramDrafter", "ModelDrafter", "ModuleDrafter"}
 
 
@@ -44,7 +59,9 @@ def test_every_kind_of_drafter_is_in_the_table(name):
     assert re.search(rf"\b{name}\b", page("docs/speculation.md"))
 
 
-@pytest.mark.parametrize("family", ["DeepSeek-V3", "DeepSeek-V4", "GLM-4.5", "MiMo"])
+@pytest.mark.parametrize(
+    "family", ["DeepSeek-V3", "DeepSeek-V4", "GLM-4.5", "MiMo", "Qwen3-Next", "Qwen3.5"]
+)
 def test_families_with_modules_are_named_wherever_mtp_is_explained(family):
     [row] = [line for line in page("README.md").splitlines() if line.startswith("| `mtp` |")]
     [short] = [
@@ -62,8 +79,47 @@ def test_the_sizes_of_the_shipped_head_are_given():
     assert said in page("docs/speculation.md")
 
 
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_every_argument_of_llm_is_explained(name):
+    assert f"`{name}`" in page("docs/use.md")
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(ModelFlags)])
+def test_every_flag_of_the_model_stands_beside_its_argument(name):
+    assert f"`--{name.replace('_', '-')}`" in page("docs/use.md")
+
+
+@pytest.mark.parametrize("name", [*VARIABLES, *EXTRAS])
+def test_every_variable_and_every_extra_is_explained(name):
+    assert f"`{name}`" in page("docs/use.md")
+
+
+@pytest.mark.parametrize("name", SERVER_FLAGS)
+def test_every_flag_of_the_server_is_explained(name):
+    assert re.search(rf"`--(no-)?{name.replace('_', '-')}`", page("docs/serve.md"))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_is_explained(name):
+    assert re.search(rf"`{name}(_total)?[`{{]", page("docs/serve.md"))
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_in_the_table(name):
+    assert f"| `outrider bench {name}` |" in page("docs/benchmarks.md")
+
+
 def test_a_word_has_one_row_in_the_glossary():
     rows = re.findall(r"^\| ([^|]+) \|", page("docs/glossary.md"), flags=re.MULTILINE)
     words = Counter(word.strip() for row in rows for word in row.split(","))
     assert len(words) > 50
     assert [word for word, count in words.items() if count > 1] == []
+
+
+def test_every_anchor_in_a_link_is_a_heading():
+    for place in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", place.read_text()):
+            there = place.parent / target if target else place
+            headings = re.findall(r"^#+ (.*)$", there.read_text(), flags=re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings]
+            assert anchor in anchors, f"{place.name} links to {target}#{anchor}"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from outrider.api.cli import run
+from outrider.api.commands.bench_flags import short_names
 from outrider.bench.acceptance.asked import choose_questions, name_of, parse_tree
 from outrider.bench.acceptance.report import ALL, AcceptanceReport, Answer, Setup
 from outrider.config.draft import TreeSize
@@ -62,6 +63,11 @@ def test_a_limit_takes_the_first_prompts_of_each_source(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [each.text for each in choose_questions(path, limit=2)] == ["0", "1", "2", "3"]
     assert len(choose_questions(path, limit=0)) == 6
+
+
+def test_heads_of_two_runs_are_told_apart_by_their_whole_paths():
+    shown = short_names(["runs/a/head", "runs/b/head", "other/thing", "ngram"])
+    assert list(shown.values()) == ["runs/a/head", "runs/b/head", "thing", "ngram"]
 
 
 def test_a_model_that_nothing_drafts_for_is_refused(tiny_folder, tmp_path, capsys):

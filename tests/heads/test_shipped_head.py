@@ -54,7 +54,9 @@ def test_the_head_is_in_use_and_is_worth_it(answers):
 
 
 def test_every_name_of_the_default_model_has_the_head_and_no_other_model_has():
-    assert shipped_head("smollm2") == shipped_head(DEFAULT_ALIAS) != ()
+    names = ["smollm2", "SmolLM2", DEFAULT_ALIAS.upper(), ALIASES[DEFAULT_ALIAS].hub_id]
+    assert shipped_head(DEFAULT_ALIAS) != ()
+    assert {shipped_head(name) for name in names} == {shipped_head(DEFAULT_ALIAS)}
     others = [name for name in ALIASES if ALIASES[name].name != DEFAULT_ALIAS]
     assert not any(shipped_head(name) for name in [*others, "./somewhere"])
 

@@ -1,24 +1,25 @@
 """`outrider bench`: the benchmarks, imported when one runs."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outrider.api.commands import bench_gpu, bench_host, bench_widen
 from outrider.api.commands.bench_flags import (
+    DraftsFlag,
     DtypeFlag,
     JsonFlag,
     ModelFlag,
     ThreadsFlag,
     checked_targets,
+    find_drafts,
     open_model,
 )
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
-    from outrider.config.draft import DraftConfig
+    pass
 
 app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_help=True)
 
@@ -77,9 +78,7 @@ def offline(
 @app.command("speculation")
 def speculation(
     model: ModelFlag = DEFAULT_ALIAS,
-    draft: Annotated[
-        list[str], typer.Option(help="ngram, or a smaller model or head; may be repeated.")
-    ] = ["ngram"],  # noqa: B006  # as above
+    draft: DraftsFlag = ["ngram"],  # noqa: B006  # as above
     steps: Annotated[int | None, typer.Option(help="Depth of every draft tree.")] = None,
     topk: Annotated[int | None, typer.Option(help="Children per node.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Size of a tree, root included.")] = None,
@@ -100,7 +99,8 @@ def speculation(
     from outrider.bench.speculation.prompts import choose_prompts
 
     sizes = {"steps": steps, "topk": topk, "nodes": nodes}
-    drafts = _drafts(draft, model, {name: size for name, size in sizes.items() if size is not None})
+    given = {name: size for name, size in sizes.items() if size is not None}
+    drafts = find_drafts(draft, model, **given)
     chosen = choose_prompts(() if prompts is None else (prompts,), limit=limit)
     (only_dtype,) = parse_dtypes([dtype])[:1]
     targets, folder = checked_targets(json_file), open_model(model)
@@ -145,20 +145,3 @@ def perplexity(
         targets=targets,
         threads=threads,
     )
-
-
-def _drafts(names: list[str], model: str, sizes: dict[str, Any]) -> "dict[str, DraftConfig]":
-    """The drafters to compare by the names to show; their sizes are checked here."""
-    from outrider.api.drafter import find_drafter
-    from outrider.config.draft import NONE, DraftConfig, resolve_budget
-    from outrider.store.bars import BarReporter
-
-    asked = {name: replace(DraftConfig(drafter=name, adaptive=False), **sizes) for name in names}
-    found = {
-        Path(name).name: find_drafter(config, model=model, reporter=BarReporter())
-        for name, config in asked.items()
-    }
-    drafts = {name: config for name, config in found.items() if config.drafter != NONE}
-    for config in drafts.values():
-        resolve_budget(config)
-    return drafts

@@ -1,30 +1,30 @@
 """`outrider bench acceptance`: how many drafts are kept, through the real engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from outrider.api.commands.bench_flags import (
+    DraftsFlag,
+    JsonFlag,
+    ModelFlag,
+    checked_targets,
+    find_drafts,
+)
 from outrider.store.aliases import DEFAULT_ALIAS
-
-if TYPE_CHECKING:
-    from outrider.config.draft import DraftConfig
-
 
 _TREES = ["4", "4x4x16"]
 _TEMPERATURES = [0.0, 1.0]
 
-DraftFlag = Annotated[
-    list[str], typer.Option(help="ngram, or a smaller model or head; may be repeated.")
-]
 TreeFlag = Annotated[list[str], typer.Option(help="STEPS or STEPSxTOPKxNODES; may be repeated.")]
 TemperatureFlag = Annotated[list[float], typer.Option(help="0: greedy; may be repeated.")]
 
 
 def acceptance(
     prompts: Annotated[Path, typer.Option(help="JSONL file of prompts, with their sources.")],
-    model: Annotated[str, typer.Option(help="Alias, hub id, GGUF file or folder.")] = DEFAULT_ALIAS,
-    draft: DraftFlag = ["auto"],  # noqa: B006  # typer reads it and never writes
+    model: ModelFlag = DEFAULT_ALIAS,
+    draft: DraftsFlag = ["auto"],  # noqa: B006  # typer reads it and never writes
     tree: TreeFlag = _TREES,
     temperature: TemperatureFlag = _TEMPERATURES,
     limit: Annotated[int, typer.Option(help="Prompts of each source; 0: all.", min=0)] = 0,
@@ -35,9 +35,7 @@ def acceptance(
         typer.Option(help="Type of the weights."),
     ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write every number to this file.")
-    ] = None,
+    json_file: JsonFlag = None,
 ) -> None:
     """Tokens per round by drafter, tree, temperature and source of the prompts."""
     from outrider.bench.acceptance.asked import (
@@ -46,13 +44,10 @@ def acceptance(
         parse_temperatures,
         parse_tree,
     )
-    from outrider.bench.json_file import check_target
 
-    targets = () if json_file is None else (json_file,)
-    for path in targets:
-        check_target(path)
+    targets = checked_targets(json_file)
     asked = AcceptanceAsked(
-        drafts=_drafts(draft, model),
+        drafts=find_drafts(draft, model),
         trees=tuple(parse_tree(each) for each in tree),
         temperatures=parse_temperatures(temperature),
         questions=choose_questions(prompts, limit=limit),
@@ -62,22 +57,3 @@ def acceptance(
     from outrider.bench.acceptance.start import bench_acceptance  # torch: bad flags fail before
 
     bench_acceptance(model, asked, dtype=dtype, device=device, targets=targets)
-
-
-def _drafts(names: list[str], model: str) -> "dict[str, DraftConfig]":
-    """The drafters to compare by the names to show."""
-    from outrider.api.drafter import find_drafter
-    from outrider.config.draft import NONE, DraftConfig
-    from outrider.errors import ConfigError
-    from outrider.store.bars import BarReporter
-
-    found = {
-        Path(name).name: find_drafter(
-            DraftConfig(drafter=name, adaptive=False), model=model, reporter=BarReporter()
-        )
-        for name in names
-    }
-    drafts = {name: config for name, config in found.items() if config.drafter != NONE}
-    if not drafts:
-        raise ConfigError("nothing drafts for this model; name a drafter with --draft")
-    return drafts

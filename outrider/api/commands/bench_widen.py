@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 _TREES = ("4", "4x4x16")
 _MAX_TOKENS = 256
 
-WidenedFlag = Annotated[
-    str, typer.Option(help="Real model to run in the body's shapes: alias or folder.")
-]
-DraftFlag = Annotated[
-    str | None, typer.Option(help="With --widened: its EAGLE-3 head; auto, none or a folder.")
-]
-PromptsFlag = Annotated[Path | None, typer.Option(help="With --widened: JSONL file of questions.")]
-TreeFlag = Annotated[
-    list[str],
-    typer.Option(help="With --widened: STEPS or STEPSxTOPKxNODES; may be repeated."),
-]
-LengthFlag = Annotated[int | None, typer.Option(help="With --widened: longest answer, 256.", min=2)]
-
 
 def widen(
     out: Annotated[Path, typer.Option(help="New folder; the head goes into one inside.")],
@@ -54,19 +41,30 @@ def widen(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenedFlags:
-    """The flags of `bench iteration` that go with --widened; None and nothing: not given."""
+    """The flags of `bench iteration` that go with --widened; None: not given."""
 
-    model: str
-    draft: str | None
-    prompts: Path | None
-    trees: tuple[str, ...]
-    max_tokens: int | None
+    widened: Annotated[
+        str, typer.Option(help="Real model to run in the body's shapes: alias or folder.")
+    ] = ""
+    draft: Annotated[
+        str | None, typer.Option(help="With --widened: its EAGLE-3 head; auto, none or a folder.")
+    ] = None
+    prompts: Annotated[
+        Path | None, typer.Option(help="With --widened: JSONL file of questions.")
+    ] = None
+    tree: Annotated[
+        list[str] | None,
+        typer.Option(help="With --widened: STEPS or STEPSxTOPKxNODES; may be repeated."),
+    ] = None
+    max_tokens: Annotated[
+        int | None, typer.Option(help="With --widened: longest answer, 256.", min=2)
+    ] = None
 
     def check_absent(self) -> None:
         """Refuse them where nothing is widened."""
         from outrider.errors import ConfigError
 
-        given = (self.draft, self.prompts, self.trees or None, self.max_tokens)
+        given = (self.draft, self.prompts, self.tree or None, self.max_tokens)
         if any(each is not None for each in given):
             raise ConfigError("--draft, --prompts, --tree and --max-tokens go with --widened MODEL")
 
@@ -86,12 +84,12 @@ def widened_iteration(
     chosen = find_body(body)
     work = AnswerWork(
         rows=parse_rows(rows),
-        trees=parse_trees(flags.trees or _TREES),
+        trees=parse_trees(flags.tree or _TREES),
         texts=tuple(read_texts(flags.prompts)),
         origin=flags.prompts.name,
         max_tokens=_MAX_TOKENS if flags.max_tokens is None else flags.max_tokens,
     )
-    small = find_model(flags.model, "auto" if flags.draft is None else flags.draft)
+    small = find_model(flags.widened, "auto" if flags.draft is None else flags.draft)
     from outrider.bench.widen.start import bench_widened  # torch comes with it
 
     bench_widened(small, chosen, place, work, targets)

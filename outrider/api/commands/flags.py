@@ -4,7 +4,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -219,14 +219,13 @@ class SamplingFlags:
         return _json_object("--speculative", self.speculative)
 
 
-_RECORDS = (ModelFlags, DraftFlags, SamplingFlags)
-
-
 def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Show typer every field of a record parameter as a flag, and call with the records."""
+    """Show typer every field of a parameter that is a record as a flag; call with the records."""
     hints = get_type_hints(command, include_extras=True)
     del hints["return"]
-    records = {name: hint for name, hint in hints.items() if hint in _RECORDS}
+    records = {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)
+    }
     flat = [
         parameter
         for name, own in inspect.signature(command).parameters.items()

@@ -4,20 +4,23 @@ import importlib.util
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from outrider.api.commands.flags import DraftFlags, ModelFlags, expand_flags
 from outrider.config.draft import DraftConfig
-from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
+from outrider.config.engine import Auto, CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.serve.run import ServeSettings
 
 _NEEDED = ("fastapi", "uvicorn", "zmq", "msgspec", "prometheus_client")
 
 
-def _flag(text: str, envvar: str | None = None) -> Any:
-    return typer.Option(help=text, rich_help_panel="Server", envvar=envvar)
+def _flag(text: str, *, envvar: str | None = None, least: int | None = None) -> Any:
+    return typer.Option(help=text, rich_help_panel="Server", envvar=envvar, min=least)
 
 
 @expand_flags
@@ -33,9 +36,9 @@ def serve(
     served_model_name: Annotated[
         str, _flag("What clients call the model; default: its own name.")
     ] = "",
-    max_num_seqs: Annotated[int | None, _flag("Requests that run at the same time.")] = None,
-    max_queued: Annotated[int, _flag("Requests that may wait; more are answered with 429.")] = 1024,
-    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.")] = None,
+    max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None,
+    max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024,
+    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None,
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True,
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether callers may say who goes first.")
@@ -47,21 +50,19 @@ def serve(
     """Serve a model over HTTP."""
     if stream_ping_s <= 0:
         raise ConfigError(f"--stream-ping-s must be above 0, got {stream_ping_s}")
-    config = _config(model_flags, draft_flags.config())
-    limits = replace(config.limits, rows=max_num_seqs or "auto")
-    cache = replace(config.cache, kv_tokens=kv_tokens or "auto", prefix=enable_prefix_caching)
+    config = _config(
+        model_flags,
+        draft_flags.config(),
+        rows=max_num_seqs or "auto",
+        kv_tokens=kv_tokens or "auto",
+        has_prefix_cache=enable_prefix_caching,
+    )
     _check_installation()
 
-    from outrider.api.drafter import find_drafter  # bad flags fail before these take their time
-    from outrider.serve.desk import DeskRules
-    from outrider.serve.progress import terminal_display
-    from outrider.serve.run import ServeSettings, serve
-    from outrider.store.bars import BarReporter
-    from outrider.store.resolve import resolve
+    from outrider.serve.desk import DeskRules  # bad flags fail before these take their time
+    from outrider.serve.run import ServeSettings
 
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    folder = resolve(model_flags.model, BarReporter())
-    draft = find_drafter(config.draft, model=model_flags.model, reporter=BarReporter())
     settings = ServeSettings(
         host=host,
         port=port,
@@ -70,11 +71,31 @@ def serve(
         max_queued=max_queued,
         rules=DeskRules(ping_s=stream_ping_s, has_priorities=scheduling_policy == "priority"),
     )
+    _serve_model(model_flags.model, config, settings)
+
+
+def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") -> None:
+    """Find the model and its drafter, then serve them until a signal."""
+    from outrider.api.drafter import find_drafter
+    from outrider.serve.progress import terminal_display
+    from outrider.serve.run import serve
+    from outrider.store.bars import BarReporter
+    from outrider.store.resolve import resolve
+
+    folder = resolve(model, BarReporter())
+    draft = find_drafter(config.draft, model=model, reporter=BarReporter())
     with terminal_display(settings.model_name) as display:
-        serve(settings, folder, replace(config, limits=limits, cache=cache, draft=draft), display)
+        serve(settings, folder, replace(config, draft=draft), display)
 
 
-def _config(flags: ModelFlags, draft: DraftConfig) -> EngineConfig:
+def _config(
+    flags: ModelFlags,
+    draft: DraftConfig,
+    *,
+    rows: int | Auto,
+    kv_tokens: int | Auto,
+    has_prefix_cache: bool,
+) -> EngineConfig:
     return EngineConfig(
         dtype=flags.dtype,
         device=flags.device,
@@ -83,8 +104,14 @@ def _config(flags: ModelFlags, draft: DraftConfig) -> EngineConfig:
             record=flags.record,
             deterministic=flags.deterministic,
         ),
-        cache=CacheConfig(memory_share=flags.gpu_memory_utilization),
-        limits=LimitsConfig(context="auto" if flags.max_context is None else flags.max_context),
+        cache=CacheConfig(
+            kv_tokens=kv_tokens,
+            prefix=has_prefix_cache,
+            memory_share=flags.gpu_memory_utilization,
+        ),
+        limits=LimitsConfig(
+            context="auto" if flags.max_context is None else flags.max_context, rows=rows
+        ),
         draft=draft,
     )
 

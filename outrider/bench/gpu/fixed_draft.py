@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from outrider.models.config import AnyAttention
-from outrider.models.draft import Taps
-from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
-from outrider.plan.shape import StepShape
+from outrider.plan.plan import StepPlan
 from outrider.plan.tree import DraftTree
 from outrider.runtime.drafts import DraftRoom
-from outrider.spec.drafter import Drafter, Outcome
+from outrider.spec.drafter import Drafter, ModelessDrafter
 from outrider.step.rows import RowTable
-from outrider.wire.batch import RowAdmission
 from outrider.wire.speculation import Budget
 from outrider.wire.worker import DraftFacts
 
@@ -66,30 +62,12 @@ def fixed_tree(budget: Budget, *, rows: int, device: torch.device) -> DraftTree:
     )
 
 
-class _FixedDrafter:
+class _FixedDrafter(ModelessDrafter):
     """Owns the shape of its trees, for as many rows as a step can have."""
 
     def __init__(self, facts: DraftFacts, shape: DraftTree) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self._shape = shape
-
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def taps(self) -> Taps:
-        return Taps()
-
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
-        del shape, uniform, chunk
-        return ()
-
-    def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        pass
-
-    def forget(self) -> None:
-        pass
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         rows, nodes = plan.shape.rows, plan.shape.nodes
@@ -100,6 +78,3 @@ class _FixedDrafter:
             depths=self._shape.depths[:rows, :nodes],
             ancestors=self._shape.ancestors[:rows, :nodes],
         )
-
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
-        pass
