@@ -63,26 +63,27 @@ def _resolve_kernel(
     pace, pace_bias = tl.load(paces + head), tl.load(pace_biases + head)
     overlap.begin(PDL)
     first, count = tl.load(firsts + chunk), tl.load(counts + chunk)
-    offset = tl.program_id(0) * _BLOCK + place
-    is_token = offset < count
-    token = first.to(tl.int64) + offset
-    at = mixed + token * mixed_stride + head // (VALUE_HEADS // KEY_HEADS) * KEY_DIM
-    query = _units(at, is_token, lane, KEY_DIM, eps) * scale
-    key = _units(at + KEY_HEADS * KEY_DIM, is_token, lane, KEY_DIM, eps)
-    gate = gates + token * gates_stride + head
-    rate = tl.sigmoid(tl.load(gate, mask=is_token, other=0.0).to(tl.float32))
-    pace_gate = tl.load(gate + VALUE_HEADS, mask=is_token, other=0.0).to(tl.float32)
-    fade = tl.cumsum(tl.where(is_token, pace * softplus(pace_gate + pace_bias), 0.0), 0)
-    is_before = place[:, None] >= place[None, :]
-    decay = tl.exp(tl.where(is_before, fade[:, None] - fade[None, :], float("-inf")))
-    sees = tl.dot(key, key.T, input_precision=PRECISION) * decay * rate[:, None]
-    sees = tl.where(place[:, None] > place[None, :], sees, 0.0)
-    index = token * VALUE_HEADS + head
-    square = index[:, None] * _BLOCK + place[None, :]
-    tl.store(solved + square, _resolve(sees) * rate[None, :], mask=is_token[:, None])
-    read = tl.dot(query, key.T, input_precision=PRECISION) * decay
-    tl.store(seen + square, read, mask=is_token[:, None])
-    tl.store(fades + index, fade, mask=is_token)
+    if tl.program_id(0) * _BLOCK < count:  # chunks differ in length
+        offset = tl.program_id(0) * _BLOCK + place
+        is_token = offset < count
+        token = first.to(tl.int64) + offset
+        at = mixed + token * mixed_stride + head // (VALUE_HEADS // KEY_HEADS) * KEY_DIM
+        query = _units(at, is_token, lane, KEY_DIM, eps) * scale
+        key = _units(at + KEY_HEADS * KEY_DIM, is_token, lane, KEY_DIM, eps)
+        gate = gates + token * gates_stride + head
+        rate = tl.sigmoid(tl.load(gate, mask=is_token, other=0.0).to(tl.float32))
+        pace_gate = tl.load(gate + VALUE_HEADS, mask=is_token, other=0.0).to(tl.float32)
+        fade = tl.cumsum(tl.where(is_token, pace * softplus(pace_gate + pace_bias), 0.0), 0)
+        is_before = place[:, None] >= place[None, :]
+        decay = tl.exp(tl.where(is_before, fade[:, None] - fade[None, :], float("-inf")))
+        sees = tl.dot(key, key.T, input_precision=PRECISION) * decay * rate[:, None]
+        sees = tl.where(place[:, None] > place[None, :], sees, 0.0)
+        index = token * VALUE_HEADS + head
+        square = index[:, None] * _BLOCK + place[None, :]
+        tl.store(solved + square, _resolve(sees) * rate[None, :], mask=is_token[:, None])
+        read = tl.dot(query, key.T, input_precision=PRECISION) * decay
+        tl.store(seen + square, read, mask=is_token[:, None])
+        tl.store(fades + index, fade, mask=is_token)
 
 
 @triton.jit(
