@@ -28,6 +28,7 @@ from outrider.serve.messages import (
     decode_down,
     encode,
 )
+from outrider.wire.request import NOTHING_YET, RequestUpdate, Submission
 
 LOST = 75  # the exit code of a worker whose device does not answer any more
 UNABLE = 78  # and of one that cannot load its model
@@ -68,7 +69,7 @@ class Worker:
 
     def _obey(self, message: Down) -> None:
         if isinstance(message, Submit):
-            self._engine.add(message.submission)
+            self._add(message.submission)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
         else:
@@ -76,10 +77,23 @@ class Worker:
                 self._engine.flush()
             self._say(ToldCensus(message.ticket, self._engine.census))
 
+    def _add(self, submission: Submission) -> None:
+        """Queue a request. The front has checked it, but by the sizes of the first worker."""
+        try:
+            self._engine.add(submission)
+        except OutriderError as error:
+            refusal = RequestUpdate(
+                submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
+            )
+            self._say(News((refusal,), self._engine.census))
+
     def _step(self) -> None:
+        """Run a step and report it, unless the device was lost with it: then everybody has failed
+        here, but the front has another worker for those that had not begun to answer.
+        """
         updates = self._engine.step()
         self._is_tidy = False
-        if updates:
+        if updates and not self._engine.is_over:
             self._say(News(updates, self._engine.census))
 
     def _say(self, message: Up) -> None:
