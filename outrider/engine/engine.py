@@ -50,6 +50,8 @@ class Engine:
         self._num_arrived = 0
         self._busy_s = 0.0
         self._end = ""  # why the engine stopped for good
+        # Who was lost with the device though no failed step ran them: another process may.
+        self.unharmed: frozenset[str] = frozenset()
         self.num_drafter_failures = 0  # after the first one, decoding is plain
         self.num_failed_steps = 0
 
@@ -178,6 +180,7 @@ class Engine:
             _log.exception("%s", _LOST)
             self._end = _LOST
             self._unburied = dropped
+            self.unharmed = frozenset(self._requests).difference(each.request_id for each in failed)
             failed, fix = list(self._requests.values()), _LOST
         self._scheduler.start_over([each for each in failed if each not in self._orders])
         _log.error("%d requests failed, %d are kept", len(failed), self._scheduler.num_waiting)
