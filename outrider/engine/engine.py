@@ -206,6 +206,7 @@ class Engine:
     def _fail(self, request: Request, reason: str) -> RequestUpdate:
         request.finish = "error"
         del self._requests[request.request_id]
+        self._orders.discard(request)
         return RequestUpdate(
             request_id=request.request_id,
             tokens=(),
