@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.api.output_text import OutputText
-from outrider.wire.request import FinishReason, Progress, RequestUpdate
+from outrider.wire.request import NOTHING_YET, FinishReason, RequestUpdate
 from outrider.wire.result import RoundTrace, TokenLogprobs
 
 
@@ -37,7 +37,7 @@ class Transcript:
         self.text = ""
         self.ends: list[int] = []  # characters of the text that were certain after each token
         self.ending = Ending(finish="running")
-        self.progress = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
+        self.progress = NOTHING_YET
         self.queued_s = 0.0  # until it first had a row
 
     @property

@@ -5,13 +5,14 @@ many query tokens. Where that is depends on the machine, the model, the number o
 so it is measured: every size of batch tries a few budgets now and then, and uses the best of them.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
 
 _SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
-_FIRST_STEPS = 8  # of a new size of batch, with the whole budget; then a trial of none
+_FIRST_STEPS = 8  # of a new size of batch, with the whole budget; then plain decoding is tried
 _TRIAL_STEPS = 4
 _STEPS_BETWEEN_TRIALS = 256
 _UNSETTLED = 2  # the first steps of a shape compile and record
@@ -38,14 +39,37 @@ class _Mean:
         return self.num > 0
 
 
-@dataclass(slots=True)
 class _Size:
-    """Batches of about one number of rows."""
+    """Batches of about one number of rows: what each rung costs them, and when it was used."""
 
-    costs: list[_Mean]  # seconds of a step, by rung
-    num_steps: int = 0
-    rung: int = -1  # in use; -1 before the first choice
-    trials: list[int] = field(default_factory=list)  # rungs of the next steps, the last one first
+    def __init__(self, num_rungs: int) -> None:
+        self.costs = [_Mean() for _ in range(num_rungs)]  # seconds of a step
+        self.chosen = num_rungs - 1  # but for trials: the whole budget until something is better
+        self._last_s = [math.inf] * num_rungs  # of the last step
+        self._used_at = [-1] * num_rungs  # number of the last step
+        self._num_steps = 0
+        self._next_trial = _FIRST_STEPS  # in this step, or as soon as there is what to compare with
+        self._trials: list[int] = []  # rungs of the next steps
+
+    def next_rung(self) -> int:
+        """The rung of the next step: the chosen one, unless another has its trial."""
+        if self._num_steps >= self._next_trial and self.costs[self.chosen].is_known:
+            self._next_trial = self._num_steps + _STEPS_BETWEEN_TRIALS
+            self._trials = [self._stalest()] * _TRIAL_STEPS
+        rung = self._trials.pop() if self._trials else self.chosen
+        self._used_at[rung] = self._num_steps
+        self._num_steps += 1
+        return rung
+
+    def note(self, rung: int, seconds: float) -> None:
+        """Take in a step. If it alone took long it has recorded its shape, which says nothing."""
+        self.costs[rung].note(min(seconds, self._last_s[rung]))
+        self._last_s[rung] = seconds
+
+    def _stalest(self) -> int:
+        """The rung used longest ago: what is known of it may not be true any more."""
+        others = [rung for rung in range(len(self.costs)) if rung != self.chosen]
+        return min(others, key=self._used_at.__getitem__, default=self.chosen)
 
 
 class DraftPolicy(Protocol):
@@ -88,37 +112,22 @@ class Adaptation:
         self._chosen: dict[int, tuple[_Size, int]] = {}  # by step in flight
 
     def choose(self, step: int, num_rows: int) -> Budget:
-        size = self._sizes.setdefault(num_rows.bit_length(), _Size([_Mean() for _ in self.ladder]))
-        rung = self._next_rung(size)
-        size.num_steps += 1
+        size = self._sizes.setdefault(num_rows.bit_length(), _Size(len(self.ladder)))
+        rates = [self._rate(size, rung) for rung in range(len(self.ladder))]
+        if max(rates) > _LEAST_GAIN * rates[size.chosen]:
+            size.chosen = rates.index(max(rates))
+        rung = size.next_rung()
         self._chosen[step] = (size, rung)
         return self.ladder[rung]
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
         if step in self._chosen:
             size, rung = self._chosen.pop(step)
-            size.costs[rung].note(seconds)
+            size.note(rung, seconds)
             self._gains[rung].note(emitted_per_row)
 
     def forget(self, step: int) -> None:
         self._chosen.pop(step, None)
-
-    def _next_rung(self, size: _Size) -> int:
-        whole = len(self.ladder) - 1
-        if size.num_steps < _FIRST_STEPS + _TRIAL_STEPS:
-            return whole if size.num_steps < _FIRST_STEPS else 0
-        if size.num_steps % _STEPS_BETWEEN_TRIALS == 0:
-            size.trials = [self._least_known(size)] * _TRIAL_STEPS
-        if size.trials:
-            return size.trials.pop()
-        best = max(range(len(self.ladder)), key=lambda rung: self._rate(size, rung))
-        if size.rung < 0 or self._rate(size, best) > _LEAST_GAIN * self._rate(size, size.rung):
-            size.rung = best
-        return size.rung
-
-    def _least_known(self, size: _Size) -> int:
-        others = [rung for rung in range(len(self.ladder)) if rung != size.rung]
-        return min(others, key=lambda rung: size.costs[rung].num, default=size.rung)
 
     def _rate(self, size: _Size, rung: int) -> float:
         """Tokens per second and row; what was never tried lies between its neighbours."""

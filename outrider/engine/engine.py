@@ -4,11 +4,11 @@ import logging
 import re
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
 
 from outrider.cache.prefix import PrefixCache
 from outrider.engine.admission import check_request
 from outrider.engine.decision import Expected
+from outrider.engine.orders import GrammarOrders
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import CapacityError, RequestError
@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 _LOST = "the device is lost to this process after a failed step; restart the process"
 _TORN = "the engine was stopped in the middle of a step; load the model again"
-_PATIENCE_S = 0.02  # how long a step waits for a grammar; callers want to be heard, too
 _LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
@@ -43,14 +42,16 @@ class Engine:
         self._runner = runner
         self._facts = facts
         self._grammars = grammars
-        self._scheduler = Scheduler(facts)
+        self._orders = GrammarOrders(grammars)
+        self._scheduler = Scheduler(facts, self._orders.is_ready)
         self._requests: dict[str, Request] = {}
-        self._uncompiled: dict[Request, Future[str]] = {}  # they wait for their grammar first
         self._inflight: deque[tuple[Expected, PendingResult]] = deque()
         self._unburied: Sequence[object] = ()  # freeing what a lost device holds ends the process
         self._num_arrived = 0
         self._busy_s = 0.0
         self._end = ""  # why the engine stopped for good
+        # Who was lost with the device though no failed step ran them: another process may.
+        self.unharmed: frozenset[str] = frozenset()
         self.num_drafter_failures = 0  # after the first one, decoding is plain
         self.num_failed_steps = 0
 
@@ -94,7 +95,7 @@ class Engine:
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
-        num_waiting = self._scheduler.num_waiting + len(self._uncompiled)
+        num_waiting = self._scheduler.num_waiting + len(self._orders)
         if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
         self._num_arrived += 1
@@ -106,9 +107,8 @@ class Engine:
             max_context=self.max_context,
             is_paced=draft.is_paced,
         )
-        grammar = submission.sampling.grammar
-        if grammar.is_asked:
-            self._uncompiled[request] = self._grammars.order(grammar.spec)
+        if submission.sampling.grammar.is_asked:
+            self._orders.place(request)
         else:
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
@@ -124,7 +124,11 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """Stop a request and free what it holds; no further update names it."""
         request = self._requests.pop(request_id, None)
-        if request is not None and self._uncompiled.pop(request, None) is None:
+        if request is None:
+            return
+        if request in self._orders:
+            self._orders.discard(request)
+        else:
             self._scheduler.finish(request)
 
     def flush(self) -> None:
@@ -173,22 +177,22 @@ class Engine:
             _log.exception("%s", _LOST)
             self._end = _LOST
             self._unburied = dropped
+            self.unharmed = frozenset(self._requests).difference(each.request_id for each in failed)
             failed, fix = list(self._requests.values()), _LOST
-        self._scheduler.start_over([each for each in failed if each not in self._uncompiled])
+        self._scheduler.start_over([each for each in failed if each not in self._orders])
         _log.error("%d requests failed, %d are kept", len(failed), self._scheduler.num_waiting)
         return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue whose grammar is ready now; what cannot be compiled is refused here at last."""
-        if len(self._uncompiled) == len(self._requests) and not self._inflight:
-            wait(self._uncompiled.values(), _PATIENCE_S)  # there is nothing else to do
+        if len(self._orders) == len(self._requests) and not self._inflight:
+            self._orders.linger()  # there is nothing else to do
         refused = []
-        for request in [each for each, order in self._uncompiled.items() if order.done()]:
-            error = self._uncompiled.pop(request).exception()
-            if error is None:
-                self._scheduler.enqueue(request)
+        for request, reason in self._orders.take():
+            if reason:
+                refused.append(self._fail(request, reason))
             else:
-                refused.append(self._fail(request, str(error)))
+                self._scheduler.enqueue(request)
         return tuple(refused)
 
     def _live(self, struck: list[Expected]) -> list[Request]:
@@ -199,6 +203,7 @@ class Engine:
     def _fail(self, request: Request, reason: str) -> RequestUpdate:
         request.finish = "error"
         del self._requests[request.request_id]
+        self._orders.discard(request)
         return RequestUpdate(
             request_id=request.request_id,
             tokens=(),

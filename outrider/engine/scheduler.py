@@ -7,7 +7,7 @@ gives way: it loses its pages, keeps its tokens, and is computed again later.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from outrider.cache.prefix import PrefixCache
 from outrider.engine.adapt import Adaptation, DraftPolicy, WholeBudget
@@ -26,7 +26,11 @@ from outrider.wire.worker import RunnerFacts
 class Scheduler:
     """Owns rows, pages and the queue. It learns a length only from the result that tells it."""
 
-    def __init__(self, facts: RunnerFacts) -> None:
+    def __init__(self, facts: RunnerFacts, is_ready: Callable[[Request], bool]) -> None:
+        """`is_ready` is asked before a request gets a row. One that is not leaves the queue, and
+        whoever was asked enqueues it again.
+        """
+        self._is_ready = is_ready
         self._facts = facts
         self._limits = facts.host
         self._reach = facts.reach
@@ -155,6 +159,9 @@ class Scheduler:
         """Take waiting requests in order of rank while there is room for the first of them."""
         while len(self._waiting):
             head = self._waiting.head()
+            if self._free_rows and not self._is_ready(head):
+                self._waiting.pop()
+                continue
             if not (self._free_rows and self._place(head, decision)):
                 worst = self._worst() if self._running else head
                 if worst.submission.priority <= head.submission.priority:

@@ -64,7 +64,12 @@ class Runner:
                 warps = replace(warps, grammar=True)
             plan = self._planner.plan(batch, warps=warps)
             laws = self._laws.of(batch) if asks_for_more(plan.shape) else ()
-            flight = self._fly(plan)
+            # A grammar waits for the device inside the step, and so does a launch when many wait.
+            self.watchdog.begin(batch.step, plan.shape)
+            try:
+                flight = self._fly(plan)
+            finally:
+                self.watchdog.end()
             errors = grammars.end(plan.shape, flight.landed, flight.output)
         asked = Asked(batch=batch, laws=laws, errors=errors)
         return Pending(plan.shape, asked, flight, self.occupancy, self.watchdog)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outrider.plan.shape import StepShape
 
-TIMEOUT_S = 60.0  # the longest steps take seconds
+TIMEOUT_S = 60.0  # the longest steps take seconds, compiling all kernels of a first one some tens
 LOOKS_PER_TIMEOUT = 4
 
 _log = logging.getLogger(__name__)

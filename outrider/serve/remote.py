@@ -11,14 +11,13 @@ from outrider.grammar.shop import Grammars
 from outrider.serve.messages import Abort, Down, Submit
 from outrider.serve.metrics import Meter
 from outrider.wire.grammar import GrammarSpec
-from outrider.wire.request import Limits, Progress, RequestUpdate, Submission
+from outrider.wire.request import NOTHING_YET, Limits, RequestUpdate, Submission
 from outrider.wire.worker import RunnerFacts
 
 # A request that has not begun to answer is tried again when its worker dies, but not for ever: it
 # may be what the workers die of.
 _MOST_ATTEMPTS = 2
 
-_NOTHING_YET = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
 _GONE = "the engine's process ended while it was answering and is being restarted; try again"
 
 
@@ -27,7 +26,7 @@ class _Flight:
 
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
-        self.progress = _NOTHING_YET
+        self.progress = NOTHING_YET
         self.queued_s = 0.0
         self.num_tokens = 0
         self.num_attempts = 0

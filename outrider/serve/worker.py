@@ -28,10 +28,12 @@ from outrider.serve.messages import (
     decode_down,
     encode,
 )
+from outrider.wire.request import NOTHING_YET, RequestUpdate, Submission
 
 LOST = 75  # the exit code of a worker whose device does not answer any more
 UNABLE = 78  # and of one that cannot load its model
 _REST_MS = 200  # without anything to do, before memory is tidied
+_LAST_WORDS_MS = 1000  # that they may take to leave
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Worker:
 
     def _obey(self, message: Down) -> None:
         if isinstance(message, Submit):
-            self._engine.add(message.submission)
+            self._add(message.submission)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
         else:
@@ -76,11 +78,25 @@ class Worker:
                 self._engine.flush()
             self._say(ToldCensus(message.ticket, self._engine.census))
 
+    def _add(self, submission: Submission) -> None:
+        """Queue a request. The front has checked it, but by the sizes of the first worker."""
+        try:
+            self._engine.add(submission)
+        except OutriderError as error:
+            refusal = RequestUpdate(
+                submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
+            )
+            self._say(News((refusal,), self._engine.census))
+
     def _step(self) -> None:
+        """Run a step and report it. Of who waited while the device was lost nothing is said: the
+        front keeps them for the next worker.
+        """
         updates = self._engine.step()
         self._is_tidy = False
-        if updates:
-            self._say(News(updates, self._engine.census))
+        told = tuple([each for each in updates if each.request_id not in self._engine.unharmed])
+        if told:
+            self._say(News(told, self._engine.census))
 
     def _say(self, message: Up) -> None:
         self._socket.send(encode(message))
@@ -101,9 +117,11 @@ def main() -> int:
         worker = _load(order, socket)
     except OutriderError as error:
         socket.send(encode(Unable(str(error))))
-        socket.close(linger=1000)
-        return UNABLE
-    return worker.run()
+        code = UNABLE
+    else:
+        code = worker.run()
+    socket.context.destroy(linger=_LAST_WORDS_MS)  # a lost device ends the process soon after
+    return code
 
 
 def _load(order: WorkerOrder, socket: "zmq.Socket[bytes]") -> Worker:

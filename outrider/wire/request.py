@@ -47,6 +47,9 @@ class Progress(NamedTuple):
         return sum(self.kept_per_depth)
 
 
+NOTHING_YET = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
+
+
 class RequestUpdate(NamedTuple):
     """News of one request after a step. The finishing stop id, if any, is the last token."""
 

@@ -92,5 +92,36 @@ def test_steps_with_prompts_teach_nothing():
     assert not any(mean.is_known for mean in adaptation._gains)
 
 
+def test_a_step_that_takes_long_once_changes_nothing():
+    """The first step of a shape records it, which takes as long as a hundred others."""
+    world = World(Adaptation(CHAIN), seconds=free_up_to(64), keep_rate=0.7)
+    assert settled(world.run(1, 1000)) == CHAIN
+    usual, world.seconds = world.seconds, lambda query: 100.0
+    world.run(1, 1)
+    world.seconds = usual
+    assert world.run(1, 250).count(CHAIN) > 240
+
+
+def test_a_text_that_is_hard_for_a_while_does_not_end_drafting():
+    world = World(Adaptation(CHAIN), seconds=lambda query: 1 + query / 10, keep_rate=0.9)
+    assert settled(world.run(1, 3000)) == CHAIN
+    world.keep_rate = 0.0
+    assert settled(world.run(1, 1000)) == PLAIN
+    world.keep_rate = 0.9
+    assert settled(world.run(1, 3000)) == CHAIN
+
+
+@pytest.mark.parametrize("num_measured", [0, 4, 20])
+def test_while_every_step_has_prompts_the_budget_stays_whole(num_measured):
+    """Their time says nothing about drafting, so nothing speaks against it."""
+    adaptation = Adaptation(CHAIN)
+    World(adaptation, seconds=free_up_to(64), keep_rate=0.7).run(4, num_measured)
+    used = []
+    for step in range(1000, 2000):
+        used.append(adaptation.choose(step, 4))
+        adaptation.forget(step)
+    assert used.count(CHAIN) > 970
+
+
 def test_without_adaptation_every_row_drafts_as_far_as_it_may():
     assert WholeBudget().choose(1, 500) is UNBOUNDED

@@ -2,7 +2,8 @@
 
 import logging
 import random
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,9 @@ from support.paper import PaperResult, PaperRunner, expected_output, facts, subm
 
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError
+from outrider.grammar.shop import NoGrammars
+from outrider.wire.grammar import Grammar, GrammarSpec
+from outrider.wire.sampling import RowSampling
 
 
 class BrokenResult(PaperResult):
@@ -180,6 +184,7 @@ def test_a_lost_device_fails_everybody_and_stops_the_engine():
     assert {update.finish for update in last.values()} == {"error"}
     assert len(tokens["runs"]) == 1  # what was said before stays
     assert "restart the process" in last["waits"].reason
+    assert engine.unharmed == {"waits"}
     assert not engine.has_work
     for use in (lambda: engine.add(submission("later", [1])), engine.step):
         with pytest.raises(CapacityError, match="restart the process"):
@@ -202,6 +207,44 @@ def test_an_interrupt_inside_a_step_stops_the_engine(monkeypatch, place):
     assert not engine.has_work
     with pytest.raises(CapacityError, match="load the model again"):
         engine.add(submission("b", list(range(10)), max_tokens=4))
+
+
+class ForgetfulGrammars(NoGrammars):
+    """Forgets a grammar that it hands out; what was ordered since is compiled when told so."""
+
+    def __init__(self):
+        self._orders = []
+
+    def order(self, spec):
+        self._orders = self._orders or [Future()]
+        return self._orders.pop() if self._orders[0].done() else self._orders[0]
+
+    def compile(self):
+        for order in self._orders:
+            if not order.done():
+                order.set_result("compiled")
+
+
+@pytest.mark.parametrize("at", range(8, 14))
+def test_a_failed_step_ends_who_has_lost_its_row_since_and_waits_for_a_grammar(at):
+    known, grammars = facts(depth=1, max_rows=2, num_pages=7, max_context=20), ForgetfulGrammars()
+    runner = FailingRunner(known, random.Random(1), at_wait={at})
+    engine = Engine(runner, known, grammars)
+    asked = RowSampling(seed=0, grammar=Grammar(spec=GrammarSpec(kind="regex", text="a"), ends=()))
+    names = ("runs", "spells", "waits", "waits too")
+    for name in names:
+        request = submission(name, [1, 2, 3], max_tokens=15)
+        engine.add(replace(request, sampling=asked) if name == "spells" else request)
+    ended = {}
+    for _ in range(200):
+        if not engine.has_work:
+            break
+        grammars.compile()
+        for update in engine.step():
+            assert update.request_id not in ended
+            ended |= {update.request_id: update.finish} if update.finish != "running" else {}
+    assert set(ended) == set(names)
+    assert_nothing_leaks(engine)
 
 
 steps = st.sets(st.integers(1, 40), max_size=6)

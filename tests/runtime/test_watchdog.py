@@ -13,6 +13,7 @@ from support.matrix import law_of
 from outrider.plan.shape import ChunkShape, StepShape, Warps
 from outrider.runtime.lane import HostMark
 from outrider.runtime.watchdog import Watchdog
+from outrider.step.executor import EagerExecutor
 from outrider.wire.speculation import PLAIN
 
 SHAPE = StepShape(
@@ -108,28 +109,51 @@ class Hanging(HostMark):
         assert self._complained.wait(LONG_S), "nobody complained"
 
 
-def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(models):
+@pytest.fixture
+def complained():
+    """Set once the watchdog has reported anything."""
+    heard = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            heard.set()
+
+    logger, listener = logging.getLogger("outrider.runtime.watchdog"), Listener()
+    logger.addHandler(listener)
+    yield heard
+    logger.removeHandler(listener)
+
+
+def run_hanging(engine):
+    """One step, which comes home in the end."""
+    engine._runner.watchdog = Watchdog(timeout_s=0.01)
+    engine.add(ask("a", [3, 4, 5], law_of("greedy", 0), max_tokens=1))
+    (update,) = engine.step()
+    assert update.finish == "length"
+    assert engine._runner.watchdog.num_hung == 1
+
+
+def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(models, complained):
     engine = engine_of(models.target, Shape())
-    runner, complained = engine._runner, threading.Event()
-    runner.watchdog = Watchdog(timeout_s=0.01)
-    submit = runner.submit
+    submit = engine._runner.submit
 
     def submit_hanging(batch):
         pending = submit(batch)
         pending._flight = replace(pending._flight, landed=Hanging(complained))
         return pending
 
-    class Listener(logging.Handler):
-        def emit(self, record):
-            complained.set()
+    engine._runner.submit = submit_hanging
+    run_hanging(engine)
 
-    runner.submit = submit_hanging
-    logger, listener = logging.getLogger("outrider.runtime.watchdog"), Listener()
-    logger.addHandler(listener)
-    try:
-        engine.add(ask("a", [3, 4, 5], law_of("greedy", 0), max_tokens=1))
-        (update,) = engine.step()
-    finally:
-        logger.removeHandler(listener)
-    assert update.finish == "length"  # the step came home in the end
-    assert runner.watchdog.num_hung == 1
+
+def test_a_step_that_hangs_while_it_is_submitted_is_reported_too(models, complained):
+    """A grammar waits for the device inside a step, and so does a launch when too many wait."""
+    engine = engine_of(models.target, Shape())
+
+    class HangingExecutor(EagerExecutor):
+        def run(self, program, plan):
+            Hanging(complained).wait()
+            return super().run(program, plan)
+
+    engine._runner.run_by(HangingExecutor())
+    run_hanging(engine)
