@@ -1,6 +1,7 @@
 """The fields of a config.json, and numbers among them that must be there and positive."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
 
 def read_real(fields: Mapping[str, Any], key: str) -> float:
     value = fields.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_real or not 0 < value < math.inf:  # JSON as Python reads it has NaN and Infinity
         raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
     return float(value)
