@@ -35,7 +35,10 @@ def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
 
 def read_real(fields: Mapping[str, Any], key: str) -> float:
     value = fields.get(key)
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_real or not 0 < value < math.inf:  # JSON as Python reads it has NaN and Infinity
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not 0 < value < math.inf  # JSON as Python reads it has NaN and Infinity
+    ):
         raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
     return float(value)

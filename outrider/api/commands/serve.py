@@ -79,7 +79,7 @@ def _config(flags: ModelFlags, draft: DraftConfig) -> EngineConfig:
         dtype=flags.dtype,
         device=flags.device,
         execution=ExecutionConfig(
-            executor="eager" if flags.disable_cuda_graph else flags.executor,
+            executor=flags.asked_executor,
             record=flags.record,
             deterministic=flags.deterministic,
         ),
