@@ -1,4 +1,4 @@
-"""The fields of a config.json, and numbers among them that must be there and positive."""
+"""The fields of a config.json, and values among them that must be there and of a kind."""
 
 import json
 import math
@@ -42,3 +42,19 @@ def read_real(fields: Mapping[str, Any], key: str) -> float:
     ):
         raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
     return float(value)
+
+
+def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A copy of the settings under a key; none where it is absent or null."""
+    value = fields.get(key)
+    if not isinstance(value, dict | None):
+        raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
+    return dict(value or {})
+
+
+def read_list(fields: Mapping[str, Any], key: str) -> list[Any]:
+    """A copy of the items under a key; none where it is absent or null."""
+    value = fields.get(key)
+    if not isinstance(value, list | None):
+        raise ConfigError(f"config.json needs a list {key}, got {value}; fix the field")
+    return list(value or ())
