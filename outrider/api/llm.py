@@ -10,6 +10,7 @@ from outrider.api.drafter import find_drafter
 from outrider.api.feed import Feed
 from outrider.api.frontend import Frontend
 from outrider.api.inert import check_inert
+from outrider.api.interrupts import import_torch
 from outrider.api.live import LiveRequest
 from outrider.api.outputs import RequestOutput
 from outrider.api.params import SamplingParams
@@ -207,6 +208,7 @@ def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
     config = replace(config, draft=draft)
     tokenizer = load_tokenizer(folder)
     choose_wait_policy()
+    import_torch()
     from outrider.api.assemble import build_engine  # torch takes a second: bad names fail before
 
     return Frontend(build_engine(folder, config), tokenizer)

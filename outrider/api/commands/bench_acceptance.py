@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from outrider.api.interrupts import import_torch
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def acceptance(
         max_tokens=max_tokens,
         rows=rows,
     )
+    import_torch()
     from outrider.bench.acceptance.start import bench_acceptance  # torch: bad flags fail before
 
     bench_acceptance(model, asked, dtype=dtype, device=device, targets=targets)

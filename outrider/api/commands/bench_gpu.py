@@ -16,6 +16,7 @@ from outrider.api.commands.bench_widen import (
     WidenedFlags,
     widened_iteration,
 )
+from outrider.api.interrupts import import_torch
 
 if TYPE_CHECKING:
     from outrider.bench.gpu.asked import Place, Stored
@@ -87,6 +88,7 @@ def decode(
     work = plan_work(parse_rows(rows or usual), prompt=prompt, context=context, steps=tokens)
     place = _place(dtype, device, executor, deterministic, step_tokens, not pretend_prompts)
     targets, source = checked_targets(json_file), _source(body, model, layers)
+    import_torch()
     from outrider.bench.gpu.start import bench_decode  # torch comes with it: bad flags fail before
 
     extras = Extras(has_breakdown=breakdown, has_cold_start=cold_start)
@@ -169,6 +171,7 @@ def _random_iteration(
     )
     check_modules(modules, tree)
     work = plan_work(parse_rows(rows), **lengths, emitted=tree.mean_emitted, nodes=tree.nodes)
+    import_torch()
     from outrider.bench.gpu.start import bench_iteration  # torch comes with it
 
     with_plain, has_breakdown, has_cold_start = extras
@@ -220,6 +223,7 @@ def prefill(
     """One long prompt: the rate of arithmetic, against one large matrix product."""
     place = _place(dtype, device, executor, deterministic, step_tokens or tokens)
     targets, source = checked_targets(json_file), _source(body, model, layers)
+    import_torch()
     from outrider.bench.gpu.start import bench_prefill  # torch comes with it
 
     bench_prefill(source, place, tokens=tokens, targets=targets)

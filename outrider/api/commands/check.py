@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outrider.api.commands.flags import DraftFlags, ModelFlags, expand_flags
+from outrider.api.interrupts import import_torch
 from outrider.config.draft import AUTO, MTP, NONE
 from outrider.errors import ConfigError
 
@@ -37,6 +38,8 @@ def check(
     texts = (PROMPTS if prompts is None else read_texts(prompts))[:limit]
 
     from outrider.api.bars import batch_bar
+
+    import_torch()
     from outrider.api.check.run import Work, executors_on, run_check  # torch comes with it
     from outrider.api.check.table import print_findings
 

@@ -20,6 +20,7 @@ from outrider.api.commands.train_data import (
     generator_of,
     law_of,
 )
+from outrider.api.interrupts import import_torch
 from outrider.errors import ConfigError
 from outrider.store.aliases import DEFAULT_ALIAS
 
@@ -126,6 +127,7 @@ def _start(flags: dict[str, Any]) -> None:
     for name in ("epochs", "lr"):
         if not 0 < flags[name] < math.inf:
             raise ConfigError(f"--{name} must be a number above 0, got {flags[name]}")
+    import_torch()
     from outrider.train.design import Design
     from outrider.train.gather import Source
     from outrider.train.recipe import Rates, Recipe
