@@ -55,6 +55,6 @@ def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
 def read_list(fields: Mapping[str, Any], key: str) -> list[Any]:
     """A copy of the items under a key; none where it is absent or null."""
     value = fields.get(key)
-    if not isinstance(value, list | None):
+    if not isinstance(value, list | tuple | None):  # bodies of benchmarks are written in Python
         raise ConfigError(f"config.json needs a list {key}, got {value}; fix the field")
     return list(value or ())
