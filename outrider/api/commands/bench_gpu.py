@@ -26,7 +26,8 @@ BodyFlag = Annotated[
     str,
     typer.Option(
         help="Shape of random weights: llama-8b (default), mimo-7b, smollm2-135m, "
-        "deepseek-v2-lite, deepseek-v3, deepseek-v4, qwen3-next, tiny, tiny-latent, tiny-recurrent."
+        "deepseek-v2-lite, deepseek-v3, deepseek-v4 (also -window, -sparse, -heavy, -tiny), "
+        "qwen3-next, tiny, tiny-latent, tiny-recurrent."
     ),
 ]
 LayersFlag = Annotated[
