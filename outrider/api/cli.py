@@ -25,6 +25,7 @@ from outrider.errors import OutriderError
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
 _INTERRUPTED = 130  # some versions of typer return it, others raise
+_RESUMED = (["train", "prompts"], ["train", "answers"])  # beside pulls and batches
 
 app = typer.Typer(
     help="Run language models on this machine.",
@@ -69,8 +70,15 @@ def run(arguments: list[str]) -> int:
     """The exit code: 0, 1 for an error of ours, 2 for wrong usage, 130 after Ctrl-C."""
     code = _run(arguments)
     if code == _INTERRUPTED:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
+        goes_on = "; run the same command again to go on" if _goes_on(arguments) else ""
+        print(f"interrupted{goes_on}", file=sys.stderr)
     return code
+
+
+def _goes_on(arguments: list[str]) -> bool:
+    """Whether the same command would go on where this one was interrupted."""
+    is_batch = any(each.partition("=")[0] == "--input" for each in arguments)
+    return is_batch or arguments[:1] == ["pull"] or arguments[:2] in _RESUMED
 
 
 def _run(arguments: list[str]) -> int:

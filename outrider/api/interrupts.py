@@ -29,3 +29,12 @@ def held_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if arrived:
         raise KeyboardInterrupt
+
+
+def import_torch() -> None:
+    """Load torch before a Ctrl-C counts: inside its libraries one is lost, or aborts the process.
+
+    Commands call this ahead of the modules that bring it along.
+    """
+    with held_interrupts():
+        import torch  # noqa: F401  # for what comes next

@@ -10,6 +10,7 @@ from outrider.api.drafter import find_drafter
 from outrider.api.feed import Feed
 from outrider.api.frontend import Frontend
 from outrider.api.inert import check_inert
+from outrider.api.interrupts import import_torch
 from outrider.api.live import LiveRequest
 from outrider.api.outputs import RequestOutput
 from outrider.api.params import SamplingParams
@@ -35,6 +36,7 @@ from outrider.config.engine import (
     Executor,
     LimitsConfig,
     Recording,
+    choose_executor,
 )
 from outrider.config.threads import choose_wait_policy
 from outrider.errors import ConfigError, OutriderError, RequestError
@@ -69,6 +71,7 @@ class LLM:
         steps: int | Auto = "auto",
         topk: int | Auto = "auto",
         nodes: int | Auto = "auto",
+        adaptive: bool | Auto = "auto",  # False always drafts; auto does what `draft` says
         speculative_config: Mapping[str, Any] | None = None,  # the same choice in vLLM's words
         dtype: Dtype | Auto = "auto",
         device: str = "auto",
@@ -89,7 +92,7 @@ class LLM:
     ) -> None:
         check_inert(inert)
         self._defaults = SamplingParams(seed=seed)
-        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes)
+        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
         wanted = choose_dialect(own, vllm=speculative_config, sglang={})
         limits = LimitsConfig(
             context="auto" if max_model_len is None else max_model_len,
@@ -184,17 +187,19 @@ class LLM:
         return [outputs[index] for index in range(len(prepared))]
 
 
-def _own_draft(draft: str | Path | DraftConfig, **sizes: Any) -> DraftConfig:
-    """The drafter in our own terms; a size that is given wins over the configuration's."""
+def _own_draft(draft: str | Path | DraftConfig, **given: Any) -> DraftConfig:
+    """The drafter in our own terms; what is given here wins over the configuration's."""
+    if given["adaptive"] not in ("auto", True, False):
+        raise ConfigError(f"adaptive must be True, False or 'auto', got {given['adaptive']!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
-    return replace(config, **{name: size for name, size in sizes.items() if size != "auto"})
+    return replace(config, **{name: value for name, value in given.items() if value != "auto"})
 
 
 def _executor(asked: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
-    """vLLM's word for eager wins over ours."""
+    """Ours or vLLM's word for eager."""
     if not isinstance(enforce_eager, bool):
         raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
-    return "eager" if enforce_eager else asked
+    return choose_executor(asked, is_eager=enforce_eager)
 
 
 def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
@@ -203,6 +208,7 @@ def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
     config = replace(config, draft=draft)
     tokenizer = load_tokenizer(folder)
     choose_wait_policy()
+    import_torch()
     from outrider.api.assemble import build_engine  # torch takes a second: bad names fail before
 
     return Frontend(build_engine(folder, config), tokenizer)

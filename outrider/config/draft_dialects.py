@@ -5,6 +5,7 @@ draft tokens, as we do.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from outrider.config.draft import MAX_NODES, MTP, NGRAM, DraftConfig, MatchLengths, check_branches
@@ -70,10 +71,11 @@ def choose_dialect(
 ) -> DraftConfig:
     """The one dialect that was used; `own` as it stands when nobody said anything.
 
-    `vllm` is None when it was not used: an empty object was, and lacks everything.
+    `vllm` is None when it was not used: an empty object was, and lacks everything. Whether drafts
+    adapt is for us alone to say, beside any dialect.
     """
     given = {
-        "--draft, --steps, --topk, --nodes": own != DraftConfig(),
+        "--draft, --steps, --topk, --nodes": replace(own, adaptive=True) != DraftConfig(),
         "--speculative-config": vllm is not None,
         "--speculative-algorithm and its flags": bool(sglang),
     }
@@ -81,8 +83,8 @@ def choose_dialect(
         used = " and ".join(name for name, is_given in given.items() if is_given)
         raise ConfigError(f"{used} choose the drafter twice; keep one of them")
     if vllm is not None:
-        return from_vllm(vllm)
-    return from_sglang(sglang) if sglang else own
+        return replace(from_vllm(vllm), adaptive=own.adaptive)
+    return replace(from_sglang(sglang), adaptive=own.adaptive) if sglang else own
 
 
 def _vllm_drafter(fields: Mapping[str, Any]) -> str:

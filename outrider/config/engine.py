@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outrider.config.draft import NO_DRAFT, DraftConfig
+from outrider.errors import ConfigError
 
 Auto = Literal["auto"]
 Dtype = Literal["float32", "bfloat16", "float16", "int8"]
@@ -41,6 +42,16 @@ class ExecutionConfig:
     depth: int | Auto = "auto"  # steps in flight while the next is planned: 0 waits, 1 overlaps
     record: Recording = "lazy"  # when shapes are recorded: as they come, or all before the first
     deterministic: bool = False  # on a GPU, the bits of a row never depend on the step's shape
+
+
+def choose_executor(asked: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
+    """The one way to run steps that our word and the other engines' words for eager mean."""
+    if is_eager and asked not in ("auto", "eager"):
+        raise ConfigError(
+            f"--executor {asked} and --disable-cuda-graph (enforce_eager) choose the executor "
+            "twice; keep one of them"
+        )
+    return "eager" if is_eager else asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,14 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.memory.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
-from outrider.models.fields import read_fields, read_real, read_size, read_size_or
+from outrider.models.fields import (
+    read_fields,
+    read_list,
+    read_object,
+    read_real,
+    read_size,
+    read_size_or,
+)
 from outrider.models.recurrent_fields import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
 from outrider.models.scaling import RopeScaling, parse_scaling
@@ -99,6 +106,10 @@ class RopeConfig:
     is_interleaved: bool = False  # as stored: a pair's lanes are neighbours, not half a head apart
     share: float = 1.0  # of a head's lanes that are rotated: the first ones
 
+    def num_rotated(self, head_dim: int) -> int:
+        """Lanes of a head that are rotated."""
+        return int(head_dim * self.share)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -155,6 +166,7 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
     _refuse_unsupported(fields, family)
     max_context = read_size(fields, "max_position_embeddings")
     num_layers = read_size(fields, "num_hidden_layers")
+    attention = _latents(fields) if family.has_latents else _attention(fields)
     return ModelConfig(
         family=family,
         num_layers=num_layers,
@@ -166,8 +178,8 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
             intermediate=_dense_width(fields, family),
             norm_eps=read_real(fields, "rms_norm_eps"),
         ),
-        attention=_latents(fields) if family.has_latents else _attention(fields),
-        rope=_rope(fields, max_context, family),
+        attention=attention,
+        rope=_in_pairs(_rope(fields, max_context, family), attention.rotary_dim),
         experts=_experts(fields, family, num_layers),
         recurrence=_recurrence(fields, family, num_layers),
     )
@@ -250,7 +262,7 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
             )
     # Qwen keeps a window size in its files and says apart whether it is used.
     has_window = fields.get("sliding_window") is not None and "use_sliding_window" not in fields
-    if has_window or "sliding_attention" in (fields.get("layer_types") or ()):
+    if has_window or "sliding_attention" in read_list(fields, "layer_types"):
         raise ConfigError(
             f"config.json sets sliding_window to {fields.get('sliding_window')}, which is not "
             "supported; use a model with full attention"
@@ -285,7 +297,7 @@ def _latents(fields: dict[str, Any]) -> LatentConfig:
 
 def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
     """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
-    rope = dict(fields.get("rope_parameters") or fields.get("rope_scaling") or {})
+    rope = read_object(fields, "rope_parameters") or read_object(fields, "rope_scaling")
     if "rope_theta" in fields and rope.get("rope_theta") is None:  # what stands inside counts
         rope["rope_theta"] = fields["rope_theta"]
     theta = (
@@ -311,6 +323,17 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
         scaling=parse_scaling(rope, max_context),
         is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
     )
+
+
+def _in_pairs(rope: RopeConfig, head_dim: int) -> RopeConfig:
+    """The same, where the rotated lanes of a head can be turned two by two."""
+    rotated = rope.num_rotated(head_dim)
+    if rotated < 2 or rotated % 2:
+        raise ConfigError(
+            f"config.json rotates {rotated} of the {head_dim} lanes of a head, and lanes turn in "
+            f"pairs; set partial_rotary_factor so that {head_dim} times it is an even number"
+        )
+    return rope
 
 
 def _share(stored: object, fields: dict[str, Any], family: Family) -> float:

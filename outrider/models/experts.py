@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outrider.errors import ConfigError
-from outrider.models.fields import read_size
+from outrider.models.fields import read_real, read_size
 from outrider.models.registry import ExpertFamily
 
 Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
@@ -103,9 +103,7 @@ def _parse_deepseek(
 ) -> ExpertsConfig:
     is_v3 = family.law == "deepseek-v3"
     _refuse_other_routing(fields, _V3_ONLY if is_v3 else _V2_ONLY)
-    intermediate, dense = read_size(fields, family.intermediate), fields.get(_NUM_DENSE) or 0
-    if not isinstance(dense, int) or dense < 0:
-        raise ConfigError(f"config.json needs a number {_NUM_DENSE}, got {dense}; fix the field")
+    intermediate, dense = read_size(fields, family.intermediate), _count(fields, _NUM_DENSE)
     has_groups = is_v3 or fields.get("topk_method") == "group_limited_greedy"
     return ExpertsConfig(
         num=num,
@@ -114,15 +112,25 @@ def _parse_deepseek(
             top_k=top_k,
             score="sigmoid" if is_v3 else "softmax",
             is_normed=is_v3 and bool(fields.get("norm_topk_prob", True)),
-            scale=float(fields.get("routed_scaling_factor", 1.0)),
+            scale=_scale(fields),
             groups=_groups(fields, num, top_k, judged=2 if is_v3 else 1)
             if has_groups
             else ONE_GROUP,
         ),
         layers=frozenset(range(dense, num_layers)),
-        shared=intermediate * (fields.get("n_shared_experts") or 0),
+        shared=intermediate * _count(fields, "n_shared_experts"),
         has_bias=is_v3,
     )
+
+
+def _count(fields: Mapping[str, Any], key: str) -> int:
+    """A number that may be zero, which stands for an absent one, too."""
+    return read_size(fields, key) if fields.get(key) else 0
+
+
+def _scale(fields: Mapping[str, Any]) -> float:
+    key = "routed_scaling_factor"
+    return 1.0 if fields.get(key) is None else read_real(fields, key)
 
 
 def _refuse_other_routing(fields: Mapping[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:
@@ -161,7 +169,7 @@ def _sparse_layers(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]
     """Every n-th layer, except those that are listed as dense."""
     every = read_size(fields, "decoder_sparse_step") if "decoder_sparse_step" in fields else 1
     dense = fields.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or not set(dense) <= _all(num_layers):
+    if not isinstance(dense, list) or not all(each in range(num_layers) for each in dense):
         raise ConfigError(
             f"config.json needs layers below {num_layers} in mlp_only_layers, got {dense}; fix it"
         )

@@ -1,6 +1,7 @@
-"""The fields of a config.json, and numbers among them that must be there and positive."""
+"""The fields of a config.json, and values among them that must be there and of a kind."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,26 @@ def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
 
 def read_real(fields: Mapping[str, Any], key: str) -> float:
     value = fields.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not 0 < value < math.inf  # JSON as Python reads it has NaN and Infinity
+    ):
         raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
     return float(value)
+
+
+def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A copy of the settings under a key; none where it is absent or null."""
+    value = fields.get(key)
+    if not isinstance(value, dict | None):
+        raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
+    return dict(value or {})
+
+
+def read_list(fields: Mapping[str, Any], key: str) -> list[Any]:
+    """A copy of the items under a key; none where it is absent or null."""
+    value = fields.get(key)
+    if not isinstance(value, list | tuple | None):  # bodies of benchmarks are written in Python
+        raise ConfigError(f"config.json needs a list {key}, got {value}; fix the field")
+    return list(value or ())

@@ -54,7 +54,7 @@ from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
 from outrider.models.layers.norm import Norm, make_norm
 from outrider.models.layers.normed import gate_behind, project_behind
 from outrider.models.layers.rope import RotaryEmbedding
-from outrider.models.partial_rope import num_rotated, spread_lanes
+from outrider.models.partial_rope import spread_lanes
 from outrider.models.recurrent_tensors import load_recurrent_layer
 from outrider.models.registry import ExpertFamily, Family
 from outrider.models.tensors import (
@@ -323,7 +323,7 @@ class _Builder:
 
     def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
         """Queries or keys as layers rotate them, where a family rotates but a part of each head."""
-        rotated = num_rotated(self._config.rope, attention.head_dim)
+        rotated = self._config.rope.num_rotated(attention.head_dim)
         return spread_lanes(heads, head_dim=attention.head_dim, rotated=rotated)
 
     def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:

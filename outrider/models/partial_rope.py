@@ -2,13 +2,6 @@
 
 import torch
 
-from outrider.models.config import RopeConfig
-
-
-def num_rotated(rope: RopeConfig, head_dim: int) -> int:
-    """Lanes of a head that are rotated."""
-    return int(head_dim * rope.share)
-
 
 def spread_lanes(
     weight: torch.Tensor,  # [heads * head_dim, ...]

@@ -53,14 +53,14 @@ def parse_scaling(settings: dict[str, Any], max_context: int) -> RopeScaling:
     settings = {key: value for key, value in settings.items() if value is not None}
     kind = settings.pop("rope_type", settings.pop("type", "default"))
     settings.pop("type", None)  # some files carry the older spelling beside the newer one
-    if kind not in _PARSERS:
+    if not isinstance(kind, str) or kind not in _PARSERS:
         raise ConfigError(
             f"rope scaling of type {kind} is not supported; use one of {', '.join(_PARSERS)}"
         )
     settings.setdefault("original_max_position_embeddings", max_context)
     try:
         scaling = _PARSERS[kind](settings)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"rope scaling of type {kind} needs a valid {error}") from error
     settings.pop("original_max_position_embeddings", None)
     if settings:

@@ -107,8 +107,8 @@ def check_rows(model: Target, settings: Settings, draft: DraftKind) -> None:
     if budget.nodes > MOST_ROW_NODES and budget.topk == 1:  # trees are refused for what they are
         raise ConfigError(
             f"this model can take back chains of at most {MOST_ROW_NODES} nodes, and "
-            f"{budget.nodes} were asked for; use --nodes {MOST_ROW_NODES} or --steps "
-            f"{MOST_ROW_NODES - 1}"
+            f"{budget.nodes} were asked for; use --nodes {MOST_ROW_NODES}, or drafts of "
+            f"{MOST_ROW_NODES - 1} steps"
         )
     if isinstance(layout, CompressedLayout):
         check_page_size(layout)

@@ -153,6 +153,12 @@ class Desk:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
             )
+        asked, room = sum(len(each.samplings) for each in prepared), self.engine.room
+        if asked > room:
+            raise RequestError(
+                f"the call asks for {asked} answers and the server holds {room} at a time; send "
+                "fewer at once, or start it with a larger --max-queued"
+            )
         lives: list[LiveRequest] = []
         try:
             for each in prepared:

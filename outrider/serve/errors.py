@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from outrider.errors import CapacityError, RequestError
 
 RETRY_AFTER_S = 1
+_MOST_REASONS = 4  # of one refusal
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -97,15 +98,44 @@ def _answer_capacity_error(_: Request, error: CapacityError) -> Response:
 
 
 def _answer_validation_error(_: Request, error: RequestValidationError) -> Response:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"][1:])
+    errors = error.errors()
+    first, place = errors[0], _place(errors[0], error.body)
+    if first["type"] == "json_invalid":
+        return ApiError(400, "the body is not valid JSON").response()
+    if isinstance(error.body, bytes):  # as it is left where the header speaks of something else
+        message = "the body is not taken for JSON; send the header Content-Type: application/json"
+        return ApiError(400, message).response()
     if first["type"] == "extra_forbidden":
         message = f"unknown field {place!r}; remove it"
-    elif first["type"] == "json_invalid":
-        message, place = "the body is not valid JSON", ""
     else:
-        message = f"{place or 'the body'}: {first['msg']}"
+        message = "; or ".join(_reasons(errors, error.body))
     return ApiError(400, message, param=place or None).response()
+
+
+def _reasons(errors: Sequence[Any], body: object) -> tuple[str, ...]:
+    """What is wrong with the first wrong field: one reason, or one for each form it may have.
+
+    A value of the right type that breaks a bound says more than the types it might have had.
+    """
+    field = errors[0]["loc"][:2]
+    of_field = [each for each in errors if each["loc"][:2] == field]
+    bounds = [each for each in of_field if not each["type"].endswith("_type")]
+    says = [f"{_place(each, body) or 'the body'}: {each['msg']}" for each in bounds or of_field]
+    return tuple(dict.fromkeys(says))[:_MOST_REASONS]
+
+
+def _place(error: Mapping[str, Any], body: object) -> str:
+    """Where the caller wrote it, or not; locations also name the types of a union, as tried."""
+    value, parts, is_missing = body, [], error["type"] == "missing"
+    for part in error["loc"][1:]:
+        if isinstance(value, dict) and (part in value or is_missing):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
+            continue
+        parts.append(str(part))
+    return ".".join(parts)
 
 
 def _answer_http_error(request: Request, error: HTTPException) -> Response:

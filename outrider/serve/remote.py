@@ -75,6 +75,11 @@ class RemoteEngine:
         return bool(self._senders)
 
     @property
+    def room(self) -> int:
+        """Requests that may be held at the same time."""
+        return self._room
+
+    @property
     def num_flights(self) -> int:
         return len(self._flights)
 

@@ -108,7 +108,9 @@ class NoTokenizer:
         self.stop_ids = eos_ids
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:  # noqa: ARG002
-        raise RequestError("this model has no tokenizer; pass prompt_token_ids")
+        raise RequestError(
+            "this model has no tokenizer; add a tokenizer.json, or pass prompt_token_ids"
+        )
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool) -> str:  # noqa: ARG002
         return ""

@@ -68,7 +68,10 @@ def pack(documents: Sequence[Document], *, length: int, seed: int) -> Packed:
     random.Random(seed).shuffle(order)
     bins = _first_fit(order, length)
     if not bins:
-        raise ConfigError("no document has an answer to train on; give more or other prompts")
+        raise ConfigError(
+            f"no document has an answer to train on within {length} tokens; raise --length, or "
+            "give more or other prompts"
+        )
     blank = np.zeros((len(bins), length), dtype=np.int32)
     packed = Packed(
         tokens=blank,

@@ -30,7 +30,7 @@ from outrider.train.plot import plot_run
 from outrider.train.recipe import Rates, Recipe
 from outrider.train.run import Cadence, Course, Run, check_same, free_device, steps_within
 from outrider.train.trainer import Placement, Subject, Trainer
-from outrider.train.vocabulary import choose_tokens, coverage
+from outrider.train.vocabulary import check_size, choose_tokens, coverage
 
 _HELD_OUT = 50  # one conversation of this many is examined and not trained on
 _MOST_HELD_OUT = 200  # documents
@@ -80,7 +80,9 @@ def train_eagle3(
     target_folder = resolve(generator.model, BarReporter())
     fields = head_fields(design, target_folder)
     before = _earlier(outcome)
-    config = head_config(fields, read_config(target_folder))
+    target = read_config(target_folder)
+    check_size(design.draft_vocab, vocab=target.vocab_size)
+    config = head_config(fields, target)
     placement = _placement(machine, config)
     outcome.folder.mkdir(parents=True, exist_ok=True)
     answers = outcome.folder / "answers.jsonl"

@@ -55,6 +55,20 @@ def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsy
     assert "tree" not in shown
 
 
+@pytest.mark.parametrize("asked", [["--disable-cuda-graph"], ["--executor", "eager"]])
+def test_only_the_executor_that_was_asked_for_is_checked(command, one_prompt, capsys, asked):
+    """It was told to run eagerly and said so of recordings, which it had not checked."""
+    assert run([*command, *one_prompt, *asked]) == 0
+    shown = capsys.readouterr().out
+    assert "15 configurations" in shown
+    assert "tape" not in shown
+
+
+def test_two_executors_are_refused(command, capsys):
+    assert run([*command, "--executor", "tape", "--disable-cuda-graph"]) == 1
+    assert "--disable-cuda-graph" in capsys.readouterr().err
+
+
 @pytest.fixture
 def one_prompt(tmp_path):
     path = tmp_path / "prompts.jsonl"

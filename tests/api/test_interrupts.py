@@ -1,6 +1,8 @@
 """Ctrl-C waits for the end of a step."""
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -51,3 +53,28 @@ def test_other_threads_are_left_alone(ended):
     thread.start()
     thread.join()
     assert ended
+
+
+POKED = """
+import os, signal, sys
+
+class Poke:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.nn":
+            os.kill(os.getpid(), signal.SIGINT)
+
+from outrider.api.cli import run
+
+sys.meta_path.insert(0, Poke())
+code = run(["generate", "the", "--model", sys.argv[1]])
+print(code, "torch" in sys.modules, "outrider.runtime.build" in sys.modules)
+"""
+
+
+def test_an_interrupt_while_torch_is_loaded_ends_the_command_after_that(model_folder):
+    """Inside torch's own libraries it was lost now and then, or aborted the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", POKED, str(model_folder)], capture_output=True, text=True
+    )
+    assert done.stdout == "130 True False\n"  # torch is whole, and nothing was built with it
+    assert done.stderr == "interrupted\n"

@@ -166,6 +166,8 @@ def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
         ({"trust_remote_code": True}, "trust_remote_code=True is not supported, only False"),
         ({"tokenizer": "other"}, "tokenizer='other' is not supported, only None"),
         ({"enforce_eager": "yes"}, "enforce_eager must be a bool"),
+        ({"enforce_eager": True, "executor": "tape"}, "choose the executor twice; keep one"),
+        ({"adaptive": "no"}, "adaptive must be True, False or 'auto'"),
         ({"gpu_memory_utilization": "0.9"}, "gpu_memory_utilization must be above 0"),
         ({"max_model_length": 5}, "no argument 'max_model_length'"),
         ({"draft": ""}, "--draft is empty"),

@@ -51,6 +51,14 @@ def test_a_chain_is_no_longer_than_a_tree_may_be(capsys):
     assert "--draft-steps" in capsys.readouterr().err
 
 
+def test_steps_that_outgrow_the_model_are_refused_by_flags_of_this_command(capsys):
+    assert run(["bench", "host", "--rows", "1", "--tokens", "3000"]) == 1
+    shown = capsys.readouterr()
+    assert "lower --tokens, --draft-steps or --rows" in shown.err
+    assert "--prompt" not in shown.err
+    assert "plain, 1 rows" not in shown.err  # nothing was measured first
+
+
 @pytest.mark.parametrize(("draft_steps", "most"), [(0, 30), (5, 36)])
 def test_a_decoding_row_costs_few_calls(draft_steps, most, tmp_path):
     """Counts, not times: with a record per row and step they were 73 and 80."""

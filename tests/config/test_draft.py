@@ -180,6 +180,11 @@ def test_two_dialects_at_once_are_refused():
     ngram, own = {"method": "ngram"}, DraftConfig(steps=2)
     assert choose_dialect(own, vllm=None, sglang={}) == own
     assert choose_dialect(DraftConfig(), vllm=ngram, sglang={}).drafter == "ngram"
+    steady = DraftConfig(adaptive=False)  # which no other dialect can say
+    assert choose_dialect(steady, vllm=ngram, sglang={}) == DraftConfig(
+        drafter="ngram", topk=1, adaptive=False
+    )
+    assert not choose_dialect(steady, vllm=None, sglang={"algorithm": "NGRAM"}).adaptive
     assert (
         choose_dialect(DraftConfig(), vllm=None, sglang={"algorithm": "NGRAM"}).drafter == "ngram"
     )

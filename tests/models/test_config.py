@@ -16,6 +16,7 @@ FIELDS = {
     "rms_norm_eps": 1e-5,
     "vocab_size": 50,
 }
+ORIGINAL = "original_max_position_embeddings"
 LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -162,6 +163,9 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
     ("fields", "named"),
     [
         ({**GLM, "partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({**GLM, "partial_rotary_factor": float("nan")}, "partial_rotary_factor"),
+        ({**GLM, "partial_rotary_factor": 0.2}, "rotates 3 of the 16 lanes .* partial_rotary"),
+        ({**GLM, "partial_rotary_factor": 0.01}, "rotates 0 of the 16 lanes"),
         ({**GLM, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partly rotated"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),  # of Llama
         (
@@ -173,3 +177,34 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
 def test_rotations_that_are_not_computed_are_refused_by_name(fields, named):
     with pytest.raises(ConfigError, match=named):
         parsed(**fields)
+
+
+QWEN3_MOE = GLM | {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "junk"),
+    [
+        ({}, "rope_parameters", "x"),
+        ({}, "rope_scaling", [1]),
+        ({}, "layer_types", True),
+        ({"architectures": ["Qwen2ForCausalLM"]}, "rms_norm_eps", float("inf")),
+        (GLM, "n_shared_experts", {"a": 1}),
+        (GLM, "n_shared_experts", -1),
+        (GLM, "routed_scaling_factor", "x"),
+        (GLM, "first_k_dense_replace", [1]),
+        (QWEN3_MOE, "mlp_only_layers", [{}]),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_name(family, field, junk):
+    with pytest.raises(ConfigError, match=field):
+        parsed(**family | {field: junk})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rope_type": []}, {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 1e999}],
+)
+def test_rope_settings_of_another_kind_are_refused(settings):
+    with pytest.raises(ConfigError, match="rope scaling of type"):
+        parsed(rope_parameters=settings)

@@ -131,7 +131,7 @@ def test_trees_are_refused_with_the_fix(target):
 
 def test_chains_longer_than_what_is_kept_pending_are_refused_with_the_fix(target):
     long = NgramDraft(budget=Budget(steps=16, topk=1, nodes=17), min_match=1, max_match=4)
-    with pytest.raises(ConfigError, match="--nodes 16 or --steps 15"):
+    with pytest.raises(ConfigError, match="--nodes 16, or drafts of 15 steps"):
         engine_of(target, shape_of(long, chunk=7), long)
 
 

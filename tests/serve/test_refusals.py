@@ -96,6 +96,37 @@ def test_a_wrong_chat_is_refused_with_the_reason(server, name):
     assert_is_error(post_raw(server, "/v1/chat/completions", body.encode()))
 
 
+UNFIT = {
+    "too many stops": ({"stop": ["x"] * 1000}, "stop", "stop: List should have at most 64 items"),
+    "a long stop": ({"stop": "x" * 2000}, "stop", "stop: String should have at most 1024"),
+    "a long stop of two": ({"stop": ["x", "x" * 2000]}, "stop", "stop.1: String should have at"),
+    "a stop of no type": ({"stop": 5}, "stop", "valid string; or stop: Input should be a valid li"),
+    "no prompts": ({"prompt": []}, "prompt", "prompt: List should have at least 1 item"),
+    "too many prompts": (
+        {"prompt": ["a"] * 1025},
+        "prompt",
+        "prompt: List should have at most 1024",
+    ),
+    "a prompt of no type": ({"prompt": {"a": 1}}, "prompt", "prompt: Input should be a valid str"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_value_that_fits_no_form_is_refused_for_what_is_wrong_with_it(server, name):
+    fields, param, reason = UNFIT[name]
+    error = assert_is_error(server.post("/v1/completions", {**TEXT, **fields}))
+    assert error["param"] == param
+    assert reason in error["message"]
+    assert "constrained" not in error["message"]
+
+
+def test_json_that_is_sent_as_something_else_is_refused_with_the_header_it_needs(server):
+    body = json.dumps(CHAT).encode()
+    forms = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d says by itself
+    error = assert_is_error(post_raw(server, "/v1/chat/completions", body, **forms))
+    assert "Content-Type: application/json" in error["message"]
+
+
 @pytest.mark.parametrize("name", NOT_YET)
 def test_what_is_not_there_yet_is_refused_by_name(server, name):
     path, body = NOT_YET[name]

@@ -91,5 +91,5 @@ def test_empty_sequences_that_fill_a_batch_up_are_never_trained():
 
 def test_documents_without_anything_to_learn_are_left_out():
     long_prompt = document("a", prompt=9, answer=4)
-    with pytest.raises(ConfigError, match="no document has an answer"):
+    with pytest.raises(ConfigError, match="within 10 tokens; raise --length"):
         pack([long_prompt], length=10, seed=0)

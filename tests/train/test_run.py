@@ -222,7 +222,7 @@ def test_too_few_prompts_are_refused(target_folder, tmp_path, capsys):
     prompts = tmp_path / "few.jsonl"
     prompts.write_text('{"prompt_token_ids": [3, 4]}\n' * 3)
     where = ["--model", str(target_folder), "--prompts", str(prompts), "--out", str(tmp_path / "o")]
-    assert run(["train", "eagle3", *where]) == 1
+    assert run(["train", "eagle3", *where, "--draft-vocab", "60"]) == 1
     assert "training needs at least 8" in capsys.readouterr().err
 
 
@@ -235,10 +235,16 @@ def test_a_target_without_the_taps_is_refused(train, prompts_file, tmp_path, cap
     assert "the target has 2 layers" in capsys.readouterr().err
 
 
-def test_a_vocabulary_larger_than_the_targets_is_refused(train, trained, tmp_path, capsys):
-    flags = f"--answers {trained / 'answers.jsonl'} --draft-vocab 68"
-    assert train(tmp_path / "out", flags) == 1
+def test_a_vocabulary_larger_than_the_targets_is_refused_before_it_answers(train, tmp_path, capsys):
+    assert train(tmp_path / "out", "--draft-vocab 68") == 1
     assert "--draft-vocab 68 exceeds" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flag", ["--epochs -1", "--epochs 0", "--lr nan", "--lr -0.1"])
+def test_numbers_that_train_nothing_are_refused(train, trained, tmp_path, capsys, flag):
+    assert train(tmp_path / "out", f"--answers {trained / 'answers.jsonl'} {flag}") == 1
+    assert f"{flag.split()[0]} must be a number above 0" in capsys.readouterr().err
 
 
 def test_answers_that_fill_no_batch_are_refused(train, trained, tmp_path, capsys):

@@ -147,6 +147,10 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
         ({"quantization_config": {"quant_method": "fp8"}}, "convert the folder to bfloat16 first"),
         ({"quantization_config": {"quant_method": "gptq"}}, "weights quantised by gptq"),
         ({"quantization_config": {"bits": 4}}, "quantised by an unnamed method"),
+        ({"layer_types": True}, "a list layer_types"),
+        ({"mlp_layer_types": True}, "a list mlp_layer_types"),
+        ({"compress_rates": [4]}, "an object compress_rates"),
+        ({"rope_parameters": "yarn"}, "an object rope_parameters"),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault):
@@ -171,7 +175,7 @@ def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault)
         (
             NgramDraft(budget=Budget(steps=16, topk=1, nodes=17), min_match=1, max_match=2),
             {},
-            "at most 16 nodes, and 17 were asked for; use --nodes 16 or --steps 15",
+            "at most 16 nodes, and 17 were asked for; use --nodes 16, or drafts of 15 steps",
         ),
         (NO_DRAFT, {"page_size": 8}, "use block_size=16"),
         (NO_DRAFT, {"page_size": 40}, "4 and 16 tokens, and a page of 40 .* use block_size=16"),

@@ -16,6 +16,7 @@ from outrider.api.commands.bench_flags import (
     find_drafts,
     open_model,
 )
+from outrider.api.interrupts import import_torch
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def offline(
         has_busy_neighbour=busy_neighbour,
     )
     targets, folder = checked_targets(json_file), open_model(model)
+    import_torch()
     from outrider.bench.start import bench_offline  # torch comes with it: bad flags fail before
 
     bench_offline(
@@ -104,6 +106,7 @@ def speculation(
     chosen = choose_prompts(() if prompts is None else (prompts,), limit=limit)
     (only_dtype,) = parse_dtypes([dtype])[:1]
     targets, folder = checked_targets(json_file), open_model(model)
+    import_torch()
     from outrider.bench.speculation.start import (  # torch comes with it: bad flags fail before
         SpeculationAsked,
         bench_speculation,
@@ -135,6 +138,7 @@ def perplexity(
 
     dtypes, texts = parse_dtypes(dtype), read_texts(prompts)
     targets, folder = checked_targets(json_file), open_model(model)
+    import_torch()
     from outrider.bench.start import bench_perplexity  # torch comes with it
 
     bench_perplexity(

@@ -12,6 +12,7 @@ from outrider.api.commands.bench_flags import (
     checked_targets,
     find_drafts,
 )
+from outrider.api.interrupts import import_torch
 from outrider.store.aliases import DEFAULT_ALIAS
 
 _TREES = ["4", "4x4x16"]
@@ -54,6 +55,7 @@ def acceptance(
         max_tokens=max_tokens,
         rows=rows,
     )
+    import_torch()
     from outrider.bench.acceptance.start import bench_acceptance  # torch: bad flags fail before
 
     bench_acceptance(model, asked, dtype=dtype, device=device, targets=targets)

@@ -9,6 +9,7 @@ import typer
 from outrider.api.commands.bench_flags import JsonFlag, checked_targets, open_model
 from outrider.api.commands.bench_widen import WidenedFlags, widened_iteration
 from outrider.api.commands.flags import expand_flags
+from outrider.api.interrupts import import_torch
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ BodyFlag = Annotated[
     str,
     typer.Option(
         help="Shape of random weights: llama-8b (default), mimo-7b, smollm2-135m, "
-        "deepseek-v2-lite, deepseek-v3, deepseek-v4, qwen3-next, tiny, tiny-latent, tiny-recurrent."
+        "deepseek-v2-lite, deepseek-v3, deepseek-v4 (also -window, -sparse, -heavy, -tiny), "
+        "qwen3-next, tiny, tiny-latent, tiny-recurrent."
     ),
 ]
 LayersFlag = Annotated[
@@ -145,6 +147,7 @@ def decode(
     work = plan_work(parse_rows(rows or usual), prompt=prompt, context=context, steps=tokens)
     place, extras = place_flags.place(), extra_flags.extras()
     targets, source = checked_targets(json_file), _source(body, model, layers)
+    import_torch()
     from outrider.bench.gpu.start import bench_decode  # torch comes with it: bad flags fail before
 
     bench_decode(source, place, work, extras, targets)
@@ -189,6 +192,7 @@ def iteration(
         emitted=tree.mean_emitted,
         nodes=tree.nodes,
     )
+    import_torch()
     from outrider.bench.gpu.start import bench_iteration  # torch comes with it
 
     bench_iteration(
@@ -246,6 +250,7 @@ def prefill(
         step_tokens=step_tokens or tokens,
     ).place()
     targets, source = checked_targets(json_file), _source(body, model, layers)
+    import_torch()
     from outrider.bench.gpu.start import bench_prefill  # torch comes with it
 
     bench_prefill(source, place, tokens=tokens, has_breakdown=breakdown, targets=targets)

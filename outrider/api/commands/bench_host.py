@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from outrider.api.commands.bench_flags import JsonFlag, checked_targets
+from outrider.api.interrupts import import_torch
 
 
 def host(
@@ -35,6 +36,7 @@ def host(
         has_profile=profile,
     )
     targets = checked_targets(json_file)
+    import_torch()
     from outrider.bench.host.start import bench_host  # torch comes with it: bad flags fail before
 
     bench_host(asked, device, targets)

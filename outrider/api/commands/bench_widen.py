@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from outrider.api.commands.bench_flags import ModelFlag, open_model
+from outrider.api.interrupts import import_torch
 from outrider.store.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def widen(
     from outrider.bench.gpu.body import find_body
 
     chosen, small = find_body(body), find_model(model, draft)
+    import_torch()
     from outrider.bench.widen.start import bench_widen  # torch comes with it: bad flags fail before
 
     bench_widen(small, chosen, out, dtype=dtype)
@@ -90,6 +92,7 @@ def widened_iteration(
         max_tokens=_MAX_TOKENS if flags.max_tokens is None else flags.max_tokens,
     )
     small = find_model(flags.widened, "auto" if flags.draft is None else flags.draft)
+    import_torch()
     from outrider.bench.widen.start import bench_widened  # torch comes with it
 
     bench_widened(small, chosen, place, work, targets)

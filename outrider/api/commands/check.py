@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outrider.api.commands.flags import DraftFlags, ModelFlags, expand_flags
+from outrider.api.interrupts import import_torch
 from outrider.config.draft import AUTO, MTP, NONE
 from outrider.errors import ConfigError
 
@@ -30,13 +31,15 @@ def check(
     from outrider.api.drafter import has_drafter
     from outrider.bench.texts import read_texts
 
-    draft = draft_flags.config()
+    draft, executor = draft_flags.config(), model_flags.asked_executor
     is_plain = draft.drafter == AUTO and not has_drafter(model_flags.model)
     if is_plain or draft.drafter == NONE:
         raise ConfigError("there is nothing to check without a drafter; name one with --draft")
     texts = (PROMPTS if prompts is None else read_texts(prompts))[:limit]
 
     from outrider.api.bars import batch_bar
+
+    import_torch()
     from outrider.api.check.run import Work, executors_on, run_check  # torch comes with it
     from outrider.api.check.table import print_findings
 
@@ -49,7 +52,7 @@ def check(
         )
 
     has_trees = _has_trees(model_flags.model, draft.drafter)
-    executors = executors_on(model_flags.device)
+    executors = executors_on(model_flags.device) if executor == "auto" else (executor,)
     tried = tuple(configurations(draft, executors, has_trees=has_trees))
     work = Work(prompts=texts, max_tokens=max_tokens)
     with batch_bar(work.num_requests(len(tried))) as advance:

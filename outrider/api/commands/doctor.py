@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from outrider.api.interrupts import import_torch
 from outrider.config.draft import MTP
 from outrider.store.aliases import DEFAULT_ALIAS
 
@@ -46,6 +47,7 @@ def doctor(
     console = Console(width=WIDTH, highlight=False)
     drafter = MTP if head == MTP else str(_head_folder(head))
     target = resolve(model, BarReporter())
+    import_torch()
     # torch comes with these: bad names fail before
     from outrider.api.commands.doctor_probe import STEPS, probe
     from outrider.runtime.doctor import examine_head, examine_modules

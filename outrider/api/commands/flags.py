@@ -15,6 +15,7 @@ from outrider.api.speculation import Speculation
 from outrider.api.structured import Structured
 from outrider.config.draft import DraftConfig
 from outrider.config.draft_dialects import choose_dialect
+from outrider.config.engine import Auto, Executor, choose_executor
 from outrider.errors import ConfigError
 from outrider.store.aliases import DEFAULT_ALIAS
 
@@ -62,6 +63,11 @@ class ModelFlags:
         float, _model_flag("Share of a GPU's memory that the engine may hold.")
     ] = 0.9
 
+    @property
+    def asked_executor(self) -> Executor | Auto:
+        """What both flags mean."""
+        return choose_executor(self.executor, is_eager=self.disable_cuda_graph)
+
     def load(self, draft: DraftConfig, **settings: Any) -> "LLM":
         """The model with this drafter; `settings` are further arguments of `LLM`."""
         from outrider.api.llm import LLM
@@ -72,8 +78,7 @@ class ModelFlags:
             dtype=self.dtype,
             device=self.device,
             max_model_len=self.max_context,
-            **({"executor": self.executor} | settings),
-            enforce_eager=self.disable_cuda_graph,
+            **({"executor": self.asked_executor} | settings),
             record=self.record,
             deterministic=self.deterministic,
             gpu_memory_utilization=self.gpu_memory_utilization,

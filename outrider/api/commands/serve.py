@@ -100,7 +100,7 @@ def _config(
         dtype=flags.dtype,
         device=flags.device,
         execution=ExecutionConfig(
-            executor="eager" if flags.disable_cuda_graph else flags.executor,
+            executor=flags.asked_executor,
             record=flags.record,
             deterministic=flags.deterministic,
         ),

@@ -1,5 +1,6 @@
 """`outrider train`: draft heads from prompts alone."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ from outrider.api.commands.train_data import (
     generator_of,
     law_of,
 )
+from outrider.api.interrupts import import_torch
 from outrider.errors import ConfigError
 from outrider.store.aliases import DEFAULT_ALIAS
 
@@ -122,6 +124,10 @@ def _start(flags: dict[str, Any]) -> None:
     """Turn flags into the records of a run. Torch comes with them: bad flags fail before."""
     if not flags["prompts"] and not flags["answers"]:
         raise ConfigError("there is nothing to learn from; give --prompts, or --answers of a run")
+    for name in ("epochs", "lr"):
+        if not 0 < flags[name] < math.inf:
+            raise ConfigError(f"--{name} must be a number above 0, got {flags[name]}")
+    import_torch()
     from outrider.train.design import Design
     from outrider.train.gather import Source
     from outrider.train.recipe import Rates, Recipe

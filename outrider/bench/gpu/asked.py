@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outrider.bench.asked import parse_dtypes, split_list
 from outrider.bench.gpu.body import Body, find_body
+from outrider.config.draft import MAX_NODES
 from outrider.config.engine import Auto, Dtype, Executor
 from outrider.errors import ConfigError
 
@@ -69,6 +70,11 @@ class Tree:
     mean_emitted: float
 
     def __post_init__(self) -> None:
+        sizes = {"--draft-steps": self.steps, "--topk": self.topk, "--nodes": self.nodes}
+        for flag, size in sizes.items():
+            most = MAX_NODES - (flag == "--draft-steps")  # the root is a node
+            if not 1 <= size <= most:
+                raise ConfigError(f"{flag} must be between 1 and {most}, got {size}")
         most = min(self.steps + 1, self.nodes)
         if not 1.0 <= self.mean_emitted <= most:
             raise ConfigError(

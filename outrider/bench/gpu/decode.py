@@ -46,16 +46,22 @@ class Yardstick:
 
 def engine_for(target: Target, drafting: Drafting, work: Work) -> Loaded:
     """An engine in which all rows of any case run at the same time."""
+    context = checked_reach(target, drafting, work, flags="--prompt, --context, --tokens or --rows")
+    rows = max(case.rows for case in work.cases)
+    return build(target, drafting, rows=rows, context=context)
+
+
+def checked_reach(target: Target, drafting: Drafting, work: Work, *, flags: str) -> int:
+    """The longest any row can get, which `flags` make too long where the model refuses it."""
     budget = drafting.kind.facts.budget
     context = reach_of(work, budget, step_tokens=target.place.step_tokens)
     most = target.model.config.max_context
     if context > most:
         raise ConfigError(
             f"rows may grow to {context} tokens here and the model's context is {most}; lower "
-            "--prompt, --context, --tokens or --rows"
+            f"{flags}"
         )
-    rows = max(case.rows for case in work.cases)
-    return build(target, drafting, rows=rows, context=context)
+    return context
 
 
 def measure_point(

@@ -10,7 +10,7 @@ from types import CodeType
 
 from outrider.bench.gpu.asked import Case, Place, Work
 from outrider.bench.gpu.body import find_body
-from outrider.bench.gpu.decode import engine_for
+from outrider.bench.gpu.decode import checked_reach, engine_for
 from outrider.bench.gpu.engines import Drafting, Loaded, Target, load_target, no_drafting
 from outrider.bench.gpu.fixed_draft import FixedDraft
 from outrider.bench.gpu.steady import under_way
@@ -63,10 +63,12 @@ def place_on(device: str) -> Place:
 def measure_host(asked: HostAsked, place: Place, note: Note) -> tuple[HostCost, ...]:
     """Every way to draft at every number of rows."""
     target = load_target(find_body(_BODY), place)
+    ways = tuple(_ways(asked.draft_steps))
+    for (_, drafting), rows in itertools.product(ways, asked.rows):  # before any takes its time
+        flags = "--tokens, --draft-steps or --rows"
+        checked_reach(target, drafting, _work(rows, asked.steps), flags=flags)
     return tuple(
-        cost
-        for way, drafting in _ways(asked.draft_steps)
-        for cost in _measure_way(target, way, drafting, asked, note)
+        cost for way, drafting in ways for cost in _measure_way(target, way, drafting, asked, note)
     )
 
 
@@ -77,12 +79,16 @@ def _ways(draft_steps: int) -> Iterator[tuple[str, Drafting]]:
         yield f"chain of {draft_steps}", Drafting(kind=FixedDraft(budget=chain), judge=verify)
 
 
+def _work(rows: int, steps: int) -> Work:
+    return Work(cases=(Case(rows=rows, prompt=_PROMPT),), steps=steps)
+
+
 def _measure_way(
     target: Target, way: str, drafting: Drafting, asked: HostAsked, note: Note
 ) -> Iterator[HostCost]:
     for rows in asked.rows:
         note(f"{way}, {rows} rows")
-        work = Work(cases=(Case(rows=rows, prompt=_PROMPT),), steps=asked.steps)
+        work = _work(rows, asked.steps)
         loaded = engine_for(target, drafting, work)
         loaded.runner.run_by(IdleExecutor(emitted=asked.emitted, device=target.device))
         yield HostCost(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 
 from outrider.models.config import RopeConfig
-from outrider.models.partial_rope import num_rotated
 from outrider.models.scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 
@@ -24,7 +23,7 @@ class RotaryEmbedding:
     def __init__(
         self, config: RopeConfig, *, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        rotated = num_rotated(config, head_dim)
+        rotated = config.num_rotated(head_dim)
         # The pairs of lanes that are not rotated have frequency zero, and come last.
         idle = torch.zeros((head_dim - rotated) // 2)
         frequencies = torch.cat([scaled_frequencies(config, rotated), idle])  # [head_dim / 2]

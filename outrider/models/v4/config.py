@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.config import RopeConfig, refuse_quantised
 from outrider.models.experts import RoutingLaw
-from outrider.models.fields import read_real, read_size
+from outrider.models.fields import read_list, read_object, read_real, read_size
 from outrider.models.scaling import parse_scaling
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
@@ -165,18 +165,19 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
 def _layers(
     fields: Mapping[str, Any], num_layers: int, index_width: int
 ) -> tuple[Blocks | NoBlocks, ...]:
-    kinds = fields.get("layer_types")
-    if kinds is None:
-        ratios = fields.get("compress_ratios") or ()
+    kinds = read_list(fields, "layer_types")
+    if fields.get("layer_types") is None:
+        ratios = read_list(fields, "compress_ratios")
         kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in ratios]
-    ratios = _RATIOS | dict(fields.get("compress_rates") or {})
+    rates = _RATIOS | read_object(fields, "compress_rates")
+    sparse, heavy = read_size(rates, _SPARSE), read_size(rates, _HEAVY)
     made: dict[str, Blocks | NoBlocks] = {
         _SLIDING: NoBlocks(),
-        _SPARSE: Blocks(ratio=ratios[_SPARSE], is_overlapping=True, index_width=index_width),
-        _HEAVY: Blocks(ratio=ratios[_HEAVY], is_overlapping=False, index_width=0),
+        _SPARSE: Blocks(ratio=sparse, is_overlapping=True, index_width=index_width),
+        _HEAVY: Blocks(ratio=heavy, is_overlapping=False, index_width=0),
     }
     # A hub folder also lists its draft modules, after the layers.
-    if len(kinds) < num_layers or not set(kinds) <= made.keys():
+    if len(kinds) < num_layers or not all(kind in list(made) for kind in kinds):
         raise ConfigError(
             f"config.json must give each of {num_layers} layers one of {', '.join(made)} in "
             f"layer_types, got {kinds}; fix the field"
@@ -188,7 +189,7 @@ def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, Rop
     """Layers without blocks turn as trained; those with blocks have a base and scaling of their
     own.
     """
-    given = dict(fields.get("rope_parameters") or fields.get("rope_scaling") or {})
+    given = read_object(fields, "rope_parameters") or read_object(fields, "rope_scaling")
     if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
         plain, scaled = dict(given["main"]), dict(given["compress"])
     else:
@@ -233,10 +234,10 @@ def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
 
 
 def _hashed(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
-    kinds = fields.get("mlp_layer_types")
-    if kinds is None:
+    kinds = read_list(fields, "mlp_layer_types")
+    if fields.get("mlp_layer_types") is None:
         return frozenset(range(min(num_layers, int(fields.get("num_hash_layers", 0)))))
-    if len(kinds) != num_layers or not set(kinds) <= {"hash_moe", "moe"}:
+    if len(kinds) != num_layers or not all(kind in ("hash_moe", "moe") for kind in kinds):
         raise ConfigError(
             f"config.json must give each of {num_layers} layers hash_moe or moe in "
             f"mlp_layer_types, got {kinds}; fix the field"
