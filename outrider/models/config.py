@@ -132,6 +132,16 @@ class ModelConfig:
         layers = range(self.num_layers)
         return tuple(layer for layer in layers if layer not in self.recurrence.layers)
 
+    @property
+    def of_modules(self) -> "ModelConfig":
+        """The same, but for blocks of draft modules: behind dense layers, they all have experts."""
+        family, experts = self.family.experts, self.experts
+        if not isinstance(experts, ExpertsConfig) or not isinstance(family, ExpertFamily):
+            return self
+        if family.law == "softmax":  # which layers are dense does not follow from their order
+            return self
+        return replace(self, experts=replace(experts, layers=frozenset(range(self.num_layers))))
+
     def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
         """The experts of one layer."""
         experts = self.experts
