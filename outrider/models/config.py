@@ -11,7 +11,7 @@ from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
 from outrider.models.fields import read_fields, read_real, read_size, read_size_or
 from outrider.models.recurrent_fields import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
-from outrider.models.scaling import RopeScaling, parse_scaling
+from outrider.models.scaling import RopeScaling, parse_scaling, rope_settings
 
 # Settings that would change the computation, and the only values the decoder computes.
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
@@ -165,6 +165,13 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
     _refuse_unsupported(fields, family)
     max_context = read_size(fields, "max_position_embeddings")
     num_layers = read_size(fields, "num_hidden_layers")
+    attention = _latents(fields) if family.has_latents else _attention(fields)
+    rope = _rope(fields, max_context, family)
+    if int(attention.rotary_dim * rope.share) % 2:
+        raise ConfigError(
+            f"config.json rotates {rope.share} of a head of {attention.rotary_dim} lanes, which "
+            "must be an even number of them; fix partial_rotary_factor"
+        )
     return ModelConfig(
         family=family,
         num_layers=num_layers,
@@ -176,8 +183,8 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
             intermediate=_dense_width(fields, family),
             norm_eps=read_real(fields, "rms_norm_eps"),
         ),
-        attention=_latents(fields) if family.has_latents else _attention(fields),
-        rope=_rope(fields, max_context, family),
+        attention=attention,
+        rope=rope,
         experts=_experts(fields, family, num_layers),
         recurrence=_recurrence(fields, family, num_layers),
     )
@@ -295,12 +302,10 @@ def _latents(fields: dict[str, Any]) -> LatentConfig:
 
 def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
     """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
-    rope = dict(fields.get("rope_parameters") or fields.get("rope_scaling") or {})
+    rope = rope_settings(fields)
     if "rope_theta" in fields and rope.get("rope_theta") is None:  # what stands inside counts
         rope["rope_theta"] = fields["rope_theta"]
-    theta = (
-        read_real(rope, "rope_theta") if "rope_theta" in rope else 10000.0
-    )  # the format's default
+    theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
     rope.pop("rope_theta", None)
     if family.recurrent_maps != "none":  # where pictures lie among text; in text all are alike
         rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}

@@ -32,8 +32,26 @@ def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
     return default if fields.get(key) is None else read_size(fields, key)
 
 
+def read_number_or(fields: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """The same, but the number may be zero."""
+    return 0 if fields.get(key) == 0 else read_size_or(fields, key, default)
+
+
+def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A copy of an object; nothing stands for one that is absent or null."""
+    value = fields.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
+    return dict(value or {})
+
+
 def read_real(fields: Mapping[str, Any], key: str) -> float:
     value = fields.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
         raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
     return float(value)
+
+
+def read_real_or(fields: Mapping[str, Any], key: str, default: float) -> float:
+    """The default stands for a field that is absent or null."""
+    return default if fields.get(key) is None else read_real(fields, key)

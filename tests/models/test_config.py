@@ -43,8 +43,12 @@ def test_absent_fields_take_the_defaults_of_the_format():
         {"rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA3}},
         {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
         {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "rope_type": "llama3", **LLAMA3}},
+        {
+            "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA3},
+            "rope_scaling": {"type": "llama3", **LLAMA3},
+        },
     ],
-    ids=["rope_parameters", "rope_scaling", "both spellings"],
+    ids=["rope_parameters", "rope_scaling", "both spellings", "both forms"],
 )
 def test_every_spelling_of_rope_settings_means_the_same(fields):
     rope = parsed(**fields).rope
@@ -52,6 +56,13 @@ def test_every_spelling_of_rope_settings_means_the_same(fields):
     assert rope.scaling == Llama3Scaling(
         factor=8.0, low_turns=1.0, high_turns=4.0, original_context=64
     )
+
+
+def test_mixtral_turns_as_its_own_format_says_where_the_file_is_silent():
+    config = parsed(
+        architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2
+    )
+    assert config.rope.theta == 1e6
 
 
 def test_linear_scaling_in_its_oldest_spelling_is_read():
@@ -86,6 +97,15 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_scaling": {"type": "linear"}}, "factor"),
         ({"rope_scaling": {"type": "linear", "factor": "x"}}, "linear"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor"),
+        ({"rope_scaling": "yarn"}, "an object rope_scaling, got yarn"),
+        (
+            {
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+                "rope_scaling": {"type": "yarn", "factor": 4.0},
+            },
+            "rope_parameters and a rope_scaling that says otherwise",
+        ),
         (
             {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}},
             "mscale .* set the attention_factor",
@@ -162,6 +182,7 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
     ("fields", "named"),
     [
         ({**GLM, "partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({**GLM, "head_dim": 10}, "0.5 of a head of 10 lanes, .* even"),
         ({**GLM, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partly rotated"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),  # of Llama
         (

@@ -10,8 +10,14 @@ from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.config import RopeConfig, refuse_quantised
 from outrider.models.experts import RoutingLaw
-from outrider.models.fields import read_real, read_size
-from outrider.models.scaling import parse_scaling
+from outrider.models.fields import (
+    read_number_or,
+    read_object,
+    read_real,
+    read_size,
+    read_size_or,
+)
+from outrider.models.scaling import parse_scaling, rope_settings
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -22,6 +28,7 @@ _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "norm_topk_prob": (True,),
     "scoring_func": ("sqrtsoftplus",),
     "tie_word_embeddings": (False,),
+    "topk_method": ("noaux_tc", None),
 }
 _SLIDING, _SPARSE, _HEAVY = (
     "sliding_attention",
@@ -30,6 +37,8 @@ _SLIDING, _SPARSE, _HEAVY = (
 )
 _KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}  # by the ratios that hub folders list
 _RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config says others
+_OLDER_RATIOS = {"compress_rate_csa": _SPARSE, "compress_rate_hca": _HEAVY}  # which count for more
+_USUALLY_HASHED = 3  # layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +176,10 @@ def _layers(
 ) -> tuple[Blocks | NoBlocks, ...]:
     kinds = fields.get("layer_types")
     if kinds is None:
-        ratios = fields.get("compress_ratios") or ()
-        kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in ratios]
-    ratios = _RATIOS | dict(fields.get("compress_rates") or {})
+        by_layer = fields.get("compress_ratios")
+        by_layer = by_layer if isinstance(by_layer, list) else ()
+        kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
+    ratios = _ratios(fields)
     made: dict[str, Blocks | NoBlocks] = {
         _SLIDING: NoBlocks(),
         _SPARSE: Blocks(ratio=ratios[_SPARSE], is_overlapping=True, index_width=index_width),
@@ -184,11 +194,24 @@ def _layers(
     return tuple(made[kind] for kind in kinds[:num_layers])
 
 
+def _ratios(fields: Mapping[str, Any]) -> dict[str, int]:
+    """By kind of layer."""
+    said = read_object(fields, "compress_rates")
+    older = {kind: fields.get(key) for key, kind in _OLDER_RATIOS.items()}
+    ratios = _RATIOS | said | {kind: ratio for kind, ratio in older.items() if ratio is not None}
+    if ratios.keys() - _RATIOS.keys():
+        raise ConfigError(
+            f"config.json must give ratios of {' and '.join(_RATIOS)} in compress_rates, got "
+            f"{said}; fix the field"
+        )
+    return {kind: read_size(ratios, kind) for kind in _RATIOS}
+
+
 def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, RopeConfig]:
     """Layers without blocks turn as trained; those with blocks have a base and scaling of their
     own.
     """
-    given = dict(fields.get("rope_parameters") or fields.get("rope_scaling") or {})
+    given = rope_settings(fields)
     if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
         plain, scaled = dict(given["main"]), dict(given["compress"])
     else:
@@ -207,9 +230,17 @@ def _rope(settings: dict[str, Any], max_context: int) -> RopeConfig:
 
 
 def _rope_dim(fields: Mapping[str, Any]) -> int:
-    if "qk_rope_head_dim" in fields:
+    """Lanes of a head that turn, by the hub's field or that of transformers."""
+    head_dim, share = read_size(fields, "head_dim"), fields.get("partial_rotary_factor")
+    if share is None:
         return read_size(fields, "qk_rope_head_dim")
-    return int(read_size(fields, "head_dim") * read_real(fields, "partial_rotary_factor"))
+    lanes = int(head_dim * read_real(fields, "partial_rotary_factor"))
+    if (hubs := read_size_or(fields, "qk_rope_head_dim", lanes)) != lanes:
+        raise ConfigError(
+            f"config.json rotates {hubs} lanes by qk_rope_head_dim and {lanes} by "
+            "partial_rotary_factor; fix one of them"
+        )
+    return lanes
 
 
 def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
@@ -235,7 +266,8 @@ def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
 def _hashed(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
     kinds = fields.get("mlp_layer_types")
     if kinds is None:
-        return frozenset(range(min(num_layers, int(fields.get("num_hash_layers", 0)))))
+        num = read_number_or(fields, "num_hash_layers", _USUALLY_HASHED)
+        return frozenset(range(min(num_layers, num)))
     if len(kinds) != num_layers or not set(kinds) <= {"hash_moe", "moe"}:
         raise ConfigError(
             f"config.json must give each of {num_layers} layers hash_moe or moe in "
