@@ -8,7 +8,7 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.memory.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
-from outrider.models.fields import read_fields, read_real, read_size, read_size_or
+from outrider.models.fields import read_fields, read_list, read_real, read_size, read_size_or
 from outrider.models.recurrent_fields import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
 from outrider.models.scaling import RopeScaling, parse_scaling, rope_settings
@@ -267,7 +267,7 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
             )
     # Qwen keeps a window size in its files and says apart whether it is used.
     has_window = fields.get("sliding_window") is not None and "use_sliding_window" not in fields
-    if has_window or "sliding_attention" in (fields.get("layer_types") or ()):
+    if has_window or "sliding_attention" in read_list(fields, "layer_types"):
         raise ConfigError(
             f"config.json sets sliding_window to {fields.get('sliding_window')}, which is not "
             "supported; use a model with full attention"

@@ -45,6 +45,14 @@ def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(value or {})
 
 
+def read_list(fields: Mapping[str, Any], key: str) -> list[Any]:
+    """Likewise, of a list."""
+    value = fields.get(key)
+    if value is not None and not isinstance(value, list):
+        raise ConfigError(f"config.json needs a list {key}, got {value}; fix the field")
+    return list(value or ())
+
+
 def read_real(fields: Mapping[str, Any], key: str) -> float:
     value = fields.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:

@@ -11,6 +11,7 @@ from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.config import RopeConfig, refuse_quantised
 from outrider.models.experts import RoutingLaw
 from outrider.models.fields import (
+    read_list,
     read_number_or,
     read_object,
     read_real,
@@ -174,11 +175,9 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
 def _layers(
     fields: Mapping[str, Any], num_layers: int, index_width: int
 ) -> tuple[Blocks | NoBlocks, ...]:
-    kinds = fields.get("layer_types")
-    if kinds is None:
-        by_layer = fields.get("compress_ratios")
-        by_layer = by_layer if isinstance(by_layer, list) else ()
-        kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
+    by_layer = read_list(fields, "compress_ratios")
+    hubs = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
+    kinds = read_list(fields, "layer_types") or hubs
     ratios = _ratios(fields)
     made: dict[str, Blocks | NoBlocks] = {
         _SLIDING: NoBlocks(),
@@ -264,8 +263,8 @@ def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
 
 
 def _hashed(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
-    kinds = fields.get("mlp_layer_types")
-    if kinds is None:
+    kinds = read_list(fields, "mlp_layer_types")
+    if not kinds:
         num = read_number_or(fields, "num_hash_layers", _USUALLY_HASHED)
         return frozenset(range(min(num_layers, num)))
     if len(kinds) != num_layers or not set(kinds) <= {"hash_moe", "moe"}:
