@@ -8,17 +8,10 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.memory.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.experts import ExpertsConfig, NoExperts, parse_experts
-from outrider.models.fields import (
-    read_fields,
-    read_list,
-    read_object,
-    read_real,
-    read_size,
-    read_size_or,
-)
+from outrider.models.fields import read_fields, read_list, read_real, read_size, read_size_or
 from outrider.models.recurrent_fields import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
-from outrider.models.scaling import RopeScaling, parse_scaling
+from outrider.models.scaling import RopeScaling, parse_scaling, rope_settings
 
 # Settings that would change the computation, and the only values the decoder computes.
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
@@ -142,6 +135,16 @@ class ModelConfig:
         """The layers that attend; the others keep a state per row."""
         layers = range(self.num_layers)
         return tuple(layer for layer in layers if layer not in self.recurrence.layers)
+
+    @property
+    def of_modules(self) -> "ModelConfig":
+        """The same, but for blocks of draft modules: behind dense layers, they all have experts."""
+        family, experts = self.family.experts, self.experts
+        if not isinstance(experts, ExpertsConfig) or not isinstance(family, ExpertFamily):
+            return self
+        if family.law == "softmax":  # which layers are dense does not follow from their order
+            return self
+        return replace(self, experts=replace(experts, layers=frozenset(range(self.num_layers))))
 
     def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
         """The experts of one layer."""
@@ -297,12 +300,10 @@ def _latents(fields: dict[str, Any]) -> LatentConfig:
 
 def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
     """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
-    rope = read_object(fields, "rope_parameters") or read_object(fields, "rope_scaling")
+    rope = rope_settings(fields)
     if "rope_theta" in fields and rope.get("rope_theta") is None:  # what stands inside counts
         rope["rope_theta"] = fields["rope_theta"]
-    theta = (
-        read_real(rope, "rope_theta") if "rope_theta" in rope else 10000.0
-    )  # the format's default
+    theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
     rope.pop("rope_theta", None)
     if family.recurrent_maps != "none":  # where pictures lie among text; in text all are alike
         rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}

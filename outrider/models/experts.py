@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outrider.errors import ConfigError
-from outrider.models.fields import read_real, read_size
+from outrider.models.fields import read_number_or, read_real_or, read_size, read_size_or
 from outrider.models.registry import ExpertFamily
 
 Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
@@ -103,7 +103,7 @@ def _parse_deepseek(
 ) -> ExpertsConfig:
     is_v3 = family.law == "deepseek-v3"
     _refuse_other_routing(fields, _V3_ONLY if is_v3 else _V2_ONLY)
-    intermediate, dense = read_size(fields, family.intermediate), _count(fields, _NUM_DENSE)
+    intermediate, dense = read_size(fields, family.intermediate), read_number_or(fields, _NUM_DENSE)
     has_groups = is_v3 or fields.get("topk_method") == "group_limited_greedy"
     return ExpertsConfig(
         num=num,
@@ -112,25 +112,13 @@ def _parse_deepseek(
             top_k=top_k,
             score="sigmoid" if is_v3 else "softmax",
             is_normed=is_v3 and bool(fields.get("norm_topk_prob", True)),
-            scale=_scale(fields),
-            groups=_groups(fields, num, top_k, judged=2 if is_v3 else 1)
-            if has_groups
-            else ONE_GROUP,
+            scale=read_real_or(fields, "routed_scaling_factor", family.usual_scale),
+            groups=_groups(fields, family, num, top_k) if has_groups else ONE_GROUP,
         ),
         layers=frozenset(range(dense, num_layers)),
-        shared=intermediate * _count(fields, "n_shared_experts"),
+        shared=intermediate * read_number_or(fields, "n_shared_experts"),
         has_bias=is_v3,
     )
-
-
-def _count(fields: Mapping[str, Any], key: str) -> int:
-    """A number that may be zero, which stands for an absent one, too."""
-    return read_size(fields, key) if fields.get(key) else 0
-
-
-def _scale(fields: Mapping[str, Any]) -> float:
-    key = "routed_scaling_factor"
-    return 1.0 if fields.get(key) is None else read_real(fields, key)
 
 
 def _refuse_other_routing(fields: Mapping[str, Any], allowed: dict[str, tuple[Any, ...]]) -> None:
@@ -142,11 +130,13 @@ def _refuse_other_routing(fields: Mapping[str, Any], allowed: dict[str, tuple[An
             )
 
 
-def _groups(fields: Mapping[str, Any], num: int, top_k: int, *, judged: int) -> ExpertGroups:
-    if (fields.get("n_group") or 1) == 1:
+def _groups(fields: Mapping[str, Any], family: ExpertFamily, num: int, top_k: int) -> ExpertGroups:
+    usual, usually_kept = family.usual_groups
+    groups = read_size_or(fields, "n_group", usual)
+    if groups == 1:
         return ONE_GROUP
-    groups, kept = read_size(fields, "n_group"), read_size(fields, "topk_group")
-    each = num // groups
+    kept = read_size_or(fields, "topk_group", usually_kept)
+    each, judged = num // groups, 2 if family.law == "deepseek-v3" else 1
     if num % groups or kept > groups or each < judged or kept * each < top_k:
         raise ConfigError(
             f"config.json asks {top_k} of {num} experts in the best {kept} of {groups} groups, "

@@ -33,15 +33,9 @@ def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
     return default if fields.get(key) is None else read_size(fields, key)
 
 
-def read_real(fields: Mapping[str, Any], key: str) -> float:
-    value = fields.get(key)
-    if (
-        not isinstance(value, int | float)
-        or isinstance(value, bool)
-        or not 0 < value < math.inf  # JSON as Python reads it has NaN and Infinity
-    ):
-        raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
-    return float(value)
+def read_number_or(fields: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """The same, but the number may be zero."""
+    return 0 if fields.get(key) == 0 else read_size_or(fields, key, default)
 
 
 def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -58,3 +52,19 @@ def read_list(fields: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(value, list | tuple | None):  # bodies of benchmarks are written in Python
         raise ConfigError(f"config.json needs a list {key}, got {value}; fix the field")
     return list(value or ())
+
+
+def read_real(fields: Mapping[str, Any], key: str) -> float:
+    value = fields.get(key)
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not 0 < value < math.inf  # JSON as Python reads it has NaN and Infinity
+    ):
+        raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
+    return float(value)
+
+
+def read_real_or(fields: Mapping[str, Any], key: str, default: float) -> float:
+    """The default stands for a field that is absent or null."""
+    return default if fields.get(key) is None else read_real(fields, key)

@@ -40,6 +40,8 @@ class ExpertFamily:
     is_usually_normed: bool = False  # what its absence says
     may_be_dense: bool = False  # fields say which layers have experts; else all do
     law: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
+    usual_scale: float = 1.0  # of weights, where routed_scaling_factor is absent
+    usual_groups: tuple[int, int] = (1, 1)  # and those kept, where n_group and topk_group are
     shared: str = ""  # the field with the width of a gated part that every token asks, if any
     names: ExpertNames
 
@@ -63,6 +65,7 @@ class Family:
     has_output_gate: bool = False  # beside every query head stands a gate for what it reads
     has_zero_centred_norms: bool = False  # norms are stored as their distance from one
     has_latents: bool = False  # a token stores one vector for all heads
+    theta: float = 10000.0  # the base frequency where config.json is silent
     rotary_share: float = 1.0  # of a head that is rotated where config.json is silent; 1: always
     recurrent_maps: RecurrentMaps = "none"  # how layers with a state store what they read
     experts: ExpertFamily | DenseFamily = DenseFamily()
@@ -101,8 +104,11 @@ _DEEPSEEK_V3 = ExpertFamily(
     counts=("n_routed_experts",),
     intermediate="moe_intermediate_size",
     law="deepseek-v3",
+    usual_scale=2.5,
+    usual_groups=(8, 4),
     names=_DEEPSEEK,
 )
+_GLM4_MOE = replace(_DEEPSEEK_V3, usual_scale=1.0, usual_groups=(1, 1))
 
 _RECURRENT_QWEN = Family(
     name="qwen3-next",
@@ -137,13 +143,13 @@ FAMILIES = {
         name="glm4-moe",
         has_options=True,
         rotary_share=0.5,
-        experts=_DEEPSEEK_V3,
+        experts=_GLM4_MOE,
         modules=GLM4_MOE,
     ),
     "LlamaForCausalLM": Family(name="llama"),
     "MistralForCausalLM": Family(name="mistral"),
     "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),
-    "MixtralForCausalLM": Family(name="mixtral", experts=_MIXTRAL),
+    "MixtralForCausalLM": Family(name="mixtral", theta=1e6, experts=_MIXTRAL),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
     "Qwen3MoeForCausalLM": Family(name="qwen3-moe", has_head_norm=True, experts=_QWEN3_MOE),

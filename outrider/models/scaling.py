@@ -4,11 +4,12 @@ The formulas are in `layers/rope.py`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
+from outrider.models.fields import read_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,18 @@ class YarnScaling:
 RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling
 
 
+def rope_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json says in either form; in both it may only say the same."""
+    newer, older = (read_object(fields, key) for key in ("rope_parameters", "rope_scaling"))
+    said = newer | {"type": newer.get("rope_type", newer.get("type"))}
+    if newer and any(said.get(key) != value for key, value in older.items() if value is not None):
+        raise ConfigError(
+            "config.json has rope_parameters and a rope_scaling that says otherwise; merge them "
+            "into one of the two"
+        )
+    return newer or older
+
+
 def parse_scaling(settings: dict[str, Any], max_context: int) -> RopeScaling:
     """The scaling of `rope_parameters` or `rope_scaling`, without the base frequency."""
     settings = {key: value for key, value in settings.items() if value is not None}
@@ -59,6 +72,8 @@ def parse_scaling(settings: dict[str, Any], max_context: int) -> RopeScaling:
         )
     settings.setdefault("original_max_position_embeddings", max_context)
     try:
+        if float(settings.get("factor", 1.0)) <= 0:
+            raise ValueError("factor")
         scaling = _PARSERS[kind](settings)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"rope scaling of type {kind} needs a valid {error}") from error

@@ -146,7 +146,9 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num", [2, 4])
-@pytest.mark.parametrize("body", ["deepseek-v3", "deepseek-v3-yarn", "glm4-moe", "glm4-moe-air"])
+@pytest.mark.parametrize(
+    "body", ["deepseek-v3", "deepseek-v3-yarn", "glm4-moe", "glm4-moe-air", "glm4-moe-dense"]
+)
 def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body, num, seed):
     """Latents, partly rotated heads, experts and all: a module's block is made as the target's."""
     target = made("deepseek", num=4, body=body)

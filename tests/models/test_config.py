@@ -44,8 +44,12 @@ def test_absent_fields_take_the_defaults_of_the_format():
         {"rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA3}},
         {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
         {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "rope_type": "llama3", **LLAMA3}},
+        {
+            "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA3},
+            "rope_scaling": {"type": "llama3", **LLAMA3},
+        },
     ],
-    ids=["rope_parameters", "rope_scaling", "both spellings"],
+    ids=["rope_parameters", "rope_scaling", "both spellings", "both forms"],
 )
 def test_every_spelling_of_rope_settings_means_the_same(fields):
     rope = parsed(**fields).rope
@@ -53,6 +57,13 @@ def test_every_spelling_of_rope_settings_means_the_same(fields):
     assert rope.scaling == Llama3Scaling(
         factor=8.0, low_turns=1.0, high_turns=4.0, original_context=64
     )
+
+
+def test_mixtral_turns_as_its_own_format_says_where_the_file_is_silent():
+    config = parsed(
+        architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2
+    )
+    assert config.rope.theta == 1e6
 
 
 def test_linear_scaling_in_its_oldest_spelling_is_read():
@@ -76,6 +87,7 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window"),
         ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
+        ({"layer_types": 1}, "a list layer_types, got 1"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
@@ -87,6 +99,15 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_scaling": {"type": "linear"}}, "factor"),
         ({"rope_scaling": {"type": "linear", "factor": "x"}}, "linear"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor"),
+        ({"rope_scaling": "yarn"}, "an object rope_scaling, got yarn"),
+        (
+            {
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+                "rope_scaling": {"type": "yarn", "factor": 4.0},
+            },
+            "rope_parameters and a rope_scaling that says otherwise",
+        ),
         (
             {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}},
             "mscale .* set the attention_factor",
@@ -166,6 +187,7 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
         ({**GLM, "partial_rotary_factor": float("nan")}, "partial_rotary_factor"),
         ({**GLM, "partial_rotary_factor": 0.2}, "rotates 3 of the 16 lanes .* partial_rotary"),
         ({**GLM, "partial_rotary_factor": 0.01}, "rotates 0 of the 16 lanes"),
+        ({**GLM, "head_dim": 10}, "rotates 5 of the 10 lanes"),
         ({**GLM, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partly rotated"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),  # of Llama
         (

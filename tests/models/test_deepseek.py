@@ -17,7 +17,7 @@ from support.trees import random_tree
 from outrider.errors import ConfigError
 from outrider.memory.pool import KVLayout, KVPool, PageFamily
 from outrider.models.config import parse_config
-from outrider.models.experts import ExpertGroups, NoExperts
+from outrider.models.experts import ONE_GROUP, ExpertGroups, NoExperts
 from outrider.models.heads.loader import load_head
 from outrider.models.layers.mla import score_scale
 from outrider.models.loader import load_decoder
@@ -121,6 +121,14 @@ def test_experts_follow_the_law_of_each_version():
     assert parse_config(V3).experts_at(0) == NoExperts()
 
 
+def test_fields_that_are_absent_say_what_they_say_to_transformers():
+    silent = {key: value for key, value in V3.items() if key not in ("n_group", "topk_group")}
+    silent |= {"n_routed_experts": 32}
+    v3, v2 = parse_config(silent).experts.law, parse_config(V2).experts.law
+    assert (v3.scale, v3.groups) == (2.5, ExpertGroups(num=8, kept=4, judged=2))
+    assert (v2.scale, v2.groups) == (1.0, ONE_GROUP)
+
+
 def test_the_published_scaling_of_deepseek_v3_grows_its_scores():
     scaling = {
         "type": "yarn",
@@ -150,6 +158,9 @@ def test_the_published_scaling_of_deepseek_v3_grows_its_scores():
         (V3 | {"qk_rope_head_dim": 7}, "qk_rope_head_dim"),
         (V3 | {"attention_bias": True}, "attention_bias"),
         (V3 | {"first_k_dense_replace": "1"}, "first_k_dense_replace"),
+        (V3 | {"n_shared_experts": "1"}, "n_shared_experts"),
+        (V3 | {"n_shared_experts": -1}, "n_shared_experts"),
+        (V3 | {"routed_scaling_factor": "2.5"}, "routed_scaling_factor"),
         (V2 | {"norm_topk_prob": True}, "norm_topk_prob"),
         (V2 | {"scoring_func": "sigmoid"}, "scoring_func"),
     ],

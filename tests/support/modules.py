@@ -153,7 +153,7 @@ def module_tensors(target: Decoder, *, seed: int) -> dict[str, torch.Tensor]:
         "token_norm": (hidden,),
         "state_norm": (hidden,),
         "output_norm": (hidden,),
-    } | block_shapes(config, layer=config.num_layers - 1, are_experts_stacked=False)
+    } | block_shapes(config.of_modules, layer=config.num_layers - 1, are_experts_stacked=False)
     return {
         name: torch.rand(shape, generator=generator) + 0.5
         if "norm" in name

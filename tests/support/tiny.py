@@ -108,6 +108,9 @@ GLM_FAMILIES = {
         Glm4MoeConfig(**GLM, attention_bias=True, use_qk_norm=True)
     ),
     "glm4-moe-air": lambda: Glm4MoeForCausalLM(Glm4MoeConfig(**GLM, n_shared_experts=2)),
+    "glm4-moe-dense": lambda: Glm4MoeForCausalLM(
+        Glm4MoeConfig(**GLM | {"first_k_dense_replace": 3})  # all layers; modules have experts
+    ),
 }
 LATENT_FAMILIES = {
     "deepseek-v2-lite": lambda: DeepseekV2ForCausalLM(

@@ -16,6 +16,7 @@ from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.target import load_target, read_target
+from outrider.models.v4.config import parse_v4
 from outrider.models.v4.names import canonical
 from outrider.runtime import store
 from outrider.runtime.drafts import NgramDraft
@@ -99,6 +100,24 @@ def test_a_hub_config_says_the_same_in_its_own_words(tmp_path):
     assert usual_page_size(config) == 128
 
 
+@pytest.mark.parametrize(
+    ("fields", "ratios"),
+    [
+        ({"compress_rates": {"heavily_compressed_attention": 64}}, (4, 64)),
+        ({"compress_rate_csa": 8, "compress_rate_hca": 16}, (8, 16)),
+    ],
+    ids=["newer", "older"],
+)
+def test_ratios_of_either_form_are_read(fields, ratios):
+    layers = parse_v4(HUB_FIELDS | fields).attention.layers
+    assert (layers[1].ratio, layers[2].ratio) == ratios
+
+
+@pytest.mark.parametrize(("num", "hashed"), [(0, set()), (1, {0}), (None, {0, 1, 2})])
+def test_a_config_says_how_many_layers_are_hashed_or_means_three(num, hashed):
+    assert parse_v4(HUB_FIELDS | {"num_hash_layers": num}).feed.hashed == hashed
+
+
 def test_a_folder_with_the_names_of_the_hub_and_draft_modules_is_the_same_model(folder, copy):
     def as_on_the_hub(tensors):
         renamed = {canonical(name): tensor for name, tensor in tensors.items()}
@@ -142,6 +161,14 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
         ({"n_shared_experts": 2}, "sets n_shared_experts to 2"),
         ({"layer_types": ["sliding_attention"]}, "each of 5 layers one of sliding_attention"),
         ({"mlp_layer_types": ["dense"] * 5}, "hash_moe or moe in mlp_layer_types"),
+        ({"layer_types": None, "compress_ratios": 4}, "a list compress_ratios, got 4"),
+        ({"layer_types": "sliding_attention"}, "a list layer_types"),
+        ({"mlp_layer_types": 5}, "a list mlp_layer_types, got 5"),
+        ({"mlp_layer_types": None, "num_hash_layers": -1}, "num_hash_layers, got -1"),
+        ({"compress_rates": {"sparse": 4}}, "in compress_rates, got {'sparse': 4}"),
+        ({"compress_rate_csa": 0}, "compressed_sparse_attention, got 0"),
+        ({"topk_method": "greedy"}, "sets topk_method to greedy, but only noaux_tc"),
+        ({"partial_rotary_factor": 0.25}, "rotates 8 lanes by qk_rope_head_dim and 4 by"),
         ({"o_groups": 3}, "groups must be equal"),
         ({"num_experts_per_tok": 7}, "asks 7 of 6 experts"),
         ({"quantization_config": {"quant_method": "fp8"}}, "convert the folder to bfloat16 first"),

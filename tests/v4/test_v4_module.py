@@ -198,7 +198,12 @@ def with_small_map(tensors):
     return tensors | {"mtp.0.e_proj.weight": torch.zeros(3, 3)}
 
 
+def with_narrow_head(tensors):
+    return tensors | {"mtp.0.head.weight": torch.zeros(3, 32)}
+
+
 BROKEN = [
+    (with_narrow_head, "mis-shaped tensors (1): mtp.0.head.weight [3, 32] instead of [67, 32]"),
     (without_modules, "holds no draft module (no tensor begins with mtp.0.)"),
     (with_small_map, "mis-shaped tensors (1): mtp.0.e_proj.weight [3, 3] instead of [32, 32]"),
 ]
@@ -227,6 +232,26 @@ def test_a_module_under_the_names_of_the_hub_is_the_same(changed, target):
     assert "norm.weight" in load_file(folder / "model.safetensors")
     assert count_v4_modules(folder, target.config) == 1
     load_v4_module(folder, target, dtype="float32")
+
+
+def with_rolled_tables(tensors):
+    """Token t of the module is token t - 1 of the target, where it is read and where it is said."""
+    return tensors | {
+        "mtp.0.emb.tok_emb.weight": tensors["model.embed_tokens.weight"].roll(1, 0),
+        "mtp.0.head.weight": tensors["head.weight"].roll(1, 0),
+    }
+
+
+def test_an_embedding_and_a_head_of_its_own_are_used(changed, target, oracle, module):
+    own = load_v4_module(changed(with_rolled_tables), target, dtype="float32")
+    text = prompt(9)
+    tokens, streams = text[1:], oracle.streams(text[:-1])
+    rolled = [(token + 1) % target.config.vocab_size for token in tokens]
+    right = Runner(module).run(0, tokens, streams, is_chunk=True)
+    ours = Runner(own).run(0, rolled, streams, is_chunk=True)
+    assert torch.equal(ours, right)
+    with torch.inference_mode():
+        assert_close(own.logits(ours), module.logits(right).roll(1, 1))
 
 
 @pytest.mark.parametrize(("tensors_of", "fault"), BROKEN)

@@ -173,6 +173,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "n_shared_experts": 1,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
+        "n_group": 1,
+        "routed_scaling_factor": 1.0,
         "vocab_size": 512,
         "max_position_embeddings": 4096,
     },
@@ -282,7 +284,7 @@ def _v4_body(name: str, layers: int) -> Body:
         ratios = tuple(ratios[layer % len(ratios)] for layer in range(layers))
     cut = {
         "num_hidden_layers": len(ratios),
-        "compress_ratios": ratios,
+        "compress_ratios": list(ratios),
         "num_hash_layers": 1,
         "vocab_size": min(fields["vocab_size"], _CUT_VOCAB),
     }

@@ -248,7 +248,9 @@ def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: 
 def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
     """What joins, and a block like the target's last: of experts, those that are asked."""
     hidden, last = config.block.hidden, config.attending[-1]
-    shapes: dict[str, Shape] = block_shapes(config, layer=last, are_experts_stacked=False)
+    shapes: dict[str, Shape] = block_shapes(
+        config.of_modules, layer=last, are_experts_stacked=False
+    )
     shapes |= {"join": (hidden, 2 * hidden)}
     shapes |= {f"norm {index}": (hidden,) for index in range(3)}
     share = {True: asked_share(config.experts, tokens), False: 1.0}

@@ -109,10 +109,9 @@ def _own_shapes(config: ModelConfig, table: ModuleTable) -> Iterator[tuple[str, 
 
 
 def _block_shapes(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, Shape]]:
-    """A module's block is one like the target's last that attends."""
-    shapes = block_shapes(
-        config, layer=config.attending[-1], are_experts_stacked=found.are_experts_stacked
-    )
+    """A module's block is one like the target's last that attends, but never dense by its place."""
+    last, are_stacked = config.attending[-1], found.are_experts_stacked
+    shapes = block_shapes(config.of_modules, layer=last, are_experts_stacked=are_stacked)
     for name, shape in shapes.items():
         yield stored_name(found.table, name), shape
 

@@ -99,7 +99,7 @@ class _Builder:
     def _block(self, prefix: str) -> Block:
         found, config = self._found, self._target.config
         return build_block(
-            config,
+            config.of_modules,
             lambda name: self._source.read(prefix + stored_name(found.table, name)),
             layer=config.attending[-1],
             are_experts_stacked=found.are_experts_stacked,

@@ -10,8 +10,15 @@ from outrider.errors import ConfigError
 from outrider.memory.blocks import Blocks, NoBlocks
 from outrider.models.config import RopeConfig, refuse_quantised
 from outrider.models.experts import RoutingLaw
-from outrider.models.fields import read_list, read_object, read_real, read_size
-from outrider.models.scaling import parse_scaling
+from outrider.models.fields import (
+    read_list,
+    read_number_or,
+    read_object,
+    read_real,
+    read_size,
+    read_size_or,
+)
+from outrider.models.scaling import parse_scaling, rope_settings
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -22,6 +29,7 @@ _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "norm_topk_prob": (True,),
     "scoring_func": ("sqrtsoftplus",),
     "tie_word_embeddings": (False,),
+    "topk_method": ("noaux_tc", None),
 }
 _SLIDING, _SPARSE, _HEAVY = (
     "sliding_attention",
@@ -30,6 +38,8 @@ _SLIDING, _SPARSE, _HEAVY = (
 )
 _KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}  # by the ratios that hub folders list
 _RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config says others
+_OLDER_RATIOS = {"compress_rate_csa": _SPARSE, "compress_rate_hca": _HEAVY}  # which count for more
+_USUALLY_HASHED = 3  # layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +175,11 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
 def _layers(
     fields: Mapping[str, Any], num_layers: int, index_width: int
 ) -> tuple[Blocks | NoBlocks, ...]:
-    kinds = read_list(fields, "layer_types")
+    kinds, ratios = read_list(fields, "layer_types"), _ratios(fields)
     if fields.get("layer_types") is None:
-        ratios = read_list(fields, "compress_ratios")
-        kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in ratios]
-    rates = _RATIOS | read_object(fields, "compress_rates")
-    sparse, heavy = read_size(rates, _SPARSE), read_size(rates, _HEAVY)
+        by_layer = read_list(fields, "compress_ratios")
+        kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
+    sparse, heavy = ratios[_SPARSE], ratios[_HEAVY]
     made: dict[str, Blocks | NoBlocks] = {
         _SLIDING: NoBlocks(),
         _SPARSE: Blocks(ratio=sparse, is_overlapping=True, index_width=index_width),
@@ -185,11 +194,24 @@ def _layers(
     return tuple(made[kind] for kind in kinds[:num_layers])
 
 
+def _ratios(fields: Mapping[str, Any]) -> dict[str, int]:
+    """By kind of layer."""
+    said = read_object(fields, "compress_rates")
+    older = {kind: fields.get(key) for key, kind in _OLDER_RATIOS.items()}
+    ratios = _RATIOS | said | {kind: ratio for kind, ratio in older.items() if ratio is not None}
+    if ratios.keys() - _RATIOS.keys():
+        raise ConfigError(
+            f"config.json must give ratios of {' and '.join(_RATIOS)} in compress_rates, got "
+            f"{said}; fix the field"
+        )
+    return {kind: read_size(ratios, kind) for kind in _RATIOS}
+
+
 def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, RopeConfig]:
     """Layers without blocks turn as trained; those with blocks have a base and scaling of their
     own.
     """
-    given = read_object(fields, "rope_parameters") or read_object(fields, "rope_scaling")
+    given = rope_settings(fields)
     if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
         plain, scaled = dict(given["main"]), dict(given["compress"])
     else:
@@ -208,9 +230,17 @@ def _rope(settings: dict[str, Any], max_context: int) -> RopeConfig:
 
 
 def _rope_dim(fields: Mapping[str, Any]) -> int:
-    if "qk_rope_head_dim" in fields:
+    """Lanes of a head that turn, by the hub's field or that of transformers."""
+    head_dim, share = read_size(fields, "head_dim"), fields.get("partial_rotary_factor")
+    if share is None:
         return read_size(fields, "qk_rope_head_dim")
-    return int(read_size(fields, "head_dim") * read_real(fields, "partial_rotary_factor"))
+    lanes = int(head_dim * read_real(fields, "partial_rotary_factor"))
+    if (hubs := read_size_or(fields, "qk_rope_head_dim", lanes)) != lanes:
+        raise ConfigError(
+            f"config.json rotates {hubs} lanes by qk_rope_head_dim and {lanes} by "
+            "partial_rotary_factor; fix one of them"
+        )
+    return lanes
 
 
 def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
@@ -236,7 +266,8 @@ def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
 def _hashed(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
     kinds = read_list(fields, "mlp_layer_types")
     if fields.get("mlp_layer_types") is None:
-        return frozenset(range(min(num_layers, int(fields.get("num_hash_layers", 0)))))
+        num = read_number_or(fields, "num_hash_layers", _USUALLY_HASHED)
+        return frozenset(range(min(num_layers, num)))
     if len(kinds) != num_layers or not all(kind in ("hash_moe", "moe") for kind in kinds):
         raise ConfigError(
             f"config.json must give each of {num_layers} layers hash_moe or moe in "

@@ -127,7 +127,7 @@ class V4Builder:
             for rope in ropes
         )
         parts = V4Parts(
-            embedding=self._read(EMBEDDING),
+            embedding=self.read(EMBEDDING),
             rotaries=(window, blocks),
             blocks=tuple(
                 self.block(f"layers.{index}.", kind, is_hashed=index in config.feed.hashed)
@@ -173,7 +173,7 @@ class V4Builder:
         heads, has_index = config.heads, isinstance(kind, Blocks) and kind.index_width > 0
         state = kind.state_width(heads.head_dim) if isinstance(kind, Blocks) else 0
         query = [prefix + "wq_b.weight", *([prefix + "indexer.wq_b.weight"] if has_index else [])]
-        groups = self._read(prefix + "wo_a.weight").view(heads.output_groups, heads.output_rank, -1)
+        groups = self.read(prefix + "wo_a.weight").view(heads.output_groups, heads.output_rank, -1)
         return V4Attention(
             heads,
             maps=AttentionMaps(
@@ -237,16 +237,16 @@ class V4Builder:
         )
 
     def norm(self, name: str) -> Norm:
-        return make_norm(self._read(name), self._config.norm_eps)
+        return make_norm(self.read(name), self._config.norm_eps)
 
     def _vector_norm(self, name: str) -> VectorNorm:
         return VectorNorm(self._wide(name), self._config.norm_eps)
 
     def linear(self, *names: str) -> Linear:
         """One map for several weights that share their input, stacked."""
-        return self._make_linear(self._read(*names))
+        return self._make_linear(self.read(*names))
 
-    def _read(self, *names: str) -> torch.Tensor:
+    def read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""
         stacked = torch.cat([self._source.read(name) for name in names])
         return stacked.to(self._device, self._dtype)

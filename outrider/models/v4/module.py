@@ -2,6 +2,7 @@
 of a token's embedding and the streams of the token before.
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,21 +25,32 @@ from outrider.models.v4.blocks import V4Step
 from outrider.models.v4.config import V4Config
 from outrider.models.v4.decoder import V4Block, V4Decoder
 from outrider.models.v4.loader import Renamed, V4Builder
-from outrider.models.v4.names import module_prefix, module_shapes, stored_modules
+from outrider.models.v4.names import (
+    ALSO_STORED,
+    EMBEDDING,
+    HEAD,
+    Shape,
+    module_prefix,
+    module_shapes,
+    stored_modules,
+    stored_names,
+)
 from outrider.models.v4.streams import Collapse
 from outrider.plan.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleParts:
-    """All weights of a module that are its own."""
+    """All weights of a module; embedding and scoring are mostly the target's."""
 
+    embedding: torch.Tensor  # [vocab, hidden]
     token_norm: Norm
     token_map: Linear
     stream_norm: Norm
     stream_map: Linear
     block: V4Block
     collapse: Collapse
+    score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
 
 
 class V4Module:
@@ -98,13 +110,13 @@ class V4Module:
             at_starts=(),
         )
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=page_size)
-        streams = self._join(F.embedding(queries.tokens, target.embedding), state)
+        streams = self._join(F.embedding(queries.tokens, parts.embedding), state)
         (store,) = kv.layers
         return parts.block(streams, store, step, feed).flatten(1)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         streams = state.view(state.shape[0], self._target.config.streams.num, -1)
-        return self._target.logits(self._parts.collapse(streams))
+        return self._parts.score(self._parts.collapse(streams))
 
     def _join(self, embedded: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """The streams that the layer reads: [num_query, streams, hidden]."""
@@ -131,7 +143,9 @@ def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> F
             f"{folder} holds no draft module (no tensor begins with {prefix}); use --draft "
             "ngram, or an export that kept them"
         )
-    shapes, own = module_shapes(config, 0), set(stored.values())
+    table: Shape = (config.vocab_size, config.hidden)
+    also = {prefix + name for name in ALSO_STORED.values()} & stored.keys()
+    shapes, own = module_shapes(config, 0) | dict.fromkeys(also, table), set(stored.values())
     checkpoint.check(
         {stored.get(name, name): shape for name, shape in shapes.items()},
         among=lambda name: name in own,
@@ -151,22 +165,53 @@ def load_v4_module(
     """The first draft module in the target's folder; its tensors must match the config exactly."""
     with Checkpoint(folder) as checkpoint:
         found = find_v4_modules(folder, target.config, checkpoint)
-        source = Renamed(checkpoint, found.stored)
-        return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
+        source = Renamed(checkpoint, stored_names(checkpoint.names) | found.stored)
+        return build_v4_module(
+            source, target, own=_own(found, source), dtype=dtype, arithmetic=arithmetic
+        )
+
+
+def _own(found: FoundModules, source: TensorSource) -> set[str]:
+    """Which of the target's tensors the first module stores otherwise."""
+    prefix = module_prefix(0)
+    return {
+        shared
+        for shared, name in ALSO_STORED.items()
+        if prefix + name in found.stored
+        and not torch.equal(source.read(prefix + name), source.read(shared))
+    }
 
 
 def build_v4_module(
-    source: TensorSource, target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+    source: TensorSource,
+    target: V4Decoder,
+    *,
+    own: Collection[str] = (),  # the target's tensors of which the module has others
+    dtype: WeightType,
+    arithmetic: Arithmetic = "fast",
 ) -> V4Module:
     """A module of tensors that are known to have the right shapes, by the names of the hub."""
     config, device, prefix = target.config, target.embedding.device, module_prefix(0)
     builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    embedding, head = (prefix + ALSO_STORED[name] for name in (EMBEDDING, HEAD))
     parts = ModuleParts(
+        embedding=builder.read(embedding) if EMBEDDING in own else target.embedding,
         token_norm=builder.norm(prefix + "enorm.weight"),
         token_map=builder.linear(prefix + "e_proj.weight"),
         stream_norm=builder.norm(prefix + "hnorm.weight"),
         stream_map=builder.linear(prefix + "h_proj.weight"),
         block=builder.block(prefix, NoBlocks(), is_hashed=False),
         collapse=builder.collapse(prefix),
+        score=_scores_of(builder.linear(head)) if HEAD in own else target.logits,
     )
     return V4Module(target, parts)
+
+
+def _scores_of(head: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Scores as the target gives them: in float32 on a CPU."""
+
+    def score(hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+        scores = head(hidden)
+        return scores if scores.is_cuda else scores.float()
+
+    return score

@@ -9,6 +9,8 @@ from outrider.models.v4.config import V4Config
 EMBEDDING, NORM, HEAD = "embed.weight", "norm.weight", "head.weight"
 EXPERTS = ExpertNames(block="ffn", gate="w1", up="w3", down="w2")
 TABLE = "ffn.gate.tid2eid"
+# What a module may store once more, by the target's name; most that do store a copy.
+ALSO_STORED = {EMBEDDING: "emb.tok_emb.weight", HEAD: "head.weight"}
 
 Shape = tuple[int, ...]
 
@@ -28,10 +30,8 @@ def stored_names(stored: Iterable[str]) -> dict[str, str]:
 
 
 def stored_modules(stored: Iterable[str]) -> dict[str, str]:
-    """Where the tensors of draft modules are found, but what they share with the target."""
-    names = {canonical(name): name for name in stored if canonical(name).startswith("mtp.")}
-    shared = (".emb.tok_emb.weight", ".head.weight")
-    return {name: found for name, found in names.items() if not name.endswith(shared)}
+    """Where the tensors of draft modules are found, by the hub's name."""
+    return {canonical(name): name for name in stored if canonical(name).startswith("mtp.")}
 
 
 def tensor_shapes(config: V4Config) -> dict[str, Shape]:
@@ -59,7 +59,7 @@ def module_prefix(index: int) -> str:
 def module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
     """Name and shape of every tensor of a draft module: a layer with a window, and what joins it.
 
-    Embedding and head are the target's; a folder may store them once more.
+    Embedding and head are the target's; a folder may store others.
     """
     hidden, streams, prefix = config.hidden, config.streams.num, module_prefix(index)
     own: dict[str, Shape] = {
