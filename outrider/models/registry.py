@@ -170,9 +170,10 @@ def family_of(architecture: str) -> Family:
             f"({WITHOUT_BODY[architecture].stored_as}); use one of {', '.join(FAMILIES)}"
         )
     if architecture == DEEPSEEK_V4:
+        usual = [name for name, family in FAMILIES.items() if family.recurrent_maps == "none"]
         raise ConfigError(
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "
-            f"drafts, scores texts nor takes heads; use one of {', '.join(FAMILIES)}"
+            f"drafts, scores texts nor takes heads; use one of {', '.join(usual)}"
         )
     if architecture not in FAMILIES:
         names = ", ".join((*FAMILIES, DEEPSEEK_V4))

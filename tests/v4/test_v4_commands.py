@@ -71,6 +71,9 @@ def test_what_it_cannot_do_is_refused_by_name(spoken, tmp_path, capsys):
     texts = tmp_path / "texts.jsonl"
     texts.write_text(json.dumps({"prompt": "the quick fox"}))
     assert run(["bench", "perplexity", "--model", str(spoken), "--prompts", str(texts)]) == 1
-    assert ALONE in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ALONE in said
+    assert "Qwen3ForCausalLM" in said
+    assert "Qwen3NextForCausalLM" not in said  # nor does a model with states draft or take heads
     with pytest.raises(ConfigError, match=ALONE):
         LLM(spoken, draft=str(spoken), device="cpu", max_model_len=64)
