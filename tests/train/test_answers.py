@@ -123,5 +123,6 @@ def test_several_turns_without_a_template_are_refused(target_folder, tmp_path, c
     path = tmp_path / "p.jsonl"
     path.write_text('{"turns": ["a", "b"]}\n' * 8)
     where = ["--model", str(target_folder), "--prompts", str(path), "--out", str(tmp_path / "out")]
-    assert run(["train", "eagle3", *where, "--device", "cpu", "--length", "64"]) == 1
+    sizes = ["--device", "cpu", "--length", "64", "--draft-vocab", "60"]
+    assert run(["train", "eagle3", *where, *sizes]) == 1
     assert "no chat template" in capsys.readouterr().err
