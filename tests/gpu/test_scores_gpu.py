@@ -11,6 +11,8 @@ PROMPTS = [
 ]
 NAMED = [1, 10, 100, 1000, 40000]
 CLOSE = 0.35  # of bfloat16 over thirty layers; the kits of SGLang allow 0.5
+FAR = 1.5  # of tokens that nobody expects: torch's own bfloat16 on a CPU is 1.3 off
+LIKELY = -10.0
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,9 @@ def test_every_token_and_every_named_one_has_the_logprob_of_the_reference(llm, e
             pairs = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
             for (token, entry), other in zip(pairs, wanted[1:], strict=True):
                 for each in (token, *NAMED):
-                    assert entry[each].logprob == pytest.approx(other[each].logprob, abs=CLOSE)
+                    right = other[each].logprob
+                    allowed = CLOSE if right > LIKELY else FAR
+                    assert entry[each].logprob == pytest.approx(right, abs=allowed)
 
 
 def test_an_answer_scored_as_a_prompt_has_the_logprobs_it_was_given_with(llm):
