@@ -1,8 +1,9 @@
 """How far a batch drafts, from what its steps cost and what its drafts gain: never slower.
 
 Checking drafts is free while a step is bound by reading weights, and costs its share once there are
-many query tokens. Where that is depends on the machine, the model, the number of rows and the text,
-so it is measured: every size of batch tries a few budgets now and then, and uses the best of them.
+many query tokens. Where that is depends on the machine, the model, the number of rows, the prompts
+read beside them and the text, so it is measured: every size of batch tries a few budgets now and
+then, and uses the best of them.
 """
 
 import math
@@ -40,7 +41,7 @@ class _Mean:
 
 
 class _Size:
-    """Batches of about one number of rows: what each rung costs them, and when it was used."""
+    """Batches of about one size: what each rung costs them, and when it was used."""
 
     def __init__(self, num_rungs: int) -> None:
         self.costs = [_Mean() for _ in range(num_rungs)]  # seconds of a step
@@ -75,24 +76,24 @@ class _Size:
 class DraftPolicy(Protocol):
     """Bounds the budgets of a step, and hears how it went."""
 
-    def choose(self, step: int, num_rows: int) -> Budget:
-        """The most a row of this step may draft."""
+    def choose(self, step: int, num_rows: int, num_prompt: int = 0) -> Budget:
+        """The most a row of this step may draft, beside about so many tokens of prompts."""
         ...
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
-        """A step of decoding rows alone is complete."""
+        """A step is complete."""
         ...
 
     def forget(self, step: int) -> None:
-        """The time of this step says nothing about drafting."""
+        """No row decodes in this step after all."""
         ...
 
 
 class WholeBudget:
     """Every row drafts as far as it may."""
 
-    def choose(self, step: int, num_rows: int) -> Budget:
-        del step, num_rows
+    def choose(self, step: int, num_rows: int, num_prompt: int = 0) -> Budget:
+        del step, num_rows, num_prompt
         return UNBOUNDED
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
@@ -107,12 +108,13 @@ class Adaptation:
 
     def __init__(self, budget: Budget) -> None:
         self.ladder = ladder_of(budget)
-        self._sizes: dict[int, _Size] = {}
+        self._sizes: dict[tuple[int, int], _Size] = {}  # by octaves of rows and prompt tokens
         self._gains = [_Mean(num=0) for _ in self.ladder]  # tokens a round emits, by rung
         self._chosen: dict[int, tuple[_Size, int]] = {}  # by step in flight
 
-    def choose(self, step: int, num_rows: int) -> Budget:
-        size = self._sizes.setdefault(num_rows.bit_length(), _Size(len(self.ladder)))
+    def choose(self, step: int, num_rows: int, num_prompt: int = 0) -> Budget:
+        octaves = (num_rows.bit_length(), num_prompt.bit_length())
+        size = self._sizes.setdefault(octaves, _Size(len(self.ladder)))
         rates = [self._rate(size, rung) for rung in range(len(self.ladder))]
         if max(rates) > _LEAST_GAIN * rates[size.chosen]:
             size.chosen = rates.index(max(rates))

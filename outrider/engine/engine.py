@@ -158,7 +158,7 @@ class Engine:
             self._end = _TORN
             raise
         expected, _ = self._inflight.popleft()
-        self._scheduler.note_result(result)
+        self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
 
     def _start_over(self, struck: list[Expected], error: Exception) -> tuple[RequestUpdate, ...]:

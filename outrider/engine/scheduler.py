@@ -103,16 +103,17 @@ class Scheduler:
         self._admit(decision)
         if self._prefilling:
             self._schedule_chunks(decision)
-        if decision.num_chunks or not decision.num_decodes:
+        if not decision.num_decodes:
             self._policy.forget(self._step)
         return decision.freeze(self._step)
 
-    def note_result(self, result: StepResult) -> None:
-        """Learn from a step how far drafting pays."""
-        emitted = sum(map(len, result.tokens))
-        self._policy.note(
-            result.step, seconds=result.busy_s, emitted_per_row=emitted / len(result.tokens)
-        )
+    def note_result(self, result: StepResult, num_rounds: int) -> None:
+        """Learn from a step how far drafting pays; the first rows are its verify rounds."""
+        if num_rounds:
+            emitted = sum(map(len, result.tokens[:num_rounds]))
+            self._policy.note(
+                result.step, seconds=result.busy_s, emitted_per_row=emitted / num_rounds
+            )
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
         ranked = tuple(self._decoding)  # some of them may give way on the way
@@ -137,8 +138,19 @@ class Scheduler:
         self._is_drafting = False
 
     def _most_drafted(self, num_rows: int) -> Budget:
-        most = self._policy.choose(self._step, num_rows) if num_rows else PLAIN
+        most = (
+            self._policy.choose(self._step, num_rows, self._num_prompt_ahead())
+            if num_rows
+            else PLAIN
+        )
         return most if self._is_drafting else PLAIN
+
+    def _num_prompt_ahead(self) -> int:
+        """About how many tokens of prompts the step will read; nobody has been admitted yet."""
+        ahead = sum(each.goal - each.bound for each in self._prefilling)
+        if num := min(len(self._waiting), len(self._free_rows)):
+            ahead += num * len(self._waiting.head().tokens)
+        return min(ahead, self._limits.max_step_tokens)
 
     def _grow(self, placement: Placement, decision: StepDecision) -> bool:
         """Reserve the pages of one more round; False if the request itself had to give way."""

@@ -16,16 +16,18 @@ class World:
         self.adaptation, self.seconds, self.keep_rate = adaptation, seconds, keep_rate
         self.step = 0
 
-    def run(self, rows, steps):
-        """The budgets of so many steps."""
+    def run(self, rows, steps, prompt=0):
+        """The budgets of so many steps, which also read so many tokens of prompts."""
         used = []
         for _ in range(steps):
             self.step += 1
-            budget = self.adaptation.choose(self.step, rows)
+            budget = self.adaptation.choose(self.step, rows, prompt)
             used.append(budget)
             emitted = sum(self.keep_rate**depth for depth in range(budget.most_emitted))
             self.adaptation.note(
-                self.step, seconds=self.seconds(rows * budget.nodes), emitted_per_row=emitted
+                self.step,
+                seconds=self.seconds(rows * budget.nodes + prompt),
+                emitted_per_row=emitted,
             )
         return used
 
@@ -84,7 +86,16 @@ def test_most_steps_use_the_best_budget_and_the_first_ones_draft():
     assert used.count(CHAIN) > 970
 
 
-def test_steps_with_prompts_teach_nothing():
+@pytest.mark.parametrize(("prompt", "best"), [(0, CHAIN), (20, CHAIN), (500, PLAIN)])
+def test_batches_beside_prompts_are_judged_apart(prompt, best):
+    """Drafts that are hardly ever kept pay while they are free: not beside many tokens."""
+    world = World(Adaptation(CHAIN), seconds=free_up_to(200), keep_rate=0.05)
+    assert settled(world.run(32, 600)) == CHAIN
+    assert settled(world.run(32, 600, prompt)) == best
+    assert settled(world.run(32, 600)) == CHAIN
+
+
+def test_steps_without_rows_teach_nothing():
     adaptation = Adaptation(CHAIN)
     adaptation.choose(1, 4)
     adaptation.forget(1)
@@ -109,18 +120,6 @@ def test_a_text_that_is_hard_for_a_while_does_not_end_drafting():
     assert settled(world.run(1, 1000)) == PLAIN
     world.keep_rate = 0.9
     assert settled(world.run(1, 3000)) == CHAIN
-
-
-@pytest.mark.parametrize("num_measured", [0, 4, 20])
-def test_while_every_step_has_prompts_the_budget_stays_whole(num_measured):
-    """Their time says nothing about drafting, so nothing speaks against it."""
-    adaptation = Adaptation(CHAIN)
-    World(adaptation, seconds=free_up_to(64), keep_rate=0.7).run(4, num_measured)
-    used = []
-    for step in range(1000, 2000):
-        used.append(adaptation.choose(step, 4))
-        adaptation.forget(step)
-    assert used.count(CHAIN) > 970
 
 
 def test_without_adaptation_every_row_drafts_as_far_as_it_may():

@@ -69,6 +69,23 @@ def test_a_long_prompt_shares_steps_with_decoding_rows():
     assert runner.widest_step == 8
 
 
+@pytest.mark.parametrize(("power", "is_drafting"), [(0, True), (4, False)])
+def test_rows_that_are_never_without_prompts_draft_only_if_it_pays(power, is_drafting):
+    """Steps cost the same, or much more with every token; a round keeps one of two drafts."""
+    sizes = {"nodes": 3, "max_rows": 4, "step_tokens": 24, "prefix_cache": False}
+    engine, runner = engine_on_paper(**sizes, is_adaptive=True)
+    runner.seconds = lambda width: float(width**power)
+    budgets = []
+    for number in range(400):
+        engine.add(submission(str(number), [number % 50] * 12, max_tokens=6))
+    while engine.has_work:
+        before = runner.num_drafts
+        engine.step()
+        budgets.append(runner.num_drafts - before)
+    last = budgets[-200:-20]  # at the end no prompts are left
+    assert (sum(drafts > 0 for drafts in last) > len(last) / 2) == is_drafting
+
+
 def test_a_short_prompt_overtakes_long_ones_that_came_first():
     engine, _ = engine_on_paper(step_tokens=12, max_rows=5, num_pages=100)
     for name in ("long-1", "long-2", "long-3", "long-4"):  # more than share one step

@@ -6,6 +6,7 @@ back through its page table, so a page that is lost, shared wrongly or overwritt
 
 import random
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.config.settings import HostSettings
@@ -58,6 +59,8 @@ class PaperRunner:
     last: dict[int, int] = field(default_factory=dict)
     num_steps: int = 0
     widest_step: int = 0
+    num_drafts: int = 0
+    seconds: Callable[[int], float] = lambda width: 0.0  # of a step of so many query tokens
 
     def submit(self, batch: ScheduledBatch) -> PaperResult:
         self.num_steps += 1
@@ -65,6 +68,7 @@ class PaperRunner:
         decodes = batch.decodes
         width = sum(len(c.tokens) for c in batch.chunks) + sum(b.nodes for b in decodes.budgets)
         self.widest_step = max(self.widest_step, width)
+        self.num_drafts += sum(budget.nodes - 1 for budget in decodes.budgets)
         columns = zip(decodes.rows, decodes.bounds, decodes.budgets, strict=True)
         tokens = [self._decode(row, bound, budget.nodes) for row, bound, budget in columns]
         tokens += [self._chunk(entry) for entry in batch.chunks]
@@ -74,7 +78,7 @@ class PaperRunner:
                 tokens=tokens,
                 drafted=[budget.nodes - 1 for budget in decodes.budgets] + [0] * len(batch.chunks),
                 details={},
-                busy_s=0.0,
+                busy_s=self.seconds(width),
                 has_drafter_failed=False,
             )
         )
@@ -142,6 +146,7 @@ def facts(
     max_queued: int = 1000,
     prefix_cache: bool = True,
     is_paced: bool = False,
+    is_adaptive: bool = False,
 ) -> RunnerFacts:
     return RunnerFacts(
         num_pages=num_pages,
@@ -152,7 +157,7 @@ def facts(
             lookahead=int(nodes > 1),
             needs_text=False,
             is_paced=is_paced,
-            is_adaptive=False,
+            is_adaptive=is_adaptive,
         ),
         max_chunks=3,
         host=HostSettings(
