@@ -26,7 +26,7 @@ class DeltaLaw:
     taps: torch.Tensor  # [mixed, window] float32, of the convolution
     pace: torch.Tensor  # [value_heads] float32, at most 0: how fast each head forgets
     pace_bias: torch.Tensor  # [value_heads] float32
-    is_fixed: bool = False  # a token's bits do not depend on the step that takes it in
+    is_fixed: bool  # a token's bits do not depend on the step that takes it in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,8 +41,9 @@ class StepDecision:
         return len(self._decodes)
 
     @property
-    def num_chunks(self) -> int:
-        return len(self._chunks)
+    def num_prompt(self) -> int:
+        """Tokens of all chunks."""
+        return sum(len(chunk.tokens) for chunk in self._chunks.values())
 
     def admit(self, request: Request, placement: Placement) -> None:
         """A request gets its row; all pages of its lease go into the row's empty page table."""

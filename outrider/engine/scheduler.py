@@ -51,6 +51,7 @@ class Scheduler:
             Adaptation(facts.draft.budget) if facts.draft.is_adaptive else WholeBudget()
         )
         self._is_drafting = True
+        self._is_stuck = False  # nobody who waits had room in the last step
 
     @property
     def num_waiting(self) -> int:
@@ -100,11 +101,14 @@ class Scheduler:
         decision = StepDecision(needs_text=self._facts.draft.needs_text)
         self._step += 1
         self._schedule_decodes(decision)
+        num_waiting = len(self._waiting)
         self._admit(decision)
+        self._is_stuck = 0 < num_waiting == len(self._waiting)
         if self._prefilling:
             self._schedule_chunks(decision)
-        if not decision.num_decodes:
-            self._policy.forget(self._step)
+        self._policy.settle(
+            self._step, num_rows=decision.num_decodes, num_prompt=decision.num_prompt
+        )
         return decision.freeze(self._step)
 
     def note_result(self, result: StepResult, num_rounds: int) -> None:
@@ -138,19 +142,23 @@ class Scheduler:
         self._is_drafting = False
 
     def _most_drafted(self, num_rows: int) -> Budget:
-        most = (
-            self._policy.choose(self._step, num_rows, self._num_prompt_ahead())
-            if num_rows
-            else PLAIN
-        )
-        return most if self._is_drafting else PLAIN
+        if not num_rows or not self._is_drafting:
+            return PLAIN
+        ahead = self._num_prompt_ahead(num_rows)
+        return self._policy.choose(self._step, num_rows=num_rows, num_prompt=ahead)
 
-    def _num_prompt_ahead(self) -> int:
+    def _num_prompt_ahead(self, num_rows: int) -> int:
         """About how many tokens of prompts the step will read; nobody has been admitted yet."""
-        ahead = sum(each.goal - each.bound for each in self._prefilling)
-        if num := min(len(self._waiting), len(self._free_rows)):
-            ahead += num * len(self._waiting.head().tokens)
-        return min(ahead, self._limits.max_step_tokens)
+        most = self._facts.max_chunks
+        ahead = [each.goal - each.bound for each in self._prefilling[:most]]
+        num = min(len(self._waiting), len(self._free_rows), most - len(ahead))
+        if num and not self._is_stuck:
+            ahead += [len(self._waiting.head().tokens)] * num
+        return max(0, min(sum(ahead), self._chunk_budget(num_rows)))
+
+    def _chunk_budget(self, num_rows: int) -> int:
+        """Tokens of prompts that a step has room for beside so many rows."""
+        return self._limits.max_step_tokens - num_rows * self._facts.draft.budget.nodes
 
     def _grow(self, placement: Placement, decision: StepDecision) -> bool:
         """Reserve the pages of one more round; False if the request itself had to give way."""
@@ -201,9 +209,7 @@ class Scheduler:
         return True
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
-        budget = (
-            self._limits.max_step_tokens - decision.num_decodes * self._facts.draft.budget.nodes
-        )
+        budget = self._chunk_budget(decision.num_decodes)
         prompts = {each.request: each.goal - each.bound for each in self._prefilling}
         picked = pick_prompts(prompts, self._facts.max_chunks)
         for request, count in share_budget(picked, budget).items():

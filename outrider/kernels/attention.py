@@ -32,8 +32,9 @@ from outrider.kernels.splits import (
 
 FEW_ROWS = 4  # up to here a step does not fill the GPU
 ROOMY = 128 << 10  # bytes of shared memory that hold one block more of any head dim
-CACHED_BYTES = 16 << 20  # per layer that a step may read again from the cache of a GPU,
-IDLE_CACHED_BYTES = 64 << 20  # or one that does not fill it
+# Of history, per layer: what the tiles of a tree may read again from the cache of a GPU,
+CACHED_BYTES = 16 << 20  # measured at 8 rows of 16 nodes,
+IDLE_CACHED_BYTES = 64 << 20  # and at most at FEW_ROWS rows
 LOG2_E = 1.4426950408889634
 
 _MAX_NODES = tl.constexpr(MAX_NODES)

@@ -17,8 +17,8 @@ from outrider.kernels.norm import scaled
 from outrider.kernels.splits import EXACT
 
 _LANES = 1024  # of one program that copies lanes
-_MIXED = 256  # lanes of one program that mixes them, of as many tokens as make a tile
-_TOKENS = 16
+_MIXED = 256  # lanes of one program that mixes them,
+_TOKENS = 16  # and tokens, once a step has more of them
 _HEADS = 8  # of one program that normalises them
 # Columns of a state in one warp: 64 registers per thread at a key_dim of 128, and 64 bytes of each
 # of its rows. More warps would have to meet for both sums of every token.
@@ -172,7 +172,7 @@ def _pending_kernel(
     tl.store(target, tl.where(is_gate, gate, lanes), mask=lane < WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_heads"])
 def _gated_norm_kernel(
     read, gate, weight, out, gate_stride, num_heads, heads, dim, eps,
     HEADS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -238,12 +238,12 @@ def recur(
     eps: float,
 ) -> None:
     """What every query token of these rows reads from its row's state."""
-    if not spans[0].shape[0]:
-        return
-    _, heads, key_dim, value_dim = state.shape
     assert mixed.stride(1) == gates.stride(1) == 1
     assert state.is_contiguous()
     assert pending.is_contiguous()
+    if not spans[0].shape[0]:
+        return
+    _, heads, key_dim, value_dim = state.shape
     columns = min(_COLUMNS, triton.next_power_of_2(value_dim))
     kernel: Any = _recur_kernel[(spans[0].shape[0], heads, triton.cdiv(value_dim, columns))]
     kernel(
@@ -329,6 +329,7 @@ def gated_norm(
         HEADS=_HEADS,
         BLOCK=triton.next_power_of_2(dim),
         PDL=overlap.is_on(read),
+        **EXACT,
         **overlap.options(read),
     )
     return out

@@ -1,7 +1,8 @@
 """The gated delta rule for prompts, by products of sixteen tokens rather than one after another.
 
-What the tokens of a block add to a state S is U = T (V - e^F K S), with F the decays summed so far:
-T resolves how keys see the keys before them. It knows no state, so all of it is found at once.
+What the tokens of a block add to a state S is U = T (V - e^F K S), with F the logarithms of decays
+summed so far, and T = (1 + A)^-1 diag(b): b are the rates, A says how a key sees those before it.
+T knows no state, so it is found for all blocks at once.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -52,7 +53,7 @@ def _resolve(sees):  # [BLOCK, BLOCK], below the diagonal
 
 @triton.jit(do_not_specialize_on_alignment=["firsts", "counts"])
 def _resolve_kernel(
-    mixed, gates, firsts, counts, paces, pace_biases, solved, seen, fades,
+    mixed, gates, firsts, counts, paces, pace_biases, solved, scores, fades,
     mixed_stride, gates_stride, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, KEY_DIM: tl.constexpr,
     KEY_BLOCK: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
@@ -81,8 +82,8 @@ def _resolve_kernel(
         index = token * VALUE_HEADS + head
         square = index[:, None] * _BLOCK + place[None, :]
         tl.store(solved + square, _resolve(sees) * rate[None, :], mask=is_token[:, None])
-        read = tl.dot(query, key.T, input_precision=PRECISION) * decay
-        tl.store(seen + square, read, mask=is_token[:, None])
+        score = tl.dot(query, key.T, input_precision=PRECISION) * decay
+        tl.store(scores + square, score, mask=is_token[:, None])
         tl.store(fades + index, fade, mask=is_token)
 
 
@@ -91,7 +92,7 @@ def _resolve_kernel(
     do_not_specialize_on_alignment=["rows", "folds", "firsts", "counts"],
 )
 def _pass_kernel(
-    mixed, state, pending, rows, folds, firsts, counts, paces, pace_biases, solved, seen, fades,
+    mixed, state, pending, rows, folds, firsts, counts, paces, pace_biases, solved, scores, fades,
     out, mixed_stride, most, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_BLOCK: tl.constexpr,
@@ -131,12 +132,12 @@ def _pass_kernel(
         value = tl.load(values[:, None] + column[None, :], mask=wanted, other=0.0).to(tl.float32)
         fade = tl.load(fades + index, mask=is_token, other=0.0)
         solve = tl.load(solved + square, mask=is_token[:, None], other=0.0)
-        reads = tl.load(seen + square, mask=is_token[:, None], other=0.0)
+        score = tl.load(scores + square, mask=is_token[:, None], other=0.0)
         faded = tl.exp(fade)[:, None]
         old = tl.dot(key, s, input_precision=PRECISION)
         added = tl.dot(solve, value - faded * old, input_precision=PRECISION)
         read = faded * tl.dot(query, s, input_precision=PRECISION)
-        read = tl.dot(reads, added, read, input_precision=PRECISION)
+        read = tl.dot(score, added, read, input_precision=PRECISION)
         target = out + index[:, None] * VALUE_DIM + column[None, :]
         tl.store(target, read.to(out.dtype.element_ty), mask=wanted)
         last = tl.min(fade, 0)  # decays only add up

@@ -19,8 +19,8 @@ from outrider.kernels.order import LOWEST_KEY, id_of, key_of, key_value
 
 _TINY = tl.constexpr(1e-20)  # as in the torch law
 _SCORES = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
-_SPAN = 1024  # pairs at most that are looked at together: if there are more,
-# every expert counts its own in a launch before
+# Pairs at most that are looked at together; of more, experts count their own in a launch before.
+_SPAN = 1024
 _WARP = 32
 
 

@@ -1,7 +1,7 @@
 """Runs tests/gpu in many processes side by side: compiling kernels is what takes the time.
 
 Run on a GPU: PYTHONPATH=. python scripts/gpu/run_tests.py [--seconds 240] [-k words]
-Where time ends first, the tests not reached are written to --rest; a file that is there is run.
+Tests that failed or were not reached are written to --rest; of such a file only those are run.
 """
 
 import argparse
@@ -44,13 +44,15 @@ def deal(ids: list[str], num: int) -> list[list[str]]:
 
 def outcomes(text: str) -> dict[str, str]:
     """What became of each test of a run; also of one that was cut off."""
-    said = re.findall(r"^(\S+::.+?) (PASSED|SKIPPED|FAILED|ERROR|XFAIL)\b", text, re.MULTILINE)
+    said = re.findall(
+        r"^(\S+::.+?) (PASSED|SKIPPED|FAILED|ERROR|XFAIL|XPASS)\b", text, re.MULTILINE
+    )
     return {name: word.lower() for name, word in said}
 
 
-def run(shares: list[list[str]], logs: Path, seconds: float) -> int:
+def run(shares: list[list[str]], logs: Path, end: float) -> int:
     """One process a share, until all are done or time ends; how many were cut off."""
-    end, runs = time.monotonic() + seconds, []
+    runs = []
     for index, share in enumerate(shares):
         log = (logs / f"{index}.txt").open("w")
         command = [*PYTEST, "-v", "--tb=short", *share]
@@ -58,7 +60,9 @@ def run(shares: list[list[str]], logs: Path, seconds: float) -> int:
     while any(one.poll() is None for one in runs) and time.monotonic() < end:
         time.sleep(0.5)
     num_cut = sum(one.poll() is None for one in runs)
-    for one in runs:
+    for index, one in enumerate(runs):
+        if one.poll() not in (None, 0, 1):  # it did not come to its summary
+            print(f"process {index} ended with {one.poll()}: see {logs / f'{index}.txt'}")
         one.kill()
         one.wait()
     return num_cut
@@ -69,15 +73,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("-k", default="", help="only tests that match, as pytest's")
-    parser.add_argument("--rest", type=Path, help="the tests not reached: read, then written")
+    parser.add_argument("--rest", type=Path, help="the tests to run again: read, then written")
     return parser.parse_args()
 
 
 def main() -> None:
     begin, asked = time.monotonic(), parse()
-    known = asked.rest.read_text().splitlines() if asked.rest and asked.rest.exists() else []
-    ids, logs = known or collect(asked.k), Path(tempfile.mkdtemp())
-    num_cut = run(deal(ids, asked.processes), logs, asked.seconds)
+    wanted = asked.rest.read_text().splitlines() if asked.rest and asked.rest.exists() else []
+    ids, logs = collect(asked.k), Path(tempfile.mkdtemp())
+    ids = [name for name in ids if name in wanted] or ids
+    num_cut = run(deal(ids, asked.processes), logs, begin + asked.seconds)
     texts = [log.read_text() for log in sorted(logs.glob("*.txt"))]
     for line in (line for text in texts for line in text.splitlines()):
         if line.startswith(("FAILED", "ERROR", "E  ")):
@@ -85,7 +90,8 @@ def main() -> None:
     came = {name: word for text in texts for name, word in outcomes(text).items()}
     left = [name for name in ids if name not in came]
     if asked.rest:
-        asked.rest.write_text("\n".join(left))
+        again = [name for name in ids if came.get(name, "failed") in ("failed", "error")]
+        asked.rest.write_text("\n".join(again))
     total = Counter(came.values())
     said = ", ".join(f"{count} {word}" for word, count in total.items())
     print(f"{said}; {len(left)} of {len(ids)} not reached, {num_cut} processes cut off", end="")

@@ -21,7 +21,9 @@ class World:
         used = []
         for _ in range(steps):
             self.step += 1
-            budget = self.adaptation.choose(self.step, rows, prompt)
+            size = {"num_rows": rows, "num_prompt": prompt}
+            budget = self.adaptation.choose(self.step, **size)
+            self.adaptation.settle(self.step, **size)
             used.append(budget)
             emitted = sum(self.keep_rate**depth for depth in range(budget.most_emitted))
             self.adaptation.note(
@@ -97,10 +99,25 @@ def test_batches_beside_prompts_are_judged_apart(prompt, best):
 
 def test_steps_without_rows_teach_nothing():
     adaptation = Adaptation(CHAIN)
-    adaptation.choose(1, 4)
-    adaptation.forget(1)
+    adaptation.choose(1, num_rows=4, num_prompt=0)
+    adaptation.settle(1, num_rows=0, num_prompt=30)
     adaptation.note(1, seconds=9.0, emitted_per_row=1.0)
     assert not any(mean.is_known for mean in adaptation._gains)
+
+
+def test_a_size_that_is_met_for_the_first_time_begins_like_its_neighbour():
+    world = World(Adaptation(CHAIN), seconds=lambda query: float(query), keep_rate=0.5)
+    assert settled(world.run(32, 600)) == PLAIN
+    assert world.run(32, 8, prompt=100) == [PLAIN] * 8
+    assert world.run(1, 8, prompt=100) == [CHAIN] * 8
+
+
+def test_steps_that_fell_are_not_remembered():
+    adaptation = Adaptation(CHAIN)
+    for step in range(1, 50):
+        adaptation.choose(step, num_rows=4, num_prompt=0)
+    adaptation.note(49, seconds=1.0, emitted_per_row=1.0)
+    assert not adaptation._steps
 
 
 def test_a_step_that_takes_long_once_changes_nothing():
@@ -123,4 +140,4 @@ def test_a_text_that_is_hard_for_a_while_does_not_end_drafting():
 
 
 def test_without_adaptation_every_row_drafts_as_far_as_it_may():
-    assert WholeBudget().choose(1, 500) is UNBOUNDED
+    assert WholeBudget().choose(1, num_rows=500, num_prompt=0) is UNBOUNDED

@@ -21,6 +21,7 @@ TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bflo
         DeltaCase(2, 2, 16, 16, folds=(FRESH, 3, 0), nodes=4, chunks=(1, 6, 2)),
         DeltaCase(1, 3, 8, 33, folds=(FRESH, 2, 4), nodes=2, chunks=(3, 4)),
         DeltaCase(2, 4, 12, 10, folds=(2, FRESH, 3), nodes=2, chunks=(7, 37)),
+        DeltaCase(2, 4, 12, 10, folds=(2, FRESH, 3, 0), nodes=2, chunks=(0, 37, 0)),
         DeltaCase(1, 2, 20, 37, folds=(0,), chunks=(48,)),
         DeltaCase(1, 2, 20, 37, folds=(FRESH,), chunks=(48,), repeats=True),
         DeltaCase(1, 2, 20, 37, folds=(1,), chunks=(33,), is_fixed=True),

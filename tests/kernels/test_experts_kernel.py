@@ -70,9 +70,11 @@ def test_of_equal_experts_the_first_is_asked():
 @pytest.mark.parametrize("span", [1, 16, 1024])  # above, experts count their own pairs before
 @pytest.mark.parametrize("block_rows", [2, 16])
 @pytest.mark.parametrize("num_tokens", [1, 9, 40])
-def test_every_pair_stands_once_in_a_block_of_its_expert(num_tokens, block_rows, span, monkeypatch):
+@pytest.mark.parametrize("num_experts", [5, 32])  # padding asks one more than a power of two
+def test_every_pair_stands_once_in_a_block_of_its_expert(
+    num_experts, num_tokens, block_rows, span, monkeypatch
+):
     monkeypatch.setattr(kernels, "_SPAN", span)
-    num_experts = 5
     padded = range(0, num_tokens, 4) if num_tokens > 1 else ()
     experts, _ = routing_of(num_tokens, num_experts, 2, padded=padded)
     blocks = kernels.align(experts, num_experts, block_rows)
