@@ -67,10 +67,11 @@ def test_of_equal_experts_the_first_is_asked():
     assert weights.tolist() == [[0.5, 0.5]]
 
 
-@pytest.mark.parametrize("span", [1, 16, 1024])  # above, experts count their own pairs before
-@pytest.mark.parametrize("block_rows", [2, 16])
-@pytest.mark.parametrize("num_tokens", [1, 9, 40])
-@pytest.mark.parametrize("num_experts", [5, 32])  # padding asks one more than a power of two
+@pytest.mark.parametrize("span", [16, 1024])  # above, experts count their own pairs before
+@pytest.mark.parametrize(
+    ("num_experts", "num_tokens", "block_rows"),
+    [(5, 1, 2), (5, 9, 16), (5, 40, 2), (5, 40, 16), (32, 9, 16)],  # padding asks one more
+)
 def test_every_pair_stands_once_in_a_block_of_its_expert(
     num_experts, num_tokens, block_rows, span, monkeypatch
 ):
