@@ -7,7 +7,7 @@ then, and uses the best of them.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
@@ -136,7 +136,8 @@ class Adaptation:
         self.ladder = ladder_of(budget)
         self._sizes: dict[tuple[int, int], _Size] = {}  # by octaves of rows and prompt tokens
         self._gains = [_Mean(num=0) for _ in self.ladder]  # tokens a round emits, by rung
-        self._steps: dict[int, _Step] = {}
+        self._rungs: dict[int, int] = {}  # of steps that are being scheduled
+        self._steps: dict[int, _Step] = {}  # of those in flight
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
         size = self._like(num_rows, num_prompt)
@@ -144,14 +145,14 @@ class Adaptation:
         if max(rates) > _LEAST_GAIN * rates[size.chosen]:
             size.chosen = rates.index(max(rates))
         rung = size.next_rung()
-        self._steps[step] = _Step(rung=rung, num_rows=num_rows, num_prompt=num_prompt)
+        self._rungs[step] = rung
         return self.ladder[rung]
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
-        if step in self._steps:
-            foreseen = self._steps.pop(step)
+        if step in self._rungs:
+            rung = self._rungs.pop(step)
             if num_rows:
-                self._steps[step] = replace(foreseen, num_rows=num_rows, num_prompt=num_prompt)
+                self._steps[step] = _Step(rung=rung, num_rows=num_rows, num_prompt=num_prompt)
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
         self._steps = {one: each for one, each in self._steps.items() if one >= step}  # others fell

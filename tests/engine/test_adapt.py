@@ -116,6 +116,7 @@ def test_steps_that_fell_are_not_remembered():
     adaptation = Adaptation(CHAIN)
     for step in range(1, 50):
         adaptation.choose(step, num_rows=4, num_prompt=0)
+        adaptation.settle(step, num_rows=4, num_prompt=0)
     adaptation.note(49, seconds=1.0, emitted_per_row=1.0)
     assert not adaptation._steps
 

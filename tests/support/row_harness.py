@@ -6,18 +6,13 @@ from typing import Any
 
 import torch
 
-from outrider.memory.arena import Arena
 from outrider.models.draft import Taps
 from outrider.models.target import Target
-from outrider.plan.shape import ChunkShape
 from outrider.spec.drafter import chain
-from outrider.step.buckets import Buckets, Multiples, largest_shape
 from outrider.step.fill import fill, resolve_lengths
-from outrider.step.planner import NoDraftPart, Planner
+from outrider.step.planner import Planner
 from outrider.step.rows import RowTable
-from outrider.wire.batch import PageGrant
-from outrider.wire.speculation import Budget
-from support.steps import NO_WARPS, batch_of
+from support.steps import NO_WARPS, batch_of, small_device
 
 CPU = torch.device("cpu")
 PAGE_SIZE = 16
@@ -57,32 +52,14 @@ class RowHarness:
 
 def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Planner, RowTable, int]:
     """A planner over rows that own random pages, and how many pages there are."""
-    sizes = Multiples(pad)
-    buckets = Buckets(
-        page_size=PAGE_SIZE, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
-    )
-    max_pages = sizes.up(-(-(reach + nodes) // PAGE_SIZE))
-    table = RowTable(max_rows=rows, max_pages=max_pages, device=CPU)
-    planner = Planner(
-        arena=Arena(CPU),
+    device = small_device(
+        random.Random(0),
+        page_size=PAGE_SIZE,
+        nodes=nodes,
+        pad=pad,
+        rows=rows,
+        reach=reach,
+        most_chunk=128,
         attention=attention,
-        draft=NoDraftPart(),
-        table=table,
-        buckets=buckets,
-        largest=largest_shape(
-            rows=rows,
-            tree=Budget(steps=nodes, nodes=nodes),
-            chunk=ChunkShape(rows=4, tokens=128, width=128),
-            pages=max_pages,
-            buckets=buckets,
-        ),
     )
-    pages = list(range(1, rows * max_pages + 1))
-    random.Random(0).shuffle(pages)
-    table.grant(
-        tuple(
-            PageGrant(row=row, first=0, pages=tuple(pages[row - 1 :: rows]))
-            for row in range(1, rows + 1)
-        )
-    )
-    return planner, table, len(pages) + 1
+    return device.planner, device.table, device.num_pages

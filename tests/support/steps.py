@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.attention.protocol import AttentionBackend
 from outrider.attention.reference import ReferenceAttention
 from outrider.memory.arena import Arena
 from outrider.plan.shape import ChunkShape, Warps
@@ -20,7 +21,7 @@ class SmallDevice:
     """Tables whose rows own random pages of a pool, and a planner over them."""
 
     arena: Arena
-    attention: ReferenceAttention
+    attention: AttentionBackend
     planner: Planner
     table: RowTable
     num_pages: int
@@ -32,14 +33,22 @@ class SmallDevice:
 
 
 def small_device(
-    rng: random.Random, *, page_size: int, nodes: int, pad: int = 1, rows: int = 5, reach: int = 40
+    rng: random.Random,
+    *,
+    page_size: int,
+    nodes: int,
+    pad: int = 1,
+    rows: int = 5,
+    reach: int = 40,
+    most_chunk: int = 64,
+    attention: AttentionBackend | None = None,  # another than the reference
 ) -> SmallDevice:
     sizes = Multiples(pad)
     buckets = Buckets(
         page_size=page_size, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
     )
     arena, device = Arena(torch.device("cpu")), torch.device("cpu")
-    attention = ReferenceAttention(page_size=page_size, dtype=torch.float32)
+    attention = attention or ReferenceAttention(page_size=page_size, dtype=torch.float32)
     max_pages = -(-(reach + nodes) // page_size)
     width = -(-max_pages // pad) * pad  # padded columns must exist
     table = RowTable(max_rows=rows, max_pages=width, device=device)
@@ -52,7 +61,7 @@ def small_device(
         largest=largest_shape(
             rows=rows,
             tree=Budget(steps=nodes, nodes=nodes),
-            chunk=ChunkShape(rows=4, tokens=64, width=64),
+            chunk=ChunkShape(rows=4, tokens=most_chunk, width=most_chunk),
             pages=max_pages,
             buckets=buckets,
         ),
