@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outrider.api.llm import LLM
-    from outrider.api.outputs import CompletionOutput, RequestOutput
-    from outrider.api.params import SamplingParams
     from outrider.errors import OutriderError
+    from outrider.frontend.llm import LLM
+    from outrider.frontend.outputs import CompletionOutput, RequestOutput
+    from outrider.frontend.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "LLM": "outrider.api.llm",
-    "CompletionOutput": "outrider.api.outputs",
+    "LLM": "outrider.frontend.llm",
+    "CompletionOutput": "outrider.frontend.outputs",
     "OutriderError": "outrider.errors",
-    "RequestOutput": "outrider.api.outputs",
-    "SamplingParams": "outrider.api.params",
+    "RequestOutput": "outrider.frontend.outputs",
+    "SamplingParams": "outrider.frontend.sampling_params",
 }
 
 

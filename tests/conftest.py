@@ -11,9 +11,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from outrider.errors import ConfigError
-from outrider.store.aliases import DEFAULT_ALIAS
-from outrider.store.progress import SilentReporter
-from outrider.store.resolve import resolve
+from outrider.hub.aliases import DEFAULT_ALIAS
+from outrider.hub.download_progress import SilentReporter
+from outrider.hub.resolve_model import resolve
 
 # Tiny tensors gain nothing from threads, and spinning threads lose much on a busy machine.
 torch.set_num_threads(1)

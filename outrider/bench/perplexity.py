@@ -13,24 +13,24 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from outrider.attention.reference import ReferenceAttention
-from outrider.config.engine import Dtype
+from outrider.config.engine_config import Dtype
 from outrider.errors import ConfigError
-from outrider.memory.arena import Arena
-from outrider.memory.pool import KVLayout, KVPool
-from outrider.models.config import read_config
+from outrider.frontend.tokenizer.tokenizer import load_tokenizer
+from outrider.kv.kv_pool import KVLayout, KVPool
+from outrider.kv.reference_attention import ReferenceAttention
 from outrider.models.decoder import Decoder
-from outrider.models.loader import load_decoder
-from outrider.plan.plan import StepPlan
-from outrider.plan.shape import ChunkShape, Warps
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.model_config import read_config
 from outrider.spec.drafter import single_node
+from outrider.step.arena import Arena
 from outrider.step.buckets import Buckets, largest_shape
-from outrider.step.fill import fill, resolve_lengths
+from outrider.step.fill_plan import fill, resolve_lengths
+from outrider.step.plan import StepPlan
 from outrider.step.planner import NoDraftPart, Planner
-from outrider.step.rows import RowTable
-from outrider.text.tokenizer import load_tokenizer
-from outrider.wire.batch import NO_DECODES, PageGrant, ScheduledBatch, ScheduledChunk
-from outrider.wire.speculation import PLAIN
+from outrider.step.row_table import RowTable
+from outrider.step.shape import ChunkShape, Warps
+from outrider.wire.draft_budget import PLAIN
+from outrider.wire.scheduled_batch import NO_DECODES, PageGrant, ScheduledBatch, ScheduledChunk
 
 MAX_TEXT_TOKENS = 512  # longer texts are cut: all logits of a text are in memory at a time
 PAGE_SIZE = 16

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.store.jsonl import numbered_lines
+from outrider.hub.jsonl import numbered_lines
 
 
 def read_texts(path: Path) -> list[str]:

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from outrider.config.draft import MAX_NODES, MTP, NGRAM, DraftConfig, MatchLengths, check_branches
+from outrider.config.draft_config import (
+    MAX_NODES,
+    MTP,
+    NGRAM,
+    DraftConfig,
+    MatchLengths,
+    check_branches,
+)
 from outrider.errors import ConfigError
 
 _VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # which it is, the folder itself says

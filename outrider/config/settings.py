@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
-from outrider.config.draft import resolve_budget
-from outrider.config.engine import (
+from outrider.config.draft_config import resolve_budget
+from outrider.config.engine_config import (
     Arithmetic,
     Dtype,
     EngineConfig,

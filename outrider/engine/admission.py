@@ -1,8 +1,8 @@
 """What could never run on an engine, however long it waited, from its sizes alone."""
 
 from outrider.errors import RequestError
-from outrider.wire.request import Limits
-from outrider.wire.worker import RunnerFacts
+from outrider.wire.runner_facts import RunnerFacts
+from outrider.wire.submission import Limits
 
 
 def check_request(prompt: tuple[int, ...], limits: Limits, facts: RunnerFacts) -> None:

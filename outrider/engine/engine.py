@@ -5,19 +5,19 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
-from outrider.cache.prefix import PrefixCache
 from outrider.engine.admission import check_request
-from outrider.engine.decision import Expected
-from outrider.engine.orders import GrammarOrders
+from outrider.engine.pending_grammars import GrammarOrders
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
+from outrider.engine.step_decision import Expected
 from outrider.errors import CapacityError, RequestError
-from outrider.grammar.shop import NO_GRAMMARS, Grammars
-from outrider.wire.census import Census, Faults, Work
-from outrider.wire.grammar import GrammarSpec
-from outrider.wire.request import Limits, RequestUpdate, Submission
-from outrider.wire.result import NO_DETAILS, StepResult
-from outrider.wire.worker import PendingResult, RunnerFacts, StepRunner
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
+from outrider.wire.engine_stats import Census, Faults, Work
+from outrider.wire.grammar_spec import GrammarSpec
+from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
+from outrider.wire.step_result import NO_DETAILS, StepResult
+from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 _log = logging.getLogger(__name__)
 

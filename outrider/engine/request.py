@@ -3,11 +3,11 @@
 import time
 from enum import Enum, auto
 
-from outrider.cache.prefix import Lease
-from outrider.engine.pace import Pace
-from outrider.wire.request import FinishReason, Progress, RequestUpdate, Submission
-from outrider.wire.result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
-from outrider.wire.speculation import UNBOUNDED, Budget
+from outrider.engine.draft_pace import Pace
+from outrider.engine.prefix_cache.prefix_cache import Lease
+from outrider.wire.draft_budget import UNBOUNDED, Budget
+from outrider.wire.step_result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
+from outrider.wire.submission import FinishReason, Progress, RequestUpdate, Submission
 
 
 class Phase(Enum):

@@ -9,18 +9,18 @@ gives way: it loses its pages, keeps its tokens, and is computed again later.
 from bisect import insort
 from collections.abc import Callable, Iterable
 
-from outrider.cache.prefix import PrefixCache
-from outrider.engine.adapt import Adaptation, DraftPolicy, WholeBudget
-from outrider.engine.decision import Expected, StepDecision
+from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
+from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
-from outrider.engine.shares import pick_prompts, share_budget
-from outrider.engine.waiting import WaitingQueue
+from outrider.engine.step_decision import Expected, StepDecision
+from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
-from outrider.wire.batch import ScheduledBatch, ScheduledChunk
-from outrider.wire.census import Census, Faults, PrefixCounts, Queue, Stock, Work
-from outrider.wire.result import StepResult
-from outrider.wire.speculation import PLAIN, Budget
-from outrider.wire.worker import RunnerFacts
+from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.engine_stats import Census, Faults, PrefixCounts, Queue, Stock, Work
+from outrider.wire.runner_facts import RunnerFacts
+from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
+from outrider.wire.step_result import StepResult
 
 
 class Scheduler:

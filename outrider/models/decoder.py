@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from outrider.attention.protocol import AttentionBackend
-from outrider.memory.pool import KVPool
-from outrider.models.config import ModelConfig
-from outrider.models.draft import Taps
-from outrider.models.layers.attention import Attention, AttentionStep, pad_rows
+from outrider.kv.kv_pool import KVPool
+from outrider.models.draft_model import Taps
+from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
-from outrider.models.layers.norm import Norm
-from outrider.models.layers.rope import RotaryEmbedding
-from outrider.plan.plan import StepPlan
+from outrider.models.layers.rms_norm import Norm
+from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.model_config import ModelConfig
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.experts import ExpertsConfig
+from outrider.models.expert_config import ExpertsConfig
 from outrider.models.registry import ExpertNames
 
 Shape = tuple[int, ...]

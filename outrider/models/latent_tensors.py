@@ -5,7 +5,6 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.config import LatentConfig, RopeConfig
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mla import (
     LatentAttention,
@@ -15,7 +14,8 @@ from outrider.models.layers.mla import (
     WholeQueries,
     score_scale,
 )
-from outrider.models.layers.norm import Norm, make_norm
+from outrider.models.layers.rms_norm import Norm, make_norm
+from outrider.models.model_config import LatentConfig, RopeConfig
 
 _EPS = 1e-6  # of the norms inside, whatever the model's other norms have
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from outrider.errors import ConfigError
-from outrider.models.mtp.tables import (
+from outrider.models.mtp.module_tables import (
     DEEPSEEK,
     GLM4_MOE,
     MIMO,
@@ -16,7 +16,7 @@ from outrider.models.mtp.tables import (
     ModuleTable,
     NoModules,
 )
-from outrider.models.nesting import FLAT, Nesting
+from outrider.models.text_model_fields import FLAT, Nesting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

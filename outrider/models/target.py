@@ -5,18 +5,18 @@ from typing import Any, Protocol
 
 import torch
 
-from outrider.config.engine import Arithmetic
+from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.models.config import ModelConfig, architecture_of, parse_config
+from outrider.models.config_fields import read_fields
 from outrider.models.decoder import TargetStates
-from outrider.models.draft import Taps
-from outrider.models.fields import read_fields
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.deepseek_v4.v4_config import V4Config, parse_v4
+from outrider.models.deepseek_v4.v4_loader import load_v4
+from outrider.models.draft_model import Taps
 from outrider.models.layers.linear import WeightType
-from outrider.models.loader import load_decoder
+from outrider.models.model_config import ModelConfig, architecture_of, parse_config
 from outrider.models.registry import DEEPSEEK_V4
-from outrider.models.v4.config import V4Config, parse_v4
-from outrider.models.v4.loader import load_v4
-from outrider.plan.plan import StepPlan
+from outrider.step.plan import StepPlan
 
 
 class TargetConfig(Protocol):

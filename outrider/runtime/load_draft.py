@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from outrider.config.draft import (
+from outrider.config.draft_config import (
     MTP,
     NGRAM,
     NONE,
@@ -13,22 +13,22 @@ from outrider.config.draft import (
     fit_modules,
     resolve_budget,
 )
-from outrider.config.engine import Arithmetic, Dtype
+from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.draft import DraftModel
-from outrider.models.heads.inspect import is_head, needs_one_stream
-from outrider.models.heads.loader import load_head
-from outrider.models.mtp.inspect import count_modules
-from outrider.models.mtp.loader import load_modules
-from outrider.models.standalone import load_standalone
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_decoder import V4Decoder
+from outrider.models.deepseek_v4.v4_module import load_v4_module
+from outrider.models.draft_model import DraftModel
+from outrider.models.eagle.head_loader import load_head
+from outrider.models.eagle.inspect_head import is_head, needs_one_stream
+from outrider.models.mtp.inspect_modules import count_modules
+from outrider.models.mtp.module_loader import load_modules
+from outrider.models.standalone_draft import load_standalone
 from outrider.models.target import Target, read_target
-from outrider.models.v4.config import V4Config
-from outrider.models.v4.decoder import V4Decoder
-from outrider.models.v4.module import load_v4_module
-from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
+from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
 from outrider.runtime.stream_draft import StreamDraft
-from outrider.wire.speculation import Budget
+from outrider.wire.draft_budget import Budget
 
 _log = logging.getLogger(__name__)
 

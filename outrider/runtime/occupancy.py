@@ -1,6 +1,6 @@
 """How busy the device is: the share of wall time in which it ran a step or sent its output."""
 
-from outrider.runtime.lane import Mark
+from outrider.step.device_stream import Mark
 
 
 class Occupancy:

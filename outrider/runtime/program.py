@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.attention.protocol import AttentionPart
-from outrider.memory.pool import ModelPool, PageFamily
+from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import Target
-from outrider.plan.live import live
-from outrider.plan.plan import StepPlan, chunk_nexts
-from outrider.plan.tree import DraftTree, Verdict
-from outrider.runtime.grammars import GrammarTable, pack_trees
-from outrider.runtime.outbox import Packed, pack
+from outrider.ops.sampling.grammar_mask import mask_
 from outrider.sampling.logprobs import LogprobTensors, joined, logprobs_of
-from outrider.sampling.mask import mask_
 from outrider.sampling.sampler import choose
-from outrider.sampling.table import SamplingTable
+from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.drafter import Outcome
-from outrider.spec.guard import GuardedDrafter
+from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import path_tokens
-from outrider.step.fill import fill, resolve_lengths
-from outrider.step.rows import RowTable
+from outrider.step.attention_part import AttentionPart
+from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.fill_plan import fill, resolve_lengths
+from outrider.step.graph_break import live
+from outrider.step.plan import StepPlan, chunk_nexts
+from outrider.step.row_table import RowTable
+from outrider.step.step_output import Packed, pack
+from outrider.structured.row_grammars import GrammarTable, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 

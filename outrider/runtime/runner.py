@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import torch
 
-from outrider.grammar.shop import Grammars
-from outrider.plan.plan import StepPlan
-from outrider.plan.shape import StepShape
-from outrider.runtime.details import Asked, asks_for_more
-from outrider.runtime.lane import Lane
-from outrider.runtime.laws import LawBook
 from outrider.runtime.occupancy import Occupancy
-from outrider.runtime.outbox import send
-from outrider.runtime.pending import Flight, Pending
+from outrider.runtime.pending_result import Flight, Pending
 from outrider.runtime.program import StepProgram
+from outrider.runtime.row_details import Asked, asks_for_more
+from outrider.runtime.row_samplings import LawBook
 from outrider.runtime.watchdog import Watchdog
+from outrider.step.device_stream import Lane
 from outrider.step.executor import Executor
+from outrider.step.plan import StepPlan
 from outrider.step.planner import Planner
-from outrider.wire.batch import RowAdmission, ScheduledBatch
-from outrider.wire.census import StepCounts
+from outrider.step.shape import StepShape
+from outrider.step.step_output import send
+from outrider.structured.grammar_cache import Grammars
+from outrider.wire.engine_stats import StepCounts
+from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
 
 class Runner:

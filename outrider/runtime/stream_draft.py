@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.attention.compressed import CompressedAttention
-from outrider.memory.compressed import CompressedPool
-from outrider.models.config import AnyAttention
-from outrider.models.v4.module import V4Module
-from outrider.runtime.drafts import DraftRoom, ModelDraft
+from outrider.models.deepseek_v4.compressed_cache import CompressedPool
+from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
+from outrider.models.deepseek_v4.v4_module import V4Module
+from outrider.models.model_config import AnyAttention
+from outrider.runtime.draft_kinds import DraftRoom, ModelDraft
 from outrider.spec.drafter import Drafter
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.wire.speculation import Budget
-from outrider.wire.worker import DraftFacts
+from outrider.wire.draft_budget import Budget
+from outrider.wire.runner_facts import DraftFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

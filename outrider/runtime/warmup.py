@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.plan.shape import ChunkShape, StepShape, Warps
 from outrider.runtime.runner import Runner
 from outrider.step.buckets import Buckets
-from outrider.wire.speculation import PLAIN
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import PLAIN
 
 Heard = Callable[[int, int], None]  # how many shapes are done, and of how many
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outrider.plan.shape import StepShape
+from outrider.step.shape import StepShape
 
 TIMEOUT_S = 60.0  # the longest steps take seconds, compiling all kernels of a first one some tens
 LOOKS_PER_TIMEOUT = 4

@@ -66,7 +66,9 @@ def _total_and_rank(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n] float32, [n] int64
     """The log of each row's total mass, and the rank of its token."""
     if logits.is_cuda and logits.shape[0]:
-        from outrider.kernels.logprobs import total_and_rank  # a CPU installation has no Triton
+        from outrider.ops.sampling.logprobs_triton import (
+            total_and_rank,  # a CPU installation has no Triton
+        )
 
         return total_and_rank(logits, tokens)
     logits = logits.float()

@@ -6,11 +6,11 @@ temperature, top-k, top-p, min-p; then noise, then argmax.
 
 import torch
 
-from outrider.plan.shape import Warps
-from outrider.sampling.fused import choose_fused
-from outrider.sampling.noise import gumbel
-from outrider.sampling.table import SamplingTable
-from outrider.sampling.warp import column, edit_, filter_, penalise_
+from outrider.ops.sampling.gumbel_noise import gumbel
+from outrider.sampling.fused_sampler import choose_fused
+from outrider.sampling.logits_processing import column, edit_, filter_, penalise_
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.step.shape import Warps
 
 
 def choose(

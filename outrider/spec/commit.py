@@ -2,10 +2,10 @@
 
 import torch
 
-from outrider.memory.pool import KVPool, ModelPool
-from outrider.plan.plan import StepPlan
-from outrider.plan.tree import Verdict
-from outrider.step.rows import RowTable
+from outrider.kv.kv_pool import KVPool, ModelPool
+from outrider.step.draft_tree import Verdict
+from outrider.step.plan import StepPlan
+from outrider.step.row_table import RowTable
 
 
 def commit(
@@ -24,7 +24,7 @@ def commit(
         )
         _compact(plan, verdict, table, kv)
     if verdict.kept.is_cuda:
-        from outrider.kernels.compact import commit_rows  # a CPU installation has no Triton
+        from outrider.ops.tree.commit_triton import commit_rows  # a CPU installation has no Triton
 
         commit_rows(
             uniform=(uniform.rows, uniform.lengths),
@@ -48,7 +48,7 @@ def _compact(plan: StepPlan, verdict: Verdict, table: RowTable, kv: KVPool) -> N
     A path never goes up (a parent precedes its children), so reading all before writing suffices.
     """
     if verdict.path.is_cuda:
-        from outrider.kernels.compact import compact
+        from outrider.ops.tree.commit_triton import compact
 
         uniform = plan.uniform.rows, plan.uniform.lengths
         path, kept = verdict.path, verdict.kept

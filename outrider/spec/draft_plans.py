@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.attention.protocol import AttentionPart
-from outrider.memory.arena import Arena
-from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
-from outrider.plan.shape import ChunkShape, StepShape
+from outrider.step.arena import Arena
+from outrider.step.attention_part import AttentionPart
+from outrider.step.plan import ChunkRows, StepPlan, UniformRows
 from outrider.step.planner import Binder, NoDraftPart
-from outrider.wire.speculation import Budget
+from outrider.step.shape import ChunkShape, StepShape
+from outrider.wire.draft_budget import Budget
 
 _NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
 

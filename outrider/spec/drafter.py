@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import torch
 
-from outrider.models.draft import Taps
-from outrider.plan.plan import ChunkRows, StepPlan, UniformRows
-from outrider.plan.shape import StepShape
-from outrider.plan.tree import DraftTree, Verdict
-from outrider.step.rows import RowTable
-from outrider.wire.batch import RowAdmission
-from outrider.wire.worker import DraftFacts
+from outrider.models.draft_model import Taps
+from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.row_table import RowTable
+from outrider.step.shape import StepShape
+from outrider.wire.runner_facts import DraftFacts
+from outrider.wire.scheduled_batch import RowAdmission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,9 @@ def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]
 def chain(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
     """Every node below the one before it."""
     if tokens.is_cuda:
-        from outrider.kernels.tree import chain_nodes  # a CPU installation has no Triton
+        from outrider.ops.tree.grow_tree_triton import (
+            chain_nodes,  # a CPU installation has no Triton
+        )
 
         parents, depths, ancestors = chain_nodes(tokens)
         return DraftTree(tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)

@@ -4,22 +4,22 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.attention.protocol import AttentionPart
-from outrider.memory.pool import ModelPool
-from outrider.models.draft import DraftModel, Taps
-from outrider.plan.plan import ChunkRows, StepPlan, UniformRows, chunk_offsets
-from outrider.plan.shape import StepShape
-from outrider.plan.tree import DraftTree
-from outrider.sampling.likely import Likely, likely_samples, likely_tokens
-from outrider.sampling.table import SamplingTable
+from outrider.kv.kv_pool import ModelPool
+from outrider.models.draft_model import DraftModel, Taps
+from outrider.sampling.draft_topk import Likely, likely_samples, likely_tokens
+from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
+from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.drafter import Outcome, chain, single_node
-from outrider.spec.grow import Frontier, grow, room_for, select
-from outrider.spec.slots import DraftSlots
-from outrider.step.fill import fill
-from outrider.step.rows import RowTable
-from outrider.wire.batch import RowAdmission
-from outrider.wire.worker import DraftFacts
+from outrider.spec.grow_tree import Frontier, grow, room_for, select
+from outrider.step.attention_part import AttentionPart
+from outrider.step.draft_tree import DraftTree
+from outrider.step.fill_plan import fill
+from outrider.step.plan import ChunkRows, StepPlan, UniformRows, chunk_offsets
+from outrider.step.row_table import RowTable
+from outrider.step.shape import StepShape
+from outrider.wire.runner_facts import DraftFacts
+from outrider.wire.scheduled_batch import RowAdmission
 
 
 class ModelDrafter:
@@ -105,7 +105,9 @@ class ModelDrafter:
         rows, lengths, lead = plan.uniform.rows, plan.uniform.lengths, self._facts.lead
         level: StepPlan = plan.draft.level
         if rows.is_cuda:
-            from outrider.kernels.states import plant  # a CPU installation has no Triton
+            from outrider.ops.tree.draft_states_triton import (
+                plant,  # a CPU installation has no Triton
+            )
 
             scores, numbers, zeros, positions, tokens, states = plant(
                 rows=rows,
@@ -185,7 +187,7 @@ def inherit(
 ) -> torch.Tensor:  # [rows, topk, width]
     """The state of each tip's parent."""
     if states.is_cuda:
-        from outrider.kernels import states as kernels
+        from outrider.ops.tree import draft_states_triton as kernels
 
         return kernels.inherit(states, places)
     return states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))
@@ -198,7 +200,7 @@ def follow(plan: StepPlan, outcome: Outcome, catch_up: StepPlan, lead: int) -> t
     """
     chunk, lengths, path = plan.chunk, plan.uniform.lengths, outcome.verdict.path
     if path.is_cuda:
-        from outrider.kernels import states as kernels
+        from outrider.ops.tree import draft_states_triton as kernels
 
         return kernels.follow(
             outcome.features,
@@ -226,7 +228,7 @@ def keep(
     uniform, kept, width = plan.uniform, outcome.verdict.kept, plan.shape.tree.most_emitted
     chunk_rows = plan.chunk.rows[: ends.shape[0]]
     if after.is_cuda:
-        from outrider.kernels import states as kernels
+        from outrider.ops.tree import draft_states_triton as kernels
 
         kernels.keep(
             after,

@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.plan.tree import DraftTree, Verdict
+from outrider.step.draft_tree import DraftTree, Verdict
 
 
 def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> Verdict:
@@ -11,7 +11,7 @@ def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> Verdict:
     No path of the tree has more than `most_emitted` nodes.
     """
     if choice.is_cuda:
-        from outrider.kernels.verdict import judge  # a CPU installation has no Triton
+        from outrider.ops.tree.verify_triton import judge  # a CPU installation has no Triton
 
         columns = tree.tokens, tree.parents, tree.depths, tree.ancestors
         path, kept, emitted, drafted = judge(columns, choice, most_emitted)

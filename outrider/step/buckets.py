@@ -4,9 +4,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol
 
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.wire.batch import ScheduledBatch
-from outrider.wire.speculation import PLAIN, Budget
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.scheduled_batch import ScheduledBatch
 
 
 class Sizes(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from outrider.plan.plan import StepPlan
+from outrider.step.plan import StepPlan
 
 T = TypeVar("T")
 

@@ -6,14 +6,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from outrider.attention.protocol import AttentionPart
-from outrider.memory.arena import Arena
-from outrider.memory.upload import pinned_for
-from outrider.plan.plan import ChunkRows, Queries, Sampled, StepPlan, UniformRows
-from outrider.plan.shape import StepShape, Warps
+from outrider.step.arena import Arena
+from outrider.step.attention_part import AttentionPart
 from outrider.step.buckets import Buckets
-from outrider.step.rows import RowTable
-from outrider.wire.batch import NO_DECODES, ScheduledBatch
+from outrider.step.host_copy import pinned_for
+from outrider.step.plan import ChunkRows, Queries, Sampled, StepPlan, UniformRows
+from outrider.step.row_table import RowTable
+from outrider.step.shape import StepShape, Warps
+from outrider.wire.scheduled_batch import NO_DECODES, ScheduledBatch
 
 # Plans are a few dozen views each. Exact shapes differ from step to step, so old ones are dropped.
 MAX_PLANS = 1024

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.api.feed import Feed
-from outrider.api.frontend import Frontend
-from outrider.api.live import LiveRequest, PreparedRequest
-from outrider.api.params import SamplingParams
-from outrider.api.prompts import TextPrompt, TokenPrompt
 from outrider.errors import ConfigError, RequestError
-from outrider.text.chat import NoChatTemplate
+from outrider.frontend.frontend import Frontend
+from outrider.frontend.live_request import LiveRequest, PreparedRequest
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.request_feed import Feed
+from outrider.frontend.sampling_params import SamplingParams
+from outrider.frontend.tokenizer.chat_template import NoChatTemplate
+from outrider.train.conversations import Conversation
 from outrider.train.documents import Document, line_of, read_documents
-from outrider.train.prompts import Conversation
 
 Note = Callable[[int], None]  # one more conversation is answered; it gave this many tokens
 

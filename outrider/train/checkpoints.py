@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from outrider.errors import ConfigError
-from outrider.store.atomic import staged
+from outrider.hub.atomic_folder import staged
 
 _KEPT = 2
 _TENSORS, _FACTS = "state.safetensors", "checkpoint.json"

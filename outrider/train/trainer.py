@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from outrider.models.heads.config import HeadConfig
-from outrider.models.heads.names import HEAD
-from outrider.train.attend import Kind, make_attention
+from outrider.models.eagle.head_config import HeadConfig
+from outrider.models.eagle.head_tensors import HEAD
+from outrider.train.acceptance_gauge import Gauge, Measures
 from outrider.train.batches import Batch, make_batch
-from outrider.train.gauge import Gauge, Measures
-from outrider.train.head import Reading, TrainingHead, initial_weights
 from outrider.train.loss import LOSSES, Loss
-from outrider.train.mover import Mover
+from outrider.train.optimizer import Mover
+from outrider.train.packed_attention import Kind, make_attention
 from outrider.train.packing import Packed, padded
 from outrider.train.recipe import Rates, Recipe, rate_at, scores_rate_at
-from outrider.train.target import PackedTarget
+from outrider.train.target_states import PackedTarget
+from outrider.train.trained_head import Reading, TrainingHead, initial_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

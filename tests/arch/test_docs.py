@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from outrider.api import cli
-from outrider.api.commands.flags import DraftFlags, ModelFlags
-from outrider.api.llm import LLM
-from outrider.bench.gpu import body
+from benchmarks.steps import body
+from outrider.cli import main as cli
+from outrider.cli.flags import DraftFlags, ModelFlags
+from outrider.frontend.llm import LLM
+from outrider.hub.aliases import DEFAULT_ALIAS
+from outrider.hub.shipped_heads import shipped_head
 from outrider.models.registry import FAMILIES
-from outrider.runtime import drafts, stream_draft
-from outrider.serve.metrics import Meter
-from outrider.store.aliases import DEFAULT_ALIAS
-from outrider.store.shipped import shipped_head
+from outrider.runtime import draft_kinds as drafts
+from outrider.runtime import stream_draft
+from outrider.server.metrics import Meter
 
 ROOT = Path(__file__).parents[2]
 KERNELS = sorted(

@@ -95,19 +95,21 @@ def run_blocked(blocked, code):
 def test_the_core_imports_without_the_web_stack():
     web = ["fastapi", "starlette", "uvicorn", "pydantic", "zmq", "msgspec", "gguf", "xgrammar"]
     web += ["transformers", "prometheus_client", "openai", "scipy"]
-    code = "import outrider; outrider.LLM; import outrider.api.cli"
+    code = "import outrider; outrider.LLM; import outrider.cli.main"
     done = run_blocked(web, code)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_front_of_the_server_never_imports_torch():
-    done = run_blocked(["torch"], "import outrider.serve.progress, outrider.serve.run")
+    done = run_blocked(
+        ["torch"], "import outrider.server.start_progress, outrider.server.run_server"
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_help_does_not_import_torch():
     code = (
-        "import sys; sys.argv = ['outrider', '--help']\nfrom outrider.api.cli import main; main()"
+        "import sys; sys.argv = ['outrider', '--help']\nfrom outrider.cli.main import main; main()"
     )
     done = run_blocked(["torch", "transformers", "numpy"], code)
     assert done.returncode == 0, done.stderr

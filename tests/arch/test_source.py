@@ -13,7 +13,7 @@ ids = [str(path.relative_to(PACKAGE)) for path in SOURCES]
 
 # Programs and everything below them. What runs before the first step may look at the host.
 PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "attention", "plan", "memory", "kernels"]
-BEFORE_THE_FIRST_STEP = ["models/config.py", "models/loader.py", "models/registry.py"]
+BEFORE_THE_FIRST_STEP = ["models/model_config.py", "models/decoder_loader.py", "models/registry.py"]
 HOST_READS = {"item", "tolist", "cpu", "numpy", "nonzero", "synchronize"}
 HOST_MODULES = {"time", "os", "random", "datetime"}
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from outrider.api.cli import run
-from outrider.api.commands.bench_flags import short_names
-from outrider.bench.acceptance.asked import choose_questions, name_of, parse_tree
-from outrider.bench.acceptance.report import ALL, AcceptanceReport, Answer, Setup
-from outrider.config.draft import TreeSize
+from outrider.bench.acceptance.acceptance_args import choose_questions, name_of, parse_tree
+from outrider.bench.acceptance.acceptance_report import ALL, AcceptanceReport, Answer, Setup
+from outrider.cli.bench_flags import short_names
+from outrider.cli.main import run
+from outrider.config.draft_config import TreeSize
 from outrider.errors import ConfigError
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from outrider.api.cli import run
-from outrider.bench.speculation.prompts import Prompt, choose_prompts
-from outrider.bench.speculation.report import ALL, PLAIN, Cost, Run, SpeculationReport
+from outrider.bench.speculation.prompt_kinds import Prompt, choose_prompts
+from outrider.bench.speculation.speculation_report import ALL, PLAIN, Cost, Run, SpeculationReport
+from outrider.cli.main import run
 
 
 def test_every_drafter_is_measured_on_every_kind_beside_plain_decoding(

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from outrider.bench.bandwidth import read_bandwidth
-from outrider.bench.floor import Floor, kv_bytes, weight_bytes
-from outrider.models.config import ModelConfig, read_config
+from outrider.bench.offline.decode_floor import Floor, kv_bytes, weight_bytes
+from outrider.models.model_config import ModelConfig, read_config
 
 # hidden 32, intermediate 48, 3 layers, 4 heads and 2 key-value heads of 8, vocabulary 67
 ATTENTION_ROWS = 32 + 16 + 16 + 32  # q, k, v, o, with 32 columns each

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outrider.api.cli import run
+from outrider.cli.main import run
 
 SHAPE = ["--prompt-tokens", "6", "--max-tokens", "9", "--batch", "1,3", "--threads", "1"]
 
@@ -166,7 +166,7 @@ def test_bench_help_lists_both_benchmarks(capsys):
 def test_wrong_flags_are_found_before_torch_is_loaded():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from outrider.api.cli import run\n"
+        "from outrider.cli.main import run\n"
         "for flags in (['--batch', '0'], ['--peers', 'x'], ['--json', '/'], ['--model', 'x']):\n"
         "    assert run(['bench', 'offline', *flags]) == 1, flags\n"
     )

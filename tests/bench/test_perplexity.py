@@ -7,8 +7,8 @@ import pytest
 import torch
 from support.tiny import tiny_model
 
-from outrider.api.cli import run
 from outrider.bench.perplexity import encode_texts, measure_perplexity
+from outrider.cli.main import run
 
 TEXTS = ["the quick brown fox", "b", "jumps over the lazy dog and runs on"]
 

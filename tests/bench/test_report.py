@@ -2,12 +2,12 @@
 
 import pytest
 
-from outrider.bench.asked import Lengths
-from outrider.bench.floor import Floor
 from outrider.bench.machine import this_machine
-from outrider.bench.report import Decode, EngineResult, OfflineReport, Setting
-from outrider.bench.trace import DecodeSpeed
-from outrider.bench.workload import Workload
+from outrider.bench.offline.decode_floor import Floor
+from outrider.bench.offline.offline_args import Lengths
+from outrider.bench.offline.offline_report import Decode, EngineResult, OfflineReport, Setting
+from outrider.bench.offline.run_trace import DecodeSpeed
+from outrider.bench.offline.workload import Workload
 
 
 def result(engine, dtype, *rates):

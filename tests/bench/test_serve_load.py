@@ -21,15 +21,14 @@ from support.sse_server import (
     usage_event,
 )
 
-from outrider.api.cli import run
-from outrider.bench.load.acceptance import (
-    Acceptance,
-    between,
-    read_counters,
-    read_metrics_field,
-)
-from outrider.bench.load.arrivals import poisson_arrivals
-from outrider.bench.load.asked import (
+from outrider.bench.serve.arrivals import poisson_arrivals
+from outrider.bench.serve.client_lag import ClientLoad, LagMeter
+from outrider.bench.serve.http_client import Client, open_session
+from outrider.bench.serve.load_driver import Driver
+from outrider.bench.serve.load_journal import Journal
+from outrider.bench.serve.load_summary import Summary, course_of, percentile, spread_of
+from outrider.bench.serve.request_outcome import Answer, Failure, Timeline, Tokens
+from outrider.bench.serve.serve_args import (
     ClosedLoop,
     Endpoint,
     LoadAsked,
@@ -40,16 +39,17 @@ from outrider.bench.load.asked import (
     parse_base_url,
     parse_extra,
 )
-from outrider.bench.load.chunk import StreamError, read_chunk
-from outrider.bench.load.client import Client, open_session
-from outrider.bench.load.drive import Driver
-from outrider.bench.load.journal import Journal
-from outrider.bench.load.lag import ClientLoad, LagMeter
-from outrider.bench.load.outcome import Answer, Failure, Timeline, Tokens
-from outrider.bench.load.report import LoadReport, print_report
-from outrider.bench.load.sse import Event, EventParser
-from outrider.bench.load.start import choose_told
-from outrider.bench.load.summary import Summary, course_of, percentile, spread_of
+from outrider.bench.serve.serve_report import LoadReport, print_report
+from outrider.bench.serve.server_acceptance import (
+    Acceptance,
+    between,
+    read_counters,
+    read_metrics_field,
+)
+from outrider.bench.serve.sse_reader import Event, EventParser
+from outrider.bench.serve.start_serve import choose_told
+from outrider.bench.serve.stream_chunk import StreamError, read_chunk
+from outrider.cli.main import run
 from outrider.errors import ConfigError
 
 SLO = Slo(ttft_s=0.5, tpot_s=0.05)
@@ -690,7 +690,7 @@ def test_ctrl_c_prints_what_was_measured(prompts):
     def script(number, body):
         return whole(number) if number < 3 else Reply(pieces=ANSWER[:2], then="hang")
 
-    code = "import sys; from outrider.api.cli import run; sys.exit(run(sys.argv[1:]))"
+    code = "import sys; from outrider.cli.main import run; sys.exit(run(sys.argv[1:]))"
     with sse_server(script) as server:
         command = [sys.executable, "-c", code, "bench", "serve", "--base-url", server.url]
         flags = ["--prompts", str(prompts), "--concurrency", "2"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.bench.trace import Step, decode_speed, first_token_s
+from outrider.bench.offline.run_trace import Step, decode_speed, first_token_s
 from outrider.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.config.draft import (
+from outrider.config.draft_config import (
     DraftConfig,
     MatchLengths,
     TreeSize,

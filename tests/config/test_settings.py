@@ -1,7 +1,7 @@
 import pytest
 
-from outrider.config.draft import DraftConfig
-from outrider.config.engine import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
+from outrider.config.draft_config import DraftConfig
+from outrider.config.engine_config import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.config.settings import resolve
 from outrider.errors import ConfigError
 

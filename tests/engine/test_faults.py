@@ -12,9 +12,9 @@ from support.paper import PaperResult, PaperRunner, expected_output, facts, subm
 
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError
-from outrider.grammar.shop import NoGrammars
-from outrider.wire.grammar import Grammar, GrammarSpec
-from outrider.wire.sampling import RowSampling
+from outrider.structured.grammar_cache import NoGrammars
+from outrider.wire.grammar_spec import Grammar, GrammarSpec
+from outrider.wire.row_sampling import RowSampling
 
 
 class BrokenResult(PaperResult):

@@ -1,7 +1,7 @@
 import pytest
 
-from outrider.engine.pace import Pace
-from outrider.wire.speculation import PLAIN, Budget
+from outrider.engine.draft_pace import Pace
+from outrider.wire.draft_budget import PLAIN, Budget
 
 LARGE = Budget(steps=15, topk=1, nodes=16)
 

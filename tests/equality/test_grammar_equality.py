@@ -21,12 +21,12 @@ from support.grammars import (
 from support.matrix import TREES
 from support.tiny import VOCAB
 
-from outrider.grammar.shop import GrammarShop
-from outrider.runtime import grammars as runtime_grammars
-from outrider.runtime.drafts import NgramDraft
-from outrider.sampling.matcher import MatcherState, MatcherStates
-from outrider.wire.grammar import Grammar, GrammarSpec
-from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.runtime.draft_kinds import NgramDraft
+from outrider.structured import row_grammars as runtime_grammars
+from outrider.structured.grammar_cache import GrammarShop
+from outrider.structured.grammar_matcher import MatcherState, MatcherStates
+from outrider.wire.grammar_spec import Grammar, GrammarSpec
+from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
 
 pytest.importorskip("xgrammar")
 

@@ -8,7 +8,7 @@ from support.engines import Shape, ask, engine_of, run_all
 from support.matrix import TREES
 from support.tiny import VOCAB
 
-from outrider.wire.sampling import Penalties, RowSampling
+from outrider.wire.row_sampling import Penalties, RowSampling
 
 shapes = st.builds(
     Shape,

@@ -16,17 +16,18 @@ from support.module_rounds import ForcedJudge, mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.tiny import VOCAB
 
-from outrider.cache.prefix import PrefixCache
-from outrider.models.mtp.chain import ModuleChain
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.runtime.drafts import ModelDraft, ModulesDraft
-from outrider.spec import module_drafter, windows
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
+from outrider.models.mtp.module_chain import ModuleChain
+from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
+from outrider.spec import mtp_drafter as module_drafter
+from outrider.spec import mtp_window as windows
+from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.spec.module_drafter import ModuleDrafter
-from outrider.spec.slots import DraftSlots
+from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.buckets import Listed
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
 
 GREEDY = RowSampling(seed=0, temperature=0.0)
 SAMPLED = RowSampling(seed=5, temperature=0.9)

@@ -7,15 +7,16 @@ import torch
 from support.engines import Shape
 from support.matrix import LAWS, Case, mismatches, run_case
 
-from outrider.attention.reference import ReferenceAttention
+from outrider.kv.reference_attention import ReferenceAttention
 from outrider.runtime import program, runner
 from outrider.runtime.runner import Runner
-from outrider.sampling import likely
+from outrider.sampling import draft_topk as likely
 from outrider.spec import commit
 from outrider.spec.draft_plans import DraftPlanner
+from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.spec.slots import DraftSlots
-from outrider.step import fill, tape
+from outrider.step import fill_plan as fill
+from outrider.step import tape_executor as tape
 from outrider.step.buckets import Buckets
 
 PADDED_TAPE = Shape(pad=4, executor="tape", depth=1, step_tokens=11)

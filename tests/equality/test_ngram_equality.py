@@ -9,8 +9,8 @@ from support.engines import Shape, ask, engine_of, run_all
 from support.matrix import LAWS
 from support.reference import decode
 
-from outrider.runtime.drafts import NgramDraft
-from outrider.wire.speculation import Budget
+from outrider.runtime.draft_kinds import NgramDraft
+from outrider.wire.draft_budget import Budget
 
 DRAFTS = {
     "chain": NgramDraft(budget=Budget(steps=5, topk=1, nodes=6), min_match=2, max_match=4),

@@ -14,13 +14,13 @@ from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
 
-from outrider.models.heads.loader import load_head
-from outrider.runtime.drafts import ModelDraft
+from outrider.models.eagle.head_loader import load_head
+from outrider.runtime.draft_kinds import ModelDraft
 from outrider.spec import model_drafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.verify import verify
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
 
 STEPS = 3
 VARIANTS = {

@@ -11,7 +11,7 @@ from support.rounds import (
     listen,
 )
 
-from outrider.wire.result import RoundTrace
+from outrider.wire.step_result import RoundTrace
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])

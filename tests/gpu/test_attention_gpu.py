@@ -18,8 +18,8 @@ from support.attention_cases import (
     run,
 )
 
-from outrider.attention.triton import HeadShape, TritonAttention
-from outrider.memory.arena import Arena
+from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.step.arena import Arena
 
 pytest.importorskip("triton")
 

@@ -9,7 +9,7 @@ from support.matrix import TREES, Models, law_of
 from support.model_set import make_models
 from support.tiny import VOCAB
 
-from outrider.models.loader import load_decoder
+from outrider.models.decoder_loader import load_decoder
 
 FIXED = {
     "device": "cuda",

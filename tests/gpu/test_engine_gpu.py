@@ -19,10 +19,10 @@ from support.matrix import (
 )
 from support.model_set import make_models
 
-from outrider.config.engine import EngineConfig, ExecutionConfig, LimitsConfig
+from outrider.config.engine_config import EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.engine.engine import Engine
-from outrider.plan.live import is_written_down
-from outrider.runtime.build import build_runner
+from outrider.runtime.build_runner import build_runner
+from outrider.step.graph_break import is_written_down
 
 DRAFTS = [
     ("none", "chain"),
@@ -84,7 +84,7 @@ def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
 
 
 def test_shapes_that_are_forgotten_are_recorded_again(models, monkeypatch):
-    from outrider.step import graph
+    from outrider.step import graph_executor as graph
 
     monkeypatch.setattr(graph, "MAX_RECORDINGS", 1)
     shape = Shape(device="cuda", pad=1, depth=1, step_tokens=90, executor="graph")
@@ -93,7 +93,7 @@ def test_shapes_that_are_forgotten_are_recorded_again(models, monkeypatch):
 
 
 def test_a_step_above_the_largest_recorded_size_runs_the_same_program(models, monkeypatch):
-    from outrider.step import graph
+    from outrider.step import graph_executor as graph
 
     monkeypatch.setattr(graph, "MOST_BROKEN_TOKENS", 20)
     shape = Shape(device="cuda", depth=1, step_tokens=90, executor="breakable")

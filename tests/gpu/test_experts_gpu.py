@@ -19,14 +19,14 @@ from support.matrix import PROMPTS, TREES
 from support.reference import decode
 from support.tiny import save_tiny
 
-from outrider.models.layers.routing import choose, route, without_padding
-from outrider.models.loader import load_decoder
-from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import ModelDraft, NoDraft
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.layers.router import choose, route, without_padding
+from outrider.models.standalone_draft import StandaloneDraft
+from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 
 pytest.importorskip("triton")
-from outrider.kernels import routing as kernels
-from outrider.kernels.experts import add_experts_
+from outrider.ops.moe import routing_triton as kernels
+from outrider.ops.moe.experts_triton import add_experts_
 
 REAL = [  # tokens, experts, top_k, hidden, intermediate
     (1, 8, 2, 4096, 14336),

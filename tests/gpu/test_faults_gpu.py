@@ -40,7 +40,7 @@ from support.engines import Shape, ask, engine_of
 from support.matrix import law_of
 from support.tiny import save_tiny
 from outrider.errors import CapacityError
-from outrider.models.loader import load_decoder
+from outrider.models.decoder_loader import load_decoder
 
 folder = Path(tempfile.mkdtemp())
 save_tiny("llama", folder)

@@ -10,10 +10,10 @@ from support.grammars import END, PlainMasks, decode_plainly, spelled
 from support.matrix import TREES
 from support.model_set import make_models
 
-from outrider.runtime import grammars as runtime_grammars
-from outrider.sampling.mask import mask_
-from outrider.wire.grammar import Grammar
-from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.ops.sampling.grammar_mask import mask_
+from outrider.structured import row_grammars as runtime_grammars
+from outrider.wire.grammar_spec import Grammar
+from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
 
 WORDS = ["red", "green", "greens", "green abc", "abcabcabc", "123123000", "{ab}"]
 MAX_TOKENS = 12

@@ -6,10 +6,10 @@ from support.engines import Shape, ask, engine_of
 from support.matrix import PROMPTS, TREES, law_of
 from support.model_set import make_models
 
-from outrider.plan.live import live
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.step.graph import GraphExecutor
-from outrider.wire.speculation import PLAIN
+from outrider.step.graph_break import live
+from outrider.step.graph_executor import GraphExecutor
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import PLAIN
 
 
 @pytest.fixture(scope="module")

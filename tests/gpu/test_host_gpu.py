@@ -2,7 +2,7 @@
 
 import json
 
-from outrider.api.cli import run
+from outrider.cli.main import run
 
 
 def test_the_host_is_measured_on_a_gpu_that_runs_nothing(tmp_path):

@@ -22,18 +22,18 @@ from support.engines import Shape
 from support.matrix import LAWS, MIXED, Case, mismatches, run_case
 from support.model_set import make_models
 
-from outrider.attention.triton import HeadShape, TritonAttention
-from outrider.bench.gpu.body import find_body
-from outrider.memory.arena import Arena
-from outrider.models.dummy import dummy_decoder
+from benchmarks.dummy_models import dummy_decoder
+from benchmarks.steps.body import find_body
+from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.step.arena import Arena
 
 pytest.importorskip("triton")
 
 from support.latent_cases import check_maps, check_rotated, check_stored
 
-from outrider.kernels import latent as kernel
-from outrider.kernels.head_maps import apply_head_maps
-from outrider.kernels.latent_slices import ways_to_slice
+from outrider.ops.attention import latent_decode_triton as kernel
+from outrider.ops.attention.latent_slices_triton import ways_to_slice
+from outrider.ops.linear.head_linear_triton import apply_head_maps
 
 DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
 EXECUTORS = ["eager", "graph", "breakable"]

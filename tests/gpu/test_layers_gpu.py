@@ -14,15 +14,15 @@ from support.layer_kernels import (
     random,
 )
 
-from outrider.kernels.norm import rms_norm
-from outrider.kernels.rope import rotate_and_store as launch_rotation
-from outrider.kernels.swiglu import swiglu as launch_swiglu
-from outrider.models.config import RopeConfig
-from outrider.models.layers.attention import NoHeadNorm, NormEachHead, rotate_and_store
-from outrider.models.layers.gate import swiglu
-from outrider.models.layers.norm import make_norm
-from outrider.models.layers.rope import RotaryEmbedding, Rotation
-from outrider.models.scaling import YarnScaling
+from outrider.models.layers.attention_layer import NoHeadNorm, NormEachHead, rotate_and_store
+from outrider.models.layers.gated_activation import swiglu
+from outrider.models.layers.rms_norm import make_norm
+from outrider.models.layers.rotary import RotaryEmbedding, Rotation
+from outrider.models.model_config import RopeConfig
+from outrider.models.rope_scaling import YarnScaling
+from outrider.ops.linear.swiglu_triton import swiglu as launch_swiglu
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store as launch_rotation
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 BF16 = ("cuda", torch.bfloat16)

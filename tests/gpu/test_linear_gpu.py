@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
-from outrider.kernels.linear import linear, linear_plus, linear_swiglu
+from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
 
 REAL = [
     (1, 6144, 4096),

@@ -11,10 +11,10 @@ from support.module_rounds import mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.tiny import VOCAB
 
-from outrider.runtime.drafts import ModelDraft, ModulesDraft
+from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
 from outrider.step.buckets import Listed
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
 
 EXECUTORS = ["eager", "graph", "breakable"]
 NUM = 3

@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.sampling.noise import gumbel_at
+from outrider.ops.sampling.gumbel_noise import gumbel_at
 
 SEEDS = torch.tensor([0, 1, 2**31, 2**32 + 5, 2**63 - 1])
 POSITIONS = torch.tensor([0, 2**31, 2**31 - 1, 77, 1])

@@ -7,15 +7,15 @@ from support.recurrent import FAMILIES, saved_recurrent
 from support.recurrent_module import save_with_module
 from support.row_matrix import CHAIN, LONGEST, PLAIN, PROMPTS, Case, ask_all, mismatches, shape_of
 
-from outrider.models.mtp.loader import load_modules
+from outrider.models.mtp.module_loader import load_modules
 from outrider.models.target import load_target
-from outrider.runtime.drafts import ModelDraft
-from outrider.wire.speculation import Budget
+from outrider.runtime.draft_kinds import ModelDraft
+from outrider.wire.draft_budget import Budget
 
 pytest.importorskip("triton")
 from support.delta_kernels import DeltaCase, check_gated_norm, check_mixing, check_recurrence
 
-from outrider.attention.recurrent import FRESH
+from outrider.models.recurrent.recurrent_plan import FRESH
 
 CUDA = torch.device("cuda")
 TYPES = [torch.float32, torch.bfloat16, torch.float16]

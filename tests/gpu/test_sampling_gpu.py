@@ -15,13 +15,13 @@ from support.laws import (
     table_of,
 )
 
-from outrider.plan.shape import Warps
-from outrider.sampling.fused import _edit_, _penalised, floors_of
-from outrider.sampling.likely import likely_samples, likely_tokens
-from outrider.sampling.noise import gumbel_at
+from outrider.ops.sampling.gumbel_noise import gumbel_at
+from outrider.sampling.draft_topk import likely_samples, likely_tokens
+from outrider.sampling.fused_sampler import _edit_, _penalised, floors_of
+from outrider.sampling.logits_processing import _masses, edit_, filter_, penalise_
 from outrider.sampling.sampler import choose
-from outrider.sampling.warp import _masses, edit_, filter_, penalise_
-from outrider.wire.sampling import Filters, Penalties, RowSampling
+from outrider.step.shape import Warps
+from outrider.wire.row_sampling import Filters, Penalties, RowSampling
 
 FLOATS = [torch.bfloat16, torch.float32]
 NO_NOISE, NOISE = Warps(), Warps(noise=True)

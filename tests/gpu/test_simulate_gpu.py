@@ -7,9 +7,9 @@ import pytest
 import torch
 from support.trees import random_tree
 
-from outrider.api.cli import run
-from outrider.plan.tree import DraftTree
-from outrider.spec.simulate import SimulatedJudge
+from benchmarks.forced_acceptance import SimulatedJudge
+from outrider.cli.main import run
+from outrider.step.draft_tree import DraftTree
 
 
 @pytest.mark.parametrize("nodes", [1, 6, 16, 64])

@@ -14,11 +14,11 @@ from support.small_cases import (
     check_plus,
 )
 
-from outrider.kernels.linear import linear, linear_plus, linear_swiglu
-from outrider.kernels.norm import rms_norm
-from outrider.kernels.project import project_heads
-from outrider.kernels.rope import rotate_and_store
-from outrider.kernels.small import normed_swiglu, small_plus
+from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
+from outrider.ops.linear.qkv_projection_triton import project_heads
+from outrider.ops.linear.small_linear_triton import normed_swiglu, small_plus
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store
 
 BF16 = ("cuda", torch.bfloat16)
 TYPES = [torch.bfloat16, torch.float16]

@@ -21,13 +21,13 @@ from support.step_kernels import (
     some_tree,
 )
 
-from outrider.plan.plan import UniformRows
-from outrider.plan.tree import DraftTree
+from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.drafter import chain
-from outrider.spec.grow import grow, room_for, select
-from outrider.spec.slots import DraftSlots
+from outrider.spec.grow_tree import grow, room_for, select
 from outrider.spec.verify import verify
-from outrider.wire.speculation import Budget
+from outrider.step.draft_tree import DraftTree
+from outrider.step.plan import UniformRows
+from outrider.wire.draft_budget import Budget
 
 CHECKS = [
     check_fill,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from support.tiny import save_tiny
 
-from outrider.api.cli import run
-from outrider.train.attend import DenseAttention, FlexAttention, Later, attend
+from outrider.cli.main import run
+from outrider.train.packed_attention import DenseAttention, FlexAttention, Later, attend
 
 SHAPE = (2, 9, 384, 64)  # batch, heads, length, head_dim: blocks of 128, documents across them
 

@@ -18,10 +18,10 @@ from support.row_matrix import (
 from support.v4 import saved_v4
 from support.v4_module import save_with_module
 
+from outrider.models.deepseek_v4.v4_module import load_v4_module
 from outrider.models.target import load_target
-from outrider.models.v4.module import load_v4_module
 from outrider.runtime.stream_draft import StreamDraft
-from outrider.wire.speculation import Budget
+from outrider.wire.draft_budget import Budget
 
 pytest.importorskip("triton")
 from support.v4_kernels import (

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from outrider.errors import ConfigError
-from outrider.models.config import parse_config, read_config
-from outrider.models.scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
+from outrider.models.model_config import parse_config, read_config
+from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
 
 FIELDS = {
     "architectures": ["LlamaForCausalLM"],

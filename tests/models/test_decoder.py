@@ -13,7 +13,7 @@ from support.tiny import (
 )
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider.step.tape import TapeExecutor
+from outrider.step.tape_executor import TapeExecutor
 
 TOLERANCE = 1e-4  # largest difference of any logit, in float32
 YARN = {

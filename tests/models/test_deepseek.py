@@ -15,16 +15,16 @@ from support.tiny import LATENT_FAMILIES, LATENTS, SIZES, VOCAB, save_tiny, tiny
 from support.trees import random_tree
 
 from outrider.errors import ConfigError
-from outrider.memory.pool import KVLayout, KVPool, PageFamily
-from outrider.models.config import parse_config
-from outrider.models.experts import ONE_GROUP, ExpertGroups, NoExperts
-from outrider.models.heads.loader import load_head
+from outrider.kv.kv_pool import KVLayout, KVPool, PageFamily
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.eagle.head_loader import load_head
+from outrider.models.expert_config import ONE_GROUP, ExpertGroups, NoExperts
 from outrider.models.layers.mla import score_scale
-from outrider.models.loader import load_decoder
-from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import ModelDraft, NgramDraft, NoDraft
-from outrider.step.tape import TapeExecutor
-from outrider.wire.speculation import Budget
+from outrider.models.model_config import parse_config
+from outrider.models.standalone_draft import StandaloneDraft
+from outrider.runtime.draft_kinds import ModelDraft, NgramDraft, NoDraft
+from outrider.step.tape_executor import TapeExecutor
+from outrider.wire.draft_budget import Budget
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # largest difference of any logit, in float32
@@ -212,7 +212,7 @@ def test_draft_modules_past_the_last_layer_are_no_part_of_the_target(family, is_
 
 
 def test_training_a_head_for_such_a_target_is_refused_by_name(tmp_path):
-    from outrider.train.design import Design, head_fields
+    from outrider.train.head_design import Design, head_fields
 
     (tmp_path / "config.json").write_text(json.dumps(V3 | {"num_hidden_layers": 6}))
     design = Design(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from outrider import LLM, SamplingParams
-from outrider.text.tokenizer import load_tokenizer
+from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 
 TEXT = "The sky is blue because sunlight is scattered by the air, and blue light most of all."
 # Logits reach 30 and transformers' own float32 is 6e-5 from float64 here. Ours, whose packed maps

@@ -4,14 +4,14 @@ import torch.nn.functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outrider.errors import ConfigError
-from outrider.models.layers.int8 import Int8Linear
+from outrider.models.layers.int8_linear import Int8Linear
 from outrider.models.layers.linear import (
     BiasedLinear,
     PackedLinear,
     PlainLinear,
     choose_linear,
 )
-from outrider.models.layers.norm import LengthNorm, RmsNorm
+from outrider.models.layers.rms_norm import LengthNorm, RmsNorm
 
 CPU = torch.device("cpu")
 OUT, IN = 37, 53

@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from support.tiny import save_tiny, tiny_model
 
 from outrider.errors import ConfigError
-from outrider.models.loader import load_decoder
+from outrider.models.decoder_loader import load_decoder
 
 CPU = torch.device("cpu")
 DOWN = "model.layers.1.mlp.down_proj.weight"

@@ -19,17 +19,17 @@ from support.modules import (
 )
 from support.tiny import VOCAB, save_tiny
 
-from outrider.api.cli import run
-from outrider.config.draft import DraftConfig
-from outrider.config.engine import CacheConfig, EngineConfig, LimitsConfig
+from outrider.cli.main import run
+from outrider.config.draft_config import DraftConfig
+from outrider.config.engine_config import CacheConfig, EngineConfig, LimitsConfig
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
-from outrider.models.config import read_config
-from outrider.models.loader import load_decoder
-from outrider.models.mtp.inspect import count_modules
-from outrider.models.mtp.loader import load_modules
-from outrider.runtime.build import build_runner
-from outrider.wire.sampling import RowSampling
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.model_config import read_config
+from outrider.models.mtp.inspect_modules import count_modules
+from outrider.models.mtp.module_loader import load_modules
+from outrider.runtime.build_runner import build_runner
+from outrider.wire.row_sampling import RowSampling
 
 CPU = torch.device("cpu")
 LAYERS = 3  # of the tiny targets

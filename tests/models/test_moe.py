@@ -21,9 +21,9 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
 )
 
 from outrider.errors import ConfigError
-from outrider.models.config import parse_config
-from outrider.models.experts import ExpertGroups, NoExperts, RoutingLaw
-from outrider.models.layers.gate import SplitGate
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.expert_config import ExpertGroups, NoExperts, RoutingLaw
+from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.linear import PlainLinear
 from outrider.models.layers.mlp import FeedStep, Mlp
 from outrider.models.layers.moe import (
@@ -33,11 +33,11 @@ from outrider.models.layers.moe import (
     make_experts,
     place_by_expert,
 )
-from outrider.models.layers.routing import choose
-from outrider.models.loader import load_decoder
-from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import ModelDraft, NoDraft
-from outrider.step.tape import TapeExecutor
+from outrider.models.layers.router import choose
+from outrider.models.model_config import parse_config
+from outrider.models.standalone_draft import StandaloneDraft
+from outrider.runtime.draft_kinds import ModelDraft, NoDraft
+from outrider.step.tape_executor import TapeExecutor
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # largest difference of any logit, in float32

@@ -6,19 +6,19 @@ import torch
 pytest.importorskip("triton")
 from support.layer_kernels import EPS, random
 
-from outrider.kernels.small import MOST_ROWS
-from outrider.models.config import AttentionConfig
-from outrider.models.layers.attention import (
+from outrider.models.layers.attention_layer import (
     AttentionStep,
     NoHeadNorm,
     NormEachHead,
     SplitProjection,
 )
-from outrider.models.layers.gate import SplitGate, gate_of
+from outrider.models.layers.gated_activation import SplitGate, gate_of
 from outrider.models.layers.linear import BiasedLinear, FixedLinear, PlainLinear
-from outrider.models.layers.norm import KernelNorm, RmsNorm
-from outrider.models.layers.normed import gate_behind, project_behind
-from outrider.models.layers.rope import Rotation
+from outrider.models.layers.normed_linear import gate_behind, project_behind
+from outrider.models.layers.rms_norm import KernelNorm, RmsNorm
+from outrider.models.layers.rotary import Rotation
+from outrider.models.model_config import AttentionConfig
+from outrider.ops.linear.small_linear_triton import MOST_ROWS
 
 HALF = ("cpu", torch.float16)  # the kernels are interpreted
 HIDDEN = 48

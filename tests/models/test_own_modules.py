@@ -6,8 +6,8 @@ from support.v4 import saved_v4
 from support.v4_module import save_with_module
 
 from outrider import LLM, SamplingParams
-from outrider.api.cli import run
-from outrider.config.draft import DraftConfig
+from outrider.cli.main import run
+from outrider.config.draft_config import DraftConfig
 from outrider.errors import ConfigError
 
 PROMPTS = [[7, 3, 44, 19, 60, 2, 31, 8], [5, 9]]

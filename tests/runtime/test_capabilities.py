@@ -7,9 +7,9 @@ import torch
 from support.engines import Shape, engine_of
 from support.tiny import save_tiny
 
-from outrider.attention.reference import ReferenceAttention
 from outrider.errors import ConfigError
-from outrider.models.loader import load_decoder
+from outrider.kv.reference_attention import ReferenceAttention
+from outrider.models.decoder_loader import load_decoder
 
 
 @pytest.mark.parametrize(

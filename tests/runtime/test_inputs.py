@@ -5,7 +5,7 @@ import torch
 from support.engines import Shape, ask, engine_of
 from support.matrix import TREES, law_of
 
-from outrider.runtime.drafts import NgramDraft
+from outrider.runtime.draft_kinds import NgramDraft
 
 
 def draft_of(models, name):

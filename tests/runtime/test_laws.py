@@ -1,10 +1,10 @@
 """Which parts of the sampling law a batch needs, from the laws of its rows."""
 
-from outrider.plan.shape import Warps
-from outrider.runtime.laws import LawBook
-from outrider.wire.batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
-from outrider.wire.sampling import Filters, LogprobsAsked, PromptLogprobs, RowSampling
-from outrider.wire.speculation import PLAIN
+from outrider.runtime.row_samplings import LawBook
+from outrider.step.shape import Warps
+from outrider.wire.draft_budget import PLAIN
+from outrider.wire.row_sampling import Filters, LogprobsAsked, PromptLogprobs, RowSampling
+from outrider.wire.scheduled_batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
 
 GREEDY = RowSampling(seed=1, temperature=0.0)
 FILTERED = RowSampling(seed=2, filters=Filters(top_k=4))

@@ -8,9 +8,9 @@ from support.matrix import TREES, law_of
 from support.recovery import check_recovery, failed
 
 from outrider.errors import CapacityError
-from outrider.runtime.drafts import NgramDraft
-from outrider.runtime.lane import HostMark
+from outrider.runtime.draft_kinds import NgramDraft
 from outrider.spec.model_drafter import ModelDrafter
+from outrider.step.device_stream import HostMark
 
 
 def draft_of(models, name):

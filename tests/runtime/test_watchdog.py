@@ -10,11 +10,11 @@ import pytest
 from support.engines import Shape, ask, engine_of
 from support.matrix import law_of
 
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.runtime.lane import HostMark
 from outrider.runtime.watchdog import Watchdog
+from outrider.step.device_stream import HostMark
 from outrider.step.executor import EagerExecutor
-from outrider.wire.speculation import PLAIN
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import PLAIN
 
 SHAPE = StepShape(
     rows=3, tree=PLAIN, chunk=ChunkShape(rows=0, tokens=0, width=0), pages=2, warps=Warps()

@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy import stats
 
-from outrider.plan.shape import Warps
 from outrider.sampling.sampler import choose
-from outrider.sampling.table import SamplingTable
-from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import RowSampling
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.step.shape import Warps
+from outrider.wire.row_sampling import RowSampling
+from outrider.wire.scheduled_batch import RowAdmission
 
 VOCAB, LENGTH, BATCH = 4, 4, 2048
 ALPHA = 1e-6

@@ -3,10 +3,10 @@
 import torch
 from support.laws import TEMPERATURES, random_logits, table_of
 
-from outrider.plan.shape import Warps
-from outrider.sampling.likely import likely_samples, likely_tokens
+from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampler import choose
-from outrider.wire.sampling import RowSampling
+from outrider.step.shape import Warps
+from outrider.wire.row_sampling import RowSampling
 
 VOCAB = 301
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from outrider.sampling.mask import mask_
+from outrider.ops.sampling.grammar_mask import mask_
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 67])

@@ -7,7 +7,13 @@ import pytest
 import torch
 from scipy import stats
 
-from outrider.sampling.noise import TILE, _exponential_, _negative_log_, gumbel, gumbel_at
+from outrider.ops.sampling.gumbel_noise import (
+    TILE,
+    _exponential_,
+    _negative_log_,
+    gumbel,
+    gumbel_at,
+)
 
 ALPHA = 1e-6
 # Pinned: another law of noise would change the answer to every seed that anybody wrote down.

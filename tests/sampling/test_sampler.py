@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outrider.plan.shape import Warps
-from outrider.sampling.need import decode_need, joined
 from outrider.sampling.sampler import choose
-from outrider.sampling.table import SamplingTable
-from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.sampling.sampling_flags import decode_need, joined
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.step.shape import Warps
+from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.scheduled_batch import RowAdmission
 
 VOCAB = 50
 SAMPLINGS = st.builds(

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from outrider.sampling.need import decode_need
 from outrider.sampling.sampler import choose
-from outrider.sampling.table import SamplingTable
-from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import (
+from outrider.sampling.sampling_flags import decode_need
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.wire.row_sampling import (
     MAX_BANNED,
     MAX_BIAS,
     Ban,
@@ -15,6 +14,7 @@ from outrider.wire.sampling import (
     Penalties,
     RowSampling,
 )
+from outrider.wire.scheduled_batch import RowAdmission
 
 VOCAB = 2048
 PLAIN = RowSampling(seed=5, temperature=0.7)

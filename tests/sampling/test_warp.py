@@ -6,10 +6,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from outrider.sampling.table import SamplingTable
-from outrider.sampling.warp import edit_, filter_, penalise_
-from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import Ban, Filters, Penalties, RowSampling
+from outrider.sampling.logits_processing import edit_, filter_, penalise_
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.wire.row_sampling import Ban, Filters, Penalties, RowSampling
+from outrider.wire.scheduled_batch import RowAdmission
 
 ROW = torch.tensor([1])
 

@@ -1,9 +1,9 @@
 import pytest
 
-from outrider.plan.shape import Warps
 from outrider.step.buckets import Buckets
-from outrider.wire.batch import DecodeRows, ScheduledBatch
-from outrider.wire.speculation import PLAIN, UNBOUNDED, Budget
+from outrider.step.shape import Warps
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
+from outrider.wire.scheduled_batch import DecodeRows, ScheduledBatch
 
 ENGINE = Budget(steps=8, topk=4, nodes=64)
 

@@ -4,10 +4,10 @@ import torch
 from support.steps import NO_WARPS, batch_of, small_device
 from support.trees import tree_of
 
-from outrider.memory.pool import KVLayout, KVPool
+from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.spec.commit import commit
 from outrider.spec.verify import verify
-from outrider.step.fill import fill, resolve_lengths
+from outrider.step.fill_plan import fill, resolve_lengths
 
 
 def test_kept_nodes_move_to_the_positions_after_the_history():

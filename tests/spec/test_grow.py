@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.plan.plan import UniformRows
-from outrider.plan.tree import DraftTree
-from outrider.sampling.likely import likely_tokens
-from outrider.spec.grow import Candidates, Frontier, grow, room_for, select
-from outrider.spec.slots import DraftSlots
-from outrider.wire.speculation import Budget
+from outrider.sampling.draft_topk import likely_tokens
+from outrider.spec.draft_slots import DraftSlots
+from outrider.spec.grow_tree import Candidates, Frontier, grow, room_for, select
+from outrider.step.draft_tree import DraftTree
+from outrider.step.plan import UniformRows
+from outrider.wire.draft_budget import Budget
 
 VOCAB = 7
 

@@ -7,15 +7,15 @@ import torch
 from support.engines import Shape, ask, engine_of, run_all
 from support.tiny import save_tiny
 
-from outrider.models.loader import load_decoder
-from outrider.models.standalone import StandaloneDraft
-from outrider.plan.live import written_down
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.runtime.drafts import ModelDraft, NoDraft
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.standalone_draft import StandaloneDraft
+from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 from outrider.spec.drafter import NullDrafter
-from outrider.spec.guard import GuardedDrafter
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
+from outrider.spec.guarded_drafter import GuardedDrafter
+from outrider.step.graph_break import written_down
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
 
 
 class FailingDraft(StandaloneDraft):

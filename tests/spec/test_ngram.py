@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps import NO_WARPS, small_device
 
-from outrider.plan.tree import DraftTree, Verdict
 from outrider.spec.drafter import Outcome
-from outrider.spec.history import TextTable
-from outrider.spec.ngram import Match, NgramDrafter
-from outrider.step.fill import resolve_lengths
-from outrider.wire.batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
-from outrider.wire.worker import DraftFacts
+from outrider.spec.ngram_drafter import Match, NgramDrafter
+from outrider.spec.text_table import TextTable
+from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.fill_plan import resolve_lengths
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
+from outrider.wire.runner_facts import DraftFacts
+from outrider.wire.scheduled_batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
 
 CHAIN = Budget(steps=3, topk=1, nodes=4)
 TREE = Budget(steps=3, topk=3, nodes=12)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from outrider.plan.shape import ChunkShape, Warps
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import Listed, device_buckets, largest_shape
-from outrider.wire.batch import NO_DECODES, DecodeRows, ScheduledBatch, ScheduledChunk
-from outrider.wire.speculation import PLAIN, Budget
+from outrider.step.shape import ChunkShape, Warps
+from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.scheduled_batch import NO_DECODES, DecodeRows, ScheduledBatch, ScheduledChunk
 
 CHAIN = Budget(steps=3, topk=1, nodes=4)
 

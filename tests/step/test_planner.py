@@ -6,8 +6,8 @@ import torch
 from support.steps import NO_WARPS, batch_of, small_device
 from support.trees import random_tree
 
-from outrider.step.fill import fill, resolve_lengths
-from outrider.wire.batch import PageGrant
+from outrider.step.fill_plan import fill, resolve_lengths
+from outrider.wire.scheduled_batch import PageGrant
 
 NODES = 3
 

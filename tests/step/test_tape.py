@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from outrider.plan.live import live
-from outrider.step.tape import TapeExecutor
+from outrider.step.graph_break import live
+from outrider.step.tape_executor import TapeExecutor
 
 
 def plan_of(values):

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend, Geometry
-from outrider.attention.reference import ReferenceAttention
-from outrider.memory.arena import Arena
-from outrider.plan.plan import ChunkRows, UniformRows
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.wire.speculation import Budget
+from outrider.kv.reference_attention import ReferenceAttention
+from outrider.step.arena import Arena
+from outrider.step.attention_part import AttentionBackend, Geometry
+from outrider.step.plan import ChunkRows, UniformRows
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import Budget
 from support.trees import random_tree
 
 
@@ -130,7 +130,7 @@ def run(backend: AttentionBackend, case: Case, *, largest: StepShape | None = No
 
 def trace(case: Case) -> dict[str, torch.Tensor]:
     """The record that `trace_paths` fills, over garbage."""
-    from outrider.kernels.paths import trace_paths
+    from outrider.ops.attention.tree_paths_triton import trace_paths
 
     shape, geometry = case.shape, case.geometry
     sizes = {

@@ -3,8 +3,8 @@
 import json
 from concurrent.futures import Future
 
-from outrider.sampling.matcher import WORD, bit_of
-from outrider.wire.grammar import GrammarSpec
+from outrider.structured.grammar_matcher import WORD, bit_of
+from outrider.wire.grammar_spec import GrammarSpec
 from support.grammars import TINY
 
 

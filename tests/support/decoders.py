@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.memory.pool import KVLayout, KVPool
+from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder import Decoder
-from outrider.models.loader import load_decoder
+from outrider.models.decoder_loader import load_decoder
 from outrider.spec.drafter import single_node
-from outrider.step.fill import fill, resolve_lengths
+from outrider.step.fill_plan import fill, resolve_lengths
 from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
 from support.tiny import VOCAB
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 
-from outrider.attention import delta
-from outrider.attention.delta import DeltaLaw
-from outrider.attention.recurrent import FRESH, RecurrentPlan, StateRows
-from outrider.attention.rings import RingPart, Tokens
-from outrider.kernels import delta as kernels
-from outrider.kernels.delta_blocks import WORTH
-from outrider.memory.recurrence import Recurrence
-from outrider.memory.recurrent import StateStore
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.wire.speculation import Budget
+from outrider.kv.ring_plan import RingPart, Tokens
+from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.recurrent.recurrent_cache import StateStore
+from outrider.models.recurrent.recurrent_plan import FRESH, RecurrentPlan, StateRows
+from outrider.ops.recurrent import delta_rule as delta
+from outrider.ops.recurrent import delta_rule_triton as kernels
+from outrider.ops.recurrent.delta_chunk_triton import WORTH
+from outrider.ops.recurrent.delta_rule import DeltaLaw
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import Budget
 
 STATE_BY_BLOCKS = {torch.float32: 1e-4}  # products of half precision keep ten bits
 STATE_BY_BLOCKS |= dict.fromkeys([torch.float16, torch.bfloat16], 1e-2)

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.engine.engine import Engine
-from outrider.grammar.shop import NO_GRAMMARS, Grammars
 from outrider.models.decoder import Decoder
-from outrider.runtime.build import assemble_runner
-from outrider.runtime.drafts import DraftKind, NoDraft
+from outrider.runtime.build_runner import assemble_runner
+from outrider.runtime.draft_kinds import DraftKind, NoDraft
 from outrider.runtime.program import Judge
 from outrider.spec.verify import verify
 from outrider.step.buckets import Buckets, Multiples, Sizes
-from outrider.wire.request import Limits, RequestUpdate, Submission
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
+from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 NO_DRAFT = NoDraft()
 UNLIMITED = Budget(steps=64, topk=64, nodes=64)

@@ -2,9 +2,9 @@
 
 import torch
 
-from outrider.models.experts import ExpertGroups, RoutingLaw
+from outrider.models.expert_config import ExpertGroups, RoutingLaw
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.routing import Routing, choose, without_padding
+from outrider.models.layers.router import Routing, choose, without_padding
 
 PAGE_SIZE = 4
 LAWS = {

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from outrider.engine.engine import Engine
-from outrider.plan.plan import StepPlan
-from outrider.runtime.pending import Pending
+from outrider.runtime.pending_result import Pending
 from outrider.runtime.runner import Runner
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.spec.module_drafter import ModuleDrafter
+from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.executor import Executor
-from outrider.wire.batch import ScheduledBatch
+from outrider.step.plan import StepPlan
+from outrider.wire.scheduled_batch import ScheduledBatch
 
 
 class Fault(RuntimeError):

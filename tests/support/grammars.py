@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from outrider.sampling.grammar import advance
-from outrider.sampling.matcher import WORD
-from outrider.wire.grammar import Grammar, GrammarSpec, Vocabulary
-from outrider.wire.sampling import Ban, RowSampling
+from outrider.structured.grammar_matcher import WORD
+from outrider.structured.grammar_state import advance
+from outrider.wire.grammar_spec import Grammar, GrammarSpec, Vocabulary
+from outrider.wire.row_sampling import Ban, RowSampling
 from support.reference import choose
 from support.tiny import VOCAB
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from outrider.models.config import LatentConfig, ModelConfig
+from outrider.models.model_config import LatentConfig, ModelConfig
 
 DIALECTS = {
     "eagle": ("safeailab", "sglang", "vllm"),

@@ -2,13 +2,13 @@
 
 import torch
 
-from outrider.kernels.head_maps import apply_head_maps
-from outrider.kernels.latent_rows import rotate_queries, store_latents
-from outrider.models.config import RopeConfig
 from outrider.models.layers import mla
-from outrider.models.layers.norm import RmsNorm
-from outrider.models.layers.rope import RotaryEmbedding
-from outrider.models.scaling import NoScaling
+from outrider.models.layers.rms_norm import RmsNorm
+from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.model_config import RopeConfig
+from outrider.models.rope_scaling import NoScaling
+from outrider.ops.attention.latent_rope_triton import rotate_queries, store_latents
+from outrider.ops.linear.head_linear_triton import apply_head_maps
 
 PAGE_SIZE = 4
 

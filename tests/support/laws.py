@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.plan.shape import Warps
 from outrider.sampling.sampler import choose
-from outrider.sampling.table import SamplingTable
-from outrider.wire.batch import RowAdmission
-from outrider.wire.sampling import Ban, Filters, Penalties, RowSampling
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.step.shape import Warps
+from outrider.wire.row_sampling import Ban, Filters, Penalties, RowSampling
+from outrider.wire.scheduled_batch import RowAdmission
 
 EVERYTHING = Warps(noise=True, filters=True, penalties=True, bias=True)
 TEMPERATURES = [0.0, 0.3, 0.7, 1.0, 1.7]

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 
-from outrider.kernels.norm import join_normed, rms_norm
-from outrider.kernels.rope import angles_at, rotate_and_store
-from outrider.kernels.swiglu import swiglu
-from outrider.memory.pool import write_kv
-from outrider.models.config import RopeConfig
-from outrider.models.layers.norm import RmsNorm
-from outrider.models.layers.rope import RotaryEmbedding, Rotation, rotate_, scaled_frequencies
-from outrider.models.scaling import NoScaling
+from outrider.kv.kv_pool import write_kv
+from outrider.models.layers.rms_norm import RmsNorm
+from outrider.models.layers.rotary import RotaryEmbedding, Rotation, rotate_, scaled_frequencies
+from outrider.models.model_config import RopeConfig
+from outrider.models.rope_scaling import NoScaling
+from outrider.ops.linear.swiglu_triton import swiglu
+from outrider.ops.norm_rope.rms_norm_triton import join_normed, rms_norm
+from outrider.ops.norm_rope.rotary_triton import angles_at, rotate_and_store
 
 EPS = 1e-5
 PAGE_SIZE = 4

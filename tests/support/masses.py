@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from outrider.kernels.thresholds import mass_of
+from outrider.ops.sampling.thresholds_triton import mass_of
 
 
 @triton.jit

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from outrider.models.decoder import Decoder
-from outrider.models.draft import DraftModel
-from outrider.models.mtp.chain import ModuleChain
-from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import DraftKind, ModelDraft, ModulesDraft, NoDraft
-from outrider.wire.sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
-from outrider.wire.speculation import Budget
+from outrider.models.draft_model import DraftModel
+from outrider.models.mtp.module_chain import ModuleChain
+from outrider.models.standalone_draft import StandaloneDraft
+from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
 from support.engines import Shape, ask, engine_of, run_all
 from support.reference import Answer, decode
 

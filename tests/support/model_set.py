@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from outrider.models.heads.loader import load_head
-from outrider.models.loader import load_decoder
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.eagle.head_loader import load_head
 from support.heads import write_head
 from support.matrix import Models
 from support.modules import TABLES, with_modules

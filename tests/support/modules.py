@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from outrider.models.decoder import Decoder
-from outrider.models.loader import load_decoder
-from outrider.models.mtp import tables
-from outrider.models.mtp.chain import ModuleChain
-from outrider.models.mtp.loader import load_modules
-from outrider.models.mtp.tables import ModuleTable
-from outrider.models.tensors import block_shapes
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.decoder_tensors import block_shapes
+from outrider.models.mtp import module_tables as tables
+from outrider.models.mtp.module_chain import ModuleChain
+from outrider.models.mtp.module_loader import load_modules
+from outrider.models.mtp.module_tables import ModuleTable
 from support.tiny import save_tiny
 
 TABLES = {

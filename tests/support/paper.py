@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outrider.config.settings import HostSettings
-from outrider.wire.batch import ScheduledBatch
-from outrider.wire.census import StepCounts
-from outrider.wire.request import Limits, Submission
-from outrider.wire.result import StepResult
-from outrider.wire.sampling import RowSampling
-from outrider.wire.speculation import Budget
-from outrider.wire.worker import DraftFacts, RunnerFacts
+from outrider.wire.draft_budget import Budget
+from outrider.wire.engine_stats import StepCounts
+from outrider.wire.row_sampling import RowSampling
+from outrider.wire.runner_facts import DraftFacts, RunnerFacts
+from outrider.wire.scheduled_batch import ScheduledBatch
+from outrider.wire.step_result import StepResult
+from outrider.wire.submission import Limits, Submission
 
 VOCAB = 50
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outrider.engine.engine import Engine
-from outrider.runtime.drafts import DraftKind
+from outrider.runtime.draft_kinds import DraftKind
 from support.engines import Heard, Shape, ask, engine_of, run_all
 from support.faults import break_steps
 from support.matrix import MAX_TOKENS, MIXED, PROMPTS, Models, law_of

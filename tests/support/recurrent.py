@@ -15,11 +15,11 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from outrider.attention.recurrent import RecurrentAttention
-from outrider.attention.reference import ReferenceAttention
-from outrider.memory.recurrent import RecurrentPool
+from outrider.kv.reference_attention import ReferenceAttention
+from outrider.models.recurrent.recurrent_cache import RecurrentPool
+from outrider.models.recurrent.recurrent_plan import RecurrentAttention
 from outrider.models.target import load_target
-from outrider.runtime.store import decoder_layout
+from outrider.runtime.target_cache import decoder_layout
 from support.row_harness import CPU, PAGE_SIZE, RowHarness, planner_of
 
 VOCAB = 67

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from outrider.wire.sampling import RowSampling
+from outrider.wire.row_sampling import RowSampling
 
 U32, U64 = 2**32 - 1, 2**64 - 1
 

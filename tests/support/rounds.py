@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from outrider.runtime.drafts import NgramDraft
-from outrider.wire.result import RoundTrace
-from outrider.wire.speculation import Budget
+from outrider.runtime.draft_kinds import NgramDraft
+from outrider.wire.draft_budget import Budget
+from outrider.wire.step_result import RoundTrace
 from support.engines import NO_DRAFT, ask
 from support.matrix import LAWS, PROMPTS, TREES
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from outrider.models.loader import load_decoder
-from outrider.models.standalone import StandaloneDraft
-from outrider.runtime.drafts import ModelDraft
-from outrider.wire.speculation import Budget
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.standalone_draft import StandaloneDraft
+from outrider.runtime.draft_kinds import ModelDraft
+from outrider.wire.draft_budget import Budget
 from support.row_harness import CPU
 from support.row_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
 from support.tiny import save_tiny

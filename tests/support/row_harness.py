@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from outrider.models.draft import Taps
+from outrider.models.draft_model import Taps
 from outrider.models.target import Target
 from outrider.spec.drafter import chain
-from outrider.step.fill import fill, resolve_lengths
+from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.planner import Planner
-from outrider.step.rows import RowTable
+from outrider.step.row_table import RowTable
 from support.steps import NO_WARPS, batch_of, small_device
 
 CPU = torch.device("cpu")

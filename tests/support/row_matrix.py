@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
-from outrider.runtime.drafts import DraftKind, NgramDraft, NoDraft
-from outrider.wire.speculation import Budget
+from outrider.runtime.draft_kinds import DraftKind, NgramDraft, NoDraft
+from outrider.wire.draft_budget import Budget
 from support.engines import Shape, ask, engine_of, run_all
 from support.matrix import LAWS
 from support.reference import decode

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-_MAIN = "from outrider.api.cli import main; main()"
+_MAIN = "from outrider.cli.main import main; main()"
 
 
 class ServerProcess:

@@ -3,12 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from outrider.kernels.norm import rms_norm
-from outrider.kernels.project import project_heads
-from outrider.kernels.small import SmallTile, normed_swiglu, small_plus
-from outrider.memory.pool import write_kv
-from outrider.models.layers.norm import RmsNorm
-from outrider.models.layers.rope import Rotation, rotate_
+from outrider.kv.kv_pool import write_kv
+from outrider.models.layers.rms_norm import RmsNorm
+from outrider.models.layers.rotary import Rotation, rotate_
+from outrider.ops.linear.qkv_projection_triton import project_heads
+from outrider.ops.linear.small_linear_triton import SmallTile, normed_swiglu, small_plus
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm
 from support.layer_kernels import EPS, PAGE_SIZE, Case, assert_close, poisoned_outputs, random
 
 NARROW = SmallTile(columns=16, warps=4)

@@ -6,23 +6,23 @@ from typing import Any
 
 import torch
 
-from outrider.kernels import states as state_kernels
-from outrider.kernels.compact import commit_rows, compact
-from outrider.kernels.tree import chain_nodes, select_nodes
-from outrider.kernels.verdict import judge
-from outrider.memory.pool import KVLayout, KVPool
-from outrider.plan.plan import UniformRows
-from outrider.plan.tree import DraftTree, Verdict
-from outrider.sampling.likely import Likely
-from outrider.spec import grow as law
+from outrider.kv.kv_pool import KVLayout, KVPool
+from outrider.ops.tree import draft_states_triton as state_kernels
+from outrider.ops.tree.commit_triton import commit_rows, compact
+from outrider.ops.tree.grow_tree_triton import chain_nodes, select_nodes
+from outrider.ops.tree.verify_triton import judge
+from outrider.sampling.draft_topk import Likely
+from outrider.spec import grow_tree as law
 from outrider.spec import model_drafter
 from outrider.spec.commit import commit
+from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.drafter import Outcome, chain
-from outrider.spec.slots import DraftSlots
 from outrider.spec.verify import verify
-from outrider.step.fill import _fill_on_gpu, _fill_queries, _fill_sampled, resolve_lengths
-from outrider.step.rows import RowTable
-from outrider.wire.speculation import Budget
+from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.fill_plan import _fill_on_gpu, _fill_queries, _fill_sampled, resolve_lengths
+from outrider.step.plan import UniformRows
+from outrider.step.row_table import RowTable
+from outrider.wire.draft_budget import Budget
 from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
 from support.trees import random_tree
 

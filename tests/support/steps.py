@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.attention.protocol import AttentionBackend
-from outrider.attention.reference import ReferenceAttention
-from outrider.memory.arena import Arena
-from outrider.plan.shape import ChunkShape, Warps
+from outrider.kv.reference_attention import ReferenceAttention
+from outrider.step.arena import Arena
+from outrider.step.attention_part import AttentionBackend
 from outrider.step.buckets import Buckets, Multiples, largest_shape
 from outrider.step.planner import NoDraftPart, Planner
-from outrider.step.rows import RowTable
-from outrider.wire.batch import DecodeRows, PageGrant, ScheduledBatch, ScheduledChunk
-from outrider.wire.speculation import Budget
+from outrider.step.row_table import RowTable
+from outrider.step.shape import ChunkShape, Warps
+from outrider.wire.draft_budget import Budget
+from outrider.wire.scheduled_batch import DecodeRows, PageGrant, ScheduledBatch, ScheduledChunk
 
 
 @dataclass

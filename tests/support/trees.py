@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from outrider.plan.tree import DraftTree
+from outrider.step.draft_tree import DraftTree
 
 
 def tree_of(tokens: list[list[int]], parents: list[list[int]]) -> DraftTree:

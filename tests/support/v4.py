@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
-from outrider.attention.compressed import CompressedAttention
-from outrider.memory.compressed import CompressedPool
+from outrider.models.deepseek_v4.compressed_cache import CompressedPool
+from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
 from outrider.models.target import load_target
 from support.row_harness import CPU, PAGE_SIZE, RowHarness, planner_of
 

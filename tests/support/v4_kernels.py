@@ -4,20 +4,22 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.attention import sparse, turning
-from outrider.attention.compressed import BlockPart, CompressedPlan
-from outrider.attention.rings import RingPart, Tokens
-from outrider.attention.sparse import Listed
-from outrider.attention.turning import TailRotation, VectorNorm
-from outrider.kernels import compress, index
-from outrider.kernels import sparse as sparse_kernels
-from outrider.kernels import streams as stream_kernels
-from outrider.kernels import turning as kernels
-from outrider.models.layers.norm import RmsNorm
-from outrider.models.v4.config import StreamsConfig
-from outrider.models.v4.streams import Collapse, Connection, MixWeights
-from outrider.plan.shape import ChunkShape, StepShape, Warps
-from outrider.wire.speculation import Budget
+from outrider.kv.ring_plan import RingPart, Tokens
+from outrider.models.deepseek_v4.compressed_plan import BlockPart, CompressedPlan
+from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
+from outrider.models.deepseek_v4.v4_config import StreamsConfig
+from outrider.models.layers.rms_norm import RmsNorm
+from outrider.ops.linear import hyper_connections_triton as stream_kernels
+from outrider.ops.norm_rope import partial_rope as turning
+from outrider.ops.norm_rope import partial_rope_triton as kernels
+from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm
+from outrider.ops.sparse import compress_triton as compress
+from outrider.ops.sparse import indexer_triton as index
+from outrider.ops.sparse import sparse_attention as sparse
+from outrider.ops.sparse import sparse_attention_triton as sparse_kernels
+from outrider.ops.sparse.sparse_attention import Listed
+from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.wire.draft_budget import Budget
 from support.layer_kernels import BYSTANDER, EPS, Case, assert_close, poisoned_outputs, random
 
 CPU = "cpu"

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from outrider.plan.tree import Verdict
-from outrider.spec import windows as law
+from outrider.spec import mtp_window as law
 from outrider.spec.drafter import Outcome
-from outrider.spec.module_plans import WindowPlanner
-from outrider.step.fill import resolve_lengths
+from outrider.spec.mtp_plans import WindowPlanner
+from outrider.step.draft_tree import Verdict
+from outrider.step.fill_plan import resolve_lengths
 from support.step_kernels import assert_same, moved
 from support.steps import NO_WARPS, batch_of, small_device
 
@@ -98,7 +98,7 @@ def _check_memory(found, right, rows) -> None:
 
 def _check_taking(rng, found, right, catch_up_there, catch_up, num_modules, device) -> None:
     """Module by module: drafts are noted, and the next one runs them."""
-    from outrider.kernels.windows import take
+    from outrider.ops.tree.mtp_window_triton import take
 
     drafts = torch.zeros(TABLE_ROWS, num_modules, dtype=torch.int64)
     drafts_there = drafts.clone().to(device)

@@ -12,7 +12,7 @@ import torch
 from support.tiny import tiny_model
 from tokenizers import decoders, models, pre_tokenizers
 
-from outrider.api.cli import run
+from outrider.cli.main import run
 
 SIZES = "--device cpu --length 80 --batch 8 --depth 5 --draft-vocab 60 --answer-tokens 32"
 PACE = "--lr 2e-2 --head-frozen 0 --head-lr 1 --log-every 10 --eval-every 1000 --dtype float32"

@@ -3,12 +3,12 @@
 import pytest
 
 from outrider import LLM
-from outrider.api.cli import run
+from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.train.answers import AnswerLaw, answer_all, plan_tasks, repair
+from outrider.train.conversations import Conversation, read_conversations
 from outrider.train.documents import Document, count_tokens, line_of, read_documents
-from outrider.train.prompts import Conversation, read_conversations
-from outrider.train.vocabulary import choose_tokens, coverage
+from outrider.train.draft_vocabulary import choose_tokens, coverage
 
 LAW = AnswerLaw(temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9)
 

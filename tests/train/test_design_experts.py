@@ -4,7 +4,7 @@ import pytest
 from support.tiny import save_tiny
 
 from outrider.errors import ConfigError
-from outrider.train.design import Design, head_fields
+from outrider.train.head_design import Design, head_fields
 
 
 def test_a_target_with_experts_is_refused_before_anything_is_answered(tmp_path):

@@ -10,15 +10,15 @@ from support.modules import write_mimo
 from support.steps import NO_WARPS, batch_of, small_device
 from support.tiny import FAMILIES, VOCAB, save_tiny
 
-from outrider.memory.pool import KVLayout, KVPool
-from outrider.models.heads.inspect import open_head
-from outrider.models.heads.loader import load_head
-from outrider.models.loader import load_decoder
+from outrider.kv.kv_pool import KVLayout, KVPool
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.eagle.head_loader import load_head
+from outrider.models.eagle.inspect_head import open_head
 from outrider.spec.drafter import single_node
-from outrider.step.fill import fill, resolve_lengths
-from outrider.train.attend import DenseAttention, Later, attend
-from outrider.train.head import Reading, TrainingHead
-from outrider.train.target import PackedTarget
+from outrider.step.fill_plan import fill, resolve_lengths
+from outrider.train.packed_attention import DenseAttention, Later, attend
+from outrider.train.target_states import PackedTarget
+from outrider.train.trained_head import Reading, TrainingHead
 
 CPU = torch.device("cpu")
 PAGE_SIZE = 4

@@ -15,15 +15,15 @@ from support.heads import write_head
 from support.tiny import save_tiny
 
 from outrider import LLM, SamplingParams
-from outrider.api.cli import run
-from outrider.models.config import read_config
-from outrider.models.heads.inspect import open_head
-from outrider.models.heads.token_map import target_ids
-from outrider.train.attend import DenseAttention
+from outrider.cli.main import run
+from outrider.models.eagle.inspect_head import open_head
+from outrider.models.eagle.token_map import target_ids
+from outrider.models.model_config import read_config
 from outrider.train.checkpoints import list_checkpoints, load_checkpoint
 from outrider.train.documents import read_documents
-from outrider.train.head import Reading, TrainingHead
-from outrider.train.target import PackedTarget
+from outrider.train.packed_attention import DenseAttention
+from outrider.train.target_states import PackedTarget
+from outrider.train.trained_head import Reading, TrainingHead
 
 STEPS = 4  # of a draft chain
 

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from outrider import LLM
-from outrider.api.cli import run
+from outrider.cli.main import run
 from outrider.errors import ConfigError
+from outrider.train.conversations import Conversation, read_conversations
 from outrider.train.documents import read_documents
-from outrider.train.gather import Part
-from outrider.train.prompts import Conversation, read_conversations
-from outrider.train.turns import SOURCE, TurnLaw, _lines, opening, write_turns
+from outrider.train.gather_answers import Part
+from outrider.train.user_turns import SOURCE, TurnLaw, _lines, opening, write_turns
 
 FLAGS = "--device cpu --rows 4 --turn-tokens 40"
 FEW = "--device cpu --temperatures 0 --answer-tokens 4 --length 40 --rows 8"
@@ -73,7 +73,9 @@ def test_a_line_that_is_no_turn_is_refused(line, tmp_path):
 def test_a_strange_file_is_refused_where_asserts_are_off_too(tmp_path):
     path = tmp_path / "turns.jsonl"
     path.write_text(json.dumps(STRANGE) + "\n")
-    ask = "from pathlib import Path; from outrider.train.turns import _lines; _lines(Path({!r}))"
+    ask = (
+        "from pathlib import Path; from outrider.train.user_turns import _lines; _lines(Path({!r}))"
+    )
     command = [sys.executable, "-O", "-c", ask.format(str(path))]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "ConfigError" in asked.stderr

@@ -7,10 +7,10 @@ from typing import Literal, Protocol
 import torch
 import torch.nn.functional as F
 
-from outrider.config.engine import Arithmetic
+from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.models.layers.half import HalfLinear
-from outrider.models.layers.int8 import Int8Linear, supports_fbgemm
+from outrider.models.layers.float16_linear import HalfLinear
+from outrider.models.layers.int8_linear import Int8Linear, supports_fbgemm
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class FixedLinear:
     min_rows = 1
 
     def __init__(self, weight: torch.Tensor) -> None:  # [out, in] on CUDA
-        from outrider.kernels import linear as kernels  # a CPU installation has no Triton
-        from outrider.kernels import small
+        from outrider.ops.linear import linear_triton as kernels  # a CPU installation has no Triton
+        from outrider.ops.linear import small_linear_triton as small
 
         self.weight = weight
         self._kernels = kernels
@@ -78,7 +78,7 @@ class StreamedLinear:
     min_rows = 1
 
     def __init__(self, weight: torch.Tensor) -> None:  # [out, in] in half precision on CUDA
-        from outrider.kernels.linear import MOST_GATED_ROWS, MOST_SKINNY_ROWS
+        from outrider.ops.linear.linear_triton import MOST_GATED_ROWS, MOST_SKINNY_ROWS
 
         self._most_rows = MOST_SKINNY_ROWS
         self._most_gated = MOST_GATED_ROWS
@@ -97,7 +97,7 @@ class StreamedLinear:
         """The gate of the two halves, in the epilogue for few rows."""
         if x.shape[0] <= self._most_gated:
             return self._few.swiglu(x)
-        from outrider.kernels.swiglu import swiglu
+        from outrider.ops.linear.swiglu_triton import swiglu
 
         return swiglu(self._many(x))
 

@@ -10,13 +10,13 @@ from typing import Protocol
 
 import torch
 
-from outrider.memory.pool import write_kv
-from outrider.models.config import LatentConfig, RopeConfig
-from outrider.models.layers.attention import AttentionStep, pad_rows
+from outrider.kv.kv_pool import write_kv
+from outrider.models.layers.attention_layer import AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
-from outrider.models.layers.norm import Norm
-from outrider.models.layers.rope import Rotation, rotate_
-from outrider.models.scaling import YarnScaling
+from outrider.models.layers.rms_norm import Norm
+from outrider.models.layers.rotary import Rotation, rotate_
+from outrider.models.model_config import LatentConfig, RopeConfig
+from outrider.models.rope_scaling import YarnScaling
 
 
 class QueryMap(Protocol):
@@ -103,7 +103,7 @@ def store_latents(
 ) -> None:
     """Normalise every latent, turn the key beside it, and store both."""
     if latents.is_cuda:
-        from outrider.kernels.latent_rows import store_latents as launch
+        from outrider.ops.attention.latent_rope_triton import store_latents as launch
 
         launch(latents, (rotation.cos, rotation.sin), (norm.weight, norm.eps), layer, slots)
         return
@@ -123,7 +123,7 @@ def absorb(
     num_query, num_heads, dim = heads.shape
     out = heads.new_empty(num_query, num_heads, latent + dim - nope)
     if heads.is_cuda:
-        from outrider.kernels.latent_rows import rotate_queries
+        from outrider.ops.attention.latent_rope_triton import rotate_queries
 
         rotate_queries(heads, (rotation.cos, rotation.sin), out)
     else:
@@ -140,7 +140,7 @@ def apply_each_head(
 ) -> None:
     """Every head's vector through the map of that head."""
     if x.is_cuda:
-        from outrider.kernels.head_maps import apply_head_maps
+        from outrider.ops.linear.head_linear_triton import apply_head_maps
 
         apply_head_maps(x, weights, out)
     else:

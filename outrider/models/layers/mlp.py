@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.layers.gate import Gate
+from outrider.models.layers.gated_activation import Gate
 from outrider.models.layers.linear import Linear
 
 

@@ -6,11 +6,11 @@ from typing import Protocol
 import torch
 
 from outrider.errors import ConfigError
-from outrider.models.experts import RoutingLaw
-from outrider.models.layers.gate import swiglu
+from outrider.models.expert_config import RoutingLaw
+from outrider.models.layers.gated_activation import swiglu
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
-from outrider.models.layers.routing import Routing, route, score, weigh, without_padding
+from outrider.models.layers.router import Routing, route, score, weigh, without_padding
 
 # A library's product of fewer rows sums in another order (MKL on Zen 4: 1, 2 and 3 rows differ).
 _BLOCK = 4  # rows; a power of two
@@ -129,7 +129,7 @@ class KernelExperts:
         down: torch.Tensor,  # [experts, hidden, intermediate]
         limit: float = math.inf,
     ) -> None:
-        from outrider.kernels.experts import add_experts_  # a CPU installation has no Triton
+        from outrider.ops.moe.experts_triton import add_experts_  # a CPU installation has no Triton
 
         self._gate_up = gate_up
         self._down = down

@@ -1,0 +1,30 @@
+"""`python -m benchmarks`: timings of steps, iterations, prefill and the host."""
+
+import sys
+
+import typer
+
+from benchmarks.commands import host_command, step_commands, widen_command
+from outrider.cli.main import run_app
+
+app = typer.Typer(
+    help="Time single steps of the engine against their floors.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+app.command("decode")(step_commands.decode)
+app.command("iteration")(step_commands.iteration)
+app.command("prefill")(step_commands.prefill)
+app.command("host")(host_command.host)
+app.command("widen")(widen_command.widen)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one benchmark and return its exit code."""
+    return run_app(app, arguments, program="python -m benchmarks")
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

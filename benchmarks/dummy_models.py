@@ -1,0 +1,172 @@
+"""Models with random weights, made on the device through the builders of real ones.
+
+For measuring: they take the time and the memory of a trained model, and say nothing.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.models.decoder import Decoder
+from outrider.models.decoder_loader import build_decoder
+from outrider.models.decoder_tensors import tensor_shapes
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_decoder import V4Decoder
+from outrider.models.deepseek_v4.v4_loader import build_v4
+from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
+from outrider.models.deepseek_v4.v4_tensors import TABLE
+from outrider.models.deepseek_v4.v4_tensors import module_shapes as v4_module_shapes
+from outrider.models.deepseek_v4.v4_tensors import tensor_shapes as v4_shapes
+from outrider.models.draft_model import DraftModel
+from outrider.models.eagle.head_config import HeadConfig
+from outrider.models.eagle.head_dialects import parse_head
+from outrider.models.eagle.head_loader import build_head
+from outrider.models.eagle.head_tensors import TO_DRAFT, TO_TARGET, expected_tensors
+from outrider.models.layers.linear import WeightType, computed_dtype
+from outrider.models.model_config import AttentionConfig, ModelConfig
+from outrider.models.mtp.inspect_modules import FoundModules, module_shapes
+from outrider.models.mtp.module_chain import ModuleChain
+from outrider.models.mtp.module_loader import build_modules
+from outrider.models.mtp.module_tables import DEEPSEEK, ModuleTable
+
+_STD = 0.02  # as models are initialised: states stay finite through any number of layers
+_SEED = 0
+_HEAD_DIM, _KV_HEADS = 128, 8  # of a head for a target that has none of its own
+
+Shape = tuple[int, ...]
+
+
+def dummy_decoder(
+    config: ModelConfig,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> Decoder:
+    """A decoder of this shape; equal on every call."""
+    source = _RandomTensors(tensor_shapes(config), computed_dtype(dtype, device), device)
+    return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_v4(
+    config: V4Config,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> V4Decoder:
+    """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
+    shapes = v4_shapes(config)
+    random = _RandomTensors(shapes, computed_dtype(dtype, device), device)
+    source = _WithTables(random, shapes, num_experts=config.feed.num)
+    return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_v4_module(
+    target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> V4Module:
+    """A draft module such as its checkpoint holds."""
+    shapes, device = v4_module_shapes(target.config, 0), target.embedding.device
+    source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
+    return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
+
+
+def dummy_head(
+    target: Decoder, *, draft_vocab: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> DraftModel:
+    """An EAGLE-3 head with a layer like the target's, which can propose `draft_vocab` tokens."""
+    config, device = head_config(target.config, draft_vocab=draft_vocab), target.embedding.device
+    shapes = head_shapes(config)
+    source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
+    tensors = {name: source.read(name) for name in shapes if name != TO_TARGET}
+    tensors[TO_TARGET] = _spread(draft_vocab, config.output.vocab)
+    return build_head(config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def dummy_modules(
+    target: Decoder, *, num: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> ModuleChain:
+    """Draft modules such as the target's family has; as DeepSeek's where it has none."""
+    config, device = target.config, target.embedding.device
+    own = config.family.modules
+    table = own if isinstance(own, ModuleTable) else DEEPSEEK
+    found = FoundModules(table=table, num=num, are_experts_stacked=False, own=())
+    source = _RandomTensors(module_shapes(config, found), computed_dtype(dtype, device), device)
+    return build_modules(found, source, target, most=num, dtype=dtype, arithmetic=arithmetic)
+
+
+def head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
+    """What such a head would say about itself; its taps are the usual ones."""
+    attention, block = _head_attention(target), target.block
+    fields = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "hidden_size": block.hidden,
+        "intermediate_size": block.intermediate,
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "rms_norm_eps": block.norm_eps,
+        "rope_theta": target.rope.theta,
+        "draft_vocab_size": draft_vocab,
+    }
+    return parse_head(fields, (), target)
+
+
+def _head_attention(target: ModelConfig) -> AttentionConfig:
+    """As the target's; for one that stores latents, heads of the usual size."""
+    if isinstance(target.attention, AttentionConfig):
+        return target.attention
+    head_dim = min(_HEAD_DIM, target.block.hidden)
+    heads = target.block.hidden // head_dim
+    return AttentionConfig(heads=heads, kv_heads=math.gcd(heads, _KV_HEADS), head_dim=head_dim)
+
+
+def head_shapes(config: HeadConfig) -> dict[str, Shape]:
+    """Name and shape of every tensor of its own; the embedding is the target's."""
+    needed = expected_tensors(config, target_hidden=config.features.target_hidden).needed
+    return {name: shape for name, shape in needed.items() if name != TO_DRAFT}
+
+
+class _RandomTensors:
+    """Draws tensors in the order in which they are asked for."""
+
+    def __init__(
+        self, shapes: Mapping[str, Shape], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._shapes = shapes
+        self._dtype = dtype
+        self._device = device
+        self._generator = torch.Generator(device).manual_seed(_SEED)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Ones for a norm, noise for a map; a map never has fewer than two axes."""
+        tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
+        if len(self._shapes[name]) == 1:
+            return tensor.fill_(0.0 if name.endswith("bias") else 1.0)
+        return tensor.normal_(0.0, _STD, generator=self._generator)
+
+
+class _WithTables:
+    """A source that also has tables of the experts of every token."""
+
+    def __init__(
+        self, source: _RandomTensors, shapes: Mapping[str, Shape], *, num_experts: int
+    ) -> None:
+        self._source = source
+        self._shapes = shapes
+        self._num_experts = num_experts
+
+    def read(self, name: str) -> torch.Tensor:
+        """Neighbours for a token, and others for the next."""
+        if not name.endswith(TABLE):
+            return self._source.read(name)
+        vocab, top_k = self._shapes[name]
+        return torch.arange(vocab * top_k, device="cpu").view(vocab, top_k) % self._num_experts
+
+
+def _spread(draft_vocab: int, vocab: int) -> torch.Tensor:  # [draft_vocab] what to add to each id
+    """Draft tokens at equal distances over the target's vocabulary."""
+    return torch.arange(draft_vocab, device="cpu") * (vocab // draft_vocab - 1)

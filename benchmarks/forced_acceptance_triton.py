@@ -1,0 +1,99 @@
+"""The forced agreement of `benchmarks/forced_acceptance.py`: one program per row, one launch."""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+
+_NODES = 16  # at least: more than most trees have
+
+# By place among the arguments: trees may be views that lie anywhere, sizes change with the step.
+_POINTERS, _SIZES = range(9), range(9, 16)
+
+
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
+def _agree_kernel(
+    tokens,
+    parents,
+    depths,
+    ancestors,
+    choice,
+    clock,
+    cut,
+    agreeing,
+    drafted,
+    token_stride,
+    parent_stride,
+    depth_stride,
+    ancestor_stride,
+    choice_stride,
+    nodes,
+    pace,
+    NODES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    node = tl.arange(0, NODES)
+    inside = node < nodes
+    overlap.begin(PDL)
+    due = tl.load(clock + row) + pace
+    tl.store(clock + row, due & 0xFFFFFFFF)
+    most_kept = (due >> 32) - 1
+
+    token = tl.load(tokens + row * token_stride + node, mask=inside, other=-1)
+    parent = tl.load(parents + row * parent_stride + node, mask=inside, other=-1)
+    depth = tl.load(depths + row * depth_stride + node, mask=inside, other=0)
+    ancestor = tl.load(ancestors + row * ancestor_stride + node, mask=inside, other=0)
+    chosen = tl.load(choice + row * choice_stride + node, mask=inside, other=0)
+
+    # The deepest, and of equally deep ones the first.
+    rank = tl.where(inside & (token >= 0), depth * NODES + (NODES - 1 - node), -1)
+    tip = NODES - 1 - tl.max(rank, axis=0) % NODES
+    tip_ancestors = tl.sum(tl.where(node == tip, ancestor, 0), axis=0)
+    on_path = ((tip_ancestors >> node.to(tl.int64)) & 1) > 0
+    is_kept = on_path & inside & (depth > 0) & (depth <= most_kept)
+
+    # Before each kept node stands its own token: a path has one child of each parent.
+    is_child = is_kept[None, :] & (parent[None, :] == node[:, None])  # [parent, child]
+    child = tl.sum(tl.where(is_child, token[None, :], 0), axis=1)
+    has_child = tl.sum(is_child.to(tl.int32), axis=1) > 0
+    base = row * nodes
+    tl.store(agreeing + base + node, tl.where(has_child, child, chosen), mask=inside)
+    tl.store(cut + base + node, tl.where(depth > most_kept, -1, token), mask=inside)
+    is_draft = inside & (node > 0) & (token >= 0)
+    tl.store(drafted + row, tl.sum(is_draft.to(tl.int64), axis=0))
+
+
+def agree(
+    tree: tuple[torch.Tensor, ...],  # tokens, parents, depths, ancestors: [rows, nodes] int64
+    choice: torch.Tensor,  # [rows, nodes] int64
+    clock: torch.Tensor,  # [rows or more] int64, advanced
+    pace: int,
+) -> tuple[torch.Tensor, ...]:  # cut tokens, agreeing choice: [rows, nodes]; drafted [rows]
+    """Tokens and choices under which a judge keeps what comes due in each row."""
+    rows, nodes = choice.shape
+    cut = choice.new_empty(rows, nodes)
+    agreeing, drafted = torch.empty_like(cut), choice.new_empty(rows)
+    kernel: Any = _agree_kernel[(rows,)]
+    kernel(
+        *tree,
+        choice,
+        clock,
+        cut,
+        agreeing,
+        drafted,
+        *(tensor.stride(0) for tensor in tree),
+        choice.stride(0),
+        nodes,
+        pace,
+        NODES=max(_NODES, triton.next_power_of_2(nodes)),
+        PDL=overlap.is_on(choice),
+        num_warps=1,
+        **overlap.options(choice),
+    )
+    return cut, agreeing, drafted

@@ -1,0 +1,166 @@
+"""Times tiles of the linear kernels against torch's library, inside CUDA graphs over cold weights.
+
+Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.sweep_linear 96,192,384 [llama-8b | smollm2]
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from benchmarks.kernels.graph_clock import graph_us
+from outrider.ops.linear import bulk_linear_triton as bulk
+from outrider.ops.linear import linear_triton as linear
+from outrider.ops.linear.swiglu_triton import swiglu
+
+BODIES = {
+    "llama-8b": {
+        "qkv": (6144, 4096),
+        "o": (4096, 4096),
+        "gate": (28672, 4096),
+        "down": (4096, 14336),
+        "scores": (128256, 4096),
+    },
+    "smollm2": {
+        "qkv": (960, 576),
+        "o": (576, 576),
+        "gate": (3072, 576),
+        "down": (576, 1536),
+        "qkv of a head": (960, 1152),
+        "scores": (49152, 576),
+        "scores of a head": (12288, 576),
+    },
+}
+RESIDUAL = ("o", "down")
+COLD_BYTES = 400e6  # of weights in one graph: several times the L2
+MOST_SHARED = 215 << 10
+PROCESSES = 15
+BF16 = {"device": "cuda", "dtype": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Map:
+    """One linear map of a body, for so many rows."""
+
+    name: str
+    size: int
+    depth: int
+    num_rows: int
+
+    @property
+    def options(self) -> dict[str, bool]:
+        return {"has_residual": self.name in RESIDUAL, "is_gated": self.name == "gate"}
+
+    def operands(self, copies: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        weights = [torch.randn(self.size, self.depth, **BF16) for _ in range(copies)]
+        x, residual = (torch.randn(self.num_rows, n, **BF16) for n in (self.depth, self.size))
+        return x, weights, residual
+
+
+def candidates(each: Map) -> list[Any]:
+    rows = each.num_rows
+    tiles = [*(few_rows(rows) if rows <= 64 else many_rows())]
+    return [*tiles, *bulk_tiles(each)] if rows > 16 else tiles
+
+
+def few_rows(num_rows: int) -> Iterator[linear.Tile]:
+    rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+    for columns, depth, stages, warps in itertools.product(
+        (16, 32, 64, 128), (64, 128, 256, 512), (3, 5), (2, 4)
+    ):
+        if stages * (rows + columns) * depth * 2 <= MOST_SHARED and (warps == 4 or columns < 64):
+            yield linear.Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+
+
+def many_rows() -> Iterator[linear.Tile]:
+    for rows, columns in ((64, 64), (128, 128), (128, 256)):
+        yield linear.Tile(rows=rows, columns=columns, depth=64, stages=4, warps=columns // 32)
+
+
+def bulk_tiles(each: Map) -> Iterator[bulk.Tile]:
+    num = each.num_rows
+    heights = (
+        [(32, 0)] if num <= 32 else [(64, 0)] if num <= 64 else [(64, 32), (128, 0), (128, 64)]
+    )
+    heights = [(128, 0), (128, 64), (256, 0)] if num > 128 else heights
+    parts = 2 if each.name == "gate" else 1
+    for (rows, more), columns, warps in itertools.product(heights, (64, 128, 256), (4, 8)):
+        area, most = (rows + more) * columns, MOST_SHARED // ((rows + more + columns) * 128)
+        if not 64 * 32 <= area // (warps // 4) <= 128 * 192 or columns // parts < 64:
+            continue
+        for stages in sorted({min(most, 8), min(most, 5), min(most, 3)}):
+            yield bulk.Tile(rows=rows, more=more, columns=columns, stages=stages, warps=warps)
+
+
+def launch(each: Map, x, weight, residual, tile):
+    kernel = bulk.launch if isinstance(tile, bulk.Tile) else linear.launch
+    return kernel(x, weight, residual, tile=tile, **each.options)
+
+
+def library(each: Map, x, weight, residual):
+    if each.name == "gate":
+        return swiglu(torch.nn.functional.linear(x, weight))
+    if each.name not in RESIDUAL:
+        return torch.nn.functional.linear(x, weight)
+    return residual.addmm_(x, weight.t())
+
+
+def compile_some(each: Map, first: int) -> list[Any]:
+    """Compile every few tiles, into the cache on disk; returns those that run."""
+    x, (weight,), residual = each.operands(1)
+    good = []
+    for tile in candidates(each)[first::PROCESSES]:
+        try:
+            launch(each, x, weight, residual, tile)
+            torch.cuda.synchronize()
+            good.append(tile)
+        except Exception as error:
+            print(each.name, tile, str(error)[:80])
+    return good
+
+
+def chosen(each: Map) -> Any:
+    """The tile that the engine takes."""
+    if bulk.pays(each.num_rows, each.size):
+        is_gated = each.options["is_gated"]
+        return bulk.choose_tile(each.num_rows, each.size, is_gated=is_gated)
+    return linear.choose_tile(each.num_rows, each.size, each.depth, 2)
+
+
+def sweep(each: Map, tiles: list[Any]) -> None:
+    copies = min(60, max(2, int(COLD_BYTES / (each.size * each.depth * 2))))
+    x, weights, residual = each.operands(copies)
+    theirs = graph_us(lambda: [library(each, x, w, residual) for w in weights]) / copies
+    now = chosen(each)
+    ours = []
+    for tile in {now, *tiles}:
+
+        def run(tile=tile):
+            return [launch(each, x, w, residual, tile) for w in weights]
+
+        ours.append((graph_us(run) / copies, tile))
+    ours.sort(key=lambda pair: pair[0])
+    present = next(us for us, tile in ours if tile == now)
+    print(f"{each.name} {each.num_rows} rows: library {theirs:.1f} us; now {present:.1f} us {now}")
+    for us, tile in ours[:5]:
+        print(f"    {us:.1f} us {tile}", flush=True)
+
+
+def main() -> None:
+    body = BODIES[(sys.argv[2:] or ["llama-8b"])[0]]
+    rows = [int(word) for word in sys.argv[1].split(",")]
+    maps = [Map(name, *shape, num) for num in rows for name, shape in body.items()]
+    jobs = [(each, first) for each in maps for first in range(PROCESSES)]
+    with get_context("spawn").Pool(PROCESSES) as pool:
+        good = pool.starmap(compile_some, jobs, chunksize=1)
+    for each in maps:
+        found = [tiles for (one, _), tiles in zip(jobs, good, strict=True) if one == each]
+        sweep(each, [tile for tiles in found for tile in tiles])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Times one layer's mixture of experts inside a CUDA graph over cold weights, beside its floor.
+
+The floor reads every expert that is asked once, or multiplies at the matrix rate, whichever takes
+longer. Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_experts [--sweep]
+"""
+
+import itertools
+import statistics
+import sys
+
+import torch
+
+from benchmarks.kernels.graph_clock import graph_us
+from outrider.ops.linear.linear_triton import Tile
+from outrider.ops.moe.experts_triton import add_experts_, choose_tile, multiply
+from outrider.ops.moe.routing_triton import align, route
+
+SHAPES = {  # experts, top_k, hidden, intermediate
+    "Mixtral-8x7B": (8, 2, 4096, 14336),
+    "Qwen3-30B-A3B": (128, 8, 2048, 768),
+    "DeepSeek-V3": (256, 8, 7168, 2048),
+}
+TOKENS = (1, 4, 16, 32, 64, 128, 512, 2048)
+BYTES_PER_S, FLOPS_PER_S = 4.8e12, 990e12  # an H200's data sheet, bfloat16
+COPIES = 4  # of a layer in one graph, each routed anew: no expert is still in the L2
+
+
+def layer(shape):
+    num_experts, _, hidden, wide = shape
+    make = {"dtype": torch.bfloat16, "device": "cuda"}
+    gate_up = torch.empty(num_experts, 2 * wide, hidden, **make).normal_(0.0, 0.02)
+    return gate_up, torch.empty(num_experts, hidden, wide, **make).normal_(0.0, 0.02)
+
+
+def choose_experts(num_tokens, shape):
+    """Experts and weights of tokens that all differ."""
+    num_experts, top_k, *_ = shape
+    return route(
+        torch.randn(num_tokens, num_experts, device="cuda"),
+        torch.empty(0, device="cuda"),
+        torch.full((num_tokens,), 99, device="cuda"),
+        page_size=16,
+        top_k=top_k,
+        score="softmax",
+        is_normed=True,
+        scale=1.0,
+    )
+
+
+def floor_us(asked, shape) -> float:
+    _, _, hidden, wide = shape
+    weights = 3 * hidden * wide  # of one expert
+    read = asked.unique().numel() * weights * 2 / BYTES_PER_S
+    return max(read, asked.numel() * weights * 2 / FLOPS_PER_S) * 1e6
+
+
+def time_layer(name, num_tokens, weights):
+    gate_up, down = weights
+    shape = SHAPES[name]
+    x = torch.randn(num_tokens, shape[2], device="cuda").bfloat16()
+    routings = [choose_experts(num_tokens, shape) for _ in range(COPIES)]
+    out = x.clone()
+
+    def run():
+        for experts, shares in routings:
+            add_experts_(x, experts, shares, gate_up, down, out)
+
+    us = graph_us(run) / COPIES
+    least = statistics.mean(floor_us(experts, shape) for experts, _ in routings)
+    print(f"{name:14} {num_tokens:5} tokens  {us:8.1f} us  floor {least:8.1f}  {us / least:5.2f}x")
+
+
+def sweep(name, num_tokens, weights):
+    """The best tiles of both products."""
+    gate_up, down = weights
+    shape = SHAPES[name]
+    experts, _ = choose_experts(num_tokens, shape)
+    x = torch.randn(num_tokens, shape[2], device="cuda").bfloat16()
+    active = torch.randn(experts.numel(), shape[3], device="cuda").bfloat16()
+    for product, weight, rows in (("gate_up", gate_up, x), ("down", down, active)):
+        timed = []
+        for tile in (choose_tile(experts.numel(), shape[0], 2), *candidates()):
+            blocks = align(experts, shape[0], tile.rows)
+
+            def run(tile=tile, blocks=blocks, weight=weight, rows=rows, gated=product == "gate_up"):
+                multiply(rows, weight, blocks, tile, num_pairs=experts.numel(), is_gated=gated)
+
+            try:
+                timed.append((graph_us(run), tile))
+            except Exception as error:  # too much shared memory
+                print("skipped", tile, type(error).__name__)
+        print(f"{name} {num_tokens} {product}: chosen {timed[0][0]:.1f} us; best", end=" ")
+        print(*(f"{us:.1f} {tile}" for us, tile in sorted(timed, key=lambda t: t[0])[:3]), sep="; ")
+
+
+def candidates():
+    for rows, columns, depth, stages, warps in itertools.product(
+        (16, 32, 64, 128), (64, 128, 256), (64, 128), (3, 4), (4, 8)
+    ):
+        yield Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+
+
+if __name__ == "__main__":
+    for name, shape in SHAPES.items():
+        held = layer(shape)
+        for count in TOKENS:
+            time_layer(name, count, held)
+        if "--sweep" in sys.argv:
+            for count in (1, 16, 64, 512, 2048):
+                sweep(name, count, held)
+        del held

@@ -1,0 +1,99 @@
+"""How fast are norm, rotation with the KV write, and SwiGLU? Llama-3.1-8B sizes, bf16.
+
+Each is timed inside a CUDA graph, a launch at a time over input sets larger than L2 together, so
+the microseconds hold launch latency. GB/s counts what must be read and written once.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from outrider.ops.linear.swiglu_triton import swiglu
+from outrider.ops.norm_rope.rms_norm_triton import join_normed, rms_norm
+from outrider.ops.norm_rope.rotary_triton import angles_at, rotate_and_store
+
+HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
+PAGE_SIZE, VOCAB, SETS = 16, 32000, 64
+ROWS = (1, 8, 64, 512, 8192)
+BYTES = 2
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+
+
+def norm(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
+    x, weight = random(sets, rows, HIDDEN), random(HIDDEN)
+    return lambda i: rms_norm(x[i], weight, 1e-5), 2 * rows * HIDDEN * BYTES
+
+
+def join(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
+    state, table = random(sets, rows, HIDDEN), random(VOCAB, HIDDEN)
+    weights, eps = (random(HIDDEN), random(HIDDEN)), (1e-5, 1e-5)
+    tokens = torch.randint(0, VOCAB, (sets, rows), device="cuda")
+    run = lambda i: join_normed(tokens[i], table, state[i], weights=weights, eps=eps)  # noqa: E731
+    return run, 5 * rows * HIDDEN * BYTES
+
+
+def angles(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
+    positions = torch.randint(0, 131072, (sets, rows), device="cuda")
+    frequencies = torch.rand(HEAD_DIM // 2, device="cuda")
+    run = lambda i: angles_at(positions[i], frequencies, 1.0, torch.bfloat16)  # noqa: E731
+    return run, 2 * rows * HEAD_DIM * BYTES
+
+
+def rotate(rows: int, sets: int, normed: bool = False) -> tuple[Callable[[int], object], float]:
+    heads = random(sets, rows, HEADS + 2 * KV_HEADS, HEAD_DIM)
+    layer = random(rows // PAGE_SIZE + 2, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
+    both = random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM)
+    slots = torch.randperm(rows, device="cuda") + PAGE_SIZE
+    weight = (random(HEADS + KV_HEADS if normed else 0, HEAD_DIM), 1e-5)
+    run = lambda i: rotate_and_store(heads[i], both, weight, layer, slots)  # noqa: E731
+    return run, 2 * heads[0].numel() * BYTES
+
+
+def gate(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
+    gate_up = random(sets, rows, 2 * WIDE)
+    return lambda i: swiglu(gate_up[i]), 3 * rows * WIDE * BYTES
+
+
+def microseconds(run: Callable[[int], object], sets: int) -> float:
+    """Median over replays of a graph of `SETS` launches."""
+    run(0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in range(SETS):
+            run(launch % sets)
+    times = []
+    for _ in range(13):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1000 / SETS)
+    return sorted(times[3:])[5]
+
+
+def main() -> None:
+    cases = {
+        "norm": norm,
+        "join": join,
+        "angles": angles,
+        "rotate": rotate,
+        "rotate, normed": lambda rows, sets: rotate(rows, sets, normed=True),
+        "swiglu": gate,
+    }
+    print(f"{'kernel':16}" + "".join(f"{f'{rows} rows':>18}" for rows in ROWS))
+    for name, case in cases.items():
+        cells = []
+        for rows in ROWS:
+            sets = 4 if rows > 512 else SETS
+            run, num_bytes = case(rows, sets)
+            us = microseconds(run, sets)
+            cells.append(f"{us:7.2f} us {num_bytes / us / 1000:4.0f}GB/s")
+        print(f"{name:16}" + "".join(f"{cell:>18}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Times the layers of a small model: norm, map and what follows as kernels of their own, and fused.
+
+One CUDA graph holds all layers over cold weights, overlapped as in the engine. First each fused map
+for every tile, in the place of its separate kernels; then whole layers, attention included.
+
+Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_small 1,8,16,64
+"""
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from benchmarks.kernels.graph_clock import graph_us
+from outrider.ops.attention.decode_triton import attend_uniform
+from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
+from outrider.ops.linear.qkv_projection_triton import project_heads
+from outrider.ops.linear.small_linear_triton import CHOSEN, SmallTile, normed_swiglu, small_plus
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store
+
+LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 30, 576, 1536, 9, 3, 64
+PAGE_SIZE, CONTEXT, EPS = 16, 192, 1e-5
+COPIES = 3  # of all layers: 190 MB of weights each, so none is in the cache when it comes again
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16, device="cuda") * shape[-1] ** -0.5
+
+
+class Layer:
+    """Weights of one layer, and its KV."""
+
+    def __init__(self, rows: int) -> None:
+        self.norms = torch.ones(2, HIDDEN, dtype=torch.bfloat16, device="cuda")
+        self.qkv = random((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN)
+        self.o = random(HIDDEN, HIDDEN)
+        self.gate = random(2 * WIDE, HIDDEN)
+        self.down = random(HIDDEN, WIDE)
+        self.kv = random(rows * CONTEXT // PAGE_SIZE + 1, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
+
+
+class Step:
+    """What all layers of one step share: one node per row, a context within one split."""
+
+    def __init__(self, rows: int) -> None:
+        pages = CONTEXT // PAGE_SIZE
+        int32 = {"dtype": torch.int32, "device": "cuda"}
+        self.angles = random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM)
+        self.pages = (torch.arange(rows * pages, **int32) + 1).view(rows, pages)
+        self.lengths = torch.full((rows,), CONTEXT - 1, **int32)
+        self.limits = self.lengths + 1
+        self.tails = torch.zeros((rows, 64), **int32)
+        self.partials = torch.empty(0, device="cuda")
+        self.slots = self.pages[:, -1].long() * PAGE_SIZE + PAGE_SIZE - 1
+        self.none = random(1)[:0]
+
+    def attend(self, queries: torch.Tensor, layer: Layer) -> torch.Tensor:
+        out = torch.empty(queries.shape, dtype=queries.dtype, device="cuda")
+        attend_uniform(
+            queries,
+            layer.kv,
+            out,
+            pages=self.pages,
+            lengths=self.lengths,
+            limits=self.limits,
+            tails=self.tails,
+            partials=self.partials,
+            scale=HEAD_DIM**-0.5,
+            is_tree=False,
+        )
+        return out.flatten(1)
+
+
+Part = Callable[[torch.Tensor, Layer, Step, SmallTile], torch.Tensor]
+
+
+def apart_heads(x, layer, step):
+    heads = linear(rms_norm(x, layer.norms[0], EPS), layer.qkv).view(x.shape[0], -1, HEAD_DIM)
+    rotate_and_store(heads, step.angles, (step.none, 0.0), layer.kv, step.slots)
+    return heads[:, :HEADS]
+
+
+def fused_heads(x, layer, step, tile):
+    norm = layer.norms[0], EPS
+    return project_heads(
+        x, norm, layer.qkv, step.none, step.angles, layer.kv, step.slots, tile=tile
+    )
+
+
+def apart_gate(x, layer):
+    return linear_swiglu(rms_norm(x, layer.norms[1], EPS), layer.gate)
+
+
+def fused_gate(x, layer, step, tile):
+    del step
+    return normed_swiglu(x, (layer.norms[1], EPS), layer.gate, tile=tile)
+
+
+FUSED: dict[str, Part] = {
+    "heads": fused_heads,
+    "gate": fused_gate,
+    "o": lambda x, layer, _, tile: small_plus(x, layer.o, x, tile=tile),
+    "down": lambda x, layer, _, tile: small_plus(x, layer.down, x[:, :HIDDEN], tile=tile),
+}
+
+
+def tiles(name: str) -> Iterator[SmallTile]:
+    """Those that compile without spilling; a longer row takes more registers."""
+    for columns, warps in itertools.product((16, 32), (4, 8)):
+        if name != "down" or (columns, warps) == (32, 8):
+            yield SmallTile(columns=columns, warps=warps)
+
+
+def whole_layer(
+    x: torch.Tensor, layer: Layer, step: Step, chosen: dict[str, SmallTile | None]
+) -> torch.Tensor:
+    """One layer; a part without a tile is computed apart."""
+
+    def plus(name: str, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        tile = chosen[name]
+        return small_plus(y, weight, x, tile=tile) if tile else linear_plus(y, weight, x)
+
+    heads, gate = chosen["heads"], chosen["gate"]
+    queries = fused_heads(x, layer, step, heads) if heads else apart_heads(x, layer, step)
+    x = plus("o", step.attend(queries, layer), layer.o)
+    return plus(
+        "down", fused_gate(x, layer, step, gate) if gate else apart_gate(x, layer), layer.down
+    )
+
+
+def chain_us(layers: list[Layer], step: Step, x: torch.Tensor, chosen) -> float:
+    """Microseconds of one layer, inside a chain in which each reads what the last one wrote."""
+
+    def run() -> torch.Tensor:
+        stream = x
+        for layer in layers:
+            stream = whole_layer(stream, layer, step, chosen)
+        return stream
+
+    return graph_us(run) / len(layers)
+
+
+def warm(rows: int, layer: Layer, step: Step) -> None:
+    """Compile everything, in parallel."""
+    x, wide = random(rows, HIDDEN), random(rows, WIDE)
+    jobs = [
+        (fused, wide if name == "down" else x, tile)
+        for name, fused in FUSED.items()
+        for tile in tiles(name)
+    ]
+    with ThreadPoolExecutor(14) as pool:
+        list(pool.map(lambda job: job[0](job[1], layer, step, job[2]), jobs))
+    torch.cuda.synchronize()
+
+
+def sweep(rows: int) -> None:
+    start = time.perf_counter()
+    layers, step = [Layer(rows) for _ in range(LAYERS * COPIES)], Step(rows)
+    x = random(rows, HIDDEN)
+    warm(rows, layers[0], step)
+    chosen: dict[str, SmallTile | None] = dict.fromkeys(FUSED)
+    print(f"{rows} rows: apart {chain_us(layers, step, x, chosen):.2f} us a layer")
+    default: dict[str, SmallTile | None] = dict.fromkeys(FUSED, CHOSEN)
+    print(f"    all fused as chosen now {chain_us(layers, step, x, default):.2f} us")
+    # Each part in turn takes the tile that is best beside the others: first apart, then fused.
+    for name in ("gate", "heads", "o", "down"):
+        options: list[SmallTile | None] = [None, *tiles(name)]
+        timed = [(chain_us(layers, step, x, {**chosen, name: tile}), tile) for tile in options]
+        apart = timed[0][0]
+        timed.sort(key=lambda pair: pair[0])
+        chosen = {**chosen, name: timed[0][1]}
+        print(f"  {name}: apart {apart:.2f} us a layer")
+        for us, tile in timed[:4]:
+            print(f"    {us:.2f} us {tile}", flush=True)
+    print(f"  best together {chain_us(layers, step, x, chosen):.2f} us a layer")
+    print(f"  ({time.perf_counter() - start:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    for count in (int(word) for word in (sys.argv[1:] or ["1,8,16,64"])[0].split(",")):
+        sweep(count)

@@ -1,0 +1,238 @@
+"""Engines around one model in memory: plain, or drafting in one way or another."""
+
+import gc
+from dataclasses import dataclass, replace
+
+import torch
+
+from benchmarks.dummy_models import (
+    dummy_decoder,
+    dummy_head,
+    dummy_modules,
+    dummy_v4,
+    dummy_v4_module,
+)
+from benchmarks.forced_acceptance import SimulatedJudge
+from benchmarks.steps.body import Body
+from benchmarks.steps.step_args import PROFILED, SKIPPED, Case, Place, Stored, Tree, Work
+from benchmarks.steps.step_floors import held_bytes
+from outrider.config.draft_config import NO_DRAFT, DraftConfig, resolve_budget
+from outrider.config.engine_config import (
+    Arithmetic,
+    CacheConfig,
+    Dtype,
+    EngineConfig,
+    ExecutionConfig,
+    LimitsConfig,
+)
+from outrider.config.settings import USUAL_PAGE, ExecutionSettings, Settings, resolve
+from outrider.engine.engine import Engine
+from outrider.errors import ConfigError
+from outrider.models.decoder import Decoder
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_decoder import V4Decoder
+from outrider.models.target import load_target as load_stored
+from outrider.runtime.build_runner import MAX_CHUNKS, assemble_runner, choose_buckets
+from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
+from outrider.runtime.program import Judge
+from outrider.runtime.runner import Runner
+from outrider.runtime.stream_draft import StreamDraft
+from outrider.runtime.target_cache import usual_page_size
+from outrider.spec.verify import verify
+from outrider.wire.draft_budget import PLAIN, Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model with its weights on the device, and what it was made of."""
+
+    name: str
+    model: Decoder | V4Decoder
+    place: Place
+    execution: ExecutionSettings  # what the engine made of the place
+    is_dummy: bool
+    is_cut: bool = False  # to a few layers of the body
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embedding.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What an engine drafts with, and who judges it."""
+
+    kind: DraftKind
+    judge: Judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An engine, and the runner below it for what only it knows."""
+
+    engine: Engine
+    runner: Runner
+
+
+def settle(place: Place) -> Settings:
+    """What the engine makes of the place, before anything is known about the work."""
+    return _settings(place, context=8, rows=1, budget=PLAIN)
+
+
+def load_target(source: Body | Stored, place: Place) -> Target:
+    """Random weights of a body, or the weights in a folder."""
+    settings = settle(place)
+    device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
+    if isinstance(source, Body):
+        _check_room(source, place, device)
+    model = _load_model(source, dtype=place.dtype, device=device, arithmetic=arithmetic)
+    return Target(
+        name=source.name,
+        model=model,
+        place=place,
+        execution=settings.execution,
+        is_dummy=isinstance(source, Body),
+        is_cut=isinstance(source, Body) and source.is_cut,
+    )
+
+
+def _load_model(
+    source: Body | Stored, *, dtype: Dtype, device: torch.device, arithmetic: Arithmetic
+) -> Decoder | V4Decoder:
+    if isinstance(source, Stored):
+        model = load_stored(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
+        assert isinstance(model, Decoder | V4Decoder), "there are no other targets"
+        return model
+    config = source.config
+    if isinstance(config, V4Config):
+        return dummy_v4(config, dtype=dtype, device=device, arithmetic=arithmetic)
+    return dummy_decoder(config, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def _check_room(body: Body, place: Place, device: torch.device) -> None:
+    """Refuse weights that a GPU cannot hold before the first of them is made."""
+    if device.type != "cuda":
+        return
+    needed, (free, _) = held_bytes(body.config, place.dtype), torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise ConfigError(
+            f"the weights of {body.name} take {needed / 1e9:.0f} GB and {free / 1e9:.0f} GB are "
+            "free; lower --layers"
+        )
+
+
+def no_drafting() -> Drafting:
+    """Plain decoding."""
+    return Drafting(kind=NoDraft(), judge=verify)
+
+
+def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
+    """A random EAGLE-3 head whose drafts are kept as often as was asked."""
+    if not isinstance(target.model, Decoder):
+        raise ConfigError(f"there is no EAGLE-3 head for {target.name}; use --modules 1")
+    head = dummy_head(
+        target.model,
+        draft_vocab=draft_vocab,
+        dtype=target.place.dtype,
+        arithmetic=target.execution.arithmetic,
+    )
+    return Drafting(
+        kind=ModelDraft(model=head, budget=budget_of(tree)),
+        judge=SimulatedJudge(tree.mean_emitted, device=target.device),
+    )
+
+
+def module_drafting(target: Target, tree: Tree, *, num: int) -> Drafting:
+    """Random modules inside the target, kept as often: one repeated, or one for each step."""
+    dtype, arithmetic = target.place.dtype, target.execution.arithmetic
+    budget, judge = budget_of(tree), SimulatedJudge(tree.mean_emitted, device=target.device)
+    if isinstance(target.model, V4Decoder):
+        if num > 1:
+            raise ConfigError(f"{target.name} runs one module for all steps; use --modules 1")
+        module = dummy_v4_module(target.model, dtype=dtype, arithmetic=arithmetic)
+        return Drafting(kind=StreamDraft(model=module, budget=budget), judge=judge)
+    modules = dummy_modules(target.model, num=num, dtype=dtype, arithmetic=arithmetic)
+    if num == 1:
+        return Drafting(kind=ModelDraft(model=modules, budget=budget), judge=judge)
+    return Drafting(kind=ModulesDraft(modules=modules, budget=budget), judge=judge)
+
+
+def budget_of(tree: Tree) -> Budget:
+    """The sizes as every drafter gets them, where they agree with each other."""
+    config = DraftConfig(drafter="eagle3", steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
+    draft = resolve_budget(config)
+    if draft.notes:
+        raise ConfigError(f"{draft.notes[0]}; change --draft-steps, --topk or --nodes")
+    return Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
+
+
+def reach_of(work: Work, budget: Budget, *, step_tokens: int) -> int:
+    """The longest any row of the work can get: its prompt, and what is emitted before it ends."""
+    return max(_reach_of(case, work.steps, budget, step_tokens) for case in work.cases)
+
+
+def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loaded:
+    """An engine with room for that many rows of that length, without a prefix cache."""
+    gc.collect()  # engines are full of cycles, and the last one may still hold its KV
+    if target.device.type == "cuda":
+        torch.cuda.empty_cache()
+    budget = drafting.kind.facts.budget
+    settings = _settings(
+        target.place,
+        context=context,
+        rows=rows,
+        budget=budget,
+        usual_page=usual_page_size(target.model.config),
+    )
+    page_size = settings.host.page_size
+    runner, facts = assemble_runner(
+        target.model,
+        settings,
+        draft=drafting.kind,
+        kv_tokens=rows * (context + 2 * budget.reach(0) + 2 * page_size),
+        buckets=choose_buckets(settings, drafting.kind),
+        judge=drafting.judge,
+    )
+    if not target.place.reads_prompts:
+        runner.scribble()  # zeros would take less power to read
+        # Some models cannot share prefixes; noise is as good as any.
+        facts = replace(facts, host=replace(facts.host, prefix_cache=True))
+    return Loaded(engine=Engine(runner, facts), runner=runner)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """What is in use: of the device, by whomever, or on a CPU the most this process ever had."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free
+    import resource  # there is none on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _reach_of(case: Case, steps: int, budget: Budget, step_tokens: int) -> int:
+    # Rows whose prompts were read first decode while the others' are read.
+    prompts_a_step = min(MAX_CHUNKS, max(1, step_tokens // case.prompt))
+    reading = -(-case.rows // prompts_a_step) * -(-case.prompt // step_tokens)
+    return case.prompt + (reading + SKIPPED + max(steps, PROFILED) + 4) * budget.most_emitted
+
+
+def _settings(
+    place: Place, *, context: int, rows: int, budget: Budget, usual_page: int = USUAL_PAGE
+) -> Settings:
+    """What the engine makes of the place; its own choice of depth overlaps where that helps."""
+    config = EngineConfig(
+        dtype=place.dtype,
+        device=place.device,
+        execution=ExecutionConfig(executor=place.executor, deterministic=place.is_deterministic),
+        cache=CacheConfig(prefix=not place.reads_prompts),
+        limits=LimitsConfig(
+            context=context,
+            rows=rows,
+            step_tokens=place.step_tokens + rows * budget.nodes,
+            queued=rows,
+        ),
+        draft=NO_DRAFT,
+    )
+    num_cuda = torch.cuda.device_count()
+    return resolve(config, model_context=context, num_cuda=num_cuda, usual_page=usual_page)

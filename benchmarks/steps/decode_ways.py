@@ -1,0 +1,155 @@
+"""The ways to decode that the benchmarks compare, each with what its steps are held to."""
+
+from dataclasses import dataclass
+
+from benchmarks.forced_acceptance import SimulatedJudge
+from benchmarks.steps.bench_engines import Drafting, Target, budget_of, no_drafting
+from benchmarks.steps.breakdown import measure_breakdown
+from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.free_drafter import FixedDraft
+from benchmarks.steps.step_args import Case, Extras, Tree, Work
+from benchmarks.steps.step_floors import (
+    DraftShape,
+    Pass,
+    iteration_passes,
+    module_passes,
+    step_passes,
+)
+from benchmarks.steps.step_report import PLAIN, Series, verify_name
+from benchmarks.steps.time_decode import Note, Yardstick, engine_for, measure_point
+from benchmarks.steps.vllm_numbers import Subject, drafting_step, plain_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to decode, and what its steps are held to."""
+
+    name: str
+    drafting: Drafting
+    yardstick: Yardstick
+
+
+def plain_way(target: Target, card: str, rates: tuple[Rates, ...]) -> Way:
+    """One token per row and step."""
+    return Way(
+        name=PLAIN,
+        drafting=no_drafting(),
+        yardstick=Yardstick(
+            passes=lambda case, context: _step(target, case, context, nodes=1),
+            peers=lambda case: plain_step(case, _subject(target, card)),
+            rates=rates,
+        ),
+    )
+
+
+def drafted_way(
+    target: Target,
+    tree: Tree,
+    drafting: Drafting,
+    draft_vocab: int,
+    card: str,
+    rates: tuple[Rates, ...],
+) -> Way:
+    """Iterations of a random EAGLE-3 head and the target, with the acceptance that was asked."""
+    shape = DraftShape(
+        vocab=draft_vocab,
+        steps=tree.steps,
+        topk=tree.topk,
+        nodes=tree.nodes,
+        emitted=tree.mean_emitted,
+    )
+    config, dtype = target.model.config, target.place.dtype
+    return Way(
+        name=f"EAGLE-3, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
+        drafting=drafting,
+        yardstick=Yardstick(
+            passes=lambda case, context: iteration_passes(
+                config, dtype, shape, rows=case.rows, context=context
+            ),
+            peers=lambda case: drafting_step(
+                case, _subject(target, card), mean_emitted=tree.mean_emitted
+            ),
+            rates=rates,
+        ),
+    )
+
+
+def module_way(
+    target: Target, tree: Tree, drafting: Drafting, num: int, rates: tuple[Rates, ...]
+) -> Way:
+    """Iterations of random modules and the target, with the acceptance that was asked."""
+    config, dtype = target.model.config, target.place.dtype
+    shape = DraftShape(
+        vocab=config.vocab_size,
+        steps=tree.steps,
+        topk=tree.topk,
+        nodes=tree.nodes,
+        emitted=tree.mean_emitted,
+    )
+    return Way(
+        name=f"{num} modules, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
+        drafting=drafting,
+        yardstick=Yardstick(
+            passes=lambda case, context: module_passes(
+                config, dtype, shape, rows=case.rows, context=context
+            ),
+            peers=lambda _: (),
+            rates=rates,
+        ),
+    )
+
+
+def verify_way(target: Target, tree: Tree, rates: tuple[Rates, ...]) -> Way:
+    """The target over trees of as many nodes whose drafts cost nothing and are never kept."""
+    budget = budget_of(tree)
+    nodes = budget.nodes
+    judge = SimulatedJudge(1.0, device=target.device)
+    return Way(
+        name=verify_name(nodes),
+        drafting=Drafting(kind=FixedDraft(budget=budget), judge=judge),
+        yardstick=Yardstick(
+            passes=lambda case, context: _step(target, case, context, nodes=nodes),
+            peers=lambda _: (),
+            rates=rates,
+        ),
+    )
+
+
+def measure_way(
+    target: Target,
+    way: Way,
+    work: Work,
+    extras: Extras,
+    note: Note,
+) -> Series:
+    """Every case in turn on one engine with room for the largest."""
+    loaded = engine_for(target, way.drafting, work)
+    points, breakdowns = [], []
+    for case in work.cases:
+        note(f"{way.name}: {case.rows} rows, prompt {case.prompt}")
+        points.append(
+            measure_point(
+                loaded,
+                case,
+                steps=work.steps,
+                yardstick=way.yardstick,
+                device=target.device,
+            )
+        )
+        if extras.has_breakdown:
+            breakdowns.append(measure_breakdown(loaded.engine, case, target.device))
+    return Series(
+        name=way.name,
+        points=tuple(points),
+        breakdowns=tuple(breakdowns),
+        cold_starts=(),
+    )
+
+
+def _step(target: Target, case: Case, context: float, *, nodes: int) -> tuple[Pass, ...]:
+    config, dtype = target.model.config, target.place.dtype
+    return step_passes(config, dtype, rows=case.rows, nodes=nodes, context=context)
+
+
+def _subject(target: Target, card: str) -> Subject:
+    return Subject(model=target.name, dtype=target.place.dtype, card=card)

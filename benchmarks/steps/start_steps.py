@@ -1,0 +1,143 @@
+"""From checked flags to a printed report: the bodies of `bench decode`, `iteration`, `prefill`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.steps.bench_engines import (
+    Drafting,
+    Target,
+    budget_of,
+    head_drafting,
+    load_target,
+    module_drafting,
+    no_drafting,
+)
+from benchmarks.steps.body import Body
+from benchmarks.steps.cold_start import ColdStart, measure_cold_start
+from benchmarks.steps.decode_ways import drafted_way, measure_way, module_way, plain_way, verify_way
+from benchmarks.steps.device_rates import Rates, measure_rates
+from benchmarks.steps.step_args import Extras, Place, Stored, Tree, Work
+from benchmarks.steps.step_floors import held_bytes, read_bytes
+from benchmarks.steps.step_report import Report, Setting, Weights, describe, describe_prefill
+from benchmarks.steps.step_table import print_prefill, print_report
+from benchmarks.steps.time_prefill import count_runs, measure_prefill
+from outrider.bench.json_file import write_json
+from outrider.bench.machine import this_machine
+from outrider.bench.run_progress import run_bar
+
+_PREFILL_RUNS = 5
+
+
+def bench_decode(
+    source: Body | Stored, place: Place, work: Work, extras: Extras, targets: Sequence[Path]
+) -> None:
+    """Measure plain decoding, print, and write what was asked to be written."""
+    target = load_target(source, place)
+    cold_starts = _cold_starts(target, no_drafting(), work, extras)
+    rates = measure_rates(target.device, target.model.dtype)
+    way = plain_way(target, _card(target), rates)
+    with run_bar(len(work.cases)) as note:
+        series = measure_way(target, way, work, extras, note)
+    subject = replace(series, cold_starts=cold_starts)
+    _publish(Report(setting=setting_of(target, rates), series=(subject,)), targets)
+
+
+def bench_iteration(
+    body: Body,
+    tree: Tree,
+    place: Place,
+    work: Work,
+    extras: Extras,
+    *,
+    num_modules: int,  # inside the target; with 0 an EAGLE-3 head drafts
+    with_plain: bool,  # beside it, plain steps and steps that only check drafts
+    targets: Sequence[Path],
+) -> None:
+    """Measure speculative iterations, print, and write what was asked to be written."""
+    budget_of(tree)
+    target = load_target(body, place)
+    drafting = (
+        module_drafting(target, tree, num=num_modules)
+        if num_modules
+        else head_drafting(target, tree, draft_vocab=body.draft_vocab)
+    )
+    cold_starts = _cold_starts(target, drafting, work, extras)
+    rates = measure_rates(target.device, target.model.dtype)
+    ways = [
+        module_way(target, tree, drafting, num_modules, rates)
+        if num_modules
+        else drafted_way(target, tree, drafting, body.draft_vocab, _card(target), rates)
+    ]
+    if with_plain:
+        ways += [plain_way(target, _card(target), rates), verify_way(target, tree, rates)]
+    with run_bar(len(ways) * len(work.cases)) as note:
+        first, *others = [measure_way(target, way, work, extras, note) for way in ways]
+    subject = replace(first, cold_starts=cold_starts)
+    _publish(Report(setting=setting_of(target, rates), series=(subject, *others)), targets)
+
+
+def bench_prefill(
+    source: Body | Stored,
+    place: Place,
+    *,
+    tokens: int,
+    has_breakdown: bool,
+    targets: Sequence[Path],
+) -> None:
+    """Measure one long prompt, print, and write what was asked to be written."""
+    target = load_target(source, place)
+    rates = measure_rates(target.device, target.model.dtype)
+    with run_bar(count_runs(_PREFILL_RUNS)) as note:
+        found = measure_prefill(
+            target,
+            tokens=tokens,
+            repetitions=_PREFILL_RUNS,
+            has_breakdown=has_breakdown,
+            matrix_rate=rates[-1].matrix,
+            note=note,
+        )
+    setting = setting_of(target, rates)
+    print_prefill(setting, found)
+    for path in targets:
+        write_json(path, describe_prefill(setting, found))
+
+
+def _cold_starts(
+    target: Target, drafting: Drafting, work: Work, extras: Extras
+) -> tuple[ColdStart, ...]:
+    """One, where it is asked for; before anything else has run on the device."""
+    return (measure_cold_start(target, drafting, work),) if extras.has_cold_start else ()
+
+
+def _publish(report: Report, targets: Sequence[Path]) -> None:
+    print_report(report)
+    for path in targets:
+        write_json(path, describe(report))
+
+
+def _card(target: Target) -> str:
+    on_cuda = target.device.type == "cuda"
+    return torch.cuda.get_device_name(target.device) if on_cuda else "CPU"
+
+
+def setting_of(target: Target, rates: tuple[Rates, ...]) -> Setting:
+    """What is measured on what."""
+    config, place = target.model.config, target.place
+    return Setting(
+        weights=Weights(
+            model=target.name,
+            is_dummy=target.is_dummy,
+            dtype=place.dtype,
+            held_bytes=held_bytes(config, place.dtype),
+            read_bytes=read_bytes(config, place.dtype),
+            cut_layers=config.num_layers if target.is_cut else 0,
+        ),
+        machine=this_machine(has_busy_neighbour=False),
+        card=_card(target),
+        executor=target.execution.executor,
+        is_deterministic=place.is_deterministic,
+        rates=rates,
+    )

@@ -1,0 +1,285 @@
+"""The least time of a step, an iteration or a prefill, from its bytes and its multiplications.
+
+Each matrix is read once, or multiplied for as long as the matrix rate allows, whichever takes
+longer; of experts, as many as the tokens of a step ask on average. The KV of every row is read
+once, of latents one vector per token, or attended to for as long as the matrix rate allows: 128
+heads on one latent are at the border. Nothing else costs anything here: no launches, no norms, no
+sampling.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.dummy_models import head_config, head_shapes
+from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.v4_floors import (
+    v4_bytes_of,
+    v4_cache_bytes,
+    v4_cache_flops,
+    v4_flops_of,
+    v4_held_bytes,
+    v4_prefill_flops,
+    v4_step_bytes,
+    v4_step_flops,
+)
+from outrider.bench.offline.decode_floor import (
+    activation_bytes,
+    asked_share,
+    is_of_expert,
+    kv_bytes,
+    tensor_bytes,
+    weight_bytes,
+)
+from outrider.config.engine_config import Dtype
+from outrider.models.decoder_tensors import block_shapes, tensor_shapes
+from outrider.models.deepseek_v4.compression import NoBlocks
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_tensors import module_shapes
+from outrider.models.eagle.head_tensors import HEAD, TO_TARGET
+from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
+
+_EMBEDDING = "model.embed_tokens.weight"
+_TARGET_HEAD = "lm_head.weight"
+_FEATURES = "fc.weight"
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One run of query tokens through some matrices over the KV of their rows."""
+
+    weight_bytes: int
+    kv_bytes: int
+    flops: float  # of the matrices
+    kv_flops: float  # of attention
+
+    def seconds(self, rates: Rates) -> float:
+        matrices = max(self.weight_bytes / rates.bandwidth, self.flops / rates.matrix)
+        return matrices + max(self.kv_bytes / rates.bandwidth, self.kv_flops / rates.matrix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftShape:
+    """The draft rounds of an iteration."""
+
+    vocab: int  # tokens the head can propose
+    steps: int
+    topk: int
+    nodes: int
+    emitted: float  # tokens per row and round, on average
+
+
+def step_passes(
+    config: ModelConfig | V4Config, dtype: Dtype, *, rows: int, nodes: int, context: float
+) -> tuple[Pass, ...]:
+    """A step of `rows` trees of `nodes` query tokens; one node is plain decoding."""
+    if isinstance(config, V4Config):
+        return (_v4_pass(config, dtype, rows=rows, nodes=nodes, context=context),)
+    shapes, tokens = tensor_shapes(config), rows * nodes
+    if not config.is_tied:
+        del shapes[_EMBEDDING]  # a step looks up one row of it per token
+    return (
+        Pass(
+            weight_bytes=weight_bytes(config, dtype, tokens=tokens),
+            kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
+            flops=2.0 * tokens * _products_of_token(config, shapes),
+            kv_flops=len(config.attending) * _kv_flops(config.attention, tokens, context),
+        ),
+    )
+
+
+def iteration_passes(
+    config: ModelConfig | V4Config, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
+) -> tuple[Pass, ...]:
+    """Verify, then catch up on what was emitted, then draft: the head scores once per step.
+
+    Catching up yields the state of the first draft, so a round of n steps runs the layer n - 1
+    times more, on `topk` branches of every row.
+    """
+    assert isinstance(config, ModelConfig), "heads read one stream, which others refuse at start"
+    shapes = _head_groups(config, draft)
+    own = head_config(config, draft_vocab=draft.vocab).layer.attention
+    kv = _KVRead(attention=own, rows=rows, context=context)
+    emitted, branches = rows * draft.emitted, rows * draft.topk
+    return (
+        *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
+        _maps(shapes.features, dtype, tokens=emitted),
+        _layer(shapes.layer, dtype, kv, tokens=emitted),
+        _maps(shapes.score, dtype, tokens=rows),
+        *(_layer(shapes.layer, dtype, kv, tokens=branches) for _ in range(1, draft.steps)),
+        *(_maps(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
+    )
+
+
+def module_passes(
+    config: ModelConfig | V4Config, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
+) -> tuple[Pass, ...]:
+    """Verify, then a module and the target's head for every step.
+
+    At least the first of them runs what was emitted, and the others one token for each branch.
+    """
+    tokens = [draft.emitted, *[draft.topk] * (draft.steps - 1)]
+    if isinstance(config, V4Config):
+        head = ((config.vocab_size, config.hidden),)
+        return (
+            *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
+            *(
+                _v4_module(config, dtype, rows, tokens=rows * each, context=context)
+                for each in tokens
+            ),
+            *(_maps(head, dtype, tokens=rows) for _ in tokens),
+        )
+    kv = _KVRead(attention=config.attention, rows=rows, context=context)
+    head = ((config.vocab_size, config.block.hidden),)
+    return (
+        *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
+        *(_module_pass(config, dtype, kv, tokens=rows * each) for each in tokens),
+        *(_maps(head, dtype, tokens=rows) for _ in tokens),
+    )
+
+
+def total_s(passes: Iterable[Pass], rates: Rates) -> float:
+    """The passes one after another."""
+    return sum(each.seconds(rates) for each in passes)
+
+
+def prefill_flops(config: ModelConfig | V4Config, *, tokens: int) -> float:
+    """Multiplications and additions of one prompt: matrices, and attention to what came before.
+
+    Logits are needed of the last token alone.
+    """
+    if isinstance(config, V4Config):
+        return v4_prefill_flops(config, tokens=tokens)
+    shapes = tensor_shapes(config)
+    head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
+    del shapes[_EMBEDDING]
+    pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
+    attention = len(config.attending) * _kv_flops(config.attention, pairs, 1.0)
+    return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
+
+
+def read_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
+    """Bytes of all weights that a step of one token reads."""
+    if isinstance(config, V4Config):
+        return v4_step_bytes(config, dtype, tokens=1.0)
+    return weight_bytes(config, dtype, tokens=1.0)
+
+
+def held_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
+    """Bytes of all weights, the embedding of an untied model included, which no step reads."""
+    if isinstance(config, V4Config):
+        return v4_held_bytes(config, dtype)
+    embedding = tensor_bytes(tensor_shapes(config)[_EMBEDDING], dtype)
+    return weight_bytes(config, dtype) + (0 if config.is_tied else embedding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeadGroups:
+    """The matrices and norms of a head by how often an iteration runs them."""
+
+    features: tuple[Shape, ...]
+    layer: tuple[Shape, ...]
+    score: tuple[Shape, ...]
+
+
+def _head_groups(config: ModelConfig, draft: DraftShape) -> _HeadGroups:
+    shapes = head_shapes(head_config(config, draft_vocab=draft.vocab))
+    own = {_FEATURES, HEAD, TO_TARGET}  # the map of ids is no weight
+    return _HeadGroups(
+        features=(shapes[_FEATURES],),
+        layer=tuple(shape for name, shape in shapes.items() if name not in own),
+        # A head that proposes from the whole vocabulary has the target's scoring.
+        score=(shapes.get(HEAD, (config.vocab_size, config.block.hidden)),),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KVRead:
+    """The KV of one layer that a pass attends to."""
+
+    attention: AnyAttention
+    rows: int
+    context: float
+
+    def num_bytes(self, dtype: Dtype) -> int:
+        width = self.attention.vectors * self.attention.width
+        return round(self.rows * self.context * width * activation_bytes(dtype))
+
+    def flops(self, tokens: float) -> float:
+        return _kv_flops(self.attention, tokens, self.context)
+
+
+def _maps(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float) -> Pass:
+    return Pass(
+        weight_bytes=sum(tensor_bytes(shape, dtype) for shape in shapes),
+        kv_bytes=0,
+        flops=2.0 * tokens * _num_products(shapes),
+        kv_flops=0.0,
+    )
+
+
+def _layer(shapes: Sequence[Shape], dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
+    maps = _maps(shapes, dtype, tokens=tokens)
+    return replace(maps, kv_bytes=kv.num_bytes(dtype), kv_flops=kv.flops(tokens))
+
+
+def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, context: float) -> Pass:
+    shapes = module_shapes(config, 0)
+    window = replace(config, attention=replace(config.attention, layers=(NoBlocks(),)))
+    return Pass(
+        weight_bytes=v4_bytes_of(config, shapes, dtype, tokens=tokens),
+        kv_bytes=v4_cache_bytes(window, dtype, rows=rows, context=context),
+        flops=v4_flops_of(config, shapes, tokens=tokens),
+        kv_flops=v4_cache_flops(window, tokens=tokens, context=context),
+    )
+
+
+def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: float) -> Pass:
+    tokens = float(rows * nodes)
+    return Pass(
+        weight_bytes=v4_step_bytes(config, dtype, tokens=tokens),
+        kv_bytes=v4_cache_bytes(config, dtype, rows=rows, context=context),
+        flops=v4_step_flops(config, tokens=tokens),
+        kv_flops=v4_cache_flops(config, tokens=tokens, context=context),
+    )
+
+
+def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
+    """What joins, and a block like the target's last: of experts, those that are asked."""
+    hidden, last = config.block.hidden, config.attending[-1]
+    shapes: dict[str, Shape] = block_shapes(
+        config.of_modules, layer=last, are_experts_stacked=False
+    )
+    shapes |= {"join": (hidden, 2 * hidden)}
+    shapes |= {f"norm {index}": (hidden,) for index in range(3)}
+    share = {True: asked_share(config.experts, tokens), False: 1.0}
+    read = sum(
+        tensor_bytes(each, dtype) * share[is_of_expert(name)] for name, each in shapes.items()
+    )
+    return Pass(
+        weight_bytes=round(read),
+        kv_bytes=kv.num_bytes(dtype),
+        flops=2.0 * tokens * _products_of_token(config, shapes),
+        kv_flops=kv.flops(tokens),
+    )
+
+
+def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> float:
+    """Products that one token needs: of experts, those that it asks."""
+    experts = _num_products(shape for name, shape in shapes.items() if is_of_expert(name))
+    return _num_products(shapes.values()) - experts * (1.0 - asked_share(config.experts, 1.0))
+
+
+def _num_products(shapes: Iterable[Shape]) -> int:
+    """Products of all matrices with one vector; a norm is none."""
+    return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
+
+
+def _kv_flops(attention: AnyAttention, tokens: float, context: float) -> float:
+    """Of one layer, in all heads: the scores, and the sums of values."""
+    if isinstance(attention, LatentConfig):
+        width = attention.heads * (attention.width + attention.latent)
+    else:
+        width = attention.heads * 2 * attention.head_dim
+    return 2.0 * width * tokens * context

@@ -1,0 +1,132 @@
+"""The outcome of a run as records, and as plain values that JSON can hold."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.steps.breakdown import Breakdown
+from benchmarks.steps.cold_start import ColdStart
+from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.time_decode import Point
+from benchmarks.steps.time_prefill import Prefill
+from benchmarks.steps.vllm_numbers import NAME
+from outrider.bench.machine import Machine
+
+PLAIN = "plain"
+_VERIFY = "verify of {} nodes, drafts for nothing"
+
+
+def verify_name(nodes: int) -> str:
+    """The series of steps that only check trees of this size."""
+    return _VERIFY.format(nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What was run, and the bytes of it."""
+
+    model: str
+    is_dummy: bool
+    dtype: str
+    held_bytes: int
+    read_bytes: int  # by a step of one token
+    cut_layers: int  # of a body that was cut to its layers; 0: it is whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What was measured on what."""
+
+    weights: Weights
+    machine: Machine
+    card: str  # the device as it calls itself
+    executor: str
+    is_deterministic: bool
+    rates: tuple[Rates, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """All cases of one way to decode."""
+
+    name: str  # plain, verify, or what the drafts look like
+    points: tuple[Point, ...]
+    breakdowns: tuple[Breakdown, ...]
+    cold_starts: tuple[ColdStart, ...]  # one, where it was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything one run of `decode` or `iteration` found out; the first series is its subject."""
+
+    setting: Setting
+    series: tuple[Series, ...]
+
+    def against_plain(self, name: str, point: Point) -> tuple[float, ...]:
+        """How many plain steps of the same case this step takes, where both were run."""
+        plain = [
+            other.steady.step_s
+            for series in self.series
+            if series.name == PLAIN != name
+            for other in series.points
+            if other.case == point.case
+        ]
+        return tuple(point.steady.step_s / step_s for step_s in plain)
+
+
+def describe(report: Report) -> dict[str, Any]:
+    """Every number in SI units, the single steps included."""
+    return {
+        "setting": asdict(report.setting),
+        "series": [
+            {
+                "name": series.name,
+                "points": [
+                    _describe_point(point)
+                    | {"of_plain_step": list(report.against_plain(series.name, point))}
+                    for point in series.points
+                ],
+                "breakdowns": [_describe_breakdown(each) for each in series.breakdowns],
+                "cold_starts": [asdict(each) for each in series.cold_starts],
+            }
+            for series in report.series
+        ],
+    }
+
+
+def describe_prefill(setting: Setting, found: Prefill) -> dict[str, Any]:
+    """Every number in SI units."""
+    return {
+        "setting": asdict(setting),
+        "prefill": asdict(found)
+        | {
+            "breakdowns": [_describe_breakdown(each) for each in found.breakdowns],
+            "prompt_s": found.prompt_s,
+            "flops_per_s": found.flops_per_s,
+            "of_matrix_rate": found.of_matrix_rate,
+        },
+    }
+
+
+def _describe_breakdown(found: Breakdown) -> dict[str, Any]:
+    return asdict(found) | {"gap_s": found.gap_s}
+
+
+def _describe_point(point: Point) -> dict[str, Any]:
+    steady = point.steady
+    return {
+        "rows": point.case.rows,
+        "prompt": point.case.prompt,
+        "context": steady.context,
+        "step_s": steady.step_s,
+        "tokens_per_s": steady.tokens_per_s,
+        "emitted_per_row": steady.emitted / len(steady.steps_s) / point.case.rows,
+        "floors": [asdict(each) | {"ratio": steady.step_s / each.step_s} for each in point.floors],
+        "peers": [
+            {"name": NAME} | asdict(each) | {"speedup": steady.tokens_per_s / each.tokens_per_s}
+            for each in point.peers
+        ],
+        "forward_occupancy": steady.occupancy,
+        "host_share": steady.host_share,
+        "memory_bytes": point.memory_bytes,
+        "steps_s": list(steady.steps_s),
+    }

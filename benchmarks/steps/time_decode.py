@@ -1,0 +1,81 @@
+"""Decoding, plain or drafted, at several numbers of rows and lengths, beside floors and peers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.steps.bench_engines import Drafting, Loaded, Target, build, memory_bytes, reach_of
+from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.steady_rows import Steady, measure_steady
+from benchmarks.steps.step_args import Case, Work
+from benchmarks.steps.step_floors import Pass, total_s
+from benchmarks.steps.vllm_numbers import PeerStep
+from outrider.errors import ConfigError
+
+Note = Callable[[str], None]  # hears the name of every run as it begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """The least time of a step at one set of rates."""
+
+    rates: str
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One case, measured."""
+
+    case: Case
+    steady: Steady
+    floors: tuple[Floor, ...]
+    peers: tuple[PeerStep, ...]  # one, where it was measured alike
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """What a case is held to: the passes of its step over rows of a length, and a peer's step."""
+
+    passes: Callable[[Case, float], tuple[Pass, ...]]
+    peers: Callable[[Case], tuple[PeerStep, ...]]
+    rates: tuple[Rates, ...]
+
+
+def engine_for(target: Target, drafting: Drafting, work: Work) -> Loaded:
+    """An engine in which all rows of any case run at the same time."""
+    context = checked_reach(target, drafting, work, flags="--prompt, --context, --tokens or --rows")
+    rows = max(case.rows for case in work.cases)
+    return build(target, drafting, rows=rows, context=context)
+
+
+def checked_reach(target: Target, drafting: Drafting, work: Work, *, flags: str) -> int:
+    """The longest any row can get, which `flags` make too long where the model refuses it."""
+    budget = drafting.kind.facts.budget
+    context = reach_of(work, budget, step_tokens=target.place.step_tokens)
+    most = target.model.config.max_context
+    if context > most:
+        raise ConfigError(
+            f"rows may grow to {context} tokens here and the model's context is {most}; lower "
+            f"{flags}"
+        )
+    return context
+
+
+def measure_point(
+    loaded: Loaded, case: Case, *, steps: int, yardstick: Yardstick, device: torch.device
+) -> Point:
+    """Time one case and put its floors and peers beside it."""
+    steady = measure_steady(loaded, case, steps=steps)
+    passes = yardstick.passes(case, steady.context)
+    return Point(
+        case=case,
+        steady=steady,
+        floors=tuple(
+            Floor(rates=rates.name, step_s=total_s(passes, rates)) for rates in yardstick.rates
+        ),
+        peers=yardstick.peers(case),
+        memory_bytes=memory_bytes(device),
+    )

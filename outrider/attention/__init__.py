@@ -1,1 +1,0 @@
-"""Attention backends: one protocol (bind, fill, run), one file per backend."""

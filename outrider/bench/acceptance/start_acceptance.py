@@ -1,0 +1,90 @@
+"""From checked flags to a printed report, through the real engine."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from outrider.bench.acceptance.acceptance_args import AcceptanceAsked, name_of
+from outrider.bench.acceptance.acceptance_report import (
+    AcceptanceReport,
+    Answer,
+    Setup,
+    describe,
+    print_report,
+)
+from outrider.bench.json_file import write_json
+from outrider.bench.offline.workload import encode_chat
+from outrider.bench.run_progress import run_bar
+from outrider.config.draft_config import DraftConfig, TreeSize
+from outrider.config.engine_config import Auto, Dtype
+from outrider.errors import CapacityError, ConfigError
+from outrider.frontend.llm import LLM
+from outrider.frontend.prompts import TokenPrompt
+from outrider.frontend.sampling_params import SamplingParams
+
+_SEED = 7  # of the first question; the others count on
+
+
+def bench_acceptance(
+    model: str,
+    asked: AcceptanceAsked,
+    *,
+    dtype: Dtype | Auto,
+    device: str,
+    targets: Sequence[Path],  # JSON files to write
+) -> None:
+    """Measure, print, and write what was asked to be written."""
+    answers: list[Answer] = []
+    setups = [(name, tree) for name in asked.drafts for tree in asked.trees]
+    with run_bar(len(setups)) as note:
+        for name, tree in setups:
+            note(f"{name}, {name_of(tree)}")
+            draft = _sized(asked.drafts[name], tree)
+            llm = LLM(model, draft=draft, dtype=dtype, device=device, max_num_seqs=asked.rows)
+            answers += _measure(llm, asked, drafter=name, tree=name_of(tree))
+            del llm  # its memory is the next one's
+    report = AcceptanceReport(
+        model=model, device=device, max_tokens=asked.max_tokens, answers=tuple(answers)
+    )
+    print_report(report)
+    for path in targets:
+        write_json(path, describe(report))
+
+
+def _sized(draft: DraftConfig, tree: TreeSize) -> DraftConfig:
+    return replace(draft, steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
+
+
+def _measure(llm: LLM, asked: AcceptanceAsked, *, drafter: str, tree: str) -> Iterator[Answer]:
+    """Every question at every temperature; questions that leave no room are left out."""
+    room = llm.frontend.bounds.max_context - asked.max_tokens
+    encoded = [encode_chat(llm.get_tokenizer(), each.text) for each in asked.questions]
+    fitting = [
+        (question, TokenPrompt(tuple(tokens)))
+        for question, tokens in zip(asked.questions, encoded, strict=True)
+        if len(tokens) <= room
+    ]
+    if not fitting:
+        raise ConfigError(f"no prompt fits beside {asked.max_tokens} tokens; lower --max-tokens")
+    for temperature in asked.temperatures:
+        params = [
+            SamplingParams(
+                temperature=temperature,
+                seed=_SEED + index,
+                max_tokens=asked.max_tokens,
+                detokenize=False,
+            )
+            for index in range(len(fitting))
+        ]
+        outputs = llm.generate([prompt for _, prompt in fitting], params, use_tqdm=False)
+        for (question, _), output in zip(fitting, outputs, strict=True):
+            (completion,) = output.outputs
+            if completion.error:
+                raise CapacityError(f"an answer broke off: {completion.error}")
+            yield Answer(
+                setup=Setup(drafter=drafter, tree=tree, temperature=temperature),
+                source=question.source,
+                tokens=len(completion.token_ids),
+                rounds=completion.acceptance.rounds,
+                kept_per_position=tuple(completion.acceptance.kept_per_position),
+            )

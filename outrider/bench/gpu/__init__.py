@@ -1,1 +1,0 @@
-"""Decoding, speculative iterations and prefill of one engine, each number beside its floor."""

@@ -1,1 +1,0 @@
-"""A load generator: any OpenAI-compatible endpoint, measured from outside."""

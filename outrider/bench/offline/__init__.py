@@ -1,0 +1,1 @@
+"""`outrider bench offline`: engines one after another on one machine, the same work for each."""

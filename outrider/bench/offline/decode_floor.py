@@ -1,0 +1,91 @@
+"""The least time a decode step can take: its bytes, read once at the measured bandwidth.
+
+Computation is not part of this floor. At large batches, where a CPU computes for longer than it
+reads, nobody comes near it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from outrider.config.engine_config import Dtype
+from outrider.models.decoder_tensors import tensor_shapes
+from outrider.models.expert_config import ExpertsConfig, NoExperts
+from outrider.models.model_config import ModelConfig
+from outrider.models.recurrent.recurrence import Recurrence
+
+_ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_SCALE_BYTES = 4  # of an int8 output channel
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What one decode step of a batch must read."""
+
+    dtype: Dtype
+    batch: int
+    weight_bytes: int
+    kv_bytes: int
+    bandwidth: float  # bytes per second
+
+    @property
+    def step_s(self) -> float:
+        return (self.weight_bytes + self.kv_bytes) / self.bandwidth
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch / self.step_s
+
+
+def weight_bytes(config: ModelConfig, dtype: Dtype, *, tokens: float = math.inf) -> int:
+    """Bytes of all weights a step reads whole: layers and head, but not an embedding of its own.
+
+    Of experts, those that so many query tokens ask on average. int8 applies to the maps, which then
+    carry a scale per output channel; the rest is float32.
+    """
+    shapes = tensor_shapes(config)
+    if not config.is_tied:
+        del shapes[_EMBEDDING]  # a step looks up one row of it per token
+    of_experts = {name: shape for name, shape in shapes.items() if is_of_expert(name)}
+    dense = sum(tensor_bytes(shapes[name], dtype) for name in shapes.keys() - of_experts.keys())
+    experts = sum(tensor_bytes(shape, dtype) for shape in of_experts.values())
+    return dense + round(experts * asked_share(config.experts, tokens))
+
+
+def is_of_expert(name: str) -> bool:
+    """Whether a tensor belongs to one expert of many."""
+    return ".experts." in name
+
+
+def asked_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
+    """The share of experts that anybody asks, on average, if all are equally good."""
+    if isinstance(experts, NoExperts):
+        return 1.0
+    unasked: float = (1.0 - experts.law.top_k / experts.num) ** tokens
+    return 1.0 - unasked
+
+
+def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
+    """Bytes of the past of a batch whose rows have cached `context` tokens each: keys and values,
+    and states, which a step reads and writes.
+    """
+    attention, recurrence = config.attention, config.recurrence
+    values = len(config.attending) * attention.vectors * attention.width  # of one token
+    states = 0
+    if isinstance(recurrence, Recurrence):
+        states = 2 * len(recurrence.layers) * recurrence.state * _ITEM_BYTES["float32"]
+    return round(batch * (context * values * activation_bytes(dtype) + states))
+
+
+def tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
+    """Bytes of one weight as it is stored."""
+    if len(shape) == 1:  # a norm or a bias
+        return shape[0] * activation_bytes(dtype)
+    rows, columns = shape[0], math.prod(shape[1:])
+    scales = rows * _SCALE_BYTES if dtype == "int8" else 0
+    return rows * columns * _ITEM_BYTES[dtype] + scales
+
+
+def activation_bytes(dtype: Dtype) -> int:
+    """Bytes of one number that is no weight of a map."""
+    return _ITEM_BYTES["float32"] if dtype == "int8" else _ITEM_BYTES[dtype]

@@ -1,0 +1,123 @@
+"""`outrider bench offline`: engines one after another on one machine, the same work for each.
+
+Every quantity is the median of several runs after one complete run that is thrown away. What the
+speeds mean is defined in `trace`, the floor in `floor`.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.steps.step_floors import step_passes
+from outrider.bench.bandwidth import read_bandwidth
+from outrider.bench.busy_neighbour import busy_neighbour, no_neighbour
+from outrider.bench.machine import this_machine
+from outrider.bench.offline.decode_floor import Floor
+from outrider.bench.offline.offline_args import OfflineAsked
+from outrider.bench.offline.offline_report import OURS, Decode, EngineResult, OfflineReport, Setting
+from outrider.bench.offline.run_trace import decode_speed, first_token_s
+from outrider.bench.offline.workload import Workload
+from outrider.bench.peers.outrider_peer import OurEngine
+from outrider.bench.peers.peer_protocol import Peer
+from outrider.config.engine_config import Dtype
+from outrider.models.target import read_target
+
+Note = Callable[[str], None]  # hears the name of every run as it begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An engine with weights of one type, before it is loaded."""
+
+    engine: str
+    version: str
+    dtype: Dtype
+    load: Callable[[], Peer]
+
+
+def run_offline(
+    model: str, folder: Path, asked: OfflineAsked, workload: Workload, note: Note
+) -> OfflineReport:
+    """Measure every engine in turn, and the bandwidth before and after them.
+
+    Whatever disturbs the bandwidth makes it smaller, so the larger value counts.
+    """
+    machine = this_machine(has_busy_neighbour=asked.has_busy_neighbour)
+    bandwidth = read_bandwidth()
+    entries = [*_our_entries(folder, asked, machine.outrider), *_peer_entries(folder, asked)]
+    with busy_neighbour() if asked.has_busy_neighbour else no_neighbour():
+        results = tuple(_measure(entry, asked, workload, note) for entry in entries)
+    bandwidth = max(bandwidth, read_bandwidth())
+    return OfflineReport(
+        setting=Setting(model=model, machine=machine, workload=workload, bandwidth=bandwidth),
+        floors=tuple(_floors(folder, asked, {entry.dtype for entry in entries}, bandwidth)),
+        results=results,
+        missing=tuple(peer.name for peer in asked.peers if not peer.is_installed),
+    )
+
+
+def count_runs(asked: OfflineAsked) -> int:
+    """How many runs `note` will hear of."""
+    installed = (peer for peer in asked.peers if peer.is_installed)
+    num_entries = len(asked.dtypes) + sum(len(p.dtypes_for(asked.dtypes)) for p in installed)
+    num_quantities = 1 + len(asked.batches)  # the first token, and decoding at each batch size
+    return num_entries * num_quantities * (1 + asked.repetitions)
+
+
+def _our_entries(folder: Path, asked: OfflineAsked, version: str) -> Iterator[Entry]:
+    engine = partial(OurEngine, folder, lengths=asked.lengths, max_batch=max(asked.batches))
+    for dtype in asked.dtypes:
+        load = partial(engine, dtype=dtype)
+        yield Entry(engine=OURS, version=version, dtype=dtype, load=load)
+
+
+def _peer_entries(folder: Path, asked: OfflineAsked) -> Iterator[Entry]:
+    for peer in asked.peers:
+        if not peer.is_installed:
+            continue
+        for dtype in peer.dtypes_for(asked.dtypes):
+            load = partial(peer.load, folder, dtype)
+            yield Entry(engine=peer.name, version=peer.version, dtype=dtype, load=load)
+
+
+def _measure(entry: Entry, asked: OfflineAsked, workload: Workload, note: Note) -> EngineResult:
+    """Load one engine, time it, and free it before the next is loaded."""
+    peer, name = entry.load(), f"{entry.engine} {entry.dtype}"
+    prompts, answer = workload.prompts, workload.lengths.answer
+    first, decodes = [], []
+    for _ in range(1 + asked.repetitions):
+        note(f"{name}, first token")
+        first.append(first_token_s(peer.run(prompts[:1], max_tokens=1)))
+    for batch in asked.batches:
+        speeds = []
+        for _ in range(1 + asked.repetitions):
+            note(f"{name}, batch {batch}")
+            speeds.append(decode_speed(peer.run(prompts[:batch], max_tokens=answer)))
+        decodes.append(Decode(batch=batch, runs=tuple(speeds[1:])))  # the first run warmed up
+    del peer
+    gc.collect()  # models are full of cycles
+    return EngineResult(
+        engine=entry.engine,
+        version=entry.version,
+        dtype=entry.dtype,
+        first_token_runs_s=tuple(first[1:]),
+        decodes=tuple(decodes),
+    )
+
+
+def _floors(
+    folder: Path, asked: OfflineAsked, dtypes: set[Dtype], bandwidth: float
+) -> Iterator[Floor]:
+    config, context = read_target(folder), asked.lengths.mean_context
+    for dtype in sorted(dtypes):
+        for batch in asked.batches:
+            (step,) = step_passes(config, dtype, rows=batch, nodes=1, context=context)
+            yield Floor(
+                dtype=dtype,
+                batch=batch,
+                weight_bytes=step.weight_bytes,
+                kv_bytes=step.kv_bytes,
+                bandwidth=bandwidth,
+            )

@@ -1,0 +1,1 @@
+"""`outrider bench serve`: a load generator for any OpenAI-compatible endpoint."""

@@ -1,0 +1,219 @@
+"""The outcome of `outrider bench serve`: records, lines for people, and values for machines."""
+
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+from rich.table import Table
+
+import outrider
+from outrider.bench.serve.client_lag import MAX_CPU_SHARE, ClientLoad
+from outrider.bench.serve.load_summary import Spread, Summary, course_of, is_good
+from outrider.bench.serve.request_outcome import Answer
+from outrider.bench.serve.serve_args import LoadAsked
+from outrider.bench.serve.server_acceptance import Acceptance
+
+WIDTH = 100  # columns, wherever the output goes
+NUM_BINS = 60  # of the course of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the server said about drafts, and where."""
+
+    acceptances: tuple[Acceptance, ...]  # one, or none where it said nothing
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """Everything one run found out."""
+
+    asked: LoadAsked
+    model: str
+    summary: Summary
+    told: Told
+    client: ClientLoad
+
+
+def client_name() -> str:
+    return (
+        f"outrider {outrider.__version__}, Python {platform.python_version()}, "
+        f"aiohttp {aiohttp.__version__}, {platform.system()} {platform.machine()}"
+    )
+
+
+def print_report(report: LoadReport) -> None:
+    """Print it on stdout."""
+    console = Console(width=WIDTH, highlight=False)
+    for line in [*_heading(report), "", *_totals(report)]:
+        console.print(line, markup=False, soft_wrap=True)
+    for line in _warnings(report):
+        console.print(line, markup=False, soft_wrap=True, style="red")
+    if not report.summary.answers:
+        return
+    console.print(_table(report.summary))
+    console.print(
+        "TTFT: sent to first text. TPOT: a request's mean per token after the first. ITL: gap "
+        "between chunks.\nlatency: sent to last text. goodput: of all that ended, the failed too.",
+        style="dim",
+    )
+
+
+def _heading(report: LoadReport) -> Iterator[str]:
+    asked, questions = report.asked, report.asked.questions
+    fields = ", ".join(f"{name} {value}" for name, value in questions.fields.items())
+    yield f"server      {asked.endpoint.url}, model {report.model}"
+    yield f"load        {questions.num} requests, {asked.pattern}; {fields}"
+    repeated = "each once"
+    if questions.num > len(questions.prompts):
+        repeated = "repeated: a prefix cache will know them"
+    yield f"prompts     {questions.origin}: {len(questions.prompts)}, {repeated}"
+    yield f"client      {client_name()}"
+    yield (
+        f"            {report.client.cpu_share:.0%} of a core, event loop late by "
+        f"{report.client.lag.p99 * 1e3:.1f} ms (p99)"
+    )
+
+
+def _totals(report: LoadReport) -> Iterator[str]:
+    summary = report.summary
+    num_answers, slo = len(summary.answers), summary.slo
+    unfinished = f", {summary.num_unfinished} cut short" if summary.num_unfinished else ""
+    yield (
+        f"requests    {num_answers} answered, {len(summary.failures)} failed{unfinished} in "
+        f"{summary.duration_s:.2f} s: {summary.per_s(num_answers):.2f} requests/s"
+    )
+    for kind, failures in summary.kinds.items():
+        yield f"            {len(failures)} x {kind}: {failures[0].message}"
+    yield f"tokens      {_tokens_line(summary)}"
+    yield (
+        f"goodput     {summary.good_rate:.1%}, {summary.per_s(summary.num_good):.2f} requests/s, "
+        f"within TTFT {slo.ttft_s * 1e3:g} ms and TPOT {slo.tpot_s * 1e3:g} ms"
+    )
+    yield f"running     {summary.mean_running:.1f} on average, {summary.max_running} at most"
+    for told in report.told.acceptances:
+        rates = " ".join(f"{rate:.0%}" for rate in told.kept_rates)
+        yield (
+            f"acceptance  {told.accept_length:.2f} tokens/round, {told.accept_rate:.1%} of drafts "
+            f"kept{', by position ' if rates else ''}{rates} ({report.told.source})"
+        )
+
+
+def _tokens_line(summary: Summary) -> str:
+    out = f"{summary.output_tokens} out, {summary.per_s(summary.output_tokens):.1f} tok/s"
+    if summary.num_counted_by_server == len(summary.answers):
+        total = summary.per_s(summary.output_tokens + summary.prompt_tokens)
+        return (
+            f"{out}; {total:.1f} tok/s with prompts; by the server's usage, "
+            f"{summary.tokens_per_chunk:.2f} a chunk"
+        )
+    return (
+        f"{out}; {len(summary.answers) - summary.num_counted_by_server} answers came without "
+        "usage: their chunks were counted"
+    )
+
+
+def _warnings(report: LoadReport) -> Iterator[str]:
+    client = report.client
+    if not client.is_bottleneck:
+        return
+    what, fix = "had to wait for the processor", "give it a core of its own"
+    if client.cpu_share > MAX_CPU_SHARE:
+        what, fix = "was the bottleneck", "lower the load or split it over several clients"
+    yield (
+        f"warning     the client {what} ({client.cpu_share:.0%} of a core, event loop late by "
+        f"{client.lag.p99 * 1e3:.1f} ms): times hold its delays; {fix}"
+    )
+
+
+def _table(summary: Summary) -> Table:
+    table = Table(box=None, header_style="bold")
+    table.add_column("ms")
+    for heading in ("mean", "p50", "p90", "p95", "p99", "max"):
+        table.add_column(heading, justify="right", min_width=9)
+    rows = {
+        "TTFT": summary.ttft,
+        "TPOT": summary.tpot,
+        "ITL": summary.itl,
+        "latency": summary.latency,
+    }
+    for name, spread in rows.items():
+        table.add_row(name, *(f"{value * 1e3:.2f}" for value in _values(spread)))
+    return table
+
+
+def _values(spread: Spread) -> tuple[float, ...]:
+    return (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
+
+
+def describe(report: LoadReport) -> dict[str, Any]:
+    """Every number in SI units, every request included; the key stays secret."""
+    asked, questions = report.asked, report.asked.questions
+    return {
+        "server": {"url": asked.endpoint.url, "model": report.model},
+        "load": {
+            "pattern": str(asked.pattern),
+            **asdict(asked.pattern),
+            "num": questions.num,
+            "warm_up": asked.num_warm_up,
+            "prompts": questions.origin,
+            "num_prompts": len(questions.prompts),
+            "fields": questions.fields,
+        },
+        "client": {"name": client_name(), "is_bottleneck": report.client.is_bottleneck}
+        | asdict(report.client),
+        "summary": _describe_summary(report.summary),
+        "acceptance": [
+            {"source": report.told.source, "accept_length": each.accept_length}
+            | {"accept_rate": each.accept_rate, "kept_rates": each.kept_rates}
+            | asdict(each)
+            for each in report.told.acceptances
+        ],
+        "over_time": asdict(course_of(report.summary, num_bins=NUM_BINS)),
+        "requests": [_describe_answer(each, report.summary) for each in report.summary.answers],
+        "failures": [asdict(each) for each in report.summary.failures],
+    }
+
+
+def _describe_summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "duration_s": summary.duration_s,
+        "answered": len(summary.answers),
+        "failed": {kind: len(failures) for kind, failures in summary.kinds.items()},
+        "cut_short": summary.num_unfinished,
+        "requests_per_s": summary.per_s(len(summary.answers)),
+        "output_tokens": summary.output_tokens,
+        "prompt_tokens": summary.prompt_tokens,
+        "answers_counted_by_server": summary.num_counted_by_server,
+        "tokens_per_chunk": summary.tokens_per_chunk,
+        "output_tokens_per_s": summary.per_s(summary.output_tokens),
+        "total_tokens_per_s": summary.per_s(summary.output_tokens + summary.prompt_tokens),
+        "slo": asdict(summary.slo),
+        "good_rate": summary.good_rate,
+        "good_per_s": summary.per_s(summary.num_good),
+        "mean_running": summary.mean_running,
+        "max_running": summary.max_running,
+        "ttft_s": asdict(summary.ttft),
+        "tpot_s": asdict(summary.tpot),
+        "itl_s": asdict(summary.itl),
+        "latency_s": asdict(summary.latency),
+    }
+
+
+def _describe_answer(answer: Answer, summary: Summary) -> dict[str, Any]:
+    timeline = answer.timeline
+    return {
+        "index": answer.index,
+        "sent_s": timeline.sent_s - summary.start_s,
+        "ttft_s": timeline.ttft_s,
+        "tpot_s": list(answer.tpots_s),
+        "latency_s": timeline.latency_s,
+        "itl_s": list(timeline.itls_s),
+        "is_good": is_good(answer, summary.slo),
+        "tokens": asdict(answer.tokens),
+        "acceptance": [asdict(each) for each in answer.acceptances],
+    }

@@ -1,0 +1,159 @@
+"""From checked flags to a printed report. Ctrl-C ends the load, not the report."""
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from outrider.bench.json_file import write_json
+from outrider.bench.serve.client_lag import ClientLoad, LagMeter
+from outrider.bench.serve.http_client import Client, open_session
+from outrider.bench.serve.live_display import load_display
+from outrider.bench.serve.load_driver import Ask, Driver, is_hopeless
+from outrider.bench.serve.load_journal import Journal
+from outrider.bench.serve.load_summary import Summary
+from outrider.bench.serve.request_outcome import Outcome
+from outrider.bench.serve.serve_args import ClosedLoop, LoadAsked
+from outrider.bench.serve.serve_report import LoadReport, Told, describe, print_report
+from outrider.bench.serve.server_acceptance import Acceptance, between
+from outrider.bench.serve.server_counters import explain, find_model, scrape
+from outrider.errors import ConfigError
+
+_WARM_UP_CLIENTS = 16
+_MAX_FILES = 65536
+_CLOCK = time.perf_counter
+
+
+def bench_load(
+    asked: LoadAsked,
+    *,
+    targets: Sequence[Path],  # JSON files to write
+    pictures: Sequence[Path],  # PNG files to write
+) -> None:
+    """Measure, print, and write what was asked to be written, even of a run that was cut short."""
+    _allow_many_connections()
+    report, is_cut_short = asyncio.run(measure(asked))
+    print_report(report)
+    for path in targets:
+        write_json(path, describe(report))
+    for path in pictures if report.summary.answers else ():
+        from outrider.bench.serve.plot_latency import plot_load
+
+        plot_load(report, path)
+    if is_cut_short:
+        raise KeyboardInterrupt
+    if not report.summary.answers:
+        raise ConfigError(explain(report.summary.failures[0], asked.endpoint, report.model))
+
+
+async def measure(asked: LoadAsked) -> tuple[LoadReport, bool]:
+    """The report of a run, and whether the user cut it short."""
+    async with open_session(asked.endpoint) as session:
+        model = await find_model(session, asked.endpoint, asked.models)
+        client = Client(session, asked.endpoint, _CLOCK)
+        await _warm_up(client, asked, model)
+        before = await scrape(session, asked.endpoint)
+        journal = Journal()
+        load, is_cut_short = await _drive(_asker(client, asked, model, journal), asked, journal)
+        after = await scrape(session, asked.endpoint)
+    if not journal.answers and any(map(is_hopeless, journal.failures)):
+        raise ConfigError(explain(journal.failures[0], asked.endpoint, model))
+    summary = Summary(
+        answers=tuple(journal.answers),
+        failures=tuple(journal.failures),
+        num_unfinished=journal.num_unfinished,
+        slo=asked.slo,
+    )
+    told = choose_told(summary, before=before, after=after)
+    report = LoadReport(asked=asked, model=model, summary=summary, told=told, client=load)
+    return report, is_cut_short
+
+
+def choose_told(
+    summary: Summary, *, before: tuple[Acceptance, ...], after: tuple[Acceptance, ...]
+) -> Told:
+    """What came with every answer, or else what the counters moved by."""
+    each = [told for answer in summary.answers for told in answer.acceptances]
+    if each and len(each) == len(summary.answers):
+        total = Acceptance.sum_of(each)
+        return Told(acceptances=(total,) if total.rounds else (), source="told with the answers")
+    moved = between(before[0], after[0]) if before and after else ()
+    return Told(acceptances=moved, source="counters of /metrics, of all clients")
+
+
+def _asker(client: Client, asked: LoadAsked, model: str, journal: Journal) -> Ask:
+    def ask(index: int) -> Awaitable[Outcome]:
+        body = asked.questions.body(index, model=model, endpoint=asked.endpoint.name)
+        return client.ask(index, body, note_chunk=journal.note_chunk)
+
+    return ask
+
+
+async def _warm_up(client: Client, asked: LoadAsked, model: str) -> None:
+    """Requests that nobody counts, and the first to find out what does not work."""
+    journal, num = Journal(), asked.num_warm_up
+    ask = _asker(client, asked, model, journal)
+    # The prompts after those of the run, so that no cache knows the run's own.
+    driver = Driver(lambda index: ask(asked.questions.num + index), journal, _CLOCK)
+    with load_display("warm-up", num) as display:
+        drawing = asyncio.create_task(display.run(journal, _CLOCK))
+        try:
+            await driver.run(ClosedLoop(concurrency=_WARM_UP_CLIENTS), num)
+        finally:
+            drawing.cancel()
+    for failure in journal.failures:
+        raise ConfigError(explain(failure, asked.endpoint, model))
+
+
+async def _drive(ask: Ask, asked: LoadAsked, journal: Journal) -> tuple[ClientLoad, bool]:
+    """Run the load; how the client fared, and whether the user cut it short."""
+    driver, meter = Driver(ask, journal, _CLOCK), LagMeter(_CLOCK)
+    with load_display("requests", asked.questions.num) as display, _interrupts(driver) as arrived:
+        beside = [
+            asyncio.create_task(meter.run()),
+            asyncio.create_task(display.run(journal, _CLOCK)),
+        ]
+        try:
+            await driver.run(asked.pattern, asked.questions.num)
+        finally:
+            for task in beside:
+                task.cancel()
+        return meter.read(journal.lates_s), bool(arrived)
+
+
+@contextmanager
+def _interrupts(driver: Driver) -> Iterator[list[int]]:
+    """The Ctrl-C that arrived: the first stops the driver, a second does not wait for anything."""
+    arrived: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived  # signals are the main thread's alone
+        return
+    loop, handler = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, _frame: object) -> None:
+        arrived.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        loop.call_soon_threadsafe(driver.stop)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield arrived
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files as far as a user may: every request under way is one."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= _MAX_FILES:
+        return
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

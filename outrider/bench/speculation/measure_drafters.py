@@ -1,0 +1,150 @@
+"""Answers each prompt with every drafter in turn, so that disturbances hit them all alike."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.bench.speculation.speculation_report import Cost, Run
+from outrider.bench.speculation.timed_drafter import DraftClock, TimedDraft
+from outrider.config.draft_config import DraftConfig
+from outrider.config.engine_config import CacheConfig, Dtype, EngineConfig, LimitsConfig
+from outrider.config.settings import resolve
+from outrider.engine.engine import Engine
+from outrider.models.decoder import Decoder
+from outrider.runtime.build_runner import assemble_runner
+from outrider.runtime.load_draft import fit_draft, load_draft
+from outrider.step.buckets import Buckets
+from outrider.wire.draft_budget import UNBOUNDED
+from outrider.wire.row_sampling import RowSampling
+from outrider.wire.submission import Limits, Progress, Submission
+
+Note = Callable[[str], None]  # hears the name of every run as it begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A prompt as the model reads it."""
+
+    kind: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The model that answers, shared by all drafters."""
+
+    model: Decoder
+    folder: Path
+    dtype: Dtype
+    max_context: int  # of the longest question and its answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """How every question is answered.
+
+    Answers end where the model ends them: what it says after that repeats itself and would flatter
+    the drafters.
+    """
+
+    limits: Limits
+    sampling: RowSampling
+
+
+class Contender:
+    """Owns an engine of one row with one drafter."""
+
+    def __init__(self, name: str, target: Target, draft: DraftConfig) -> None:
+        self.name = name
+        self._clock = DraftClock()
+        self._engine = _timed_engine(target, draft, self._clock)
+
+    def answer(self, question: Question, law: Law) -> Run:
+        """Run one request; the clock starts when its first token is there."""
+        self._engine.add(
+            Submission(
+                request_id="",
+                prompt=question.tokens,
+                sampling=law.sampling,
+                limits=law.limits,
+                budget=UNBOUNDED,
+            )
+        )
+        tokens, progress, start = self._first_token()
+        while self._engine.has_work:
+            for update in self._engine.step():
+                tokens += update.tokens
+                progress = update.progress
+        total_s = time.perf_counter() - start
+        return Run(
+            kind=question.kind,
+            drafter=self.name,
+            tokens=tokens,
+            rounds=progress.rounds,
+            kept_per_position=progress.kept_per_depth,
+            cost=Cost(
+                total_s=total_s, draft_s=self._clock.draft_s, catch_up_s=self._clock.catch_up_s
+            ),
+        )
+
+    def _first_token(self) -> tuple[tuple[int, ...], Progress, float]:
+        """What the prompt's own steps give, and the moment after them."""
+        while True:
+            for update in self._engine.step():
+                self._clock.reset()
+                return update.tokens, update.progress, time.perf_counter()
+
+
+def compare(
+    contenders: Sequence[Contender],
+    questions: Sequence[Question],
+    law: Law,
+    repetitions: int,
+    note: Note,
+) -> Iterator[Run]:
+    """Every question answered by every contender, after one that is thrown away.
+
+    Of the repetitions the fastest counts: whatever disturbs a run makes it slower.
+    """
+    for contender in contenders:
+        note(f"{contender.name}, warming up")
+        contender.answer(questions[0], law)
+    for question in questions:
+        runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
+        for contender in [*contenders] * repetitions:
+            note(f"{contender.name}, {question.kind}")
+            runs[contender.name].append(contender.answer(question, law))
+        yield from (min(each, key=lambda run: run.cost.total_s) for each in runs.values())
+
+
+def count_runs(*, num_contenders: int, num_questions: int, repetitions: int) -> int:
+    """How many runs `note` will hear of."""
+    return num_contenders * (1 + num_questions * repetitions)
+
+
+def _timed_engine(target: Target, draft: DraftConfig, clock: DraftClock) -> Engine:
+    config = EngineConfig(
+        dtype=target.dtype,
+        device="cpu",
+        cache=CacheConfig(prefix=False),  # the warm-up must not do the work of a run
+        limits=LimitsConfig(context=target.max_context, rows=1),
+        draft=fit_draft(draft, target.folder),
+    )
+    settings = resolve(config, model_context=target.max_context, num_cuda=0)
+    kind = load_draft(
+        config.draft,
+        target=target.model,
+        target_folder=target.folder,
+        dtype=target.dtype,
+        arithmetic="fast",
+        max_context=target.max_context,
+    )
+    runner, facts = assemble_runner(
+        target.model,
+        settings,
+        draft=TimedDraft(kind, clock),
+        kv_tokens="auto",
+        buckets=Buckets(page_size=settings.host.page_size),
+    )
+    return Engine(runner, facts)

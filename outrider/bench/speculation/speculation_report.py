@@ -1,0 +1,127 @@
+"""The outcome of `outrider bench speculation` as records, and what is read off them."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.bench.machine import Machine
+from outrider.config.engine_config import Dtype
+
+PLAIN = "plain"
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds of decoding, the prompt's own step excluded, and what the drafter had of them."""
+
+    total_s: float
+    draft_s: float
+    catch_up_s: float
+
+    @property
+    def verify_s(self) -> float:
+        """The target over the drafts, sampling, and the engine's own work."""
+        return self.total_s - self.draft_s - self.catch_up_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One prompt answered with one drafter, alone."""
+
+    kind: str
+    drafter: str
+    tokens: tuple[int, ...]
+    rounds: int
+    kept_per_position: tuple[int, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """All runs of one drafter on one kind of prompts, or on all."""
+
+    kind: str
+    drafter: str
+    runs: tuple[Run, ...]
+
+    @property
+    def rounds(self) -> int:
+        return sum(run.rounds for run in self.runs)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of the tokens after the first, which the prompt's own step gives."""
+        num_tokens = sum(len(run.tokens) - 1 for run in self.runs)
+        return num_tokens / max(self.cost.total_s, 1e-9)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(
+            total_s=sum(run.cost.total_s for run in self.runs),
+            draft_s=sum(run.cost.draft_s for run in self.runs),
+            catch_up_s=sum(run.cost.catch_up_s for run in self.runs),
+        )
+
+    @property
+    def kept_rates(self) -> tuple[float, ...]:
+        """Share of the rounds that kept the first draft, the second, ..."""
+        columns = itertools.zip_longest(*(run.kept_per_position for run in self.runs), fillvalue=0)
+        return tuple(sum(column) / max(self.rounds, 1) for column in columns)
+
+    @property
+    def accept_length(self) -> float:
+        """Mean tokens per round."""
+        return 1.0 + sum(self.kept_rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What was measured on what."""
+
+    model: str
+    machine: Machine
+    dtype: Dtype
+    temperature: float
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationReport:
+    """Everything one run of the benchmark found out."""
+
+    setting: Setting
+    runs: tuple[Run, ...]
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """In the order in which they ran: plain decoding first."""
+        return tuple(dict.fromkeys(run.drafter for run in self.runs))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return (*dict.fromkeys(run.kind for run in self.runs), ALL)
+
+    def share(self, kind: str, drafter: str) -> Share:
+        wanted = (run for run in self.runs if run.drafter == drafter)
+        runs = tuple(run for run in wanted if kind in (run.kind, ALL))
+        return Share(kind=kind, drafter=drafter, runs=runs)
+
+    def speedup(self, share: Share) -> float:
+        """Against plain decoding of the same prompts in the same run."""
+        return share.tokens_per_s / max(self.share(share.kind, PLAIN).tokens_per_s, 1e-9)
+
+    @property
+    def num_different(self) -> int:
+        """Answers that are not those of plain decoding; anything but 0 is a bug or a tie."""
+        answers = {name: _answers(self.share(ALL, name).runs) for name in self.drafters}
+        right = answers[PLAIN]
+        return sum(
+            answer != plain
+            for given in answers.values()
+            for answer, plain in zip(given, right, strict=True)
+        )
+
+
+def _answers(runs: Sequence[Run]) -> list[tuple[int, ...]]:
+    return [run.tokens for run in runs]

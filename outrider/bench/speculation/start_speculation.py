@@ -1,0 +1,113 @@
+"""From checked flags to a printed report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from outrider.bench.json_file import write_json
+from outrider.bench.machine import this_machine
+from outrider.bench.offline.start_offline import OWN_CHOICE
+from outrider.bench.offline.workload import encode_chat
+from outrider.bench.run_progress import run_bar
+from outrider.bench.speculation.measure_drafters import (
+    Contender,
+    Law,
+    Question,
+    Target,
+    compare,
+    count_runs,
+)
+from outrider.bench.speculation.prompt_kinds import Prompt
+from outrider.bench.speculation.speculation_report import PLAIN, Setting, SpeculationReport
+from outrider.bench.speculation.speculation_table import describe, print_report
+from outrider.config.draft_config import NO_DRAFT, DraftConfig
+from outrider.config.engine_config import Dtype
+from outrider.errors import ConfigError
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.model_config import read_config
+from outrider.wire.row_sampling import RowSampling
+from outrider.wire.submission import Limits
+
+_SEED = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationAsked:
+    """The drafters to compare and the work to give them."""
+
+    drafts: dict[str, DraftConfig]  # by the name to show
+    prompts: tuple[Prompt, ...]
+    max_tokens: int
+    temperature: float
+    dtype: Dtype
+    repetitions: int
+
+
+def bench_speculation(
+    model: str,
+    folder: Path,
+    asked: SpeculationAsked,
+    *,
+    targets: Sequence[Path],  # JSON files to write
+    threads: int,
+) -> None:
+    """Measure, print, and write what was asked to be written."""
+    if threads != OWN_CHOICE:
+        torch.set_num_threads(threads)
+    tokenizer = load_tokenizer(folder)
+    questions = _questions(tokenizer, asked, max_context=read_config(folder).max_context)
+    target = _load_target(folder, asked, questions)
+    drafts = {PLAIN: NO_DRAFT, **asked.drafts}
+    contenders = [Contender(name, target, draft) for name, draft in drafts.items()]
+    law = Law(
+        limits=Limits(max_tokens=asked.max_tokens, stop_ids=tokenizer.stop_ids),
+        sampling=RowSampling(seed=_SEED, temperature=asked.temperature),
+    )
+    num_runs = count_runs(
+        num_contenders=len(contenders),
+        num_questions=len(questions),
+        repetitions=asked.repetitions,
+    )
+    with run_bar(num_runs) as note:
+        runs = tuple(compare(contenders, questions, law, asked.repetitions, note))
+    report = SpeculationReport(setting=_setting(model, asked), runs=runs)
+    print_report(report)
+    for path in targets:
+        write_json(path, describe(report))
+
+
+def _questions(
+    tokenizer: Tokenizer | NoTokenizer, asked: SpeculationAsked, *, max_context: int
+) -> list[Question]:
+    """The prompts as the chat template frames them; those that leave room for an answer."""
+    encoded = [
+        Question(kind=prompt.kind, tokens=tuple(encode_chat(tokenizer, prompt.text)))
+        for prompt in asked.prompts
+    ]
+    fitting = [each for each in encoded if len(each.tokens) + asked.max_tokens <= max_context]
+    if not fitting:
+        raise ConfigError(f"no prompt fits beside {asked.max_tokens} tokens; lower --max-tokens")
+    return fitting
+
+
+def _load_target(folder: Path, asked: SpeculationAsked, questions: Sequence[Question]) -> Target:
+    longest = max(len(question.tokens) for question in questions)
+    return Target(
+        model=load_decoder(folder, dtype=asked.dtype, device=torch.device("cpu")),
+        folder=folder,
+        dtype=asked.dtype,
+        max_context=longest + asked.max_tokens,
+    )
+
+
+def _setting(model: str, asked: SpeculationAsked) -> Setting:
+    return Setting(
+        model=model,
+        machine=this_machine(has_busy_neighbour=False),
+        dtype=asked.dtype,
+        temperature=asked.temperature,
+        max_tokens=asked.max_tokens,
+    )

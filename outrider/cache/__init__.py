@@ -1,1 +1,0 @@
-"""Who owns which page of KV, and what can be served again. Decided on the host, without torch."""

@@ -1,0 +1,1 @@
+"""The `outrider` command. Nothing else imports this package."""

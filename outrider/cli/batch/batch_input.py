@@ -1,0 +1,95 @@
+"""The lines of an input file: what they are, and what they ask for."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import ConfigError, RequestError
+from outrider.frontend.sampling_params import PARAMETER_NAMES
+
+_BODIES = ("prompt", "messages", "prompt_token_ids")
+_SHAPES = (
+    'write a JSON string, or an object with one of "prompt", "messages" and "prompt_token_ids" '
+    'and optionally "id" and sampling parameters, there or in an object "params"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputLine:
+    """One line that is not blank. The digest recognises it when a run is resumed."""
+
+    number: int  # from 0, blank lines counted
+    content: bytes
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineRequest:
+    """What a line asks for: exactly one of its bodies, and sampling parameters of its own."""
+
+    kind: str  # one of _BODIES
+    body: Any
+    changes: Mapping[str, Any]
+
+
+def read_lines(path: Path) -> Iterator[InputLine]:
+    """The lines of a file in order, one in memory at a time."""
+    try:
+        with path.open("rb") as file:
+            for number, content in enumerate(file):
+                if content.strip():
+                    yield InputLine(number=number, content=content.strip())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; check --input") from error
+
+
+def decode_line(line: InputLine) -> Any:
+    """The JSON value of a line."""
+    try:
+        return json.loads(line.content)
+    except ValueError as error:  # also what is not UTF-8
+        raise RequestError(f"not JSON ({error}); {_SHAPES}") from error
+
+
+def line_id(line: InputLine) -> Any:
+    """The user's id of a line, or its number when there is none to be read."""
+    try:
+        value = decode_line(line)
+    except RequestError:
+        return line.number
+    return value.get("id", line.number) if isinstance(value, Mapping) else line.number
+
+
+def parse_line(line: InputLine) -> LineRequest:
+    """Check the shape of a line, without asking the model."""
+    value = decode_line(line)
+    if isinstance(value, str):
+        value = {"prompt": value}
+    if not isinstance(value, Mapping):
+        raise RequestError(f"a line cannot be {type(value).__name__}; {_SHAPES}")
+    kinds = [key for key in _BODIES if key in value]
+    if unknown := sorted(value.keys() - {*_BODIES, "id", "params"} - PARAMETER_NAMES):
+        raise RequestError(f"the line has the unknown key {unknown[0]!r}; {_SHAPES}")
+    if len(kinds) != 1:
+        raise RequestError(f"the line has the keys {', '.join(value)}; {_SHAPES}")
+    body = value[kinds[0]]
+    if kinds[0] == "prompt" and not (isinstance(body, str) and body):
+        raise RequestError(f'"prompt" must be a string that is not empty; {_SHAPES}')
+    return LineRequest(kind=kinds[0], body=body, changes=_changes(value))
+
+
+def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling parameters of a line, wherever they stand."""
+    inner = value.get("params", {})
+    if not isinstance(inner, Mapping):
+        raise RequestError('"params" must be an object of sampling parameters')
+    outer = {name: value[name] for name in value if name in PARAMETER_NAMES}
+    if twice := sorted(outer.keys() & inner.keys()):
+        raise RequestError(f"the line sets {twice[0]!r} twice; keep it outside or inside params")
+    return {**inner, **outer}

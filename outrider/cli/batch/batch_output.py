@@ -1,0 +1,112 @@
+"""The output file of a batch: one line per input line, in the order the requests finished."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from outrider.cli.batch.batch_input import InputLine, line_id
+from outrider.errors import ConfigError
+
+_OPENING = b'{"id": '  # how every line begins
+
+
+class Journal:
+    """Owns the output file. A line is there completely or the request counts as not done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("ab")
+            recovered = _recover(path)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        # Of each input line that is done, by its number.
+        self.done = {number: record.digest for number, record in recovered.items()}
+        self.num_failed = sum(record.is_failed for record in recovered.values())
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._file.close()
+        except OSError as failure:
+            if error is None:  # else closing met once more what the error tells already
+                raise _unwritable(self._path, failure) from failure
+
+    def is_done(self, line: InputLine) -> bool:
+        """Whether a line was answered by an earlier run, which must have seen the same line."""
+        if line.number not in self.done:
+            return False
+        if self.done[line.number] != line.digest:
+            raise ConfigError(
+                f"input line {line.number + 1} changed since {self._path} was written; "
+                "use another --output, or delete it to start again"
+            )
+        return True
+
+    def append(self, line: InputLine, report: Mapping[str, Any]) -> None:
+        """Write one answer; after this returns, a killed process no longer loses it."""
+        record = {"id": line_id(line), "line": line.number, "digest": line.digest, **report}
+        try:
+            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+        self.num_failed += "error" in report
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a line of the output says about its input line."""
+
+    digest: str
+    is_failed: bool
+
+
+def _recover(path: Path) -> dict[int, _Record]:
+    """Read what an earlier run left and cut off a last line that it could not complete."""
+    done: dict[int, _Record] = {}
+    end = 0
+    with path.open("rb") as file:
+        for content in file:
+            if not content.endswith(b"\n"):
+                _check_opening(content, path)
+                break
+            number, record = _read_record(content, path)
+            done[number] = record
+            end += len(content)
+    os.truncate(path, end)
+    return done
+
+
+def _check_opening(content: bytes, path: Path) -> None:
+    """Half a line may only be cut off when it was going to be one of ours."""
+    if content[: len(_OPENING)] != _OPENING[: len(content)]:
+        raise ConfigError(_foreign(path))
+
+
+def _read_record(content: bytes, path: Path) -> tuple[int, _Record]:
+    try:
+        fields = json.loads(content)
+        record = _Record(digest=str(fields["digest"]), is_failed="error" in fields)
+        return int(fields["line"]), record
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(_foreign(path)) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write {path}: {error.strerror}; check --output and the space left")
+
+
+def _foreign(path: Path) -> str:
+    return f"{path} holds something else than answers of a batch; use another --output"

@@ -1,0 +1,112 @@
+"""Runs a batch file: lines are drawn as there is room, and answered in any order, each once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.cli.batch.batch_input import InputLine, LineRequest, parse_line, read_lines
+from outrider.cli.batch.batch_output import Journal
+from outrider.errors import CapacityError, ConfigError, RequestError
+from outrider.frontend.batch_bar import Advance
+from outrider.frontend.frontend import Frontend
+from outrider.frontend.live_request import LiveRequest, PreparedRequest
+from outrider.frontend.output_json import describe
+from outrider.frontend.prompts import (
+    Message,
+    TextPrompt,
+    TokenPrompt,
+    is_conversation,
+    parse_prompt,
+)
+from outrider.frontend.request_feed import Feed
+from outrider.frontend.sampling_params import SamplingParams, override
+
+Framing = Callable[[str], TextPrompt]  # how the text of a user becomes a prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDefaults:
+    """What holds for every line that does not say otherwise."""
+
+    params: SamplingParams
+    framing: Framing
+    window: int
+    system: str = ""  # opens conversations that have no system message; framing has its own
+
+
+class Batch:
+    """Owns one run from an input file to an output file."""
+
+    def __init__(self, frontend: Frontend, defaults: BatchDefaults, journal: Journal) -> None:
+        self._frontend = frontend
+        self._defaults = defaults
+        self._journal = journal
+        # Why lines are left to the next run: there was no room, or the engine failed. Not theirs.
+        self.refusals: list[str] = []
+
+    def run(self, source: Path, advance: Advance) -> None:
+        """Answer every line that is not answered yet; a bad line gets its error as the answer."""
+        feed = Feed(self._frontend, self._requests(source, advance), window=self._defaults.window)
+        for line, live in feed:
+            if isinstance(live, CapacityError):
+                self.refusals.append(str(live))
+                continue
+            if not isinstance(live, LiveRequest):
+                self._fail(line, live, advance)
+                continue
+            output = live.output()
+            if output.error:
+                self.refusals.append(output.error)
+                continue
+            self._journal.append(line, describe(output))
+            advance(output.usage.completion_tokens)
+
+    def _requests(
+        self, source: Path, advance: Advance
+    ) -> Iterator[tuple[InputLine, PreparedRequest]]:
+        for line in read_lines(source):
+            if self._journal.is_done(line):
+                continue
+            try:
+                yield line, self._prepare(line)
+            except RequestError as error:
+                self._fail(line, error, advance)
+
+    def _prepare(self, line: InputLine) -> PreparedRequest:
+        request = parse_line(line)
+        params = override(self._defaults.params, request.changes)
+        return self._frontend.prepare(self._prompt(request), params)
+
+    def _prompt(self, request: LineRequest) -> TextPrompt | TokenPrompt:
+        if request.kind == "prompt":
+            return self._defaults.framing(request.body)
+        if request.kind == "messages":
+            return self._frontend.render(_opened(request.body, self._defaults.system))
+        return parse_prompt({request.kind: request.body})
+
+    def _fail(self, line: InputLine, error: RequestError, advance: Advance) -> None:
+        self._journal.append(line, {"error": str(error)})
+        advance(0)
+
+
+def _opened(messages: Sequence[Message], system: str) -> Sequence[Message]:
+    """The conversation with a system message; what is no conversation is left to the template."""
+    if not system or not is_conversation(messages):
+        return messages
+    if any(isinstance(each, Mapping) and each.get("role") == "system" for each in messages):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
+
+
+def count_lines(source: Path, journal: Journal) -> int:
+    """How many lines there are to answer in all; refuses a file that is not the one begun with."""
+    total = num_done = 0
+    for line in read_lines(source):
+        total += 1
+        num_done += journal.is_done(line)
+    if num_done < len(journal.done):
+        raise ConfigError(
+            f"{source} lacks lines that are answered already; use another --output, "
+            "or delete it to start again"
+        )
+    return total

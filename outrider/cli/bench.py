@@ -1,0 +1,148 @@
+"""`outrider bench`: the benchmarks, imported when one runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outrider.cli.bench_flags import (
+    DraftsFlag,
+    DtypeFlag,
+    JsonFlag,
+    ModelFlag,
+    ThreadsFlag,
+    checked_targets,
+    find_drafts,
+    open_model,
+)
+from outrider.frontend.interrupts import import_torch
+from outrider.hub.aliases import DEFAULT_ALIAS
+
+app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_help=True)
+
+
+@app.command("offline")
+def offline(
+    model: ModelFlag = DEFAULT_ALIAS,
+    dtype: DtypeFlag = ["float32"],  # noqa: B006  # typer reads it and never writes
+    batch: Annotated[str, typer.Option(help="Batch sizes, a comma list.")] = "1,8,32",
+    prompt_tokens: Annotated[int, typer.Option(help="Length of every prompt.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Length of every answer.")] = 64,
+    prompts: Annotated[
+        Path | None, typer.Option(help="JSONL file of prompts; default: random token ids.")
+    ] = None,
+    peers: Annotated[
+        str, typer.Option(help="Engines to measure beside ours: a comma list, all or none.")
+    ] = "all",
+    threads: ThreadsFlag = 0,
+    json_file: JsonFlag = None,
+    busy_neighbour: Annotated[
+        bool, typer.Option("--busy-neighbour", help="Run beside a process that wants a core.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each instead of 3.")] = False,
+) -> None:
+    """Decoding speed and time to the first token: ours, the peers' and the floor."""
+    from outrider.bench.offline.offline_args import (
+        Lengths,
+        OfflineAsked,
+        parse_batches,
+        parse_dtypes,
+    )
+    from outrider.bench.peers.peer_catalogue import parse_peers
+
+    asked = OfflineAsked(
+        dtypes=parse_dtypes(dtype),
+        batches=parse_batches(batch),
+        lengths=Lengths(prompt=prompt_tokens, answer=max_tokens),
+        peers=parse_peers(peers),
+        repetitions=1 if quick else 3,
+        has_busy_neighbour=busy_neighbour,
+    )
+    targets, folder = checked_targets(json_file), open_model(model)
+    import_torch()
+    from outrider.bench.offline.start_offline import (
+        bench_offline,  # torch comes with it: bad flags fail before
+    )
+
+    bench_offline(
+        model,
+        folder,
+        asked,
+        prompt_files=() if prompts is None else (prompts,),
+        targets=targets,
+        threads=threads,
+    )
+
+
+@app.command("speculation")
+def speculation(
+    model: ModelFlag = DEFAULT_ALIAS,
+    draft: DraftsFlag = ["ngram"],  # noqa: B006  # as above
+    steps: Annotated[int | None, typer.Option(help="Depth of every draft tree.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Children per node.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Size of a tree, root included.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="JSONL file of prompts with sources; else, and for edits, our own."),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Prompts of each kind.", min=1)] = 3,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=2)] = 64,
+    temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
+    repeat: Annotated[int, typer.Option(help="Runs of each; the fastest counts.", min=1)] = 1,
+    dtype: Annotated[str, typer.Option(help="Type of the weights.")] = "float32",
+    threads: ThreadsFlag = 0,
+    json_file: JsonFlag = None,
+) -> None:
+    """Plain decoding against drafters, by kind of prompt: speed, acceptance, and what costs."""
+    from outrider.bench.offline.offline_args import parse_dtypes
+    from outrider.bench.speculation.prompt_kinds import choose_prompts
+
+    sizes = {"steps": steps, "topk": topk, "nodes": nodes}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    drafts = find_drafts(draft, model, **given)
+    chosen = choose_prompts(() if prompts is None else (prompts,), limit=limit)
+    (only_dtype,) = parse_dtypes([dtype])[:1]
+    targets, folder = checked_targets(json_file), open_model(model)
+    import_torch()
+    from outrider.bench.speculation.start_speculation import (  # torch comes with it: bad flags fail before
+        SpeculationAsked,
+        bench_speculation,
+    )
+
+    asked = SpeculationAsked(
+        drafts=drafts,
+        prompts=chosen,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        dtype=only_dtype,
+        repetitions=repeat,
+    )
+    bench_speculation(model, folder, asked, targets=targets, threads=threads)
+
+
+@app.command("perplexity")
+def perplexity(
+    prompts: Annotated[Path, typer.Option(help="JSONL file; the prompts are the texts.")],
+    model: ModelFlag = DEFAULT_ALIAS,
+    dtype: DtypeFlag = ["float32", "int8"],  # noqa: B006  # as above
+    limit: Annotated[int, typer.Option(help="Take this many texts; 0: all.", min=0)] = 0,
+    threads: ThreadsFlag = 0,
+    json_file: JsonFlag = None,
+) -> None:
+    """Perplexity with each type of weights, and its change against the first."""
+    from outrider.bench.offline.offline_args import parse_dtypes
+    from outrider.bench.texts import read_texts
+
+    dtypes, texts = parse_dtypes(dtype), read_texts(prompts)
+    targets, folder = checked_targets(json_file), open_model(model)
+    import_torch()
+    from outrider.bench.offline.start_offline import bench_perplexity  # torch comes with it
+
+    bench_perplexity(
+        model,
+        folder,
+        dtypes,
+        texts=texts[:limit] if limit else texts,
+        targets=targets,
+        threads=threads,
+    )

@@ -1,0 +1,66 @@
+"""Flags that several benchmarks share, and what is checked before any of them loads torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from outrider.config.draft_config import DraftConfig
+
+ModelFlag = Annotated[str, typer.Option(help="Alias, hub id, GGUF file or folder.")]
+DtypeFlag = Annotated[
+    list[str], typer.Option(help="Types of the weights: a comma list, or repeat the flag.")
+]
+DraftsFlag = Annotated[
+    list[str], typer.Option(help="ngram, or a smaller model or head; may be repeated.")
+]
+ThreadsFlag = Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)]
+JsonFlag = Annotated[
+    Path | None, typer.Option("--json", help="Also write every number to this file.")
+]
+
+
+def checked_targets(path: Path | None) -> tuple[Path, ...]:
+    """The file to write, once it is known that it can be written."""
+    if path is None:
+        return ()
+    from outrider.bench.json_file import check_target
+
+    check_target(path)
+    return (path,)
+
+
+def open_model(model: str) -> Path:
+    """The folder of a model, pulled if need be."""
+    from outrider.hub.download_bars import BarReporter
+    from outrider.hub.resolve_model import resolve
+
+    return resolve(model, BarReporter())
+
+
+def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, DraftConfig]":
+    """The drafters to compare, by the names to show; their sizes are checked."""
+    from outrider.config.draft_config import NONE, DraftConfig, resolve_budget
+    from outrider.errors import ConfigError
+    from outrider.frontend.find_drafter import find_drafter
+    from outrider.hub.download_bars import BarReporter
+
+    drafts = {}
+    for name, shown in short_names(names).items():
+        asked = DraftConfig(drafter=name, adaptive=False, **sizes)
+        found = find_drafter(asked, model=model, reporter=BarReporter())
+        resolve_budget(found)
+        if found.drafter != NONE:
+            drafts[shown] = found
+    if not drafts:
+        raise ConfigError("nothing drafts for this model; name a drafter with --draft")
+    return drafts
+
+
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """The last part of each, or all of it where others end alike, as heads of two runs do."""
+    last = {path: Path(path).name for path in paths}
+    parts = list(last.values())
+    return {path: part if parts.count(part) == 1 else path for path, part in last.items()}

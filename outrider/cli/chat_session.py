@@ -1,0 +1,56 @@
+"""What happens at the terminal of `outrider chat`, line by line."""
+
+import sys
+
+from outrider.cli.conversation import Conversation
+from outrider.errors import RequestError
+from outrider.frontend.frontend import Frontend
+from outrider.frontend.sampling_params import SamplingParams
+from outrider.frontend.stream import open_stream
+
+HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+class ChatSession:
+    """Owns the conversation at the terminal: what a line does, and what is printed for it."""
+
+    def __init__(self, frontend: Frontend, params: SamplingParams, *, system: str) -> None:
+        self._frontend = frontend
+        self._params = params
+        self._conversation = Conversation(
+            frontend, system=system, max_tokens=params.max_tokens or frontend.bounds.max_context
+        )
+        self.is_over = False
+
+    def handle(self, line: str) -> None:
+        """Run a command, or answer a message; a blank line does nothing."""
+        if line == "/exit":
+            self.is_over = True
+        elif line == "/reset":
+            self._conversation.reset()
+            print("the conversation is empty again", file=sys.stderr)
+        elif line.startswith("/"):
+            print(HELP, file=sys.stderr)
+        elif line:
+            try:
+                self._answer(line)
+            except RequestError as error:
+                print(f"error: {error}", file=sys.stderr)
+
+    def _answer(self, text: str) -> None:
+        question = self._conversation.ask(text)
+        if question.num_dropped:
+            note = f"note: the context is full; forgot the {question.num_dropped} oldest messages"
+            print(note, file=sys.stderr)
+        stream = open_stream(self._frontend, question.prompt, self._params)
+        try:
+            for delta in stream:
+                print(delta.text, end="", flush=True)
+            print()
+        except KeyboardInterrupt:
+            stream.close()
+            print("\n[stopped]", file=sys.stderr)
+        if error := stream.output.error:
+            print(f"error: {error}", file=sys.stderr)
+            return
+        self._conversation.remember(question, stream.output.outputs[0].text)

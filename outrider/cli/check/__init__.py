@@ -1,0 +1,1 @@
+"""`outrider check`: proof on the user's own model and machine that speculation changes no token."""

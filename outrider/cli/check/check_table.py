@@ -1,0 +1,56 @@
+"""The outcome of a check for people: a table, every mismatch in a line, and a verdict."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.check.run_check import Finding
+
+WIDTH = 100  # columns, wherever the output goes
+_MOST_NAMED = 20
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print everything on stdout."""
+    console = Console(width=WIDTH, highlight=False)
+    console.print(_table(findings))
+    lines = list(_mismatch_lines(findings))
+    for line in lines[:_MOST_NAMED]:
+        console.print(line, style="red", markup=False)
+    if len(lines) > _MOST_NAMED:
+        console.print(f"and {len(lines) - _MOST_NAMED} more", style="red")
+    num_tokens = sum(finding.num_tokens for finding in findings)
+    verdict = f"{len(lines)} answers differ" if lines else "every token is that of plain decoding"
+    console.print(f"{len(findings)} configurations, {num_tokens} tokens compared: {verdict}")
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for heading in ("drafts", "law", "executor", "overlap"):
+        table.add_column(heading)
+    for heading in ("tokens", "mismatches", "tokens/round"):
+        table.add_column(heading, justify="right")
+    for finding in findings:
+        configuration = finding.configuration
+        table.add_row(
+            configuration.name,
+            finding.law,
+            configuration.executor,
+            "yes" if configuration.depth else "no",
+            str(finding.num_tokens),
+            str(len(finding.mismatches)),
+            f"{finding.accept_length:.2f}",
+            style="red" if finding.mismatches else "",
+        )
+    return table
+
+
+def _mismatch_lines(findings: Sequence[Finding]) -> list[str]:
+    return [
+        f"{finding.configuration.name}, {finding.law}, {finding.configuration.executor}, "
+        f"overlap {finding.configuration.depth}, prompt {mismatch.prompt} "
+        f"{'alone' if mismatch.is_alone else 'in a batch'}: {mismatch.difference}"
+        for finding in findings
+        for mismatch in finding.mismatches
+    ]

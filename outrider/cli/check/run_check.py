@@ -1,0 +1,140 @@
+"""Answers the same requests plainly and with drafts, and compares every token."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from outrider.cli.check.check_cases import LAWS, PLAIN, Configuration
+from outrider.cli.check.compare_answers import Difference, first_difference
+from outrider.config.engine_config import Executor
+from outrider.errors import CapacityError
+from outrider.frontend.batch_bar import Advance
+from outrider.frontend.llm import LLM
+from outrider.frontend.outputs import CompletionOutput
+from outrider.frontend.prompts import TextPrompt
+from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
+from outrider.frontend.tokenizer.chat_template import NoChatTemplate
+
+Load = Callable[[Configuration], LLM]
+Answers = dict[str, list[CompletionOutput]]  # by law, in the order of the prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What every configuration is asked."""
+
+    prompts: Sequence[str]
+    max_tokens: int
+
+    def num_requests(self, num_configurations: int) -> int:
+        """Each prompt under each law: once for the right answer, then by plain decoding and by
+        every configuration, alone and together with the others.
+        """
+        return (1 + 2 * (1 + num_configurations)) * len(LAWS) * len(self.prompts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """An answer that is not the plain one."""
+
+    prompt: int
+    is_alone: bool
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one configuration did under one law."""
+
+    configuration: Configuration
+    law: str
+    num_tokens: int  # that were compared
+    mismatches: tuple[Mismatch, ...]
+    accept_length: float
+
+
+def run_check(
+    configurations: Sequence[Configuration], work: Work, load: Load, advance: Advance
+) -> Iterator[Finding]:
+    """Compare each configuration with plain decoding of one request at a time."""
+    llm = load(PLAIN)
+    right = {
+        law: _alone(llm, work, _params(law, work, logprobs=MAX_LOGPROBS), advance) for law in LAWS
+    }
+    yield from _findings(PLAIN, llm, work, right, advance)  # batching alone must change nothing
+    for configuration in configurations:
+        del llm
+        gc.collect()  # models are full of cycles
+        llm = load(configuration)
+        yield from _findings(configuration, llm, work, right, advance)
+
+
+def _findings(
+    configuration: Configuration, llm: LLM, work: Work, right: Answers, advance: Advance
+) -> Iterator[Finding]:
+    for law in LAWS:
+        params = _params(law, work)
+        alone = _alone(llm, work, params, advance)
+        together = _answers(llm, work.prompts, params, advance)
+        yield Finding(
+            configuration=configuration,
+            law=law,
+            num_tokens=sum(len(each.token_ids) for each in (*alone, *together)),
+            mismatches=(
+                *_mismatches(right[law], alone, is_alone=True),
+                *_mismatches(right[law], together, is_alone=False),
+            ),
+            accept_length=_accept_length((*alone, *together)),
+        )
+
+
+def _params(law: str, work: Work, logprobs: int | None = None) -> SamplingParams:
+    least = min(LAWS[law].min_tokens, work.max_tokens)
+    return replace(LAWS[law], max_tokens=work.max_tokens, min_tokens=least, logprobs=logprobs)
+
+
+def executors_on(device: str) -> tuple[Executor, ...]:
+    """All executors of a device, by the name a user gives it."""
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    return ("eager", "graph", "breakable") if on_gpu else ("eager", "tape")
+
+
+def _alone(
+    llm: LLM, work: Work, params: SamplingParams, advance: Advance
+) -> list[CompletionOutput]:
+    return [_answers(llm, [prompt], params, advance)[0] for prompt in work.prompts]
+
+
+def _answers(
+    llm: LLM, texts: Sequence[str], params: SamplingParams, advance: Advance
+) -> list[CompletionOutput]:
+    prompts = [_framed(llm, text) for text in texts]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    for output in outputs:
+        if output.error:  # equal tokens of two broken answers would prove nothing
+            raise CapacityError(f"an answer broke off, so nothing is proved: {output.error}")
+        advance(output.usage.completion_tokens)
+    return [output.outputs[0] for output in outputs]
+
+
+def _framed(llm: LLM, text: str) -> TextPrompt:
+    if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
+        return TextPrompt(text)
+    return llm.frontend.render([{"role": "user", "content": text}])
+
+
+def _mismatches(
+    right: Sequence[CompletionOutput], found: Sequence[CompletionOutput], *, is_alone: bool
+) -> Iterator[Mismatch]:
+    for prompt, (plain, other) in enumerate(zip(right, found, strict=True)):
+        for difference in first_difference(plain, other.token_ids):
+            yield Mismatch(prompt=prompt, is_alone=is_alone, difference=difference)
+
+
+def _accept_length(completions: Sequence[CompletionOutput]) -> float:
+    """Mean tokens per round over all answers."""
+    rounds = sum(each.acceptance.rounds for each in completions)
+    kept = sum(each.acceptance.kept for each in completions)
+    return 1.0 + kept / rounds if rounds else 1.0

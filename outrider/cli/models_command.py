@@ -1,0 +1,25 @@
+"""`outrider pull` and `outrider models`: weights on this machine."""
+
+from typing import Annotated
+
+import typer
+
+
+def pull(
+    model: Annotated[str, typer.Argument(help="Alias, hub id or GGUF file.")],
+) -> None:
+    """Fetch a model and print its folder."""
+    from outrider.hub.download_bars import BarReporter
+    from outrider.hub.resolve_model import resolve
+
+    print(resolve(model, BarReporter()))
+
+
+def models() -> None:
+    """List the models on this machine and the aliases that can be pulled."""
+    from outrider.hub.aliases import ALIASES
+    from outrider.hub.resolve_model import list_models
+
+    for model in list_models():
+        print(f"{model.name}\t{model.num_bytes / 1e6:.0f} MB\t{model.folder}")
+    print(f"aliases: {', '.join(ALIASES)}")

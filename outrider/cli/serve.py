@@ -1,0 +1,137 @@
+"""`outrider serve`: an OpenAI-compatible server in front of one model."""
+
+import importlib.util
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from outrider.cli.flags import DraftFlags, ModelFlags, expand_flags
+from outrider.config.draft_config import DraftConfig
+from outrider.config.engine_config import (
+    Auto,
+    CacheConfig,
+    EngineConfig,
+    ExecutionConfig,
+    LimitsConfig,
+)
+from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.server.run_server import ServeSettings
+
+_NEEDED = ("fastapi", "uvicorn", "zmq", "msgspec", "prometheus_client")
+
+
+def _flag(text: str, *, envvar: str | None = None, least: int | None = None) -> Any:
+    return typer.Option(help=text, rich_help_panel="Server", envvar=envvar, min=least)
+
+
+@expand_flags
+def serve(
+    *,
+    model_flags: ModelFlags,
+    draft_flags: DraftFlags,
+    host: Annotated[str, _flag("Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, _flag("Port to listen on; 0 for a free one.")] = 8000,
+    api_key: Annotated[
+        str, _flag("What clients must send as a bearer token.", envvar="OUTRIDER_API_KEY")
+    ] = "",
+    served_model_name: Annotated[
+        str, _flag("What clients call the model; default: its own name.")
+    ] = "",
+    max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None,
+    max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024,
+    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None,
+    enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True,
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], _flag("Whether callers may say who goes first.")
+    ] = "fcfs",
+    stream_ping_s: Annotated[
+        float, _flag("Seconds of silence after which a stream sends a comment.")
+    ] = 15.0,
+) -> None:
+    """Serve a model over HTTP."""
+    if stream_ping_s <= 0:
+        raise ConfigError(f"--stream-ping-s must be above 0, got {stream_ping_s}")
+    config = _config(
+        model_flags,
+        draft_flags.config(),
+        rows=max_num_seqs or "auto",
+        kv_tokens=kv_tokens or "auto",
+        has_prefix_cache=enable_prefix_caching,
+    )
+    _check_installation()
+
+    from outrider.server.async_engine import (
+        DeskRules,  # bad flags fail before these take their time
+    )
+    from outrider.server.run_server import ServeSettings
+
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        api_key=api_key,
+        model_name=served_model_name or _own_name(model_flags.model),
+        max_queued=max_queued,
+        rules=DeskRules(ping_s=stream_ping_s, has_priorities=scheduling_policy == "priority"),
+    )
+    _serve_model(model_flags.model, config, settings)
+
+
+def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") -> None:
+    """Find the model and its drafter, then serve them until a signal."""
+    from outrider.frontend.find_drafter import find_drafter
+    from outrider.hub.download_bars import BarReporter
+    from outrider.hub.resolve_model import resolve
+    from outrider.server.run_server import serve
+    from outrider.server.start_progress import terminal_display
+
+    folder = resolve(model, BarReporter())
+    draft = find_drafter(config.draft, model=model, reporter=BarReporter())
+    with terminal_display(settings.model_name) as display:
+        serve(settings, folder, replace(config, draft=draft), display)
+
+
+def _config(
+    flags: ModelFlags,
+    draft: DraftConfig,
+    *,
+    rows: int | Auto,
+    kv_tokens: int | Auto,
+    has_prefix_cache: bool,
+) -> EngineConfig:
+    return EngineConfig(
+        dtype=flags.dtype,
+        device=flags.device,
+        execution=ExecutionConfig(
+            executor=flags.asked_executor,
+            record=flags.record,
+            deterministic=flags.deterministic,
+        ),
+        cache=CacheConfig(
+            kv_tokens=kv_tokens,
+            prefix=has_prefix_cache,
+            memory_share=flags.gpu_memory_utilization,
+        ),
+        limits=LimitsConfig(
+            context="auto" if flags.max_context is None else flags.max_context, rows=rows
+        ),
+        draft=draft,
+    )
+
+
+def _own_name(model: str) -> str:
+    """The name without the places of this machine that a path would tell."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def _check_installation() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the server needs {', '.join(missing)}; install it with pip install 'outrider[serve]'"
+        )

@@ -1,0 +1,132 @@
+"""`outrider train prompts` and `train answers`: what heads are trained on, made beforehand."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.errors import ConfigError
+from outrider.hub.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from outrider.train.answers import AnswerLaw
+    from outrider.train.gather_answers import Generator, Part
+
+
+def answer_flag(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Answers", **more)
+
+
+Model = Annotated[str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")]
+Prompts = Annotated[list[Path], typer.Option(help="JSONL of prompts or turns; may be repeated.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Temperatures = Annotated[str, answer_flag("Each prompt is answered once at each; a comma list.")]
+AnswerTokens = Annotated[int, answer_flag("Longest answer.", min=2)]
+GenerateS = Annotated[float, answer_flag("Seconds after which no more are generated; 0: all.")]
+Rows = Annotated[int, answer_flag("Requests that the engine runs at a time.", min=1)]
+MemoryShare = Annotated[
+    float, answer_flag("Share of the GPU's memory that answering may take.", min=0.05, max=1.0)
+]
+
+
+def prompts(
+    out: Annotated[Path, typer.Option(help="JSONL file to add to.")],
+    count: Annotated[int, typer.Option(help="Prompts that are wanted in it.", min=1)] = 10000,
+    model: Model = DEFAULT_ALIAS,
+    temperature: Annotated[float, typer.Option(help="Of the turns.", min=0.0, max=2.0)] = 1.0,
+    turn_tokens: Annotated[int, typer.Option(help="Longest turn.", min=2)] = 256,
+    rows: Rows = 64,
+    generate_s: GenerateS = 0.0,
+    gpu_memory_utilization: MemoryShare = 0.9,
+    seed: int = 0,
+    device: Device = "auto",
+) -> None:
+    """Let the target write user turns itself, from its own chat template."""
+    from outrider.frontend.batch_bar import batch_bar
+    from outrider.train.user_turns import TurnLaw, opening, write_turns
+
+    law = TurnLaw(
+        count=count,
+        temperature=temperature,
+        max_tokens=turn_tokens,
+        seed=seed,
+        limit_s=generate_s or float("inf"),
+    )
+    frontend = generator_of(locals()).start(turn_tokens + _TEMPLATE_ROOM).frontend
+    opening(frontend)  # refuses a model that cannot, before a file is made
+    with batch_bar(count) as note:
+        found = write_turns(frontend, law, out, window=2 * rows, note=note)
+    print(f"{out}: {found} prompts")
+
+
+_TEMPLATE_ROOM = 256  # tokens that a template may write before the user's turn
+
+
+def answers(
+    out: Annotated[Path, typer.Option(help="JSONL file to add to.")],
+    prompts: Prompts,
+    model: Model = DEFAULT_ALIAS,
+    temperatures: Temperatures = "0,0.8",
+    answer_tokens: AnswerTokens = 512,
+    generate_s: GenerateS = 0.0,
+    length: Annotated[int, typer.Option(help="Tokens of the longest document.", min=8)] = 2048,
+    part: Annotated[
+        str, typer.Option(help="2/3: the second third, for several processes.")
+    ] = "1/1",
+    rows: Rows = 64,
+    gpu_memory_utilization: MemoryShare = 0.9,
+    seed: int = 0,
+    device: Device = "auto",
+) -> None:
+    """Answer prompts with the target and keep the answers, for `train eagle3 --answers`."""
+    flags = locals()
+    from outrider.train.gather_answers import Source, gather
+
+    source = Source(prompts=tuple(prompts), answers=(), law=law_of(flags), part=_part(part))
+    documents = gather(source, generator_of(flags), out, is_complete=False)
+    print(f"{out}: {len(documents)} documents")
+
+
+def generator_of(flags: dict[str, Any]) -> "Generator":
+    """The engine that these flags describe."""
+    from outrider.train.gather_answers import Generator
+
+    return Generator(
+        model=flags["model"],
+        device=flags["device"],
+        rows=flags["rows"],
+        memory_share=flags["gpu_memory_utilization"],
+    )
+
+
+def law_of(flags: dict[str, Any]) -> "AnswerLaw":
+    """How these flags have answers drawn."""
+    temperatures = _temperatures(flags["temperatures"])
+    from outrider.train.answers import AnswerLaw
+
+    return AnswerLaw(
+        temperatures=temperatures,
+        max_tokens=flags["answer_tokens"],
+        max_context=flags["length"],
+        seed=flags["seed"],
+        limit_s=flags["generate_s"] or float("inf"),
+    )
+
+
+def _temperatures(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--temperatures {text} is no list of numbers; such as 0,0.8") from error
+    if any(not 0 <= each <= 2 for each in found) or len(set(found)) < len(found):
+        raise ConfigError(f"--temperatures {text}: give different numbers between 0 and 2")
+    return found
+
+
+def _part(text: str) -> "Part":
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ConfigError(f"--part {text} is no share; such as 2/3, the second of three")
+    from outrider.train.gather_answers import Part
+
+    return Part(number=int(number), of=int(of))

@@ -1,0 +1,1 @@
+"""Which KV pages are shared by which prefixes. No torch."""

@@ -1,0 +1,159 @@
+"""Leases on pages, with sharing between requests: all that the scheduler knows of the cache."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.engine.prefix_cache.page_allocator import PageAllocator
+from outrider.engine.prefix_cache.radix_tree import Node, RadixTree
+from outrider.engine.prefix_cache.token_key import TokenKey
+from outrider.errors import CapacityError
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Lease:
+    """The pages of one running request. A page once listed stays in its place until close."""
+
+    # pages [0, num_shared)  the tree's, locked; anybody may match them
+    # pages [num_shared, ..) ours alone
+    pages: list[int]
+    cached: int  # tokens the cache served at open
+    num_shared: int
+    node: Node  # where the shared pages end in the tree
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """Sums since the start."""
+
+    queried_tokens: int
+    hit_tokens: int
+    evicted_pages: int
+
+
+class PrefixCache:
+    """Owns every page: free, cached in the tree, or lent to one lease.
+
+    A position can be served again when its token is known, and `lookahead` further ones too,
+    because draft KV depends on them: of N tokens only N - lookahead positions are then covered.
+    """
+
+    def __init__(
+        self, *, num_pages: int, page_size: int, enabled: bool = True, lookahead: int = 0
+    ) -> None:
+        assert page_size > 0
+        self.page_size = page_size
+        self._allocator = PageAllocator(num_pages)
+        self._tree = RadixTree(page_size)
+        self._enabled = enabled
+        self._lookahead = lookahead  # tokens past a position that its KV depends on
+        self._queried_tokens = 0
+        self._hit_tokens = 0
+        self._evicted_pages = 0
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that can be lent at all; page 0 is not one of them."""
+        return self._allocator.num_usable
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be lent now: free ones, and cached ones that nobody uses."""
+        return self._allocator.num_free + self._tree.num_evictable
+
+    @property
+    def stats(self) -> CacheStats:
+        return CacheStats(
+            queried_tokens=self._queried_tokens,
+            hit_tokens=self._hit_tokens,
+            evicted_pages=self._evicted_pages,
+        )
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def open(self, tokens: Sequence[int]) -> Lease:
+        """A lease that starts with the longest cached part of `tokens`, in whole pages."""
+        match = self._tree.match(self._key(tokens, first=0, last=self._num_covered(tokens)))
+        self._tree.lock(match.node)
+        num_shared = len(match.pages)
+        cached = num_shared * self.page_size
+        self._queried_tokens += len(tokens)
+        self._hit_tokens += cached
+        return Lease(pages=match.pages, cached=cached, num_shared=num_shared, node=match.node)
+
+    def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
+        """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
+        assert lease.is_open
+        needed = self.pages_for(num_tokens) - len(lease.pages)
+        if needed <= 0:  # the rule: a page lasts for many steps
+            return ()
+        missing = needed - self._allocator.num_free
+        if missing > 0:
+            self._evict(missing)
+        granted = self._allocator.allocate(needed)
+        lease.pages += granted
+        return granted
+
+    def _evict(self, num_pages: int) -> None:
+        """Frees so many cached pages that nobody uses."""
+        if num_pages > self._tree.num_evictable:
+            needed = self._allocator.num_free + num_pages
+            raise CapacityError(
+                f"{needed} more KV pages are needed and {self.num_available} can be had: "
+                "wait until a request ends, run fewer at once, or give the cache more memory"
+            )
+        self._allocator.free(self._tree.evict(num_pages))
+        self._evicted_pages += num_pages
+
+    def publish(self, lease: Lease, tokens: Sequence[int]) -> None:
+        """Shares the full pages of `tokens`, whose KV the lease's pages hold by now.
+
+        Pages that somebody else has cached meanwhile stay ours, and so do those behind them until
+        close: sharing these would lock pages that we do not use, and a request running alone could
+        then not have the whole pool.
+        """
+        assert lease.is_open
+        covered = self._num_covered(tokens)
+        if covered <= lease.num_shared:
+            return
+        next_page = self._key(tokens, first=lease.num_shared, last=lease.num_shared + 1)
+        if not self._tree.has_child(lease.node, next_page):
+            self._share(lease, tokens, covered)
+
+    def close(self, lease: Lease, tokens: Sequence[int]) -> None:
+        """Leaves the full pages of `tokens` in the cache and takes all others back.
+
+        Fewer tokens than were published take nothing out of the cache again.
+        """
+        assert lease.is_open, "a lease is closed once"
+        covered = max(lease.num_shared, self._num_covered(tokens))
+        duplicates = self._share(lease, tokens, covered)
+        self._tree.unlock(lease.node)
+        self._allocator.free(duplicates + lease.pages[covered:])
+        lease.is_open = False
+
+    def flush(self) -> None:
+        """Forgets every cached page that nobody uses."""
+        self._allocator.free(self._tree.evict(self._tree.num_evictable))
+
+    def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:
+        """Moves the lease's pages up to `covered` into the tree; returns those it has already."""
+        assert covered <= len(lease.pages), "committed tokens have their pages"
+        key = self._key(tokens, first=lease.num_shared, last=covered)
+        pages = lease.pages[lease.num_shared : covered]
+        insertion = self._tree.insert(lease.node, key, pages)
+        lease.node = insertion.node
+        lease.num_shared = covered
+        return insertion.duplicates
+
+    def _num_covered(self, tokens: Sequence[int]) -> int:
+        """How many full pages can be found again by these tokens."""
+        if not self._enabled:
+            return 0
+        return max(0, len(tokens) - self._lookahead) // self.page_size
+
+    def _key(self, tokens: Sequence[int], *, first: int, last: int) -> TokenKey:
+        """The key of pages [first, last)."""
+        start, stop = first * self.page_size, last * self.page_size
+        return TokenKey.of(tokens[start : stop + self._lookahead]).looking_ahead(self._lookahead)

@@ -1,0 +1,102 @@
+"""A step while it is being decided: entries can still be taken back until it is frozen."""
+
+from dataclasses import dataclass
+
+from outrider.engine.request import Placement, Request
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import Penalties
+from outrider.wire.scheduled_batch import (
+    DecodeRows,
+    PageGrant,
+    RowAdmission,
+    ScheduledBatch,
+    ScheduledChunk,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Whose results the rows of a step will be, by columns in the order of the batch."""
+
+    owners: tuple[Placement, ...]
+    most: tuple[int, ...]  # tokens that each can bring
+    num_rounds: int  # the first so many are verify rounds, the others pieces of prompts
+
+
+_NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
+
+
+class StepDecision:
+    """Collects the entries of one step: decodes in the order of rank, the rest by its owner."""
+
+    def __init__(self, *, needs_text: bool) -> None:
+        self._needs_text = needs_text  # the drafter's wish
+        self._admissions: dict[Request, RowAdmission] = {}
+        self._grants: dict[Placement, list[PageGrant]] = {}
+        self._decodes: list[tuple[Placement, int, Budget, int]] = []  # as `decode` is told
+        self._chunks: dict[Placement, ScheduledChunk] = {}
+
+    @property
+    def num_decodes(self) -> int:
+        return len(self._decodes)
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of all chunks."""
+        return sum(len(chunk.tokens) for chunk in self._chunks.values())
+
+    def admit(self, request: Request, placement: Placement) -> None:
+        """A request gets its row; all pages of its lease go into the row's empty page table."""
+        submission = request.submission
+        needs_text = self._needs_text or submission.sampling.penalties != Penalties()
+        num_prompt = len(submission.prompt)
+        self._admissions[request] = RowAdmission(
+            row=placement.row,
+            sampling=submission.sampling,
+            prompt=submission.prompt if needs_text else (),
+            output=tuple(request.tokens[num_prompt:])
+            if needs_text or submission.sampling.grammar.is_asked
+            else (),
+        )
+        self.grant(placement, tuple(placement.lease.pages))
+
+    def grant(self, placement: Placement, pages: tuple[int, ...]) -> None:
+        """Pages just appended to a lease go to the end of its row's page table."""
+        if pages:
+            first = len(placement.lease.pages) - len(pages)
+            grant = PageGrant(row=placement.row, first=first, pages=pages)
+            self._grants.setdefault(placement, []).append(grant)
+
+    def decode(self, placement: Placement, budget: Budget, *, most: int) -> None:
+        """A row runs a round after what it has cached, which can bring `most` tokens."""
+        self._decodes.append((placement, placement.bound, budget, most))
+
+    def chunk(self, placement: Placement, chunk: ScheduledChunk) -> None:
+        self._chunks[placement] = chunk
+
+    def remove(self, placement: Placement) -> None:
+        """Take back everything about a request that gives way before the step is frozen."""
+        self._admissions.pop(placement.request, None)
+        self._grants.pop(placement, None)
+        self._decodes = [entry for entry in self._decodes if entry[0] is not placement]
+        self._chunks.pop(placement, None)
+
+    def freeze(self, step: int) -> tuple[ScheduledBatch, Expected]:
+        """The batch, and what to expect of its rows."""
+        chunks = tuple(self._chunks.values())
+        owners, bounds, budgets, most = tuple(zip(*self._decodes, strict=True)) or _NO_COLUMNS
+        batch = ScheduledBatch(
+            step=step,
+            admissions=tuple(self._admissions.values()),
+            grants=tuple(grant for grants in self._grants.values() for grant in grants),
+            chunks=chunks,
+            decodes=DecodeRows(
+                rows=tuple([owner.row for owner in owners]), bounds=bounds, budgets=budgets
+            ),
+        )
+        expected = Expected(
+            owners=(*owners, *self._chunks),
+            most=(*most, *[int(chunk.is_last) for chunk in chunks]),
+            num_rounds=len(owners),
+        )
+        return batch, expected

@@ -1,0 +1,1 @@
+"""Between users and an engine: prompts become submissions, updates become outputs. No torch."""

@@ -1,0 +1,17 @@
+"""Puts the two halves together: an engine that decides, and a runner that computes."""
+
+from pathlib import Path
+
+from outrider.config.engine_config import EngineConfig
+from outrider.engine.engine import Engine
+from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
+from outrider.runtime.build_runner import build_runner
+from outrider.runtime.warmup import Heard, nobody_hears
+
+
+def build_engine(folder: Path, config: EngineConfig, heard: Heard = nobody_hears) -> Engine:
+    """An engine for the model in a folder, ready for requests."""
+    runner, facts = build_runner(
+        folder, config, heard, read_vocabulary=lambda: read_vocabulary(folder)
+    )
+    return Engine(runner, facts, runner.grammars)

@@ -1,0 +1,243 @@
+"""The offline entry point. Names and shapes are vLLM's where it has them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from outrider.config.draft_config import DraftConfig
+from outrider.config.draft_dialects import choose_dialect
+from outrider.config.engine_config import (
+    Auto,
+    CacheConfig,
+    Dtype,
+    EngineConfig,
+    ExecutionConfig,
+    Executor,
+    LimitsConfig,
+    Recording,
+    choose_executor,
+)
+from outrider.config.threads import choose_wait_policy
+from outrider.errors import ConfigError, OutriderError, RequestError
+from outrider.frontend.batch_bar import batch_bar, no_bar
+from outrider.frontend.find_drafter import find_drafter
+from outrider.frontend.frontend import Frontend
+from outrider.frontend.interrupts import import_torch
+from outrider.frontend.live_request import LiveRequest
+from outrider.frontend.outputs import RequestOutput
+from outrider.frontend.prompts import (
+    Message,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    is_conversation,
+    list_conversations,
+    list_prompts,
+    parse_prompt,
+)
+from outrider.frontend.request_feed import Feed
+from outrider.frontend.sampling_params import SamplingParams
+from outrider.frontend.stream import Stream, open_stream
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
+from outrider.frontend.vllm_arguments import check_inert
+from outrider.hub.aliases import DEFAULT_ALIAS
+from outrider.hub.download_bars import BarReporter
+from outrider.hub.resolve_model import resolve
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_CACHE, _LIMITS = CacheConfig(), LimitsConfig()
+
+# Requests with the engine at a time: enough to keep its rows busy, little enough to keep in memory.
+WINDOW = 256
+
+
+class LLM:
+    """Owns one loaded model.
+
+    `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
+    the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
+    `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
+    `seed` is for requests without one. What else vLLM takes is accepted where it changes nothing.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_ALIAS,
+        *,
+        draft: str | Path | DraftConfig = "auto",
+        steps: int | Auto = "auto",
+        topk: int | Auto = "auto",
+        nodes: int | Auto = "auto",
+        adaptive: bool | Auto = "auto",  # False always drafts; auto does what `draft` says
+        speculative_config: Mapping[str, Any] | None = None,  # the same choice in vLLM's words
+        dtype: Dtype | Auto = "auto",
+        device: str = "auto",
+        max_model_len: int | None = None,  # None takes the model's own
+        max_num_seqs: int | Auto = _LIMITS.rows,
+        max_num_batched_tokens: int | Auto = _LIMITS.step_tokens,
+        enable_prefix_caching: bool = _CACHE.prefix,
+        block_size: int | Auto = _CACHE.page_size,
+        kv_tokens: int | Auto = _CACHE.kv_tokens,
+        executor: Executor | Auto = "auto",
+        depth: int | Auto = "auto",
+        record: Recording = "lazy",  # "at start" records every shape before the first request
+        deterministic: bool = False,
+        enforce_eager: bool = False,
+        gpu_memory_utilization: float = _CACHE.memory_share,
+        seed: int | None = None,
+        **inert: Any,
+    ) -> None:
+        check_inert(inert)
+        self._defaults = SamplingParams(seed=seed)
+        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
+        wanted = choose_dialect(own, vllm=speculative_config, sglang={})
+        limits = LimitsConfig(
+            context="auto" if max_model_len is None else max_model_len,
+            rows=max_num_seqs,
+            step_tokens=max_num_batched_tokens,
+        )
+        cache = CacheConfig(
+            page_size=block_size,
+            kv_tokens=kv_tokens,
+            prefix=enable_prefix_caching,
+            memory_share=gpu_memory_utilization,
+        )
+        execution = ExecutionConfig(
+            executor=_executor(executor, enforce_eager),
+            depth=depth,
+            record=record,
+            deterministic=deterministic,
+        )
+        config = EngineConfig(dtype=dtype, device=device, execution=execution, cache=cache)
+        self.frontend = _open_frontend(model, replace(config, limits=limits, draft=wanted))
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """The outputs in the order of the prompts; nothing runs unless every request is good."""
+        parsed = _each(list_prompts(prompts), parse_prompt)
+        return self._run(parsed, sampling_params, use_tqdm=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to one conversation or several, written down by the model's chat template."""
+        variables = {
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tuple(tools or ()),
+            **(chat_template_kwargs or {}),
+        }
+        rendered = _each(
+            list_conversations(messages),
+            lambda conversation: self.frontend.render(conversation, **variables),
+        )
+        return self._run(rendered, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+    ) -> Stream:
+        """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
+        if is_conversation(prompt):
+            parsed: TextPrompt | TokenPrompt = self.frontend.render(prompt)
+        else:
+            parsed = parse_prompt(prompt)
+        params = self._seeded(sampling_params or self._defaults)
+        return open_stream(self.frontend, parsed, params)
+
+    def get_tokenizer(self) -> Tokenizer | NoTokenizer:
+        return self.frontend.tokenizer
+
+    def _seeded(self, params: SamplingParams) -> SamplingParams:
+        return replace(params, seed=self._defaults.seed) if params.seed is None else params
+
+    def _run(
+        self,
+        prompts: Sequence[TextPrompt | TokenPrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        asked = self._defaults if sampling_params is None else sampling_params
+        params = _params_of_each(asked, len(prompts))
+        pairs = list(zip(prompts, map(self._seeded, params), strict=True))
+        prepared = _each(pairs, lambda pair: self.frontend.prepare(*pair))
+        outputs: dict[int, RequestOutput] = {}
+        with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
+            for index, live in Feed(self.frontend, enumerate(prepared), window=WINDOW):
+                if not isinstance(live, LiveRequest):
+                    raise _named(live, index, len(prepared))
+                outputs[index] = live.output()
+                advance(outputs[index].usage.completion_tokens)
+        return [outputs[index] for index in range(len(prepared))]
+
+
+def _own_draft(draft: str | Path | DraftConfig, **given: Any) -> DraftConfig:
+    """The drafter in our own terms; what is given here wins over the configuration's."""
+    if given["adaptive"] not in ("auto", True, False):
+        raise ConfigError(f"adaptive must be True, False or 'auto', got {given['adaptive']!r}")
+    config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
+    return replace(config, **{name: value for name, value in given.items() if value != "auto"})
+
+
+def _executor(asked: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
+    """Ours or vLLM's word for eager."""
+    if not isinstance(enforce_eager, bool):
+        raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
+    return choose_executor(asked, is_eager=enforce_eager)
+
+
+def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
+    folder = resolve(str(model), BarReporter())
+    draft = find_drafter(config.draft, model=str(model), reporter=BarReporter())
+    config = replace(config, draft=draft)
+    tokenizer = load_tokenizer(folder)
+    choose_wait_policy()
+    import_torch()
+    from outrider.frontend.build_engine import (
+        build_engine,  # torch takes a second: bad names fail before
+    )
+
+    return Frontend(build_engine(folder, config), tokenizer)
+
+
+def _params_of_each(
+    params: SamplingParams | Sequence[SamplingParams], num_prompts: int
+) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * num_prompts
+    if len(params) != num_prompts:
+        raise RequestError(
+            f"{len(params)} sampling params for {num_prompts} prompts; give one, or one for each"
+        )
+    return list(params)
+
+
+def _each(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
+    """The function of every item; an error says which item it was."""
+    results = []
+    for index, item in enumerate(items):
+        try:
+            results.append(function(item))
+        except RequestError as error:
+            raise _named(error, index, len(items)) from error
+    return results
+
+
+def _named(error: OutriderError, index: int, total: int) -> OutriderError:
+    return error if total == 1 else type(error)(f"prompt {index}: {error}")

@@ -1,0 +1,66 @@
+"""Many requests through one engine: drawn as there is room, given back as they finish."""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from outrider.errors import CapacityError, RequestError
+from outrider.frontend.frontend import Frontend
+from outrider.frontend.live_request import LiveRequest, PreparedRequest
+
+Key = TypeVar("Key")
+Refusal = RequestError | CapacityError
+
+
+class Feed(Generic[Key]):
+    """Owns a source of requests and those of them that run, at most `window` at a time.
+
+    Requests are drawn late, so that a long file never lies in memory. Leaving the iteration early
+    aborts what still runs.
+    """
+
+    def __init__(
+        self, frontend: Frontend, source: Iterable[tuple[Key, PreparedRequest]], *, window: int
+    ) -> None:
+        self._frontend = frontend
+        self._source = iter(source)
+        self._window = window
+        self._drawn: deque[tuple[Key, PreparedRequest]] = deque()  # at most one, without room yet
+        self._running: list[tuple[Key, LiveRequest]] = []
+
+    def __iter__(self) -> Iterator[tuple[Key, LiveRequest | Refusal]]:
+        """Every request with its key as it finishes, or why the engine refused it."""
+        try:
+            while True:
+                yield from self._refill()
+                if not self._running:
+                    return
+                self._frontend.step()
+                yield from self._take_finished()
+        finally:
+            for _, live in self._running:
+                self._frontend.abort(live)
+
+    def _refill(self) -> list[tuple[Key, Refusal]]:
+        refused: list[tuple[Key, Refusal]] = []
+        while len(self._running) < self._window:
+            self._drawn.extend(itertools.islice(self._source, 1 - len(self._drawn)))
+            if not self._drawn:
+                break
+            key, prepared = self._drawn[0]
+            try:
+                self._running.append((key, self._frontend.submit(prepared)))
+            except CapacityError as error:
+                if self._running:
+                    break  # it waits until some of ours have ended
+                refused.append((key, error))
+            except RequestError as error:
+                refused.append((key, error))
+            self._drawn.popleft()
+        return refused
+
+    def _take_finished(self) -> list[tuple[Key, LiveRequest]]:
+        finished = [each for each in self._running if each[1].is_finished]
+        self._running = [each for each in self._running if not each[1].is_finished]
+        return finished

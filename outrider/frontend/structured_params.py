@@ -1,0 +1,98 @@
+"""What one request may say about the form of its answer, and the grammar it becomes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from outrider.errors import RequestError
+from outrider.structured.grammar_bounds import check_bounds
+from outrider.wire.grammar_spec import NO_GRAMMAR, GrammarSpec
+
+Structured: TypeAlias = str | Mapping[str, Any] | None
+
+MAX_CHOICES = 1024
+
+_SHAPES = (
+    'use "json_object", or one of {"json": schema}, {"regex": "..."}, {"choice": ["a", "b"]}, '
+    '{"grammar": "root ::= ..."}, {"structural_tag": {...}}'
+)
+_ANY_OBJECT = GrammarSpec(kind="json_schema", text='{"type": "object"}')
+_FREE = NO_GRAMMAR.spec
+
+
+def parse_structured(asked: Structured) -> GrammarSpec:
+    """The grammar of an answer, refused here where its size or its type is wrong."""
+    if asked is None:
+        return _FREE
+    if asked == "json_object":
+        return _ANY_OBJECT
+    if not isinstance(asked, Mapping):
+        raise RequestError(f"structured cannot be {_short(asked)}; {_SHAPES}")
+    given = {name: value for name, value in asked.items() if value is not None}
+    if len(given) != 1:
+        raise RequestError(
+            f"structured must have one key, got {sorted(map(str, given))}; {_SHAPES}"
+        )
+    spec = _parse(*next(iter(given.items())))
+    check_bounds(spec)
+    return spec
+
+
+def _parse(name: object, value: Any) -> GrammarSpec:
+    match name:
+        case "json":
+            return GrammarSpec(kind="json_schema", text=_json_text("json", value))
+        case "json_object":
+            if value is not True:
+                raise RequestError(f"structured's json_object must be true, got {_short(value)}")
+            return _ANY_OBJECT
+        case "regex":
+            return GrammarSpec(kind="regex", text=_text("regex", value))
+        case "choice":
+            return GrammarSpec(kind="ebnf", text=_choices(value))
+        case "grammar":
+            return GrammarSpec(kind="ebnf", text=_text("grammar", value))
+        case "structural_tag":
+            return GrammarSpec(kind="structural_tag", text=_json_text("structural_tag", value))
+    raise RequestError(f"structured has the unknown key {_short(name)}; {_SHAPES}")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise RequestError(f"structured's {name} must be a non-empty string, got {_short(value)}")
+    return value
+
+
+def _json_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return _text(name, value)
+    if not isinstance(value, Mapping | bool):
+        raise RequestError(f"structured's {name} must be a JSON object, got {_short(value)}")
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"structured's {name} is not JSON ({error})") from error
+
+
+def _choices(value: object) -> str:
+    """A grammar that spells one of the texts."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise RequestError(f"structured's choice must be a list of texts, got {_short(value)}")
+    if len(value) > MAX_CHOICES:
+        raise RequestError(f"structured's choice has {len(value)} texts; use at most {MAX_CHOICES}")
+    return "root ::= " + " | ".join(_quoted(_text("choice", text)) for text in value)
+
+
+def _quoted(text: str) -> str:
+    """A literal of EBNF: every character that could mean something there by its number."""
+    return '"' + "".join(_escaped(char) for char in text) + '"'
+
+
+def _escaped(char: str) -> str:
+    is_plain = char.isascii() and char.isprintable() and char not in '"\\'
+    return char if is_plain else f"\\U{ord(char):08x}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,0 +1,1 @@
+"""Token ids to and from text, chat templates, stop strings. No torch."""

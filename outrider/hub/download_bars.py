@@ -1,0 +1,31 @@
+"""Progress bars for a terminal. Import this only where bars are drawn: it brings rich along."""
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from outrider.hub.download_progress import UNKNOWN_TOTAL
+
+
+class BarReporter:
+    """Owns the bar of the current task. It draws on stderr, so that stdout stays the answer's."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+
+    def start(self, task: str, total: int) -> None:
+        self._progress.add_task(task, total=None if total == UNKNOWN_TOTAL else total)
+        self._progress.start()
+
+    def advance(self, amount: int) -> None:
+        self._progress.advance(self._progress.task_ids[-1], amount)
+
+    def finish(self) -> None:
+        self._progress.stop()
+        self._progress.remove_task(self._progress.task_ids[-1])

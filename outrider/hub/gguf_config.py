@@ -1,0 +1,128 @@
+"""The config.json of a GGUF file: sizes, rotary embedding, and whether the head is tied."""
+
+from typing import Any
+
+import numpy as np
+
+from outrider.errors import ConfigError
+from outrider.hub.gguf_names import LM_HEAD, ROPE_FREQS, Family
+from outrider.hub.gguf_read import GgufFile, Metadata, RawArray
+
+# Llama 3 scaling as published: only the factor differs between its models.
+_LOW_FREQ_FACTOR = 1.0
+_HIGH_FREQ_FACTOR = 4.0
+_ORIGINAL_CONTEXT = 8192
+
+
+def config_of(file: GgufFile, family: Family) -> dict[str, Any]:
+    """The config.json that describes the converted folder."""
+    prefix = f"{family.name}."
+    metadata = file.metadata
+    heads = metadata.size(prefix + "attention.head_count")
+    config: dict[str, Any] = {
+        "architectures": [family.class_name],
+        "model_type": family.name,
+        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "hidden_size": metadata.size(prefix + "embedding_length"),
+        "intermediate_size": metadata.size(prefix + "feed_forward_length"),
+        "num_hidden_layers": metadata.size(prefix + "block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _size_or(metadata, prefix + "attention.head_count_kv", heads),
+        "head_dim": _head_dim(file, prefix, heads),
+        "hidden_act": "silu",
+        "max_position_embeddings": metadata.size(prefix + "context_length"),
+        "rms_norm_eps": metadata.real(prefix + "attention.layer_norm_rms_epsilon"),
+        "rope_theta": _rope_theta(metadata, prefix),
+        "tie_word_embeddings": LM_HEAD not in file.tensors,
+        "torch_dtype": _dtype(file),
+    }
+    if scaling := _rope_scaling(file, prefix, config):
+        config["rope_scaling"] = scaling
+    return config | _token_ids(metadata)
+
+
+def _size_or(metadata: Metadata, key: str, default: int) -> int:
+    return metadata.size(key) if key in metadata else default
+
+
+def _head_dim(file: GgufFile, prefix: str, heads: int) -> int:
+    metadata = file.metadata
+    even_share = metadata.size(prefix + "embedding_length") // heads
+    head_dim = _size_or(metadata, prefix + "attention.key_length", even_share)
+    value_dim = _size_or(metadata, prefix + "attention.value_length", head_dim)
+    rotary = _size_or(metadata, prefix + "rope.dimension_count", head_dim)
+    if not head_dim == value_dim == rotary:
+        raise ConfigError(
+            f"{file.name} has keys of {head_dim}, values of {value_dim} and {rotary} rotary "
+            "dimensions; use a model where the three are equal"
+        )
+    return head_dim
+
+
+def _rope_theta(metadata: Metadata, prefix: str) -> float:
+    key = prefix + "rope.freq_base"
+    return metadata.real(key) if key in metadata else 10000.0  # the base when a file is silent
+
+
+def _rope_scaling(file: GgufFile, prefix: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The scaling of the rotary frequencies in Hugging Face terms; empty when there is none."""
+    if ROPE_FREQS in file.tensors:
+        return _llama3_scaling(file, head_dim=config["head_dim"], theta=config["rope_theta"])
+    prefix += "rope.scaling."
+    keys = file.metadata.keys_under(prefix)
+    kind = file.metadata.text(prefix + "type") if "type" in keys else "none"
+    if kind == "none":
+        return {}
+    known = {"type", "factor", "original_context_length", "finetuned"}
+    if kind not in ("linear", "yarn") or keys - known:
+        raise ConfigError(
+            f"{file.name} scales its rotary embedding by {kind!r} with {sorted(keys)}, which is "
+            "not supported; use the Hugging Face folder of this model"
+        )
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": file.metadata.real(prefix + "factor")}
+    if "original_context_length" in keys:
+        original = file.metadata.size(prefix + "original_context_length")
+        scaling["original_max_position_embeddings"] = original
+    return scaling
+
+
+def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]:
+    stored = file.tensors[ROPE_FREQS]
+    factor = round(float(stored.raw.max()), 3)  # the lowest frequencies are divided by all of it
+    expected = llama3_factors(head_dim=head_dim, theta=theta, factor=factor)  # [head_dim / 2]
+    if stored.raw.shape != expected.shape or not np.allclose(stored.raw, expected, rtol=1e-4):
+        raise ConfigError(
+            f"{file.name}: {ROPE_FREQS} does not follow the llama 3 rule; "
+            "use the Hugging Face folder of this model"
+        )
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": _LOW_FREQ_FACTOR,
+        "high_freq_factor": _HIGH_FREQ_FACTOR,
+        "original_max_position_embeddings": _ORIGINAL_CONTEXT,
+    }
+
+
+def llama3_factors(*, head_dim: int, theta: float, factor: float) -> RawArray:  # [head_dim / 2]
+    """What each rotary frequency is divided by: 1 for fast ones, `factor` for slow ones."""
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    turns = _ORIGINAL_CONTEXT * frequencies / (2 * np.pi)  # over the original context
+    smooth = (turns - _LOW_FREQ_FACTOR) / (_HIGH_FREQ_FACTOR - _LOW_FREQ_FACTOR)
+    smooth = smooth.clip(0.0, 1.0)
+    divisors: RawArray = 1.0 / ((1.0 - smooth) / factor + smooth)
+    return divisors
+
+
+def _dtype(file: GgufFile) -> str:
+    """The type the embedding is written in: its own, or float32 for quantised blocks."""
+    names = {"F16": "float16", "BF16": "bfloat16"}
+    return names.get(file.tensors["token_embd.weight"].kind, "float32")
+
+
+def _token_ids(metadata: Metadata) -> dict[str, int]:
+    return {
+        f"{role}_token_id": metadata.integer(f"tokenizer.ggml.{role}_token_id")
+        for role in ("bos", "eos")
+        if f"tokenizer.ggml.{role}_token_id" in metadata
+    }

@@ -1,0 +1,124 @@
+"""A GGUF file becomes a Hugging Face folder, tensor by tensor, so memory stays small."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from outrider.errors import ConfigError
+from outrider.hub.download_progress import Reporter, reported
+from outrider.hub.gguf_config import config_of
+from outrider.hub.gguf_names import ROPE_FREQS, check_tensors, family_of, hugging_face_name
+from outrider.hub.gguf_read import GgufFile, RawArray, StoredTensor, dequantized, read_gguf
+from outrider.hub.gguf_tokenizer import generation_config_of, tokenizer_config_of, tokenizer_of
+
+_DTYPES = {"F16": "F16", "BF16": "BF16"}  # every other kind is written as F32
+_WIDTHS = {"F16": 2, "BF16": 2, "F32": 4}  # bytes per element
+_CHUNK_BYTES = 1 << 24  # of output converted and written at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Output:
+    """One tensor of the safetensors file."""
+
+    name: str
+    dtype: str
+    stored: StoredTensor
+    row_order: RawArray  # [rows] which stored row each written row comes from
+
+    @property
+    def row_bytes(self) -> int:
+        return int(np.prod(self.stored.shape[1:], dtype=np.int64)) * _WIDTHS[self.dtype]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.shape[0] * self.row_bytes
+
+
+def convert(path: Path, folder: Path, reporter: Reporter) -> None:
+    """Write config.json, the tokenizer files and model.safetensors of `path` into `folder`."""
+    file = read_gguf(path)
+    family = family_of(file)
+    check_tensors(file, family)
+    config = config_of(file, family)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", generation_config_of(file))
+    _write_json(folder / "tokenizer_config.json", tokenizer_config_of(file))
+    (folder / "tokenizer.json").write_text(tokenizer_of(file).to_str(), encoding="utf-8")
+    heads = _heads_by_tensor(config) if family.is_interleaved else {}
+    outputs = _outputs(file, heads)
+    total = sum(output.num_bytes for output in outputs)
+    with (
+        reported(reporter, f"converting {file.name}", total) as advance,
+        open(folder / "model.safetensors", "wb") as sink,
+    ):
+        _write_safetensors(sink, outputs, advance)
+        sink.flush()
+        os.fsync(sink.fileno())  # a folder that survives a power cut must be whole
+
+
+def _heads_by_tensor(config: dict[str, Any]) -> dict[str, int]:
+    return {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+
+
+def _outputs(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
+    return tuple(
+        _Output(
+            name=hugging_face_name(name),
+            dtype=_DTYPES.get(stored.kind, "F32"),
+            stored=stored,
+            row_order=_row_order(stored, heads),
+        )
+        for name, stored in file.tensors.items()
+        if name != ROPE_FREQS
+    )
+
+
+def _row_order(stored: StoredTensor, heads: dict[str, int]) -> RawArray:  # [rows]
+    """Undo the interleaving of rotary rows: stored pairs (i, i + half) become two halves again."""
+    rows = np.arange(stored.shape[0])
+    module = stored.name.split(".")[-2]
+    if module not in heads:
+        return rows
+    if len(rows) % (2 * heads[module]):
+        raise ConfigError(
+            f"{stored.name} has {len(rows)} rows for {heads[module]} heads; use another GGUF file"
+        )
+    pairs = rows.reshape(heads[module], -1, 2)  # [heads, half, 2]
+    return pairs.swapaxes(1, 2).reshape(-1)
+
+
+def _write_safetensors(
+    sink: BinaryIO, outputs: tuple[_Output, ...], advance: Callable[[int], None]
+) -> None:
+    sink.write(_header(outputs))
+    for output in outputs:
+        rows_at_once = max(1, _CHUNK_BYTES // output.row_bytes)
+        for start in range(0, len(output.row_order), rows_at_once):
+            chosen = output.row_order[start : start + rows_at_once]
+            values = dequantized(output.stored.raw[chosen], output.stored.kind)
+            advance(sink.write(values.tobytes()))
+
+
+def _header(outputs: tuple[_Output, ...]) -> bytes:
+    """The length and the JSON that open a safetensors file, padded so that tensors are aligned."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for output in outputs:
+        entries[output.name] = {
+            "dtype": output.dtype,
+            "shape": output.stored.shape,
+            "data_offsets": (offset, offset + output.num_bytes),
+        }
+        offset += output.num_bytes
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

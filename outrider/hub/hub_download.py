@@ -1,0 +1,97 @@
+"""Models of the Hugging Face hub, kept in the hub's own cache so that other tools share them.
+
+The hub library draws its own bars and keeps its downloads resumable, so neither is done here.
+"""
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.errors import ConfigError
+from outrider.hub.model_folder import missing_files
+
+_REACH_TIMEOUT_S = 5.0
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+_UNWANTED = ["*/*", "consolidated*.safetensors"]  # other formats of the same weights
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The hub did not answer, or is switched off by HF_HUB_OFFLINE."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotCached:
+    """The hub's cache does not hold all files of the model."""
+
+
+def cached(hub_id: str) -> Path | NotCached:
+    """The model's folder in the hub's cache, without asking the network."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        found = snapshot_download(
+            hub_id, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
+        )
+    except LocalEntryNotFoundError:
+        return NotCached()
+    except HFValidationError as error:
+        raise ConfigError(
+            f"{hub_id!r} cannot be a hub id; use owner/name as the hub spells it"
+        ) from error
+    # An interrupted download leaves a folder too.
+    return NotCached() if missing_files(Path(found)) else Path(found)
+
+
+def download(hub_id: str) -> Path | Unreachable:
+    """The model's folder after fetching what its cache lacks."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        HfApi().model_info(hub_id, timeout=_REACH_TIMEOUT_S)  # the download alone may wait for ever
+        folder = Path(snapshot_download(hub_id, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except GatedRepoError as error:
+        raise ConfigError(
+            f"{hub_id} needs permission: accept its licence on the hub, then run `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ConfigError(
+            f"the hub has no model {hub_id}; check the spelling, "
+            "or run `hf auth login` if it is private"
+        ) from error
+    # The hub library changed its HTTP stack twice (requests, httpx, httpx2) within the versions
+    # we allow, and their transport errors share no base.
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            raise ConfigError(
+                f"cannot write {hub_id} to the hub's cache: {error.strerror}; "
+                "make room or give access there, or set HF_HOME to another folder"
+            ) from error
+        return Unreachable(str(error).partition("\n")[0] or type(error).__name__)
+    if missing := missing_files(folder):
+        raise ConfigError(
+            f"{hub_id} on the hub has no {missing[0]}; use a model with safetensors weights, "
+            "or download one of its GGUF files and pass the path"
+        )
+    return folder
+
+
+def cached_models() -> Iterator[tuple[str, Path]]:
+    """The id and the folder of every complete model in the hub's cache."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return
+    for hub_id in sorted(repo.repo_id for repo in repositories if repo.repo_type == "model"):
+        folder = cached(hub_id)
+        if not isinstance(folder, NotCached):
+            yield hub_id, folder

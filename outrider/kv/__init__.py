@@ -1,0 +1,1 @@
+"""KV pages on the device, and the attention backends that read them."""

@@ -1,0 +1,26 @@
+"""Which attention backend runs on which device."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+
+from outrider.errors import ConfigError
+from outrider.kv.reference_attention import ReferenceAttention
+from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.step.attention_part import AttentionBackend
+
+
+def choose_attention(
+    device: torch.device,
+    *,
+    page_size: int,
+    dtype: torch.dtype,
+    users: Sequence[HeadShape],
+) -> AttentionBackend:
+    """The backend for all models of an engine: the target, and what drafts for it."""
+    if device.type != "cuda":
+        return ReferenceAttention(page_size=page_size, dtype=dtype)
+    if find_spec("triton") is None:
+        raise ConfigError("a CUDA device needs Triton; pip install triton, or use --device cpu")
+    return TritonAttention(page_size=page_size, users=users)

@@ -1,0 +1,203 @@
+"""Attention in plain torch, for any device: gather the pages of a row, mask, softmax.
+
+The mask is built once per step, not per layer. This is the backend that others are tested against.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from outrider.config.draft_config import MAX_NODES
+from outrider.config.settings import MOST_PAGE
+from outrider.step.arena import Arena
+from outrider.step.attention_part import Capabilities, Geometry
+from outrider.step.plan import chunk_offsets
+from outrider.step.shape import StepShape
+
+_ANY = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedRows:
+    """One group of rows, all with the same number of query places: which keys each may see."""
+
+    pages: torch.Tensor  # [rows * pages] int64, the pages of each row in order
+    mask: torch.Tensor  # [rows, 1, width, pages * page_size] added to the scores: 0 or -inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencePlan:
+    """Uniform rows as they lie; chunks moved to a rectangle of [rows, width] places and back."""
+
+    shape: StepShape
+    uniform: MaskedRows
+    chunk: MaskedRows
+    places: torch.Tensor  # [chunk.tokens] int64 place of each chunk token in the rectangle
+
+
+Attend = Callable[[torch.Tensor, MaskedRows], torch.Tensor]  # from queries to what they read
+
+
+class ReferenceAttention:
+    """Reads a row's whole page-table prefix of `shape.pages` pages; masks what is not its own."""
+
+    def __init__(self, *, page_size: int, dtype: torch.dtype) -> None:
+        self._page_size = page_size
+        self._dtype = dtype
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            max_nodes=MAX_NODES,
+            chain_only=False,
+            page_sizes=range(1, MOST_PAGE + 1),
+            max_head_dim=_ANY,
+            max_group=_ANY,
+            max_latent=_ANY,
+            needs_host_lengths=False,
+        )
+
+    def reserve(self, arena: Arena, largest: StepShape) -> None:
+        keys = largest.pages * self._page_size
+        chunk = largest.chunk
+        arena.reserve("attention.uniform.pages", largest.rows * largest.pages, torch.int64)
+        arena.reserve("attention.uniform.mask", largest.num_uniform * keys, self._dtype)
+        arena.reserve("attention.chunk.pages", chunk.rows * largest.pages, torch.int64)
+        # Chunks of one step share its token budget; `width * rows` can exceed it when they differ.
+        arena.reserve("attention.chunk.mask", chunk.rows * chunk.width * keys, self._dtype)
+        arena.reserve("attention.chunk.places", chunk.tokens, torch.int64)
+
+    def bind(self, arena: Arena, shape: StepShape) -> ReferencePlan:
+        return ReferencePlan(
+            shape=shape,
+            uniform=self._bind_rows(arena, "uniform", shape.rows, shape.nodes, shape.pages),
+            chunk=self._bind_rows(arena, "chunk", shape.chunk.rows, shape.chunk.width, shape.pages),
+            places=arena.view("attention.chunk.places", shape.chunk.tokens),
+        )
+
+    def fill(self, plan: ReferencePlan, geometry: Geometry) -> None:
+        if plan.shape.rows:
+            self._fill_uniform(plan.uniform, geometry)
+        if plan.shape.chunk.rows:
+            self._fill_chunk(plan, geometry)
+
+    def run(
+        self,
+        query: torch.Tensor,  # [num_query, heads, head_dim]
+        layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+        plan: ReferencePlan,
+        scale: float,
+    ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        return self._run(query, plan, partial(_attend, layer=layer, scale=scale))
+
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width]
+        plan: ReferencePlan,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        attend = partial(_attend_latents, layer=layer, scale=scale, latent=latent)
+        return self._run(query, plan, attend)
+
+    def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
+        shape, num_uniform = plan.shape, plan.shape.num_uniform
+        if not shape.chunk.rows:
+            return attend(query, plan.uniform)
+        chunk = self._run_chunks(query[num_uniform:], plan, attend)
+        if not num_uniform:
+            return chunk
+        return torch.cat([attend(query[:num_uniform], plan.uniform), chunk])
+
+    def _bind_rows(self, arena: Arena, group: str, rows: int, width: int, pages: int) -> MaskedRows:
+        return MaskedRows(
+            pages=arena.view(f"attention.{group}.pages", rows * pages),
+            mask=arena.view(f"attention.{group}.mask", rows, 1, width, pages * self._page_size),
+        )
+
+    def _fill_uniform(self, group: MaskedRows, geometry: Geometry) -> None:
+        uniform = geometry.uniform
+        _fill_pages(group, uniform.rows, geometry.page_table)
+        keys = _key_positions(group)  # [keys]
+        tail = keys - uniform.lengths[:, None, None]  # [rows, 1, keys] index into the tree's nodes
+        bit = geometry.ancestors[:, :, None] >> tail.clamp(0, MAX_NODES - 1)  # [rows, nodes, keys]
+        is_ancestor = (bit & 1).bool() & (tail < MAX_NODES)
+        _fill_mask(group, visible=(tail < 0) | is_ancestor)
+
+    def _fill_chunk(self, plan: ReferencePlan, geometry: Geometry) -> None:
+        chunk, width = geometry.chunk, plan.shape.chunk.width
+        _fill_pages(plan.chunk, chunk.rows, geometry.page_table)
+        offsets = chunk_offsets(chunk)
+        torch.add(chunk.owners * width, offsets, out=plan.places)
+        place = torch.arange(width, device=offsets.device)
+        position = chunk.starts[:, None] + place  # [rows, width]
+        visible = _key_positions(plan.chunk) <= position[:, :, None]  # [rows, width, keys]
+        _fill_mask(plan.chunk, visible=visible)
+
+    def _run_chunks(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
+        """Attention of the flat chunk tokens; unused places of the rectangle hold zero queries."""
+        chunk = plan.shape.chunk
+        rectangle = query.new_zeros(chunk.rows * chunk.width, *query.shape[1:])
+        rectangle.index_copy_(0, plan.places, query)
+        return attend(rectangle, plan.chunk).index_select(0, plan.places)
+
+
+def _attend(
+    query: torch.Tensor,  # [rows * width, heads, head_dim]
+    group: MaskedRows,
+    *,
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    scale: float,
+) -> torch.Tensor:  # [rows * width, heads, head_dim]
+    rows, _, width, keys = group.mask.shape
+    heads, head_dim = query.shape[1:]
+    gathered = layer.index_select(0, group.pages).view(rows, keys, layer.shape[2], head_dim)
+    key, value = gathered.transpose(1, 2).chunk(2, dim=1)  # [rows, kv_heads, keys, head_dim]
+    out = F.scaled_dot_product_attention(
+        query.view(rows, width, heads, head_dim).transpose(1, 2),
+        key,
+        value,
+        attn_mask=group.mask,
+        scale=scale,
+        enable_gqa=True,
+    )
+    return out.transpose(1, 2).reshape(rows * width, heads, head_dim)
+
+
+def _attend_latents(
+    query: torch.Tensor,  # [rows * width, heads, dim]
+    group: MaskedRows,
+    *,
+    layer: torch.Tensor,  # [pages, page_size, 1, dim]
+    scale: float,
+    latent: int,
+) -> torch.Tensor:  # [rows * width, heads, latent]
+    """By products of all heads at once: who knows heads apart would repeat the latents for each."""
+    rows, _, width, keys = group.mask.shape
+    heads, dim = query.shape[1:]
+    stored = layer.index_select(0, group.pages).view(rows, keys, dim).float()
+    scores = query.reshape(rows, width * heads, dim).float() @ stored.transpose(1, 2)
+    mask = group.mask.transpose(1, 2)  # [rows, width, 1, keys]
+    weights = torch.softmax(scores.view(rows, width, heads, keys).mul_(scale).add_(mask), dim=-1)
+    read = weights.view(rows, width * heads, keys) @ stored[..., :latent]
+    return read.view(rows * width, heads, latent).to(query.dtype)
+
+
+def _fill_pages(group: MaskedRows, rows: torch.Tensor, page_table: torch.Tensor) -> None:
+    num_rows = rows.shape[0]
+    pages = group.pages.view(num_rows, -1)
+    pages.copy_(page_table[:, : pages.shape[1]].index_select(0, rows))
+
+
+def _fill_mask(group: MaskedRows, *, visible: torch.Tensor) -> None:
+    """Write 0 where a key is visible and -inf where it is not; `visible` is [rows, width, keys]."""
+    group.mask.fill_(float("-inf"))
+    group.mask.masked_fill_(visible.unsqueeze(1), 0.0)
+
+
+def _key_positions(group: MaskedRows) -> torch.Tensor:  # [keys]
+    return torch.arange(group.mask.shape[-1], device=group.mask.device)

@@ -1,0 +1,232 @@
+"""Attention by our own Triton kernels: uniform rows and chunks, over paged KV on the device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from outrider.config.draft_config import MAX_NODES
+from outrider.config.settings import MOST_PAGE
+from outrider.step.arena import Arena
+from outrider.step.attention_part import Capabilities, Geometry
+from outrider.step.graph_break import live
+from outrider.step.shape import StepShape
+
+Kernel = Callable[..., None]  # attends for queries over a layer, into an output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape:
+    """The query heads of a model that runs on a backend."""
+
+    heads: int
+    head_dim: int  # of what a head reads: of latents, the lanes of a latent
+    is_latent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformPart:
+    """What the layers of a step share about its uniform rows."""
+
+    pages: torch.Tensor  # [rows, pages] int32, the pages of each row in order
+    lengths: torch.Tensor  # [rows] int32 cached tokens
+    limits: torch.Tensor  # [rows * nodes] int32 length of each node's text, itself included
+    tails: torch.Tensor  # [rows * nodes, 64] int32 nodes of its path in order, then the others
+    partials: torch.Tensor  # float32 results of single splits, written and read by every layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPart:
+    """What they share about its chunks."""
+
+    pages: torch.Tensor  # [chunk.rows, pages] int32
+    bounds: torch.Tensor  # [3, chunk.rows] int32 start, first flat token, number of tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonPlan:
+    """The backend's part of a plan."""
+
+    shape: StepShape
+    uniform: UniformPart
+    chunk: ChunkPart
+
+
+class TritonAttention:
+    """Attends by texts: the result of a node does not depend on tree, batch or padding.
+
+    Its workspace holds one partial result per split of a text: num_uniform * splits * heads *
+    (head_dim + 2) * 4 bytes, with 4 splits for 1k positions, 32 for 8k and 64 for 128k (latents
+    are split otherwise): 34 MB for 64 rows of one node and 32 heads of 128 at 8k. It never exceeds
+    256 MiB: larger steps run their rows in turns.
+    """
+
+    def __init__(self, *, page_size: int, users: Sequence[HeadShape]) -> None:
+        self._page_size = page_size
+        self._users = tuple(users)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            max_nodes=MAX_NODES,
+            chain_only=False,
+            page_sizes=range(1, MOST_PAGE + 1),
+            max_head_dim=256,
+            max_group=16,
+            max_latent=512,
+            needs_host_lengths=False,
+        )
+
+    def reserve(self, arena: Arena, largest: StepShape) -> None:
+        rows, tokens, chunks = largest.rows, largest.num_uniform, largest.chunk.rows
+        arena.reserve("attention.uniform.pages", rows * largest.pages, torch.int32)
+        arena.reserve("attention.uniform.lengths", rows, torch.int32)
+        arena.reserve("attention.uniform.limits", tokens, torch.int32)
+        arena.reserve("attention.uniform.tails", tokens * MAX_NODES, torch.int32)
+        arena.reserve("attention.uniform.partials", self._num_partials(largest), torch.float32)
+        arena.reserve("attention.chunk.pages", chunks * largest.pages, torch.int32)
+        arena.reserve("attention.chunk.bounds", 3 * chunks, torch.int32)
+
+    def bind(self, arena: Arena, shape: StepShape) -> TritonPlan:
+        tokens, chunks = shape.num_uniform, shape.chunk.rows
+        return TritonPlan(
+            shape=shape,
+            uniform=UniformPart(
+                pages=arena.view("attention.uniform.pages", shape.rows, shape.pages),
+                lengths=arena.view("attention.uniform.lengths", shape.rows),
+                limits=arena.view("attention.uniform.limits", tokens),
+                tails=arena.view("attention.uniform.tails", tokens, MAX_NODES),
+                partials=arena.view("attention.uniform.partials", self._num_partials(shape)),
+            ),
+            chunk=ChunkPart(
+                pages=arena.view("attention.chunk.pages", chunks, shape.pages),
+                bounds=arena.view("attention.chunk.bounds", 3, chunks),
+            ),
+        )
+
+    def fill(self, plan: TritonPlan, geometry: Geometry) -> None:
+        from outrider.ops.attention.prefill_triton import place_chunks
+        from outrider.ops.attention.tree_paths_triton import trace_paths
+
+        uniform, chunk = geometry.uniform, geometry.chunk
+        if plan.shape.rows:
+            trace_paths(
+                uniform.rows,
+                uniform.lengths,
+                geometry.ancestors,
+                geometry.page_table,
+                out_pages=plan.uniform.pages,
+                out_lengths=plan.uniform.lengths,
+                limits=plan.uniform.limits,
+                tails=plan.uniform.tails,
+            )
+        if plan.shape.chunk.rows:
+            place_chunks(
+                chunk.rows,
+                chunk.starts,
+                chunk.counts,
+                geometry.page_table,
+                out_pages=plan.chunk.pages,
+                bounds=plan.chunk.bounds,
+            )
+
+    def run(
+        self,
+        query: torch.Tensor,  # [num_query, heads, head_dim]
+        layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+        plan: TritonPlan,
+        scale: float,
+    ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        from outrider.ops.attention.decode_triton import attend_uniform
+        from outrider.ops.attention.prefill_triton import attend_chunks
+
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        _attend((attend_uniform, attend_chunks), query, layer, out, plan, scale)
+        return out
+
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width]
+        plan: TritonPlan,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        from outrider.ops.attention.latent_decode_triton import attend_uniform
+        from outrider.ops.attention.latent_prefill_triton import attend_chunks
+
+        out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
+        _attend((attend_uniform, attend_chunks), query, layer, out, plan, scale)
+        return out
+
+    def _num_partials(self, shape: StepShape) -> int:
+        keys = shape.pages * self._page_size
+        return max(
+            _num_partials(user, rows=shape.rows, nodes=shape.nodes, keys=keys)
+            for user in self._users
+        )
+
+
+def _num_partials(user: HeadShape, *, rows: int, nodes: int, keys: int) -> int:
+    from outrider.ops.attention import latent_decode_triton as latent
+    from outrider.ops.attention import splits_triton as splits
+
+    heads, read = user.heads, user.head_dim
+    if user.is_latent:
+        return latent.num_partials(rows=rows, nodes=nodes, keys=keys, heads=heads, latent=read)
+    width = splits.partial_width(heads, read)
+    return splits.num_partials(rows=rows, nodes=nodes, keys=keys, width=width)
+
+
+def _attend(
+    kernels: tuple[Kernel, Kernel],  # of uniform rows, and of chunks
+    query: torch.Tensor,
+    layer: torch.Tensor,
+    out: torch.Tensor,
+    plan: TritonPlan,
+    scale: float,
+) -> None:
+    """Both parts of a step, each where it has any rows."""
+    for_uniform, for_chunks = kernels
+    num_uniform, part = plan.shape.num_uniform, plan.uniform
+    if plan.shape.rows:
+        for_uniform(
+            query[:num_uniform],
+            layer,
+            out[:num_uniform],
+            pages=part.pages,
+            lengths=part.lengths,
+            limits=part.limits,
+            tails=part.tails,
+            partials=part.partials,
+            scale=scale,
+            is_tree=_is_tree(plan.shape),
+        )
+    if plan.shape.chunk.rows:
+        # Its grid follows the widest chunk, and it costs more than its launch: not recorded.
+        rest = (query[num_uniform:], layer, out[num_uniform:])
+        live(_run_chunks, for_chunks, *rest, plan, scale)
+
+
+def _run_chunks(
+    attend: Kernel,
+    query: torch.Tensor,
+    layer: torch.Tensor,
+    out: torch.Tensor,
+    plan: TritonPlan,
+    scale: float,
+) -> None:
+    attend(
+        query,
+        layer,
+        out,
+        pages=plan.chunk.pages,
+        bounds=plan.chunk.bounds,
+        width=plan.shape.chunk.width,
+        scale=scale,
+    )
+
+
+def _is_tree(shape: StepShape) -> bool:
+    """Whether a node's path may skip nodes; the keys of a chain lie at their own positions."""
+    return shape.nodes > 1 and shape.tree.topk > 1

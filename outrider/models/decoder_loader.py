@@ -1,0 +1,353 @@
+"""Builds a decoder from a model folder, a layer at a time: each tensor is read, converted and
+packed before the next, so the peak is the finished model and one fused map.
+"""
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.errors import ConfigError
+from outrider.models.decoder import Block, Decoder, DecoderParts
+from outrider.models.decoder_tensors import (
+    EMBEDDING,
+    HEAD,
+    QKV,
+    RECURRENT,
+    ROUTER_BIAS,
+    SHARED_GATE,
+    expert_family,
+    expert_tensors,
+    layer_prefix,
+    tensor_shapes,
+)
+from outrider.models.expert_config import ExpertsConfig
+from outrider.models.expert_tensors import (
+    ExpertTensors,
+    Read,
+    are_stacked,
+    sizes_of,
+)
+from outrider.models.latent_tensors import load_latent_attention
+from outrider.models.layers.attention_layer import (
+    Attention,
+    HeadNorm,
+    NoGate,
+    NoHeadNorm,
+    NormEachHead,
+    SelfAttention,
+    SigmoidGate,
+    SplitProjection,
+)
+from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
+from outrider.models.layers.linear import (
+    BiasedLinear,
+    Linear,
+    LinearMaker,
+    WeightType,
+    choose_linear,
+    computed_dtype,
+    is_computed_in_float32,
+    wide_linear,
+)
+from outrider.models.layers.mlp import FeedForward, Mlp
+from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
+from outrider.models.layers.normed_linear import gate_behind, project_behind
+from outrider.models.layers.rms_norm import Norm, make_norm
+from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.model_config import (
+    FP8_BLOCKS,
+    AttentionConfig,
+    LatentConfig,
+    ModelConfig,
+    read_config,
+)
+from outrider.models.partial_rope_tensors import spread_lanes
+from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
+from outrider.models.registry import ExpertFamily, Family
+from outrider.models.safetensors_reader import Checkpoint
+
+_BLOCK_SCALE = "weight_scale_inv"
+
+_log = logging.getLogger(__name__)
+
+
+class TensorSource(Protocol):
+    """Where the tensors of a decoder come from: a folder, or a generator of random ones."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of this name, in the shape that `tensor_shapes` gives it."""
+        ...
+
+
+def load_decoder(
+    folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+) -> Decoder:
+    """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
+    config = read_config(folder)
+    with Checkpoint(folder, config.family.nesting) as checkpoint:
+        check_tensors(folder, checkpoint, config)
+        if checkpoint.is_partial:
+            _log.info("the vision part is not loaded: text only")
+        builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
+        stored = _own_names(checkpoint, config)
+        return builder.build(are_experts_stacked=are_stacked(stored))
+
+
+def check_tensors(
+    folder: Path, checkpoint: Checkpoint, config: ModelConfig
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the decoder's tensors in an open folder, which must be exactly those.
+
+    Draft modules may lie beside them; whoever loads modules judges them.
+    """
+    if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
+        raise ConfigError(f"{folder}: {FP8_BLOCKS}")
+    own = _own_names(checkpoint, config)
+    shapes = tensor_shapes(config, are_experts_stacked=are_stacked(own))
+    checkpoint.check(shapes, ignored=_ignored(config), among=lambda name: name in own)
+    return shapes
+
+
+def _own_names(checkpoint: Checkpoint, config: ModelConfig) -> set[str]:
+    """Stored tensors that are no draft module's; modules may stack experts where layers do not."""
+    owns = config.family.modules.owns
+    return {name for name in checkpoint.names if not owns(name, config.num_layers)}
+
+
+def build_decoder(
+    config: ModelConfig,
+    source: TensorSource,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> Decoder:
+    """A decoder of tensors that are known to have the right shapes, each expert apart."""
+    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    return builder.build(are_experts_stacked=False)
+
+
+def build_block(
+    config: ModelConfig,
+    read: Read,  # a tensor by its name below the layer
+    *,
+    layer: int,
+    are_experts_stacked: bool,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> Block:
+    """A block like one of the decoder's, wherever its tensors are stored."""
+    source = _LayerTensors(layer_prefix(layer), read)
+    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    return builder.block(layer, are_experts_stacked=are_experts_stacked)
+
+
+def norm_weight(
+    stored: torch.Tensor, family: Family, *, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """What a norm multiplies by. Small distances from one would be lost in half precision: where
+    the kernel takes float32, they are kept.
+    """
+    if not family.has_zero_centred_norms:
+        return stored.to(device, dtype)
+    return (stored.float() + 1).to(device, torch.float32 if device.type == "cuda" else dtype)
+
+
+def _ignored(config: ModelConfig) -> tuple[str, ...]:
+    """Tensors that may be stored but say nothing new: frequencies, and the head if it is tied."""
+    return ("rotary_emb.inv_freq", *((HEAD,) if config.is_tied else ()))
+
+
+def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
+    """Whether there is a product for many weights of this type at once."""
+    return not is_computed_in_float32(dtype, device)
+
+
+class _LayerTensors:
+    """The tensors of one layer, from somewhere else."""
+
+    def __init__(self, prefix: str, read: Read) -> None:
+        self._prefix = prefix
+        self._read = read
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._read(name.removeprefix(self._prefix))
+
+
+class _Builder:
+    """Makes the parts of one decoder, tensor by tensor."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        *,
+        dtype: WeightType,
+        device: torch.device,
+        arithmetic: Arithmetic,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self.make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
+        self._arithmetic: Arithmetic = arithmetic
+        self._dtype = computed_dtype(dtype, device)
+        self._device = device
+        if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
+            raise ConfigError(
+                f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
+                "float32"
+            )
+
+    def build(self, *, are_experts_stacked: bool) -> Decoder:
+        config = self._config
+        embedding = self.read(EMBEDDING)
+        head = embedding if config.is_tied else self.read(HEAD)
+        parts = DecoderParts(
+            embedding=embedding,
+            rotary=RotaryEmbedding(
+                config.rope,
+                head_dim=config.attention.rotary_dim,
+                dtype=self._dtype,
+                device=self._device,
+            ),
+            blocks=tuple(
+                self.block(index, are_experts_stacked=are_experts_stacked)
+                for index in range(config.num_layers)
+            ),
+            norm=self._norm("model.norm.weight"),
+            head=self.make_linear(head),
+        )
+        return Decoder(config, parts)
+
+    def block(self, index: int, *, are_experts_stacked: bool) -> Block:
+        attention_norm, attention = self._attention(index)
+        mlp_norm, mlp = self._feed(index, are_stacked=are_experts_stacked)
+        return Block(attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp)
+
+    def _attention(self, index: int) -> tuple[Norm, Attention]:
+        recurrence, config = self._config.recurrence, self._config.attention
+        layer = layer_prefix(index)
+        norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
+        if isinstance(recurrence, Recurrence) and index in recurrence.layers:
+            maps, eps = self._config.family.recurrent_maps, self._config.block.norm_eps
+            is_fixed = self._arithmetic == "fixed"
+            return norm, load_recurrent_layer(
+                recurrence, maps, layer + RECURRENT, self, eps=eps, is_fixed=is_fixed
+            )
+        if isinstance(config, LatentConfig):
+            return norm, load_latent_attention(config, self._config.rope, prefix, self)
+        heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)
+        has_gates = self._config.family.has_output_gate
+        apart = SplitProjection(config, qkv=qkv, head_norm=heads, has_gates=has_gates)
+        norm, project = project_behind(norm, apart)
+        gate = SigmoidGate() if has_gates else NoGate()
+        output = self._linear(prefix + "o_proj.weight")
+        return norm, SelfAttention(config, project=project, gate=gate, output=output)
+
+    def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
+        layer, experts = layer_prefix(index), self._config.experts_at(index)
+        norm = self._norm(layer + "post_attention_layernorm.weight")
+        if isinstance(experts, ExpertsConfig):
+            tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
+            return norm, self._mixture(layer, experts, tensors)
+        norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
+        return norm, Mlp(gate=gate, down=self._linear(layer + "mlp.down_proj.weight"))
+
+    def _dense(self, block: str) -> Mlp:
+        return Mlp(gate=self._gate(block), down=self._linear(block + "down_proj.weight"))
+
+    def _gate(self, block: str) -> Gate:
+        return gate_of(self._linear(block + "gate_proj.weight", block + "up_proj.weight"))
+
+    def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
+        sizes = sizes_of(config, self._config.block.hidden)
+        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
+        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
+        tensors.read_down(lambda name: self._source.read(layer + name), down)
+        return MoeMlp(
+            router=self._router(layer, config, tensors),
+            experts=make_experts(gate_up, down),
+            shared=self._shared(layer, config),
+        )
+
+    def _shared(self, layer: str, config: ExpertsConfig) -> tuple[FeedForward, ...]:
+        if not config.shared:
+            return ()
+        block = layer + expert_family(self._config).names.shared
+        if not config.has_shared_gate:
+            return (self._dense(block),)
+        share = wide_linear(self.read_wide(layer + SHARED_GATE), self._arithmetic)
+        down = self._linear(block + "down_proj.weight")
+        return (Mlp(gate=SharedGate(self._gate(block), share), down=down),)
+
+    def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
+        """In float32 where the family computes it so: near ties of many experts are common."""
+        family, bias = self._config.family.experts, torch.empty(0, device=self._device)
+        if config.has_bias:
+            bias = self.read_wide(layer + ROUTER_BIAS)
+        if not isinstance(family, ExpertFamily) or family.law == "softmax":
+            return TopKRouter(config.law, gate=self._linear(layer + tensors.router), bias=bias)
+        gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
+        return TopKRouter(config.law, gate=gate, bias=bias)
+
+    def read_wide(self, name: str) -> torch.Tensor:
+        return self._source.read(name).to(self._device, torch.float32)
+
+    def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+    def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
+        def stacked(part: str) -> torch.Tensor:
+            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in QKV)
+            query, gate = self._gate_apart(query, attention)
+            turned = self._spread(query, attention), self._spread(key, attention)
+            return torch.cat([*turned, value, gate])
+
+        linear = self.make_linear(stacked("weight"))
+        has_bias = self._config.family.has_qkv_bias
+        return BiasedLinear(linear, stacked("bias")) if has_bias else linear
+
+    def _gate_apart(
+        self, query: torch.Tensor, attention: AttentionConfig
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of queries and rows of their gates, of which there may be none."""
+        if not self._config.family.has_output_gate:
+            return query, query[:0]
+        pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
+        return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
+
+    def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
+        """Queries or keys as layers rotate them, where a family rotates but a part of each head."""
+        rotated = self._config.rope.num_rotated(attention.head_dim)
+        return spread_lanes(heads, head_dim=attention.head_dim, rotated=rotated)
+
+    def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
+        if not self._config.family.has_head_norm:
+            return NoHeadNorm()
+        query, key = (
+            self._spread(self._norm_weight(f"{prefix}{name}.weight"), attention).expand(heads, -1)
+            for name, heads in (("q_norm", attention.heads), ("k_norm", attention.kv_heads))
+        )
+        weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
+        return NormEachHead(make_norm(weight, self._config.block.norm_eps))
+
+    def _norm(self, name: str) -> Norm:
+        return make_norm(self._norm_weight(name), self._config.block.norm_eps)
+
+    def _norm_weight(self, name: str) -> torch.Tensor:
+        stored, family = self._source.read(name), self._config.family
+        return norm_weight(stored, family, dtype=self._dtype, device=self._device)
+
+    def _linear(self, *names: str) -> Linear:
+        """One map for several weights that share their input, stacked."""
+        return self.make_linear(self.read(*names))
+
+    def read(self, *names: str) -> torch.Tensor:
+        """The tensors, one below the other, on the device in the type of activations."""
+        stacked = torch.cat([self._source.read(name) for name in names])
+        return stacked.to(self._device, self._dtype)

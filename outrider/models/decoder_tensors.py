@@ -1,0 +1,113 @@
+"""Which tensors the folder of a decoder must hold: their names and shapes."""
+
+from collections.abc import Iterator
+
+from outrider.models.expert_config import ExpertsConfig
+from outrider.models.expert_tensors import ApartExperts, ExpertTensors, StackedExperts, sizes_of
+from outrider.models.latent_tensors import latent_shapes
+from outrider.models.model_config import LatentConfig, ModelConfig
+from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.recurrent.recurrent_tensors import recurrent_shapes
+from outrider.models.registry import ExpertFamily
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+QKV = ("q_proj", "k_proj", "v_proj")
+ROUTER_BIAS = "mlp.gate.e_score_correction_bias"
+SHARED_GATE = "mlp.shared_expert_gate.weight"
+RECURRENT = "linear_attn."
+
+
+def tensor_shapes(
+    config: ModelConfig, *, are_experts_stacked: bool = False
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that the folder of such a model must hold."""
+    hidden, vocab = config.block.hidden, config.vocab_size
+    shapes: dict[str, tuple[int, ...]] = {
+        EMBEDDING: (vocab, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config.is_tied:
+        shapes[HEAD] = (vocab, hidden)
+    for index in range(config.num_layers):
+        feed = _feed_shapes(config, index, are_stacked=are_experts_stacked)
+        for name, shape in (*_attention_shapes(config, index), *feed):
+            shapes[layer_prefix(index) + name] = shape
+    return shapes
+
+
+def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    attention, hidden, family = config.attention, config.block.hidden, config.family
+    yield "input_layernorm.weight", (hidden,)
+    yield "post_attention_layernorm.weight", (hidden,)
+    recurrence = config.recurrence
+    if isinstance(recurrence, Recurrence) and layer in recurrence.layers:
+        for name, shape in recurrent_shapes(recurrence, hidden, family.recurrent_maps):
+            yield RECURRENT + name, shape
+        return
+    if isinstance(attention, LatentConfig):
+        for name, shape in latent_shapes(attention, hidden):
+            yield f"self_attn.{name}", shape
+        return
+    query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    asked = 2 * query if family.has_output_gate else query
+    for name, rows in zip(QKV, (asked, key, key), strict=True):
+        yield f"self_attn.{name}.weight", (rows, hidden)
+        if family.has_qkv_bias:
+            yield f"self_attn.{name}.bias", (rows,)
+    if family.has_head_norm:
+        yield "self_attn.q_norm.weight", (attention.head_dim,)
+        yield "self_attn.k_norm.weight", (attention.head_dim,)
+    yield "self_attn.o_proj.weight", (hidden, query)
+
+
+def _feed_shapes(
+    config: ModelConfig, layer: int, *, are_stacked: bool
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, wide = config.block.hidden, config.block.intermediate
+    experts = config.experts_at(layer)
+    if isinstance(experts, ExpertsConfig):
+        yield from expert_tensors(config, experts, are_stacked=are_stacked).shapes()
+        if experts.has_bias:
+            yield ROUTER_BIAS, (experts.num,)
+        if experts.shared:
+            yield from _dense_shapes(expert_family(config).names.shared, hidden, experts.shared)
+        if experts.has_shared_gate:
+            yield SHARED_GATE, (1, hidden)
+        return
+    yield from _dense_shapes("mlp.", hidden, wide)
+
+
+def _dense_shapes(block: str, hidden: int, wide: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{block}gate_proj.weight", (wide, hidden)
+    yield f"{block}up_proj.weight", (wide, hidden)
+    yield f"{block}down_proj.weight", (hidden, wide)
+
+
+def expert_tensors(
+    config: ModelConfig, experts: ExpertsConfig, *, are_stacked: bool
+) -> ExpertTensors:
+    sizes, names = sizes_of(experts, config.block.hidden), expert_family(config).names
+    return StackedExperts(sizes) if are_stacked else ApartExperts(sizes, names)
+
+
+def expert_family(config: ModelConfig) -> ExpertFamily:
+    family = config.family.experts
+    assert isinstance(family, ExpertFamily), "only such a family has a config with experts"
+    return family
+
+
+def layer_prefix(index: int) -> str:
+    return f"model.layers.{index}."
+
+
+def block_shapes(
+    config: ModelConfig, *, layer: int, are_experts_stacked: bool
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the tensors of one layer, the names below it."""
+    shapes = tensor_shapes(config, are_experts_stacked=are_experts_stacked)
+    return {
+        name.removeprefix(layer_prefix(layer)): shape
+        for name, shape in shapes.items()
+        if name.startswith(layer_prefix(layer))
+    }

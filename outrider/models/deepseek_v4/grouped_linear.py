@@ -1,0 +1,40 @@
+"""A linear map of several groups: each has inputs, a weight and outputs of its own."""
+
+from typing import Protocol
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.models.layers.linear import FixedLinear
+
+
+class GroupedLinear(Protocol):
+    """Every group of every row through its own weight."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...  # [n, groups, in] -> [n, groups * out]
+
+
+class BatchedGroups:
+    """One library call for all groups."""
+
+    def __init__(self, weight: torch.Tensor) -> None:  # [groups, out, in]
+        self._weight = weight.transpose(1, 2)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.transpose(0, 1), self._weight).transpose(0, 1).flatten(1)
+
+
+class FixedGroups:
+    """Our own kernel for each group: the bits of a row depend on nothing but the row."""
+
+    def __init__(self, weight: torch.Tensor) -> None:  # [groups, out, in] on CUDA
+        self._maps = tuple(FixedLinear(group) for group in weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([linear(x[:, group]) for group, linear in enumerate(self._maps)], dim=1)
+
+
+def make_grouped(weight: torch.Tensor, arithmetic: Arithmetic) -> GroupedLinear:
+    """The form for the device of the weight, [groups, out, in]."""
+    is_fixed = weight.is_cuda and arithmetic == "fixed"
+    return FixedGroups(weight) if is_fixed else BatchedGroups(weight)

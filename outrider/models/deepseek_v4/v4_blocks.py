@@ -1,0 +1,139 @@
+"""How a layer makes entries of blocks that end in a step, and which entries its queries read."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from outrider.kv.ring_plan import Tokens
+from outrider.models.deepseek_v4.compressed_cache import BlockStore, LayerStore
+from outrider.models.deepseek_v4.compressed_plan import BlockPart, CompressedPlan
+from outrider.models.deepseek_v4.compression import Blocks
+from outrider.models.deepseek_v4.v4_config import IndexConfig
+from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm, rotate_tail
+from outrider.ops.sparse.sparse_attention import (
+    Listed,
+    all_entries,
+    choose_entries,
+    chosen_entries,
+    no_entries,
+    store_entries,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V4Step:
+    """What all layers of one step share."""
+
+    plan: CompressedPlan
+    page_size: int
+    in_window: TailRotation  # of query tokens, in layers without blocks
+    in_blocks: TailRotation  # of query tokens, in layers with blocks
+    at_starts: tuple[TailRotation, ...]  # of the blocks of each kind that may end in this step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a layer's maps made of the query tokens, beside queries and vectors."""
+
+    state: torch.Tensor  # [num_query, state_width]
+    index: torch.Tensor  # [num_query, index heads * index width] to match keys of entries
+    weights: torch.Tensor  # [num_query, index heads]
+
+
+class BlockReader(Protocol):
+    """Updates the blocks of a layer and says which of their entries each query token reads."""
+
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed: ...
+
+    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+        """Write the step's states to the ring, when nobody reads its windows any more."""
+        ...
+
+
+class NoBlockReader:
+    """For a layer without blocks."""
+
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
+        return no_entries(Tokens(store.window, wanted.state), step.plan)
+
+    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Compressor:
+    """What turns a window of states into an entry."""
+
+    bias: torch.Tensor  # [window, width] float32
+    norm: VectorNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPlace:
+    """Which blocks a layer has."""
+
+    kind: Blocks
+    index: int  # of the kind in the layout, and so in every plan
+    lanes: int  # of a state that make the entry; what follows makes its key
+
+    def part(self, step: V4Step) -> BlockPart:
+        return step.plan.blocks[self.index]
+
+    def listed(self, pool: torch.Tensor, step: V4Step) -> Listed:
+        """All entries of the pool that each query token may see."""
+        return all_entries(pool, step.plan, self.part(step), step.page_size // self.kind.ratio)
+
+    def store(
+        self, tokens: Tokens, compressor: Compressor, step: V4Step, pool: torch.Tensor
+    ) -> None:
+        """Write what ends in this step."""
+        rotation = step.at_starts[self.index]
+        part, bias, norm = self.part(step), compressor.bias, compressor.norm
+        store_entries(tokens, part, bias, norm, rotation, pool)
+
+
+class DenseBlocks:
+    """Every query token reads every entry before it."""
+
+    def __init__(self, place: BlockPlace, compressor: Compressor) -> None:
+        self._place = place
+        self._compressor = compressor
+
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
+        assert isinstance(store, BlockStore)
+        place, lanes = self._place, self._place.lanes
+        tokens = Tokens(store.state[:, :lanes], wanted.state[:, :lanes])
+        place.store(tokens, self._compressor, step, store.entries)
+        return place.listed(store.entries, step)
+
+    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+        assert isinstance(store, BlockStore)
+        Tokens(store.state, wanted.state).keep(self._place.part(step).ring)
+
+
+class SparseBlocks:
+    """Every query token reads the entries whose keys match it best."""
+
+    def __init__(
+        self, place: BlockPlace, entries: Compressor, *, keys: Compressor, index: IndexConfig
+    ) -> None:
+        self._place = place
+        self._dense = DenseBlocks(place, entries)
+        self._keys = keys
+        self._config = index
+        self._scale = (index.heads * index.head_dim) ** -0.5
+
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
+        assert isinstance(store, BlockStore)
+        place, lanes, config = self._place, self._place.lanes, self._config
+        entries = self._dense(wanted, store, step)
+        tokens = Tokens(store.state[:, lanes:], wanted.state[:, lanes:])
+        place.store(tokens, self._keys, step, store.keys)
+        heads = wanted.index.view(-1, config.heads, config.head_dim)
+        query, keys = rotate_tail(heads, step.in_blocks), place.listed(store.keys, step)
+        slots = choose_entries(query, wanted.weights, keys, self._scale, config.top_k)
+        return chosen_entries(entries.pool, slots, step.plan, place.part(step))
+
+    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+        self._dense.keep(wanted, store, step)

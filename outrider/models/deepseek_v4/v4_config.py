@@ -1,0 +1,276 @@
+"""What config.json says about a DeepSeek-V4 model, in the words of its hub folder or of
+transformers. Strict: what is not understood is refused by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.config_fields import (
+    read_list,
+    read_number_or,
+    read_object,
+    read_real,
+    read_size,
+    read_size_or,
+)
+from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
+from outrider.models.expert_config import RoutingLaw
+from outrider.models.model_config import RopeConfig, refuse_quantised
+from outrider.models.rope_scaling import parse_scaling, rope_settings
+
+_UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "num_key_value_heads": (1,),
+    "n_shared_experts": (1,),
+    "norm_topk_prob": (True,),
+    "scoring_func": ("sqrtsoftplus",),
+    "tie_word_embeddings": (False,),
+    "topk_method": ("noaux_tc", None),
+}
+_SLIDING, _SPARSE, _HEAVY = (
+    "sliding_attention",
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+)
+_KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}  # by the ratios that hub folders list
+_RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config says others
+_OLDER_RATIOS = {"compress_rate_csa": _SPARSE, "compress_rate_hca": _HEAVY}  # which count for more
+_USUALLY_HASHED = 3  # layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadsConfig:
+    """Query heads over one shared vector per token, which is both key and value."""
+
+    heads: int
+    head_dim: int
+    rope_dim: int  # the last lanes of a head turn with the position
+    query_rank: int
+    output_groups: int
+    output_rank: int  # of each group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexConfig:
+    """By what the entries of overlapping blocks are chosen."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """What a query sees: a window, and entries of older blocks."""
+
+    heads: HeadsConfig
+    index: IndexConfig
+    window: int
+    layers: tuple[Blocks | NoBlocks, ...]
+    window_rope: RopeConfig  # of layers without blocks
+    block_rope: RopeConfig  # of the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsConfig:
+    """The residual streams and how they are mixed."""
+
+    num: int
+    rounds: int  # of making rows and columns of the mixture sum to one
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedConfig:
+    """The experts of every layer. The first `num_hashed` layers choose them by token id."""
+
+    num: int
+    intermediate: int
+    law: RoutingLaw
+    hashed: frozenset[int]
+    limit: float  # gates are cut above it, what they gate beyond it on both sides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V4Config:
+    """Everything the decoder is built from, besides its weights."""
+
+    num_layers: int
+    vocab_size: int
+    max_context: int
+    hidden: int
+    norm_eps: float
+    attention: AttentionConfig
+    streams: StreamsConfig
+    feed: FeedConfig
+
+
+def parse_v4(fields: Mapping[str, Any]) -> V4Config:
+    """The decoder that the fields of a config.json describe."""
+    refuse_quantised(fields)
+    for key, allowed in _UNSUPPORTED_UNLESS.items():
+        if key in fields and fields[key] not in allowed:
+            raise ConfigError(
+                f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported for "
+                "DeepSeek-V4; use another model"
+            )
+    num_layers = read_size(fields, "num_hidden_layers")
+    max_context = read_size(fields, "max_position_embeddings")
+    return V4Config(
+        num_layers=num_layers,
+        vocab_size=read_size(fields, "vocab_size"),
+        max_context=max_context,
+        hidden=read_size(fields, "hidden_size"),
+        norm_eps=read_real(fields, "rms_norm_eps"),
+        attention=_attention(fields, num_layers, max_context),
+        streams=StreamsConfig(
+            num=read_size(fields, "hc_mult"),
+            rounds=read_size(fields, "hc_sinkhorn_iters"),
+            eps=read_real(fields, "hc_eps"),
+        ),
+        feed=_feed(fields, num_layers),
+    )
+
+
+def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> AttentionConfig:
+    head_dim, rope_dim = read_size(fields, "head_dim"), _rope_dim(fields)
+    heads = HeadsConfig(
+        heads=read_size(fields, "num_attention_heads"),
+        head_dim=head_dim,
+        rope_dim=rope_dim,
+        query_rank=read_size(fields, "q_lora_rank"),
+        output_groups=read_size(fields, "o_groups"),
+        output_rank=read_size(fields, "o_lora_rank"),
+    )
+    index = IndexConfig(
+        heads=read_size(fields, "index_n_heads"),
+        head_dim=read_size(fields, "index_head_dim"),
+        top_k=read_size(fields, "index_topk"),
+    )
+    if (
+        heads.heads % heads.output_groups
+        or rope_dim % 2
+        or rope_dim > min(head_dim, index.head_dim)
+    ):
+        raise ConfigError(
+            f"config.json has {heads.heads} heads in {heads.output_groups} o_groups, head_dim "
+            f"{head_dim}, index_head_dim {index.head_dim} and {rope_dim} rotated lanes; groups "
+            "must be equal, and lanes even and part of both"
+        )
+    window_rope, block_rope = _ropes(fields, max_context)
+    return AttentionConfig(
+        heads=heads,
+        index=index,
+        window=read_size(fields, "sliding_window"),
+        layers=_layers(fields, num_layers, index.head_dim),
+        window_rope=window_rope,
+        block_rope=block_rope,
+    )
+
+
+def _layers(
+    fields: Mapping[str, Any], num_layers: int, index_width: int
+) -> tuple[Blocks | NoBlocks, ...]:
+    kinds, ratios = read_list(fields, "layer_types"), _ratios(fields)
+    if fields.get("layer_types") is None:
+        by_layer = read_list(fields, "compress_ratios")
+        kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
+    sparse, heavy = ratios[_SPARSE], ratios[_HEAVY]
+    made: dict[str, Blocks | NoBlocks] = {
+        _SLIDING: NoBlocks(),
+        _SPARSE: Blocks(ratio=sparse, is_overlapping=True, index_width=index_width),
+        _HEAVY: Blocks(ratio=heavy, is_overlapping=False, index_width=0),
+    }
+    # A hub folder also lists its draft modules, after the layers.
+    if len(kinds) < num_layers or not all(kind in list(made) for kind in kinds):
+        raise ConfigError(
+            f"config.json must give each of {num_layers} layers one of {', '.join(made)} in "
+            f"layer_types, got {kinds}; fix the field"
+        )
+    return tuple(made[kind] for kind in kinds[:num_layers])
+
+
+def _ratios(fields: Mapping[str, Any]) -> dict[str, int]:
+    """By kind of layer."""
+    said = read_object(fields, "compress_rates")
+    older = {kind: fields.get(key) for key, kind in _OLDER_RATIOS.items()}
+    ratios = _RATIOS | said | {kind: ratio for kind, ratio in older.items() if ratio is not None}
+    if ratios.keys() - _RATIOS.keys():
+        raise ConfigError(
+            f"config.json must give ratios of {' and '.join(_RATIOS)} in compress_rates, got "
+            f"{said}; fix the field"
+        )
+    return {kind: read_size(ratios, kind) for kind in _RATIOS}
+
+
+def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, RopeConfig]:
+    """Layers without blocks turn as trained; those with blocks have a base and scaling of their
+    own.
+    """
+    given = rope_settings(fields)
+    if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
+        plain, scaled = dict(given["main"]), dict(given["compress"])
+    else:
+        plain = {"rope_theta": read_real(fields, "rope_theta")}
+        scaled = given | {"rope_theta": read_real(fields, "compress_rope_theta")}
+        if "yarn" in (scaled.get("rope_type"), scaled.get("type")):
+            scaled.setdefault("attention_factor", 1.0)  # the model never had another
+    return _rope(plain, max_context), _rope(scaled, max_context)
+
+
+def _rope(settings: dict[str, Any], max_context: int) -> RopeConfig:
+    theta = read_real(settings, "rope_theta")
+    settings.pop("rope_theta")
+    settings.pop("partial_rotary_factor", None)  # read by `_rope_dim`
+    return RopeConfig(theta=theta, scaling=parse_scaling(settings, max_context))
+
+
+def _rope_dim(fields: Mapping[str, Any]) -> int:
+    """Lanes of a head that turn, by the hub's field or that of transformers."""
+    head_dim, share = read_size(fields, "head_dim"), fields.get("partial_rotary_factor")
+    if share is None:
+        return read_size(fields, "qk_rope_head_dim")
+    lanes = int(head_dim * read_real(fields, "partial_rotary_factor"))
+    if (hubs := read_size_or(fields, "qk_rope_head_dim", lanes)) != lanes:
+        raise ConfigError(
+            f"config.json rotates {hubs} lanes by qk_rope_head_dim and {lanes} by "
+            "partial_rotary_factor; fix one of them"
+        )
+    return lanes
+
+
+def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
+    num, top_k = read_size(fields, "n_routed_experts"), read_size(fields, "num_experts_per_tok")
+    if top_k > num:
+        raise ConfigError(
+            f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
+        )
+    return FeedConfig(
+        num=num,
+        intermediate=read_size(fields, "moe_intermediate_size"),
+        law=RoutingLaw(
+            top_k=top_k,
+            score="sqrtsoftplus",
+            is_normed=True,
+            scale=read_real(fields, "routed_scaling_factor"),
+        ),
+        hashed=_hashed(fields, num_layers),
+        limit=read_real(fields, "swiglu_limit"),
+    )
+
+
+def _hashed(fields: Mapping[str, Any], num_layers: int) -> frozenset[int]:
+    kinds = read_list(fields, "mlp_layer_types")
+    if fields.get("mlp_layer_types") is None:
+        num = read_number_or(fields, "num_hash_layers", _USUALLY_HASHED)
+        return frozenset(range(min(num_layers, num)))
+    if len(kinds) != num_layers or not all(kind in ("hash_moe", "moe") for kind in kinds):
+        raise ConfigError(
+            f"config.json must give each of {num_layers} layers hash_moe or moe in "
+            f"mlp_layer_types, got {kinds}; fix the field"
+        )
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == "hash_moe")

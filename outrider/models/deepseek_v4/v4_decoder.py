@@ -1,0 +1,121 @@
+"""The forward pass of DeepSeek-V4: a pure function of a plan, the weights, pages and rings."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.models.decoder import TargetStates
+from outrider.models.deepseek_v4.compressed_cache import (
+    CompressedLayout,
+    CompressedPool,
+    LayerStore,
+)
+from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection
+from outrider.models.deepseek_v4.v4_attention import V4Attention
+from outrider.models.deepseek_v4.v4_blocks import V4Step
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_rotary import TailRotary
+from outrider.models.draft_model import Taps
+from outrider.models.layers.linear import Linear
+from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.ops.norm_rope.partial_rope import TailRotation
+from outrider.step.attention_part import AttentionPart
+from outrider.step.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V4Block:
+    """One layer: two parts, each between reading the streams and writing them."""
+
+    attention_streams: Connection
+    attention: V4Attention
+    feed_streams: Connection
+    feed: FeedForward
+
+    def __call__(
+        self,
+        streams: torch.Tensor,  # [num_query, streams, hidden]
+        store: LayerStore,
+        step: V4Step,
+        feed: FeedStep,
+    ) -> torch.Tensor:  # [num_query, streams, hidden]
+        mixed = self.attention_streams.read(streams)
+        y = self.attention(mixed.x, store, step)
+        streams = self.attention_streams.write(y, streams, mixed)
+        mixed = self.feed_streams.read(streams)
+        y = self.feed(mixed.x, torch.zeros_like(mixed.x), feed)
+        return self.feed_streams.write(y, streams, mixed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V4Parts:
+    """All weights of a decoder, ready to compute with."""
+
+    embedding: torch.Tensor  # [vocab, hidden]
+    rotaries: tuple[TailRotary, TailRotary]  # of layers without blocks, and with them
+    blocks: tuple[V4Block, ...]
+    collapse: Collapse
+    head: Linear
+
+
+class V4Decoder:
+    """Owns the weights. `dtype` is that of activations, pages and rings."""
+
+    def __init__(self, config: V4Config, parts: V4Parts) -> None:
+        self.config = config
+        self.dtype = parts.embedding.dtype
+        self._parts = parts
+
+    @property
+    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
+        return self._parts.embedding
+
+    def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
+        """What it stores, for chains of up to that many nodes."""
+        attention = self.config.attention
+        return CompressedLayout(
+            layers=attention.layers,
+            head_dim=attention.heads.head_dim,
+            window=attention.window,
+            nodes=nodes,
+            page_size=page_size,
+            dtype=self.dtype,
+        )
+
+    def rotate_in_window(self, positions: torch.Tensor) -> TailRotation:  # [n]
+        """How vectors of layers without blocks turn."""
+        return self._parts.rotaries[0].at(positions)
+
+    def run(
+        self, plan: StepPlan, kv: CompressedPool, attention: AttentionPart, taps: Taps
+    ) -> TargetStates:
+        """The final state of every query token; the final tap is all its streams side by side."""
+        del attention  # its part of the plan is all there is to know
+        assert not taps.layers, "a tap after a layer has one stream; these are several"
+        parts, queries = self._parts, plan.queries
+        step = self._step(plan, kv.layout.page_size)
+        feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=step.page_size)
+        embedded = F.embedding(queries.tokens, parts.embedding)
+        streams = embedded[:, None].expand(-1, self.config.streams.num, -1).contiguous()
+        for block, store in zip(parts.blocks, kv.layers, strict=True):
+            streams = block(streams, store, step, feed)
+        hidden = parts.collapse(streams)
+        features = streams.flatten(1) if taps.final else hidden[:, :0]
+        return TargetStates(hidden=hidden, features=features)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+        """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
+        scores = self._parts.head(hidden)
+        return scores if scores.is_cuda else scores.float()
+
+    def _step(self, plan: StepPlan, page_size: int) -> V4Step:
+        in_window, in_blocks = self._parts.rotaries
+        positions, blocks = plan.queries.positions, plan.attention.blocks
+        return V4Step(
+            plan=plan.attention,
+            page_size=page_size,
+            in_window=in_window.at(positions),
+            in_blocks=in_blocks.at(positions),
+            at_starts=tuple(in_blocks.at(part.starts) for part in blocks),
+        )

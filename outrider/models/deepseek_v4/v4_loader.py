@@ -1,0 +1,269 @@
+"""Builds a DeepSeek-V4 decoder from a model folder, a layer at a time."""
+
+from pathlib import Path
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.errors import ConfigError
+from outrider.models.decoder_loader import TensorSource
+from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
+from outrider.models.deepseek_v4.grouped_linear import make_grouped
+from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
+from outrider.models.deepseek_v4.v4_attention import AttentionMaps, AttentionNorms, V4Attention
+from outrider.models.deepseek_v4.v4_blocks import (
+    BlockPlace,
+    BlockReader,
+    Compressor,
+    DenseBlocks,
+    NoBlockReader,
+    SparseBlocks,
+)
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_decoder import V4Block, V4Decoder, V4Parts
+from outrider.models.deepseek_v4.v4_rotary import TailRotary
+from outrider.models.deepseek_v4.v4_tensors import (
+    EMBEDDING,
+    EXPERTS,
+    HEAD,
+    NORM,
+    TABLE,
+    integer_names,
+    stored_names,
+    tensor_shapes,
+)
+from outrider.models.expert_tensors import ApartExperts, ExpertSizes
+from outrider.models.layers.gated_activation import SplitGate
+from outrider.models.layers.linear import (
+    Linear,
+    WeightType,
+    choose_linear,
+    computed_dtype,
+    is_computed_in_float32,
+)
+from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.moe import MoeMlp, Router, TableRouter, TopKRouter, make_experts
+from outrider.models.layers.rms_norm import Norm, make_norm
+from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.norm_rope.partial_rope import VectorNorm
+
+
+def load_v4(
+    folder: Path,
+    config: V4Config,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> V4Decoder:
+    """The decoder in a folder, whose tensors must match its config.json exactly."""
+    with Checkpoint(folder) as checkpoint:
+        stored = stored_names(checkpoint.names)
+        shapes = {stored.get(name, name): shape for name, shape in tensor_shapes(config).items()}
+        own = set(stored.values())
+        checkpoint.check(
+            shapes,
+            integers={stored.get(name, name) for name in integer_names(config)},
+            among=lambda name: name in own,
+        )
+        source = Renamed(checkpoint, stored)
+        return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+
+
+def build_v4(
+    config: V4Config,
+    source: TensorSource,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> V4Decoder:
+    """A decoder of tensors that are known to have the right shapes, by the names of the hub."""
+    builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    return builder.build()
+
+
+class Renamed:
+    """A source under the names of the hub."""
+
+    def __init__(self, source: TensorSource, stored: dict[str, str]) -> None:
+        self._source = source
+        self._stored = stored
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._source.read(self._stored[name])
+
+
+class V4Builder:
+    """Makes the parts of decoders and draft modules, tensor by tensor."""
+
+    def __init__(
+        self,
+        config: V4Config,
+        source: TensorSource,
+        *,
+        dtype: WeightType,
+        device: torch.device,
+        arithmetic: Arithmetic,
+    ) -> None:
+        if is_computed_in_float32(dtype, device):
+            raise ConfigError(
+                f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
+                "float32"
+            )
+        self._config = config
+        self._source = source
+        self._arithmetic: Arithmetic = arithmetic
+        self._make_linear = choose_linear(dtype, device, arithmetic)
+        self._dtype = computed_dtype(dtype, device)
+        self._device = device
+
+    def build(self) -> V4Decoder:
+        config = self._config
+        attention = config.attention
+        ropes = attention.window_rope, attention.block_rope
+        window, blocks = (
+            TailRotary(rope, rope_dim=attention.heads.rope_dim, device=self._device)
+            for rope in ropes
+        )
+        parts = V4Parts(
+            embedding=self.read(EMBEDDING),
+            rotaries=(window, blocks),
+            blocks=tuple(
+                self.block(f"layers.{index}.", kind, is_hashed=index in config.feed.hashed)
+                for index, kind in enumerate(attention.layers)
+            ),
+            collapse=self.collapse(""),
+            head=self.linear(HEAD),
+        )
+        return V4Decoder(config, parts)
+
+    def block(self, layer: str, kind: Blocks | NoBlocks, *, is_hashed: bool) -> V4Block:
+        """The layer whose tensors have this prefix."""
+        return V4Block(
+            attention_streams=self._connection(layer, "attn"),
+            attention=self._attention(layer + "attn.", kind),
+            feed_streams=self._connection(layer, "ffn"),
+            feed=self._feed(layer, is_hashed=is_hashed),
+        )
+
+    def collapse(self, prefix: str) -> Collapse:
+        """What makes one stream of all, and the norm after it."""
+        streams = self._config.streams
+        mixes = self._mixes(prefix + "hc_head", (streams.num,))
+        return Collapse(streams, mixes, self.norm(prefix + NORM))
+
+    def _connection(self, layer: str, part: str) -> Connection:
+        num = self._config.streams.num
+        mixes = self._mixes(f"{layer}hc_{part}", (num, num, num * num))
+        return Connection(self._config.streams, mixes, self.norm(f"{layer}{part}_norm.weight"))
+
+    def _mixes(self, prefix: str, sizes: tuple[int, ...]) -> MixWeights:
+        """The scale is stored once for each kind of mix."""
+        repeats = torch.tensor(sizes, device=self._device)
+        return MixWeights(
+            maps=self._wide(prefix + "_fn"),
+            base=self._wide(prefix + "_base"),
+            scale=self._wide(prefix + "_scale").repeat_interleave(repeats),
+            norm_eps=self._config.norm_eps,
+        )
+
+    def _attention(self, prefix: str, kind: Blocks | NoBlocks) -> V4Attention:
+        config = self._config.attention
+        heads, has_index = config.heads, isinstance(kind, Blocks) and kind.index_width > 0
+        state = kind.state_width(heads.head_dim) if isinstance(kind, Blocks) else 0
+        query = [prefix + "wq_b.weight", *([prefix + "indexer.wq_b.weight"] if has_index else [])]
+        groups = self.read(prefix + "wo_a.weight").view(heads.output_groups, heads.output_rank, -1)
+        return V4Attention(
+            heads,
+            maps=AttentionMaps(
+                read=self.linear(*_read_names(prefix, kind)),
+                query=self.linear(*query),
+                groups=make_grouped(groups, self._arithmetic),
+                output=self.linear(prefix + "wo_b.weight"),
+            ),
+            norms=AttentionNorms(
+                low_query=self.norm(prefix + "q_norm.weight"),
+                query=VectorNorm(self._empty((0,)), self._config.norm_eps),
+                vector=self._vector_norm(prefix + "kv_norm.weight"),
+                sinks=self._wide(prefix + "attn_sink"),
+            ),
+            blocks=self._reader(prefix, kind),
+            widths=(state, config.index.heads if has_index else 0),
+        )
+
+    def _reader(self, prefix: str, kind: Blocks | NoBlocks) -> BlockReader:
+        if isinstance(kind, NoBlocks):
+            return NoBlockReader()
+        config = self._config.attention
+        kinds = list(dict.fromkeys(each for each in config.layers if isinstance(each, Blocks)))
+        series = 2 if kind.is_overlapping else 1
+        place = BlockPlace(
+            kind=kind, index=kinds.index(kind), lanes=2 * series * config.heads.head_dim
+        )
+        entries = self._compressor(prefix + "compressor.", kind)
+        if not kind.index_width:
+            return DenseBlocks(place, entries)
+        keys = self._compressor(prefix + "indexer.compressor.", kind)
+        return SparseBlocks(place, entries, keys=keys, index=config.index)
+
+    def _compressor(self, prefix: str, kind: Blocks) -> Compressor:
+        bias = self._wide(prefix + "ape")  # [ratio, series * width]
+        # By place in the window: the block before has the first series, the block itself the other.
+        series = bias.chunk(2, dim=1) if kind.is_overlapping else (bias,)
+        return Compressor(torch.cat(series), self._vector_norm(prefix + "norm.weight"))
+
+    def _feed(self, layer: str, *, is_hashed: bool) -> MoeMlp:
+        feed, shared = self._config.feed, layer + "ffn.shared_experts."
+        sizes = ExpertSizes(feed.num, feed.intermediate, self._config.hidden)
+        tensors = ApartExperts(sizes, EXPERTS)
+        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
+        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
+        tensors.read_down(lambda name: self._source.read(layer + name), down)
+        both = self.linear(shared + "w1.weight", shared + "w3.weight")
+        return MoeMlp(
+            router=self._router(layer, is_hashed=is_hashed),
+            experts=make_experts(gate_up, down, feed.limit),
+            shared=(Mlp(gate=SplitGate(both, feed.limit), down=self.linear(shared + "w2.weight")),),
+        )
+
+    def _router(self, layer: str, *, is_hashed: bool) -> Router:
+        gate = self.linear(layer + "ffn.gate.weight")
+        if is_hashed:
+            table = self._source.read(layer + TABLE).to(self._device, torch.int64)
+            return TableRouter(self._config.feed.law, gate=gate, table=table)
+        return TopKRouter(
+            self._config.feed.law, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
+        )
+
+    def norm(self, name: str) -> Norm:
+        return make_norm(self.read(name), self._config.norm_eps)
+
+    def _vector_norm(self, name: str) -> VectorNorm:
+        return VectorNorm(self._wide(name), self._config.norm_eps)
+
+    def linear(self, *names: str) -> Linear:
+        """One map for several weights that share their input, stacked."""
+        return self._make_linear(self.read(*names))
+
+    def read(self, *names: str) -> torch.Tensor:
+        """The tensors, one below the other, on the device in the type of activations."""
+        stacked = torch.cat([self._source.read(name) for name in names])
+        return stacked.to(self._device, self._dtype)
+
+    def _wide(self, name: str) -> torch.Tensor:
+        """A tensor that is computed with in float32."""
+        return self._source.read(name).to(self._device, torch.float32)
+
+    def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+
+def _read_names(prefix: str, kind: Blocks | NoBlocks) -> list[str]:
+    """The maps that read a layer's input, in the order in which `V4Attention` splits them."""
+    names = ["wq_a", "wkv"]
+    if isinstance(kind, Blocks):
+        names += ["compressor.wkv", "compressor.wgate"]
+        if kind.index_width:
+            names += ["indexer.compressor.wkv", "indexer.compressor.wgate", "indexer.weights_proj"]
+    return [f"{prefix}{name}.weight" for name in names]

@@ -1,0 +1,217 @@
+"""The draft module inside a DeepSeek-V4 checkpoint: a layer that reads a window, on streams made
+of a token's embedding and the streams of the token before.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from outrider.config.engine_config import Arithmetic
+from outrider.errors import ConfigError
+from outrider.models.decoder_loader import TensorSource
+from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
+from outrider.models.deepseek_v4.compression import NoBlocks
+from outrider.models.deepseek_v4.hyper_connections import Collapse
+from outrider.models.deepseek_v4.v4_blocks import V4Step
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.deepseek_v4.v4_decoder import V4Block, V4Decoder
+from outrider.models.deepseek_v4.v4_loader import Renamed, V4Builder
+from outrider.models.deepseek_v4.v4_tensors import (
+    ALSO_STORED,
+    EMBEDDING,
+    HEAD,
+    Shape,
+    module_prefix,
+    module_shapes,
+    stored_modules,
+    stored_names,
+)
+from outrider.models.draft_model import ModelFacts, Taps
+from outrider.models.layers.linear import Linear, WeightType
+from outrider.models.layers.mlp import FeedStep
+from outrider.models.layers.rms_norm import Norm
+from outrider.models.model_config import AttentionConfig
+from outrider.models.safetensors_reader import Checkpoint
+from outrider.step.attention_part import AttentionPart
+from outrider.step.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleParts:
+    """All weights of a module; embedding and scoring are mostly the target's."""
+
+    embedding: torch.Tensor  # [vocab, hidden]
+    token_norm: Norm
+    token_map: Linear
+    stream_norm: Norm
+    stream_map: Linear
+    block: V4Block
+    collapse: Collapse
+    score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
+
+
+class V4Module:
+    """A draft model whose state is all streams of a token side by side, before they are one."""
+
+    def __init__(self, target: V4Decoder, parts: ModuleParts) -> None:
+        self._target = target
+        self._parts = parts
+        config, device = target.config, target.embedding.device
+        self._width = config.streams.num * config.hidden
+        self.target_ids = torch.arange(config.vocab_size, device=device)
+
+    @property
+    def facts(self) -> ModelFacts:
+        heads = self._target.config.attention.heads
+        return ModelFacts(
+            taps=Taps(final=True),
+            width=self._width,
+            lead=0,
+            num_layers=1,
+            attention=AttentionConfig(heads=heads.heads, kv_heads=1, head_dim=heads.head_dim),
+        )
+
+    def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
+        """What it stores: a ring for its window, and nothing in pages."""
+        attention = self._target.config.attention
+        return CompressedLayout(
+            layers=(NoBlocks(),),
+            head_dim=attention.heads.head_dim,
+            window=attention.window,
+            nodes=nodes,
+            page_size=page_size,
+            dtype=self._target.dtype,
+        )
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+        """The target's streams are states as they are."""
+        return features
+
+    def advance(
+        self,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, width]
+        kv: CompressedPool,
+        attention: AttentionPart,
+    ) -> torch.Tensor:  # [num_query, width]
+        """Run the query tokens of a plan; writes their vectors to the rings."""
+        del attention  # its part of the plan is all there is to know
+        parts, queries, target = self._parts, plan.queries, self._target
+        page_size = kv.layout.page_size
+        rotation = target.rotate_in_window(queries.positions)
+        step = V4Step(
+            plan=plan.attention,
+            page_size=page_size,
+            in_window=rotation,
+            in_blocks=rotation,
+            at_starts=(),
+        )
+        feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=page_size)
+        streams = self._join(F.embedding(queries.tokens, parts.embedding), state)
+        (store,) = kv.layers
+        return parts.block(streams, store, step, feed).flatten(1)
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
+        streams = state.view(state.shape[0], self._target.config.streams.num, -1)
+        return self._parts.score(self._parts.collapse(streams))
+
+    def _join(self, embedded: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The streams that the layer reads: [num_query, streams, hidden]."""
+        parts, num_query, num = self._parts, state.shape[0], self._target.config.streams.num
+        single = state.reshape(num_query * num, -1)
+        before = parts.stream_map(parts.stream_norm(single)).view(num_query, num, -1)
+        return before + parts.token_map(parts.token_norm(embedded))[:, None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundModules:
+    """The draft modules of a folder: the first is complete, and every tensor of it fits."""
+
+    num: int
+    stored: dict[str, str]  # where the tensors of the first are found, by the hub's names
+
+
+def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> FoundModules:
+    """The modules that an open folder holds; the first must match the config exactly."""
+    found, prefix = stored_modules(checkpoint.names), module_prefix(0)
+    stored = {name: at for name, at in found.items() if name.startswith(prefix)}
+    if not stored:
+        raise ConfigError(
+            f"{folder} holds no draft module (no tensor begins with {prefix}); use --draft "
+            "ngram, or an export that kept them"
+        )
+    table: Shape = (config.vocab_size, config.hidden)
+    also = {prefix + name for name in ALSO_STORED.values()} & stored.keys()
+    shapes, own = module_shapes(config, 0) | dict.fromkeys(also, table), set(stored.values())
+    checkpoint.check(
+        {stored.get(name, name): shape for name, shape in shapes.items()},
+        among=lambda name: name in own,
+    )
+    return FoundModules(num=len({name.split(".")[1] for name in found}), stored=stored)
+
+
+def count_v4_modules(folder: Path, config: V4Config) -> int:
+    """How many draft modules a folder holds; refuses what `find_v4_modules` does."""
+    with Checkpoint(folder) as checkpoint:
+        return find_v4_modules(folder, config, checkpoint).num
+
+
+def load_v4_module(
+    folder: Path, target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> V4Module:
+    """The first draft module in the target's folder; its tensors must match the config exactly."""
+    with Checkpoint(folder) as checkpoint:
+        found = find_v4_modules(folder, target.config, checkpoint)
+        source = Renamed(checkpoint, stored_names(checkpoint.names) | found.stored)
+        return build_v4_module(
+            source, target, own=_own(found, source), dtype=dtype, arithmetic=arithmetic
+        )
+
+
+def _own(found: FoundModules, source: TensorSource) -> set[str]:
+    """Which of the target's tensors the first module stores otherwise."""
+    prefix = module_prefix(0)
+    return {
+        shared
+        for shared, name in ALSO_STORED.items()
+        if prefix + name in found.stored
+        and not torch.equal(source.read(prefix + name), source.read(shared))
+    }
+
+
+def build_v4_module(
+    source: TensorSource,
+    target: V4Decoder,
+    *,
+    own: Collection[str] = (),  # the target's tensors of which the module has others
+    dtype: WeightType,
+    arithmetic: Arithmetic = "fast",
+) -> V4Module:
+    """A module of tensors that are known to have the right shapes, by the names of the hub."""
+    config, device, prefix = target.config, target.embedding.device, module_prefix(0)
+    builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    embedding, head = (prefix + ALSO_STORED[name] for name in (EMBEDDING, HEAD))
+    parts = ModuleParts(
+        embedding=builder.read(embedding) if EMBEDDING in own else target.embedding,
+        token_norm=builder.norm(prefix + "enorm.weight"),
+        token_map=builder.linear(prefix + "e_proj.weight"),
+        stream_norm=builder.norm(prefix + "hnorm.weight"),
+        stream_map=builder.linear(prefix + "h_proj.weight"),
+        block=builder.block(prefix, NoBlocks(), is_hashed=False),
+        collapse=builder.collapse(prefix),
+        score=_scores_of(builder.linear(head)) if HEAD in own else target.logits,
+    )
+    return V4Module(target, parts)
+
+
+def _scores_of(head: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Scores as the target gives them: in float32 on a CPU."""
+
+    def score(hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+        scores = head(hidden)
+        return scores if scores.is_cuda else scores.float()
+
+    return score

@@ -1,0 +1,62 @@
+"""What a model must offer to draft: a state per query token that predicts and feeds itself on."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from outrider.models.model_config import AnyAttention
+from outrider.step.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taps:
+    """Which states of the target a drafter reads, at every query token.
+
+    Layer k is the residual stream after k layers; 0 is the embedding. `final` is the normalised
+    state that the target's head reads. The features are concatenated in this order.
+    """
+
+    layers: tuple[int, ...] = ()
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Static facts of a draft model."""
+
+    taps: Taps
+    width: int  # of the state handed from one draft row to the next
+    lead: int  # positions its rows run ahead of the target's KV: 0 for heads, 1 for whole models
+    num_layers: int
+    attention: AnyAttention  # of its own KV
+
+
+class DraftModel(Protocol):
+    """A draft row runs one query token on a state and its own KV, and yields the next state."""
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    @property
+    def target_ids(self) -> torch.Tensor:
+        """[draft_vocab] int64: the target's id of each token it can propose."""
+        ...
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:
+        """States made of true target features: [num_query, tapped] -> [num_query, width]."""
+        ...
+
+    def advance(
+        self,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, width] before each query token
+        kv: Any,  # of the kind it asks for, as attention is
+        attention: Any,
+    ) -> torch.Tensor:  # [num_query, width] after it
+        """Run the query tokens of a plan; writes their draft KV."""
+        ...
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
+        """Scores of the token that follows the state."""
+        ...

@@ -1,0 +1,48 @@
+"""EAGLE 1 and 2: predicts the target's final state; the target's own head turns it into tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.kv.kv_pool import KVPool
+from outrider.models.draft_model import ModelFacts
+from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
+from outrider.models.layers.linear import Linear
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleParts:
+    """All weights of an EAGLE head; the embedding and the scoring may be the target's."""
+
+    embedding: torch.Tensor  # [vocab, width]
+    join: Linear  # [2 * width -> width]
+    layer: HeadLayer
+    score: Callable[[torch.Tensor], torch.Tensor]  # [n, width] -> [n, draft_vocab]
+    target_ids: torch.Tensor  # [draft_vocab] int64
+
+
+class EagleHead:
+    """A draft row joins a token with the state before it; no norm precedes the attention."""
+
+    def __init__(self, facts: ModelFacts, parts: EagleParts) -> None:
+        self.facts = facts
+        self.target_ids = parts.target_ids
+        self._parts = parts
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+        return features  # the state is what the head predicts: the target's final state
+
+    def advance(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        parts = self._parts
+        embedded = F.embedding(plan.queries.tokens, parts.embedding)
+        x = apply_padded(parts.join, torch.cat([embedded, state], dim=-1))
+        return parts.layer(plan, x, x, kv, attention)
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
+        return self._parts.score(state)

@@ -1,0 +1,82 @@
+"""EAGLE-3: reads states from several depths of the target, and has its own vocabulary and head."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.kv.kv_pool import KVPool
+from outrider.models.draft_model import ModelFacts
+from outrider.models.eagle.eagle_layer import HeadLayer
+from outrider.models.layers.rms_norm import Norm
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import StepPlan
+
+Rows = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Norms:
+    """The norms around the layer, and the two places where training recipes differ."""
+
+    embedding: Norm
+    state: Norm
+    output: Norm
+    is_residual_normed: bool  # the residual is the state after its norm
+    is_state_normed: bool  # what is handed on is the state after the output norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Parts:
+    """All weights of an EAGLE-3 head; the embedding and the scoring may be the target's."""
+
+    embedding: torch.Tensor  # [vocab, width]
+    project: Rows  # [n, tapped] -> [n, width]
+    layer: HeadLayer
+    norms: Eagle3Norms
+    score: Rows  # [n, width] normalised -> [n, draft_vocab]
+    target_ids: torch.Tensor  # [draft_vocab] int64
+
+
+class Eagle3Head:
+    """A draft row attends with a token and the state before it side by side, each normalised."""
+
+    def __init__(self, facts: ModelFacts, parts: Eagle3Parts) -> None:
+        self.facts = facts
+        self.target_ids = parts.target_ids
+        self._parts = parts
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, tapped] -> [.., width]
+        return self._parts.project(features)
+
+    def advance(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        parts, norms = self._parts, self._parts.norms
+        x, normed = _join(plan.queries.tokens, parts.embedding, state, norms)
+        residual = normed if norms.is_residual_normed else state
+        after = parts.layer(plan, x, residual, kv, attention)
+        return norms.output(after) if norms.is_state_normed else after
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
+        norms = self._parts.norms
+        return self._parts.score(state if norms.is_state_normed else norms.output(state))
+
+
+def _join(
+    tokens: torch.Tensor,  # [num_query]
+    embedding: torch.Tensor,  # [vocab, width]
+    state: torch.Tensor,  # [num_query, width]
+    norms: Eagle3Norms,
+) -> tuple[torch.Tensor, torch.Tensor]:  # [num_query, 2 * width], [num_query, width]
+    """Embedding and state side by side, each normalised; and the normalised state."""
+    if state.is_cuda:
+        from outrider.ops.norm_rope.rms_norm_triton import join_normed
+
+        weights = norms.embedding.weight, norms.state.weight
+        eps = norms.embedding.eps, norms.state.eps
+        return join_normed(tokens, embedding, state, weights=weights, eps=eps)
+    embedded = norms.embedding(F.embedding(tokens, embedding))
+    normed = norms.state(state)
+    return torch.cat([embedded, normed], dim=-1), normed

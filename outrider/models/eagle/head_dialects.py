@@ -1,0 +1,240 @@
+"""Reads the config.json of a head, whoever wrote it. What is not understood is refused by name."""
+
+from collections.abc import Collection
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.config_fields import read_size_or
+from outrider.models.draft_model import Taps
+from outrider.models.eagle.head_config import (
+    Algorithm,
+    Dialect,
+    FeatureConfig,
+    FeatureNorm,
+    HeadConfig,
+    HeadLayerConfig,
+    Origin,
+    OutputConfig,
+)
+from outrider.models.model_config import ModelConfig, parse_config
+from outrider.models.registry import FAMILIES
+
+_ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
+    "LlamaForCausalLMEagle": ("SGLang", "eagle"),
+    "Qwen2ForCausalLMEagle": ("SGLang", "eagle"),
+    "LlamaForCausalLMEagle3": ("SGLang", "eagle3"),
+    "EagleLlamaForCausalLM": ("vLLM", "eagle"),
+    "Eagle3LlamaForCausalLM": ("vLLM", "eagle3"),
+}
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+def parse_head(
+    fields: dict[str, Any],
+    names: Collection[str],  # of its tensors, as `names.canonical` spells them
+    target: ModelConfig,
+) -> HeadConfig:
+    """The head that a config.json describes; where it is silent, tensors and target decide."""
+    dialect, algorithm = _recognise(fields, names)
+    layer_fields = _layer_fields(fields, dialect)
+    plain = _plain_layer(layer_fields, target)
+    notes: list[str] = []
+    if algorithm == "eagle":
+        features = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
+    else:
+        features = _features(fields, plain.block.hidden, target, notes)
+    return HeadConfig(
+        features=features,
+        layer=HeadLayerConfig(
+            block=plain.block,
+            attention=plain.plain_attention,
+            rope=plain.rope,
+            biased=_biased(layer_fields),
+            has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
+            is_residual_normed=_residual_norm(fields, dialect, notes),
+        ),
+        output=_output(fields, plain.vocab_size, dialect, notes),
+        max_context=plain.max_context,
+        origin=Origin(
+            algorithm=algorithm, dialect=dialect, made_for=_made_for(fields), notes=tuple(notes)
+        ),
+    )
+
+
+def is_head_config(fields: dict[str, Any]) -> bool:
+    """Whether a config.json says by itself that it describes a head and not a whole model."""
+    is_named = any(name in _ARCHITECTURES for name in _architectures(fields))
+    return is_named or "speculators_model_type" in fields or fields.get("model_type") == "eagle"
+
+
+def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect, Algorithm]:
+    if "speculators_model_type" in fields:
+        kind = fields["speculators_model_type"]
+        if kind != "eagle3":
+            raise ConfigError(f"speculators heads of type {kind} are not supported; use eagle3")
+        return "speculators", "eagle3"
+    if fields.get("model_type") == "eagle":
+        return "vLLM", "eagle"
+    architectures = _architectures(fields)
+    if len(architectures) != 1:
+        raise ConfigError(f"config.json must name one architecture, got {architectures}; fix it")
+    (architecture,) = architectures
+    if architecture in _ARCHITECTURES:
+        return _ARCHITECTURES[architecture]
+    if "fc.weight" not in names:
+        raise ConfigError(
+            f"{architecture} without fc.weight is no draft head; use a head, or a whole model "
+            "with --draft"
+        )
+    if architecture not in FAMILIES:
+        known = ", ".join((*_ARCHITECTURES, *FAMILIES))
+        raise ConfigError(f"heads of architecture {architecture} are not supported; use {known}")
+    # The first authors name the target's architecture; only the tensors tell the versions apart.
+    has_own_norms = {"d2t", "layers.0.hidden_norm.weight"} & set(names)
+    return "SafeAILab", "eagle3" if has_own_norms else "eagle"
+
+
+def _architectures(fields: dict[str, Any]) -> list[str]:
+    names = fields.get("architectures")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """Where the dialect keeps the settings of the decoder layer."""
+    if dialect == "speculators":
+        return _mapping(fields, "transformer_layer_config")
+    return _mapping(fields, "model") or fields
+
+
+def _plain_layer(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
+    """The layer as a Llama of one layer; what heads have besides is read elsewhere."""
+    default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
+    as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
+    plain = parse_config(default | fields | as_llama)
+    if plain.num_layers != 1:
+        # Engines disagree on which norm the later layers use, so there is no right answer.
+        raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")
+    if fields.get("logit_scale") not in (None, 1, 1.0):
+        raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
+    return plain
+
+
+def _biased(fields: dict[str, Any]) -> tuple[str, ...]:
+    if fields.get("attention_bias"):
+        return (*_QKV, "o_proj")
+    is_qwen2 = "Qwen2ForCausalLMEagle" in _architectures(fields)
+    return _QKV if fields.get("qkv_bias", is_qwen2) else ()
+
+
+def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:
+    """Whether `fc` of an EAGLE head has a bias; where the config is silent, the file decides."""
+    said = fields.get("bias", fields.get("eagle_fc_bias"))
+    return "fc.bias" in names if said is None else bool(said)
+
+
+def _final_state(target_hidden: int, *, has_bias: bool) -> FeatureConfig:
+    return FeatureConfig(
+        taps=Taps(final=True),
+        target_hidden=target_hidden,
+        norm="none",
+        is_projected=False,
+        has_bias=has_bias,
+    )
+
+
+def _features(
+    fields: dict[str, Any], hidden: int, target: ModelConfig, notes: list[str]
+) -> FeatureConfig:
+    """The input side of EAGLE-3. Its width follows from the config, never from a tensor."""
+    target_hidden = read_size_or(fields, "target_hidden_size", hidden)
+    nested = _mapping(fields, "eagle_config")
+    if not nested.get("use_aux_hidden_state", True):
+        return _final_state(target_hidden, has_bias=False)
+    layers = _capture_layers(fields, nested, target, notes)
+    said = read_size_or(fields, "num_aux_hidden_states", len(layers))
+    if said != len(layers):
+        raise ConfigError(
+            f"config.json sets num_aux_hidden_states to {said}, but {len(layers)} layers are "
+            f"captured; list as many {_LAYER_IDS}"
+        )
+    return FeatureConfig(
+        taps=Taps(layers=layers),
+        target_hidden=target_hidden,
+        norm=_feature_norm(fields, nested),
+        is_projected=True,
+        has_bias=False,
+    )
+
+
+def _feature_norm(fields: dict[str, Any], nested: dict[str, Any]) -> FeatureNorm:
+    is_joint = fields.get("norm_before_fc", nested.get("norm_before_fc"))
+    is_each = fields.get("fc_norm", fields.get("use_aux_norm"))
+    if is_joint and is_each:
+        raise ConfigError("config.json sets both norm_before_fc and fc_norm; keep one of them")
+    return "joint" if is_joint else "each" if is_each else "none"
+
+
+def _capture_layers(
+    fields: dict[str, Any], nested: dict[str, Any], target: ModelConfig, notes: list[str]
+) -> tuple[int, ...]:
+    """After how many layers the target's states are read.
+
+    The same key has two meanings: at the top level k is "after k layers", inside `eagle_config` it
+    is "the output of layer k", which is after k + 1. Without it all dialects share one default.
+    """
+    usual = (2, target.num_layers // 2, target.num_layers - 3)
+    outer, inner = _layer_ids(fields), _layer_ids(nested)
+    inner_layers = tuple(layer + 1 for layer in inner)
+    if outer and inner and outer != inner_layers:
+        notes.append(
+            f"{_LAYER_IDS} {list(outer)} at the top level and {list(inner)} in eagle_config "
+            f"mean different layers; used: after {list(outer)}"
+        )
+    ids, mistaken = (outer, tuple(layer - 1 for layer in usual)) if outer else (inner, usual)
+    if ids and ids == mistaken:
+        notes.append(
+            f"{_LAYER_IDS} {list(ids)} would be the usual layers in the other meaning of that key "
+            "(top level: after k layers; eagle_config: output of layer k); if position 0 is "
+            "never kept, they were copied from one place to the other"
+        )
+    return outer or inner_layers or usual
+
+
+def _layer_ids(fields: dict[str, Any]) -> tuple[int, ...]:
+    ids = fields.get(_LAYER_IDS) or []
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        raise ConfigError(f"config.json needs integers in {_LAYER_IDS}, got {ids}; fix the field")
+    return tuple(ids)
+
+
+def _residual_norm(fields: dict[str, Any], dialect: Dialect, notes: list[str]) -> bool:
+    if dialect == "speculators" and "norm_before_residual" not in fields:
+        notes.append("norm_before_residual is absent: taken as false, as speculators does")
+    return bool(fields.get("norm_before_residual", False))
+
+
+def _output(fields: dict[str, Any], vocab: int, dialect: Dialect, notes: list[str]) -> OutputConfig:
+    is_normed = bool(fields.get("norm_output", False))
+    if is_normed and dialect == "SGLang":
+        notes.append(
+            "norm_output hands on the state after the norm; SpecForge trained such heads on the "
+            "state before it, so later positions may do worse than in training"
+        )
+    return OutputConfig(
+        vocab=vocab,
+        draft_vocab=read_size_or(fields, "draft_vocab_size", vocab),
+        is_state_normed=is_normed,
+    )
+
+
+def _made_for(fields: dict[str, Any]) -> str:
+    verifier = _mapping(_mapping(fields, "speculators_config"), "verifier")
+    return str(verifier.get("name_or_path") or "")
+
+
+def _mapping(fields: dict[str, Any], key: str) -> dict[str, Any]:
+    value = fields.get(key) or {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
+    return value

@@ -1,0 +1,117 @@
+"""The tensors of a head: one spelling for all dialects, and the shapes a config asks for."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from outrider.models.eagle.head_config import HeadConfig
+
+LAYER = "layers.0."
+EMBEDDING = "embed_tokens.weight"
+HEAD = "lm_head.weight"
+TO_TARGET = "d2t"  # [draft_vocab] what to add to a draft id
+TO_DRAFT = "t2d"  # [vocab] whether a target id can be drafted
+MAPS = (TO_TARGET, TO_DRAFT)  # integers and booleans; all else is floating point
+
+_PREFIX = re.compile(r"^(?:draft_model\.|model\.)+")
+_IGNORED = re.compile(r"(?:^|\.)rotary_emb\.|^verifier_")
+_OLD_NORMS = {
+    "aux_norm_low": "fc_norm.0",
+    "aux_norm_mid": "fc_norm.1",
+    "aux_norm_high": "fc_norm.2",
+}
+
+Shape = tuple[int, ...]
+Stored = TypeVar("Stored")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Shapes by canonical name. What is optional is the target's own when it is not stored."""
+
+    needed: dict[str, Shape]
+    optional: dict[str, Shape]
+
+    def shape(self, name: str) -> Shape:
+        return self.needed[name] if name in self.needed else self.optional[name]
+
+
+def canonical(name: str) -> str:
+    """The one spelling of a stored name."""
+    name = _PREFIX.sub("", name)
+    if name.startswith("midlayer."):
+        return LAYER + name.removeprefix("midlayer.")
+    stem, dot, rest = name.partition(".")
+    return _OLD_NORMS.get(stem, stem) + dot + rest
+
+
+def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
+    """Tensors by canonical name without those that say nothing new, and names stored twice."""
+    tensors: dict[str, Stored] = {}
+    twice = []
+    for stored_name, tensor in stored.items():
+        name = canonical(stored_name)
+        if _IGNORED.search(name):
+            continue
+        if name in tensors:
+            twice.append(name)
+        tensors[name] = tensor
+    return tensors, tuple(twice)
+
+
+def expected_tensors(config: HeadConfig, *, target_hidden: int) -> Expected:
+    """What a head of this config holds, and what it may share with a target of this width."""
+    needed = _layer_shapes(config) | _own_shapes(config)
+    optional: dict[str, Shape] = {TO_DRAFT: (config.output.vocab,)}
+    output, width = config.output, config.width
+    is_whole, is_as_wide = output.draft_vocab == output.vocab, width == target_hidden
+    (optional if is_as_wide else needed)[EMBEDDING] = (output.vocab, width)
+    (optional if is_whole and is_as_wide else needed)[HEAD] = (output.draft_vocab, width)
+    (optional if is_whole else needed)[TO_TARGET] = (output.draft_vocab,)
+    return Expected(needed=needed, optional=optional)
+
+
+def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
+    """Attention, feed-forward and the norm between: the same for both algorithms."""
+    layer, width = config.layer, config.width
+    heads, wide = layer.attention, layer.block.intermediate
+    query, key = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+    read = 2 * width if config.origin.algorithm == "eagle3" else width
+    shapes: dict[str, Shape] = {
+        "self_attn.q_proj.weight": (query, read),
+        "self_attn.k_proj.weight": (key, read),
+        "self_attn.v_proj.weight": (key, read),
+        "self_attn.o_proj.weight": (width, query),
+        "mlp.gate_proj.weight": (wide, width),
+        "mlp.up_proj.weight": (wide, width),
+        "mlp.down_proj.weight": (width, wide),
+        "post_attention_layernorm.weight": (width,),
+    }
+    for name in layer.biased:
+        shapes[f"self_attn.{name}.bias"] = shapes[f"self_attn.{name}.weight"][:1]
+    if layer.has_head_norm:
+        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (heads.head_dim,)
+    return {LAYER + name: shape for name, shape in shapes.items()}
+
+
+def _own_shapes(config: HeadConfig) -> dict[str, Shape]:
+    """What joins features, embedding and state, and what reads the result."""
+    features, width = config.features, config.width
+    shapes: dict[str, Shape] = {}
+    if config.origin.algorithm == "eagle":
+        shapes["fc.weight"] = (width, 2 * width)
+    else:
+        shapes[LAYER + "input_layernorm.weight"] = (width,)
+        shapes[LAYER + "hidden_norm.weight"] = (width,)
+        shapes["norm.weight"] = (width,)
+    if features.is_projected:
+        shapes["fc.weight"] = (width, features.width)
+    if features.has_bias:
+        shapes["fc.bias"] = (width,)
+    if features.norm == "joint":
+        shapes["input_norm.weight"] = (features.width,)
+    if features.norm == "each":
+        norms = range(len(features.taps.layers))
+        shapes |= {f"fc_norm.{index}.weight": (features.target_hidden,) for index in norms}
+    return shapes

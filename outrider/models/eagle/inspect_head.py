@@ -1,0 +1,243 @@
+"""Everything that can be said about a head before it runs. The loader refuses what this refuses."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from outrider.errors import ConfigError
+from outrider.models.config_fields import read_fields
+from outrider.models.eagle.head_config import HeadConfig
+from outrider.models.eagle.head_dialects import is_head_config, parse_head
+from outrider.models.eagle.head_tensors import (
+    EMBEDDING,
+    HEAD,
+    MAPS,
+    Expected,
+    canonical_tensors,
+    expected_tensors,
+)
+from outrider.models.eagle.head_weights import read_tensors
+from outrider.models.eagle.token_map import map_faults
+from outrider.models.model_config import ModelConfig, RopeConfig
+from outrider.models.same_vocabulary import TokenizerAgreement, compare_tokenizers
+
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownHead:
+    """A folder that no dialect explains; the report's problems say why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFaults:
+    """Where the stored tensors and the config disagree, by name."""
+
+    missing: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    mis_shaped: tuple[str, ...] = ()
+
+    def problems(self) -> Iterator[str]:
+        """One line for each kind of fault."""
+        kinds = (
+            ("lacks", self.missing),
+            ("has unexpected", self.unused),
+            ("has mis-shaped", self.mis_shaped),
+        )
+        for fault, names in kinds:
+            if names:
+                yield (
+                    f"the head {fault} tensors ({len(names)}): {', '.join(names)}; "
+                    "use weights that belong to its config.json"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadReport:
+    """What a head is and how it fits a target. It loads exactly when there are no problems."""
+
+    config: HeadConfig | UnknownHead
+    tensors: TensorFaults
+    tokenizer: TokenizerAgreement
+    facts: tuple[tuple[str, str], ...]  # label and value, for people
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenHead:
+    """A report and the tensors it is about, by canonical name."""
+
+    report: HeadReport
+    tensors: Mapping[str, torch.Tensor]
+
+
+def is_head(folder: Path) -> bool:
+    """Whether a folder holds a draft head; else it is a whole model."""
+    fields = read_fields(folder)
+    if is_head_config(fields) or fields.get("num_hidden_layers") != 1:
+        return is_head_config(fields)
+    tensors, _ = canonical_tensors(read_tensors(folder))
+    return "fc.weight" in tensors  # the first heads name the target's architecture
+
+
+def inspect_head(folder: Path, target: ModelConfig, target_folder: Path) -> HeadReport:
+    """The report on a head; a bad head is reported, never raised."""
+    return open_head(folder, target, target_folder).report
+
+
+def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHead:
+    """The report on a head together with its tensors."""
+    try:
+        tensors, twice = canonical_tensors(read_tensors(folder))
+        config = parse_head(read_fields(folder), tensors.keys(), target)
+        tokenizer = compare_tokenizers(folder, target_folder)
+    except ConfigError as error:
+        return OpenHead(report=unknown_head(str(error)), tensors={})
+    expected = expected_tensors(config, target_hidden=target.block.hidden)
+    faults = _tensor_faults(tensors, expected)
+    problems = [
+        *(f"the head stores {name} twice, under two spellings; keep one" for name in twice),
+        *_misfits(config, target),
+        *faults.problems(),
+        *(map_faults(tensors, config.output) if not _is_about_maps(faults) else ()),
+        *([tokenizer.reason] if tokenizer.verdict == "different" else []),
+    ]
+    report = HeadReport(
+        config=config,
+        tensors=faults,
+        tokenizer=tokenizer,
+        facts=tuple(_facts(config, target, tokenizer)),
+        problems=tuple(problems),
+        notes=(*config.origin.notes, *_notes(config, target, tensors)),
+    )
+    return OpenHead(report=report, tensors=tensors)
+
+
+def needs_one_stream(folder: Path) -> str:
+    """Why no head drafts for a target with several residual streams."""
+    return (
+        f"{folder}: a draft head reads one residual stream, and this target has several; use "
+        "--draft mtp, ngram or a whole model"
+    )
+
+
+def unknown_head(problem: str) -> HeadReport:
+    """The report on a folder of which nothing but the problem is known."""
+    return HeadReport(
+        config=UnknownHead(),
+        tensors=TensorFaults(),
+        tokenizer=TokenizerAgreement(verdict="unknown", reason="not compared"),
+        facts=(),
+        problems=(problem,),
+        notes=(),
+    )
+
+
+def _tensor_faults(tensors: Mapping[str, torch.Tensor], expected: Expected) -> TensorFaults:
+    known = expected.needed.keys() | expected.optional.keys()
+    return TensorFaults(
+        missing=tuple(sorted(expected.needed.keys() - tensors.keys())),
+        unused=tuple(sorted(tensors.keys() - known)),
+        mis_shaped=tuple(_mis_shaped(tensors, expected, sorted(known & tensors.keys()))),
+    )
+
+
+def _mis_shaped(
+    tensors: Mapping[str, torch.Tensor], expected: Expected, names: Iterable[str]
+) -> Iterator[str]:
+    for name in names:
+        found, wanted = tuple(tensors[name].shape), expected.shape(name)
+        if found != wanted:
+            yield f"{name} {list(found)} instead of {list(wanted)}"
+        elif name not in MAPS and tensors[name].dtype not in _FLOATS:
+            yield f"{name} of type {tensors[name].dtype} instead of floating point"
+
+
+def _is_about_maps(faults: TensorFaults) -> bool:
+    return any(fault.startswith(MAPS) for fault in (*faults.missing, *faults.mis_shaped))
+
+
+def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
+    """Why a head that is whole in itself cannot read this target."""
+    features, hidden = config.features, target.block.hidden
+    if features.target_hidden != hidden:
+        yield (
+            f"the head reads states of width {features.target_hidden}, the target's have {hidden}; "
+            "use the target it was trained for"
+        )
+    if not features.is_projected and features.width != config.width:
+        yield (
+            f"the head of width {config.width} reads states of width {features.width} without a "
+            "projection; fix hidden_size or target_hidden_size"
+        )
+    if config.output.vocab != target.vocab_size:
+        yield (
+            f"the head is for a vocabulary of {config.output.vocab}, the target has "
+            f"{target.vocab_size}; use the target it was trained for"
+        )
+    if any(not 0 <= layer <= target.num_layers for layer in features.taps.layers):
+        yield (
+            f"the head reads after layers {_listed(features.taps.layers)}, the target has "
+            f"{target.num_layers}; use the target it was trained for"
+        )
+
+
+def _facts(
+    config: HeadConfig, target: ModelConfig, tokenizer: TokenizerAgreement
+) -> Iterator[tuple[str, str]]:
+    features, output, origin = config.features, config.output, config.origin
+    layers = f"after {_listed(features.taps.layers)} of {target.num_layers} layers"
+    num_states = len(features.taps.layers) + features.taps.final
+    yield "dialect", origin.dialect
+    yield "algorithm", {"eagle": "EAGLE 1 or 2", "eagle3": "EAGLE-3"}[origin.algorithm]
+    if origin.made_for:
+        yield "made for", origin.made_for
+    yield "captures", "the final state, normalised" if features.taps.final else layers
+    yield "features", f"{num_states} x {features.target_hidden} = {features.width} wide"
+    yield "state", f"{config.width} wide, from one draft row to the next"
+    yield "variant", _variant(config)
+    yield "rope", f"{_rope(config.layer.rope)}; target: {_rope(target.rope)}"
+    yield "positions", f"{config.max_context}; target: {target.max_context}"
+    share = output.draft_vocab / output.vocab
+    yield "vocabulary", f"{output.draft_vocab} of {output.vocab} tokens ({share:.0%})"
+    yield "tokenizer", f"{tokenizer.verdict}: {tokenizer.reason}"
+
+
+def _variant(config: HeadConfig) -> str:
+    flags = {
+        "norm_before_fc": config.features.norm == "joint",
+        "fc_norm": config.features.norm == "each",
+        "norm_before_residual": config.layer.is_residual_normed,
+        "norm_output": config.output.is_state_normed,
+        "q_norm, k_norm": config.layer.has_head_norm,
+        "biases": bool(config.layer.biased or config.features.has_bias),
+    }
+    return ", ".join(name for name, is_set in flags.items() if is_set) or "plain"
+
+
+def _notes(
+    config: HeadConfig, target: ModelConfig, tensors: Mapping[str, torch.Tensor]
+) -> Iterator[str]:
+    """What is unusual but right as far as anybody can tell."""
+    if config.layer.rope != target.rope:
+        yield "the rope settings differ from the target's; the head runs with its own"
+    if config.max_context < target.max_context:
+        yield (
+            f"the head says {config.max_context} positions; it runs to the target's "
+            f"{target.max_context}, and drafts past its own may be poor"
+        )
+    for name in (EMBEDDING, HEAD):
+        if name not in tensors:
+            yield f"{name} is not stored: the target's is used"
+
+
+def _rope(rope: RopeConfig) -> str:
+    scaling = type(rope.scaling).__name__.removesuffix("Scaling").lower()
+    return f"theta {rope.theta:g}" + (f", {scaling} scaling" if scaling != "no" else "")
+
+
+def _listed(layers: Iterable[int]) -> str:
+    return ", ".join(map(str, layers))

@@ -1,1 +1,0 @@
-"""Draft heads: one or two matrices and a layer that predict from the target's own states."""

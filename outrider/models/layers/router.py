@@ -1,0 +1,105 @@
+"""Which experts a token asks, and how much each of them counts: pure functions of its logits."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.models.expert_config import ExpertGroups, RoutingLaw, Score
+from outrider.models.layers.mlp import FeedStep
+
+_TINY = 1e-20  # sigmoid scores may all underflow; a softmax never does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The experts of every token; padding asks expert `num_experts`, which does not exist."""
+
+    experts: torch.Tensor  # [n, top_k] int64, or int32 on CUDA
+    weights: torch.Tensor  # [n, top_k] float32
+
+
+def route(
+    logits: torch.Tensor,  # [n, experts]
+    law: RoutingLaw,
+    bias: torch.Tensor,  # [experts] float32, for choosing only; [0] where there is none
+    step: FeedStep,
+) -> Routing:
+    """The best experts of every query token, best first; padding asks nobody."""
+    num_experts, groups = logits.shape[1], law.groups
+    is_fused = logits.is_cuda and (groups.num == 1 or num_experts.bit_count() == 1)
+    if not is_fused:
+        return without_padding(choose(logits, law, bias), step, num_experts)
+    from outrider.ops.moe.routing_triton import route as launch  # a CPU installation has no Triton
+
+    experts, weights = launch(
+        logits,
+        bias,
+        step.slots,
+        page_size=step.page_size,
+        top_k=law.top_k,
+        score=law.score,
+        is_normed=law.is_normed,
+        scale=law.scale,
+        groups=(groups.num, groups.kept, groups.judged),
+    )
+    return Routing(experts=experts, weights=weights)
+
+
+def choose(
+    logits: torch.Tensor,  # [n, experts]
+    law: RoutingLaw,
+    bias: torch.Tensor,  # [experts] float32, for choosing only; [0] where there is none
+) -> Routing:
+    """The best experts of every token, best first."""
+    if law.score == "softmax" and law.is_normed and law.groups.num == 1 and not bias.numel():
+        # The others' share cancels out: a softmax over those that are asked is the same law.
+        best, experts = logits.float().topk(law.top_k, dim=-1)
+        weights = best.softmax(-1)
+        return Routing(experts=experts, weights=weights if law.scale == 1 else weights * law.scale)
+    scores = score(logits, law.score)
+    merits = scores + bias if bias.numel() else scores
+    if law.groups.num > 1:
+        merits = keep_best_groups(merits, law.groups)
+    experts = merits.topk(law.top_k, dim=-1).indices
+    return weigh(scores, experts, law)
+
+
+def weigh(
+    scores: torch.Tensor,  # [n, experts] float32
+    experts: torch.Tensor,  # [n, top_k] int64
+    law: RoutingLaw,
+) -> Routing:
+    """Weights for experts that are chosen already: by merit, or by a table of token ids."""
+    weights = scores.gather(1, experts)
+    if law.is_normed:
+        weights = weights / (weights.sum(-1, keepdim=True) + _TINY)
+    return Routing(experts=experts, weights=weights * law.scale)
+
+
+def score(logits: torch.Tensor, kind: Score) -> torch.Tensor:  # [n, experts] -> float32
+    """How well every expert fits every token."""
+    logits = logits.float()
+    if kind == "softmax":
+        return logits.softmax(-1)
+    return logits.sigmoid() if kind == "sigmoid" else F.softplus(logits).sqrt()
+
+
+def keep_best_groups(
+    merits: torch.Tensor,  # [n, experts]
+    groups: ExpertGroups,
+) -> torch.Tensor:  # [n, experts]
+    """The merits, but the worst for experts of groups that are not among a token's best."""
+    grouped = merits.view(merits.shape[0], groups.num, -1)  # [n, groups, each]
+    best = grouped.topk(groups.judged, dim=-1).values.sum(-1)  # [n, groups]
+    kept = torch.zeros_like(best, dtype=torch.bool)
+    kept.scatter_(1, best.topk(groups.kept, dim=-1).indices, True)
+    return grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+
+
+def without_padding(routing: Routing, step: FeedStep, num_experts: int) -> Routing:
+    """The same, but padding asks nobody: no expert is read for its sake."""
+    is_padding = (step.slots < step.page_size)[:, None]  # [n, 1]
+    return Routing(
+        experts=routing.experts.masked_fill(is_padding, num_experts), weights=routing.weights
+    )

@@ -1,0 +1,60 @@
+"""The draft modules of a target: one that is repeated, or one for each depth."""
+
+import torch
+
+from outrider.kv.kv_pool import KVPool
+from outrider.models.draft_model import ModelFacts
+from outrider.models.mtp.mtp_module import MtpModule
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import StepPlan
+
+
+class ModuleChain:
+    """Module k drafts the token k + 2 after the row it runs; layer k of the pool is its KV.
+
+    A chain of one is a `DraftModel`, which is run again and again.
+    """
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        modules: tuple[MtpModule, ...],
+        *,
+        is_chained: bool,  # a module reads the state of the one before it, not the target's
+        target_ids: torch.Tensor,  # [vocab]
+    ) -> None:
+        assert facts.num_layers == len(modules), "one layer of KV each"
+        self.facts = facts
+        self.is_chained = is_chained
+        self.target_ids = target_ids
+        self._modules = modules
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def run(
+        self,
+        index: int,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, width] before each query token
+        kv: KVPool,
+        attention: AttentionBackend,
+    ) -> torch.Tensor:  # [num_query, width] after it
+        """Run the query tokens of a plan through one module; writes its KV."""
+        layer, page_size = kv.layers[index], kv.layout.page_size
+        return self._modules[index].advance(plan, state, layer, page_size, attention)
+
+    def scores(self, index: int, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
+        """What one module says about the token that follows its state."""
+        return self._modules[index].logits(state)
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+        return features  # a module reads the target's final state as it is
+
+    def advance(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        return self.run(0, plan, state, kv, attention)
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
+        return self.scores(0, state)

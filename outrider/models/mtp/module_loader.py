@@ -1,0 +1,138 @@
+"""Builds draft modules from the checkpoint of the target, with blocks made as the target's are."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.models.decoder import Block, Decoder
+from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
+from outrider.models.draft_model import ModelFacts, Taps
+from outrider.models.eagle.eagle_layer import apply_padded
+from outrider.models.layers.linear import WeightType, choose_linear
+from outrider.models.layers.rms_norm import Norm, make_norm
+from outrider.models.mtp.inspect_modules import FoundModules, find_modules, stored_name
+from outrider.models.mtp.module_chain import ModuleChain
+from outrider.models.mtp.mtp_module import ModuleNorms, ModuleParts, MtpModule
+from outrider.models.safetensors_reader import Checkpoint
+
+
+def load_modules(
+    folder: Path,
+    *,
+    target: Decoder,
+    most: int,
+    dtype: WeightType,
+    arithmetic: Arithmetic = "fast",
+) -> ModuleChain:
+    """The first modules in the target's own folder, at most so many; all of them are checked."""
+    with Checkpoint(folder, target.config.family.nesting) as checkpoint:
+        found = find_modules(folder, target.config, checkpoint)
+        return build_modules(
+            found, checkpoint, target, most=most, dtype=dtype, arithmetic=arithmetic
+        )
+
+
+def build_modules(
+    found: FoundModules,
+    source: TensorSource,
+    target: Decoder,
+    *,
+    most: int,
+    dtype: WeightType,
+    arithmetic: Arithmetic = "fast",
+) -> ModuleChain:
+    """Modules of tensors that are known to have the right shapes."""
+    builder = _Builder(found, source, target, dtype=dtype, arithmetic=arithmetic)
+    modules = tuple(builder.module(index) for index in range(min(most, found.num)))
+    config = target.config
+    facts = ModelFacts(
+        taps=Taps(final=True),
+        width=config.block.hidden,
+        lead=0,
+        num_layers=len(modules),
+        attention=config.attention,
+    )
+    ids = torch.arange(config.vocab_size, device=target.embedding.device)
+    return ModuleChain(facts, modules, is_chained=found.table.law.is_chained, target_ids=ids)
+
+
+class _Builder:
+    """Makes the parts of modules from tensors that are known to be right."""
+
+    def __init__(
+        self,
+        found: FoundModules,
+        source: TensorSource,
+        target: Decoder,
+        *,
+        dtype: WeightType,
+        arithmetic: Arithmetic,
+    ) -> None:
+        self._found = found
+        self._source = source
+        self._target = target
+        self._dtype: WeightType = dtype
+        self._arithmetic: Arithmetic = arithmetic
+        self._device = target.embedding.device
+        self._make_linear = choose_linear(dtype, self._device, arithmetic)
+
+    def module(self, index: int) -> MtpModule:
+        table, config = self._found.table, self._target.config
+        prefix, block = table.places(index, config.num_layers)
+        names = table.names
+        parts = ModuleParts(
+            embedding=self._embedding(f"{prefix}{names.embedding}.weight"),
+            norms=ModuleNorms(
+                token=self._norm(f"{prefix}{names.token_norm}.weight"),
+                state=self._norm(f"{prefix}{names.state_norm}.weight"),
+                output=self._norm(f"{prefix}{names.output_norm}.weight"),
+            ),
+            join=self._make_linear(self._read(f"{prefix}{names.join}.weight")),
+            rotary=self._target.rotary,
+            block=self._block(block),
+            score=self._score(f"{prefix}{names.head}.weight"),
+        )
+        return MtpModule(table.law, parts)
+
+    def _block(self, prefix: str) -> Block:
+        found, config = self._found, self._target.config
+        return build_block(
+            config.of_modules,
+            lambda name: self._source.read(prefix + stored_name(found.table, name)),
+            layer=config.attending[-1],
+            are_experts_stacked=found.are_experts_stacked,
+            dtype=self._dtype,
+            device=self._device,
+            arithmetic=self._arithmetic,
+        )
+
+    def _embedding(self, name: str) -> torch.Tensor:  # [vocab, hidden]
+        shared = self._target.embedding
+        if name not in self._found.own:
+            return shared
+        own = self._read(name)
+        return shared if torch.equal(own, shared) else own  # most that store it store a copy
+
+    def _score(self, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        if name not in self._found.own or self._is_the_targets(name):
+            return self._target.logits
+        head = self._make_linear(self._read(name))
+        if self._device.type == "cuda":  # the kernels that read scores convert them
+            return lambda state: apply_padded(head, state)
+        return lambda state: apply_padded(head, state).float()
+
+    def _is_the_targets(self, name: str) -> bool:
+        """Whether a head is a copy of the target's: most are."""
+        shared = "model.embed_tokens.weight" if self._target.config.is_tied else "lm_head.weight"
+        return torch.equal(self._source.read(name), self._source.read(shared))
+
+    def _norm(self, name: str) -> Norm:
+        config, stored = self._target.config, self._source.read(name)
+        weight = norm_weight(stored, config.family, dtype=self._target.dtype, device=self._device)
+        return make_norm(weight, config.block.norm_eps)
+
+    def _read(self, name: str) -> torch.Tensor:
+        """A tensor on the device in the target's type of activations."""
+        return self._source.read(name).to(self._device, self._target.dtype)

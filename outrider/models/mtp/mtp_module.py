@@ -1,0 +1,85 @@
+"""One draft module: a token and a state before it, joined, through one block of the family."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.models.decoder import Block
+from outrider.models.eagle.eagle_layer import apply_padded
+from outrider.models.layers.attention_layer import AttentionStep, pad_rows
+from outrider.models.layers.linear import Linear
+from outrider.models.layers.mlp import FeedStep
+from outrider.models.layers.rms_norm import Norm
+from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.mtp.module_tables import ModuleLaw
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import Queries, StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNorms:
+    """Before the join, and after the block."""
+
+    token: Norm
+    state: Norm
+    output: Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleParts:
+    """All weights of a module; embedding, rotation and scoring may be the target's."""
+
+    embedding: torch.Tensor  # [vocab, hidden]
+    norms: ModuleNorms
+    join: Linear  # [2 * hidden -> hidden]
+    rotary: RotaryEmbedding
+    block: Block
+    score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
+
+
+class MtpModule:
+    """A row at position i runs token i + 1 on a state of position i, and predicts the next."""
+
+    def __init__(self, law: ModuleLaw, parts: ModuleParts) -> None:
+        self._law = law
+        self._parts = parts
+
+    def advance(
+        self,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, hidden] before each query token
+        layer: torch.Tensor,  # of the module's KV
+        page_size: int,
+        attention: AttentionBackend,
+    ) -> torch.Tensor:  # [num_query, hidden] after it
+        """Run the query tokens of a plan; writes their KV."""
+        queries, block = plan.queries, self._parts.block
+        num_query = queries.tokens.shape[0]
+        step = AttentionStep(
+            rotation=self._parts.rotary.at(queries.positions),
+            slots=queries.slots,
+            backend=attention,
+            plan=plan.attention,
+        )
+        feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=page_size)
+        joined = apply_padded(self._parts.join, self._side_by_side(queries, state))
+        stream = pad_rows(joined, max(num_query, self._parts.join.min_rows))
+        stream = block.attention(block.attention_norm(stream), stream, layer, step)
+        stream = block.mlp(block.mlp_norm(stream), stream, feed)[:num_query]
+        return self._parts.norms.output(stream) if self._law.is_state_normed else stream
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+        """Scores of the token that follows the state."""
+        is_ready = self._law.is_state_normed
+        return self._parts.score(state if is_ready else self._parts.norms.output(state))
+
+    def _side_by_side(self, queries: Queries, state: torch.Tensor) -> torch.Tensor:
+        """Token and state, each normalised: [num_query, 2 * hidden]."""
+        norms = self._parts.norms
+        embedded = F.embedding(queries.tokens, self._parts.embedding)
+        if self._law.is_first_blank:
+            embedded = embedded * (queries.positions > 0)[:, None]
+        pair = norms.token(embedded), norms.state(state)
+        return torch.cat(pair[::-1] if self._law.is_state_first else pair, dim=-1)

@@ -1,0 +1,93 @@
+"""How the tensors of recurrent layers are stored, and how they become one map at load."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+
+from outrider.models.layers.linear import Linear
+from outrider.models.layers.rms_norm import make_norm
+from outrider.models.recurrent.delta_layer import GatedDelta, GatedNorm
+from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.registry import RecurrentMaps
+from outrider.ops.recurrent.delta_rule import DeltaLaw
+
+Shape = tuple[int, ...]
+
+_FUSED = ("in_proj_qkvz.weight", "in_proj_ba.weight")
+_APART = ("in_proj_qkv.weight", "in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight")
+
+
+class Reader(Protocol):
+    """Where tensors come from, and how they become maps."""
+
+    def read(self, *names: str) -> torch.Tensor:
+        """The tensors, one below the other, on the device in the type of activations."""
+        ...
+
+    def read_wide(self, name: str) -> torch.Tensor:
+        """A tensor that is computed with in float32, on the device."""
+        ...
+
+    def make_linear(self, weight: torch.Tensor) -> Linear: ...
+
+
+def recurrent_shapes(
+    sizes: Recurrence, hidden: int, maps: RecurrentMaps
+) -> Iterator[tuple[str, Shape]]:
+    """Name below `linear_attn.` and shape of every tensor."""
+    heads = sizes.value_heads
+    fused = (sizes.mixed + sizes.values, 2 * heads)
+    apart = (sizes.mixed, sizes.values, heads, heads)
+    names, widths = (_FUSED, fused) if maps == "fused" else (_APART, apart)
+    for name, rows in zip(names, widths, strict=True):
+        yield name, (rows, hidden)
+    yield "conv1d.weight", (sizes.mixed, 1, sizes.window)
+    yield "A_log", (heads,)
+    yield "dt_bias", (heads,)
+    yield "norm.weight", (sizes.value_dim,)
+    yield "out_proj.weight", (hidden, sizes.values)
+
+
+def load_recurrent_layer(
+    sizes: Recurrence,
+    maps: RecurrentMaps,
+    prefix: str,
+    reader: Reader,
+    *,
+    eps: float,
+    is_fixed: bool,
+) -> GatedDelta:
+    """The layer whose tensors have names that begin so."""
+    if maps == "fused":
+        wide, narrow = (reader.read(prefix + name) for name in _FUSED)
+        lanes = torch.cat([_ungroup(wide, sizes), _ungroup_gates(narrow, sizes)])
+    else:
+        lanes = reader.read(*(prefix + name for name in _APART))
+    law = DeltaLaw(
+        sizes=sizes,
+        taps=reader.read_wide(prefix + "conv1d.weight").squeeze(1),
+        pace=-reader.read_wide(prefix + "A_log").exp(),
+        pace_bias=reader.read_wide(prefix + "dt_bias"),
+        is_fixed=is_fixed,
+    )
+    return GatedDelta(
+        law,
+        lanes=reader.make_linear(lanes),
+        gated_norm=GatedNorm(make_norm(reader.read(prefix + "norm.weight"), eps)),
+        output=reader.make_linear(reader.read(prefix + "out_proj.weight")),
+    )
+
+
+def _ungroup(weight: torch.Tensor, sizes: Recurrence) -> torch.Tensor:  # [rows, hidden] both
+    """Queries of all heads, then keys, values, gates: stored is a group for every key head."""
+    values = sizes.values // sizes.key_heads
+    groups = weight.view(sizes.key_heads, -1, weight.shape[1])
+    parts = torch.split(groups, [sizes.key_dim, sizes.key_dim, values, values], dim=1)
+    return torch.cat([part.flatten(0, 1) for part in parts])
+
+
+def _ungroup_gates(weight: torch.Tensor, sizes: Recurrence) -> torch.Tensor:  # [rows, hidden] both
+    """Rates of all heads, then paces, likewise."""
+    groups = weight.view(sizes.key_heads, -1, weight.shape[1])
+    return torch.cat([part.flatten(0, 1) for part in groups.chunk(2, dim=1)])

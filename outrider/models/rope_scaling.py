@@ -1,0 +1,130 @@
+"""How a family stretches its rotary frequencies to a longer context: the kinds and their settings.
+
+The formulas are in `layers/rope.py`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.config_fields import read_object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoScaling:
+    """Frequencies as trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearScaling:
+    """All frequencies are divided by the factor."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3Scaling:
+    """Slow frequencies are divided by the factor, fast ones kept, those between are blended."""
+
+    factor: float
+    low_turns: float  # over the original context; fewer turns than this are slow
+    high_turns: float  # more turns than this are fast
+    original_context: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YarnScaling:
+    """As Llama 3, but blended by dimension; queries and keys also grow by the attention factor."""
+
+    factor: float
+    slow_turns: float  # over the original context
+    fast_turns: float
+    original_context: int
+    attention_factor: float
+    latent_factor: float = 1.0  # latent attention multiplies its scores by the square of it
+
+
+RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling
+
+
+def rope_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json says in either form; in both it may only say the same."""
+    newer, older = (read_object(fields, key) for key in ("rope_parameters", "rope_scaling"))
+    said = newer | {"type": newer.get("rope_type", newer.get("type"))}
+    if newer and any(said.get(key) != value for key, value in older.items() if value is not None):
+        raise ConfigError(
+            "config.json has rope_parameters and a rope_scaling that says otherwise; merge them "
+            "into one of the two"
+        )
+    return newer or older
+
+
+def parse_scaling(settings: dict[str, Any], max_context: int) -> RopeScaling:
+    """The scaling of `rope_parameters` or `rope_scaling`, without the base frequency."""
+    settings = {key: value for key, value in settings.items() if value is not None}
+    kind = settings.pop("rope_type", settings.pop("type", "default"))
+    settings.pop("type", None)  # some files carry the older spelling beside the newer one
+    if not isinstance(kind, str) or kind not in _PARSERS:
+        raise ConfigError(
+            f"rope scaling of type {kind} is not supported; use one of {', '.join(_PARSERS)}"
+        )
+    settings.setdefault("original_max_position_embeddings", max_context)
+    try:
+        if float(settings.get("factor", 1.0)) <= 0:
+            raise ValueError("factor")
+        scaling = _PARSERS[kind](settings)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"rope scaling of type {kind} needs a valid {error}") from error
+    settings.pop("original_max_position_embeddings", None)
+    if settings:
+        raise ConfigError(f"rope scaling of type {kind} does not support {', '.join(settings)}")
+    return scaling
+
+
+def _parse_none(settings: dict[str, Any]) -> RopeScaling:
+    settings.pop("factor", None)
+    return NoScaling()
+
+
+def _parse_linear(settings: dict[str, Any]) -> RopeScaling:
+    return LinearScaling(factor=float(settings.pop("factor")))
+
+
+def _parse_llama3(settings: dict[str, Any]) -> RopeScaling:
+    return Llama3Scaling(
+        factor=float(settings.pop("factor")),
+        low_turns=float(settings.pop("low_freq_factor")),
+        high_turns=float(settings.pop("high_freq_factor")),
+        original_context=int(settings.pop("original_max_position_embeddings")),
+    )
+
+
+def _parse_yarn(settings: dict[str, Any]) -> RopeScaling:
+    factor = float(settings.pop("factor"))
+    rotated, all_dims = (float(settings.pop(key, 0.0)) for key in ("mscale", "mscale_all_dim"))
+    usual = _growth(factor, 1.0)
+    if rotated and all_dims:
+        usual = _growth(factor, rotated) / _growth(factor, all_dims)
+    return YarnScaling(
+        factor=factor,
+        slow_turns=float(settings.pop("beta_slow", 1.0)),
+        fast_turns=float(settings.pop("beta_fast", 32.0)),
+        original_context=int(settings.pop("original_max_position_embeddings")),
+        attention_factor=float(settings.pop("attention_factor", usual)),
+        latent_factor=_growth(factor, all_dims),
+    )
+
+
+def _growth(factor: float, share: float) -> float:
+    """The fit published with the method, of which a share is taken."""
+    return 1.0 + 0.1 * share * math.log(max(factor, 1.0))
+
+
+_PARSERS: dict[str, Callable[[dict[str, Any]], RopeScaling]] = {
+    "default": _parse_none,
+    "linear": _parse_linear,
+    "llama3": _parse_llama3,
+    "yarn": _parse_yarn,
+}

@@ -1,0 +1,128 @@
+"""The tensors of a model folder, by name, read one at a time from its safetensors files."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from outrider.errors import ConfigError
+from outrider.models.text_model_fields import FLAT, Nesting
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_FLOATS = ("F32", "F16", "BF16")
+_INTEGERS = ("I32", "I64")
+_NUM_NAMED = 5  # of the offending tensors that an error names
+
+
+class Checkpoint:
+    """Owns the open files. Nothing is read into memory before it is asked for.
+
+    Tensors have our names here; only files and errors have those that are stored.
+    """
+
+    def __init__(self, folder: Path, nesting: Nesting = FLAT) -> None:
+        self._folder = folder
+        self._nesting = nesting
+        self._open = ExitStack()
+        self._shards: dict[str, Any] = {}  # by tensor name
+        self.is_partial = False  # other parts lie beside the model and are passed over
+
+    def __enter__(self) -> Self:
+        stored: dict[str, Any] = {}
+        for path in _shard_paths(self._folder):
+            shard = self._open_shard(path)
+            stored.update(dict.fromkeys(shard.keys(), shard))
+        nesting = self._nesting = self._nesting.as_found(stored)
+        own = [name for name in stored if not name.startswith(nesting.others)]
+        self._refuse("has unexpected", filter(nesting.is_stray, own))
+        self._shards = {nesting.our_name(name): stored[name] for name in own}
+        self.is_partial = len(own) < len(stored)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all stored tensors."""
+        return self._shards.keys()
+
+    def check(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        ignored: Iterable[str] = (),
+        integers: Collection[str] = (),
+        among: Callable[[str], bool] = lambda _: True,  # whether to judge a stored name
+    ) -> None:
+        """Refuse a folder that does not hold exactly these tensors, besides the ignored ones.
+
+        All are weights but those whose names are among the integers.
+        """
+        stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
+        stored = {name for name in stored if among(name)}
+        spelled = self._nesting.stored_name
+        self._refuse("lacks", map(spelled, shapes.keys() - stored))
+        self._refuse("has unexpected", map(spelled, stored - shapes.keys()))
+        slices = {name: self._shards[name].get_slice(spelled(name)) for name in sorted(shapes)}
+        self._refuse(
+            "has mis-shaped",
+            (
+                f"{spelled(name)} {list(found)} instead of {list(shapes[name])}"
+                for name, view in slices.items()
+                if (found := tuple(view.get_shape())) != shapes[name]
+            ),
+        )
+        self._refuse(
+            "has quantised",
+            (
+                f"{spelled(name)} as {view.get_dtype()}"
+                for name, view in slices.items()
+                if view.get_dtype() not in (_INTEGERS if name in integers else _FLOATS)
+            ),
+        )
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, as stored, on the CPU."""
+        tensor: torch.Tensor = self._shards[name].get_tensor(self._nesting.stored_name(name))
+        return tensor
+
+    def _open_shard(self, path: Path) -> Any:
+        try:
+            return self._open.enter_context(safe_open(path, framework="pt"))
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(
+                f"{path} is missing or damaged ({error}); download the model again"
+            ) from error
+
+    def _refuse(self, fault: str, tensors: Iterable[str]) -> None:
+        names = sorted(tensors)
+        if not names:
+            return
+        rest = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
+        raise ConfigError(
+            f"{self._folder} {fault} tensors ({len(names)}): {', '.join(names[:_NUM_NAMED])}{rest};"
+            " use weights that belong to its config.json"
+        )
+
+
+def _shard_paths(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    if not index.is_file():
+        return [folder / _SINGLE]
+    try:
+        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{index} is damaged; download the model again") from error
+    return [folder / name for name in sorted(files)]

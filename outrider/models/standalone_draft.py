@@ -1,0 +1,70 @@
+"""A whole smaller model as a drafter: it runs on tokens alone and keeps a KV cache of its own."""
+
+from pathlib import Path
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.errors import ConfigError
+from outrider.kv.kv_pool import KVPool
+from outrider.models.decoder import Decoder
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.draft_model import ModelFacts, Taps
+from outrider.models.layers.linear import WeightType
+from outrider.models.model_config import read_config
+from outrider.models.same_vocabulary import check_same_tokenizer
+from outrider.models.target import Target
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import StepPlan
+
+
+class StandaloneDraft:
+    """Its state is its own final one, and only predicts: the history is in its KV.
+
+    Models of one tokenizer are padded to different vocabularies, so it proposes what both have.
+    """
+
+    def __init__(self, decoder: Decoder, *, target_vocab: int) -> None:
+        config = decoder.config
+        self.facts = ModelFacts(
+            taps=Taps(),
+            width=config.block.hidden,
+            lead=1,
+            num_layers=config.num_layers,
+            attention=config.attention,
+        )
+        device = decoder.embedding.device
+        self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
+        self._decoder = decoder.with_vocabulary(target_vocab)
+
+    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, 0] -> [.., width]
+        return features.new_zeros(features.shape[0], self.facts.width)
+
+    def advance(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        del state
+        return self._decoder.hidden(plan, kv, attention)
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
+        return self._decoder.logits(state)[:, : self.target_ids.shape[0]]
+
+
+def load_standalone(
+    folder: Path,
+    *,
+    target: Target,
+    target_folder: Path,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+) -> StandaloneDraft:
+    """The model in a folder as a drafter for the target; their tokenizers must agree."""
+    check_same_tokenizer(folder, target_folder)
+    if read_config(folder).recurrence.layers:
+        raise ConfigError(
+            f"{folder} keeps a state per row, which a drafter could not take back yet; use a model "
+            "whose layers all attend, --draft mtp or --draft ngram"
+        )
+    decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
+    return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

@@ -1,0 +1,244 @@
+"""Latent attention of uniform rows over paged latents: decode, chains, trees, in Triton.
+
+As `ops/attention/decode_triton.py` in all but what is stored: one vector per token, [latent | rotated key],
+is the key of every head, and its first part the value. Heads and nodes are packed into the tile.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.decode_triton import LOG2_E
+from outrider.ops.attention.latent_blocks_triton import see_history, see_paths
+from outrider.ops.attention.latent_slices_triton import (
+    Slices,
+    choose_slices,
+    combine,
+    keep_split,
+    num_splits,
+    rows_at_once,
+    split_start,
+    ways_to_slice,
+)
+from outrider.ops.attention.splits_triton import (
+    EXACT,
+    MOST_PARTIALS,
+    NOTHING_SEEN,
+    cut,
+    dim_tile,
+    partial_width,
+)
+from outrider.ops.attention.tree_paths_triton import MAX_NODES
+
+_FEW_HEADS = 32
+
+_MAX_NODES = tl.constexpr(MAX_NODES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Sizes of the kernels. They follow from the model alone, never from a batch.
+
+    Even with 16 heads and one node, three quarters of the rows empty, the products of a tile take
+    less time than an H200 takes to read its latents.
+    """
+
+    rows: int = 64  # (node, head) pairs of a tile at most
+    keys: int = 64
+    split: int = 256
+    num_warps: int = 8
+    num_stages: int = 2
+
+
+def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> Tiles:
+    """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents.
+
+    Measured on an H200 (docs/lab/log.md): shorter splits are faster for one row of 4k, slower else.
+    """
+    split = 1024 if heads > _FEW_HEADS else 512
+    if dtype == torch.float32:  # no tensor cores: operands are held in registers
+        return Tiles(rows=16, keys=16 if latent > 128 else 32, split=split)
+    return Tiles(split=split)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "pages", "lengths", "limits", "tails", "part_max", "part_sum",
+        "nodes", "spread", "num_pages", "num_splits", "span", "levels", "size",
+    ]
+)  # fmt: skip
+def _attend_kernel(
+    query, layer, out, pages, lengths, limits, tails, part_acc, part_max, part_sum,
+    query_stride, nodes, spread, num_pages, num_splits, span, levels, size, scale,
+    HEADS: tl.constexpr, OF_NODE: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
+    LATENT_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    TREE: tl.constexpr, SINGLE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A tile has OF_NODE heads of each of `spread` nodes and sees `span` splits, 2^levels.
+
+    A split has `size` keys, or twice as many. SINGLE splits and DIRECT slices are the only ones.
+    """
+    HEAD_TILES: tl.constexpr = (HEADS + OF_NODE - 1) // OF_NODE
+    tile, row = tl.program_id(0), tl.program_id(1)
+    slice_ = tl.num_programs(2) - 1 - tl.program_id(2)  # the long ones start first
+    lane, column, turn = tl.arange(0, BLOCK_M), tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
+    head = tile % HEAD_TILES * OF_NODE + lane % OF_NODE
+    first = tile // HEAD_TILES * spread
+    node = first + tl.minimum(lane // OF_NODE, spread - 1)
+    is_real = (lane < spread * OF_NODE) & (head < HEADS) & (node < nodes)
+    token = row * nodes + node
+    index = token.to(tl.int64) * HEADS + head
+    source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * (LATENT + ROPE)
+    wanted = is_real[:, None] & (column < LATENT)[None, :]
+    is_turned = is_real[:, None] & (turn < ROPE)[None, :]
+    own_pages = pages + row.to(tl.int64) * num_pages
+    own_limits, own_tails = limits + row * nodes, tails + row * nodes * _MAX_NODES
+    stride = tl.num_programs(1).to(tl.int64) * nodes * HEADS
+    first_place = index + stride * slice_ * (levels + 1)
+    overlap.begin(PDL)
+    limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
+    latent_query = tl.load(source + column[None, :], mask=wanted, other=0.0)
+    turned_query = tl.load(source + LATENT + turn[None, :], mask=is_turned, other=0.0)
+    longest = tl.max(limit, 0)
+    shortest = tl.min(tl.where(is_real, limit, longest), 0)
+    start = slice_ * span
+    stop = tl.minimum(start + span, num_splits)
+    for split in range(start, stop):
+        begin = split_start(split, size)
+        end = tl.minimum(split_start(split + 1, size), longest)
+        if begin < end:
+            # Blocks that reach past the history are seen along each node's own path.
+            border = length // BLOCK_N * BLOCK_N if TREE else end
+            state_max, sums, acc = see_history(
+                tl.full([BLOCK_M], NOTHING_SEEN, tl.float32),
+                tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
+                tl.zeros([BLOCK_M, LATENT_DIM], tl.float32), latent_query, turned_query, layer,
+                own_pages, limit, shortest, begin, tl.minimum(border, end), scale,
+                LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
+            )  # fmt: skip
+            if TREE:
+                state_max, sums, acc = see_paths(
+                    state_max, sums, acc, latent_query, turned_query, layer, own_pages,
+                    own_limits, own_tails, limit, node, nodes, length,
+                    tl.maximum(begin, border), end, scale,
+                    LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
+                )  # fmt: skip
+            state_sum = tl.sum(sums, 1)
+            if SINGLE:
+                share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+                target = out + index[:, None] * LATENT + column[None, :]
+                tl.store(target, (acc * share).to(out.dtype.element_ty), mask=wanted)
+            else:
+                keep_split(
+                    state_max, state_sum, acc, out, part_acc, part_max, part_sum, index, is_real,
+                    first_place, stride, split - start, levels,
+                    (end == longest) | (split + 1 == stop), BLOCK_M, LATENT, LATENT_DIM, DIRECT,
+                )  # fmt: skip
+
+
+def attend_uniform(
+    query: torch.Tensor,  # [rows * nodes, heads, latent + rope], heads side by side
+    layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
+    out: torch.Tensor,  # [rows * nodes, heads, latent] contiguous
+    *,
+    pages: torch.Tensor,  # [rows, pages] int32
+    lengths: torch.Tensor,  # [rows] int32
+    limits: torch.Tensor,  # [rows * nodes] int32
+    tails: torch.Tensor,  # [rows * nodes, 64] int32
+    partials: torch.Tensor,  # [num_partials or more] float32
+    scale: float,
+    is_tree: bool,
+    tiles: Tiles | None = None,
+    span: int | None = None,
+) -> None:
+    """Every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
+
+    As many rows run at once as the workspace has room for, and a program sees as many splits
+    (`span`, a power of 2) as leave the device no idle cores. Neither changes a bit.
+    """
+    num_rows, (num_tokens, heads, width) = lengths.shape[0], query.shape
+    assert query.stride()[1:] == (width, 1), "the heads of a token lie side by side"
+    nodes, keys, latent = num_tokens // num_rows, pages.shape[1] * layer.shape[1], out.shape[2]
+    tiles = tiles or tiles_of(heads, latent, query.dtype)
+    packing = _packing(tiles.rows, heads=heads, nodes=nodes)
+    room = partials.numel() // (nodes * partial_width(heads, latent))  # partial results of a row
+    slices = choose_slices(keys, tiles.split, rows=num_rows, tiles=packing.num_tiles, room=room)
+    if span is not None:
+        slices = next(
+            way for way in ways_to_slice(keys, tiles.split, room=room) if way.span == span
+        )
+    at_once = rows_at_once(num_rows, slices, room)
+    for first in range(0, num_rows, at_once):
+        rows = slice(first, first + at_once)
+        tokens = slice(first * nodes, (first + at_once) * nodes)
+        parts = cut(partials, limits[tokens].shape[0] * heads * slices.num_partials, latent)
+        inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
+        _attend(
+            query[tokens], layer, out[tokens], inputs, parts,
+            slices, scale * LOG2_E, packing, tiles, is_tree=is_tree,
+        )  # fmt: skip
+        if slices.count > 1:
+            combine(parts, out[tokens], limits[tokens], slices, tiles.split)
+
+
+def num_partials(*, rows: int, nodes: int, keys: int, heads: int, latent: int) -> int:
+    """Floats of the workspace for so many rows over so many keys.
+
+    It never exceeds 256 MiB, or what a single row needs.
+    """
+    splits = num_splits(keys, split=tiles_of(heads, latent, torch.bfloat16).split)
+    if splits == 1:
+        return 0
+    per_row = nodes * splits * partial_width(heads, latent)
+    return min(rows * per_row, max(MOST_PARTIALS, per_row))
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """How the heads of a row's nodes share tiles."""
+
+    of_node: int  # heads of one node in a tile
+    spread: int  # nodes of a tile
+    num_tiles: int  # of a row
+
+
+def _packing(rows: int, *, heads: int, nodes: int) -> _Packing:
+    of_node = min(heads, rows)
+    spread = rows // of_node if of_node == heads else 1
+    return _Packing(of_node, spread, triton.cdiv(heads, of_node) * triton.cdiv(nodes, spread))
+
+
+def _attend(
+    query: torch.Tensor,
+    layer: torch.Tensor,
+    out: torch.Tensor,
+    inputs: list[torch.Tensor],  # pages, lengths, limits, tails
+    parts: list[torch.Tensor],
+    slices: Slices,
+    scale: float,
+    packing: _Packing,
+    tiles: Tiles,
+    *,
+    is_tree: bool,
+) -> None:
+    num_rows, num_pages = inputs[0].shape
+    heads, width = query.shape[1:]
+    latent, page_size, nodes = out.shape[2], layer.shape[1], query.shape[0] // num_rows
+    kernel: Any = _attend_kernel[(packing.num_tiles, num_rows, slices.count)]
+    kernel(
+        query, layer, out, *inputs, *parts, query.stride(0), nodes, packing.spread, num_pages,
+        slices.splits, slices.span, slices.levels, tiles.split, scale,
+        HEADS=heads, OF_NODE=packing.of_node, LATENT=latent, ROPE=width - latent,
+        LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(width - latent), PAGE_SIZE=page_size,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages,
+        TREE=is_tree, SINGLE=slices.splits == 1, DIRECT=slices.count == 1,
+        PDL=overlap.is_on(query),
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""What latent attention does to single lanes, as `models/layers/mla.py` says it: the norm of a
+latent, the rotation of keys and queries, and the write to the pool.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops.norm_rope.rms_norm_triton import scaled
+
+_MAX_PAIRS = 512  # rotated pairs of one program with 4 warps: 4 per thread
+
+
+@triton.jit
+def _turned(source, cos, sin, token, pair, inside, HALF: tl.constexpr):
+    """Both halves of heads, turned to their position."""
+    angle = token * 2 * HALF + pair
+    c = tl.load(cos + angle, mask=pair < HALF, other=0.0).to(tl.float32)
+    s = tl.load(sin + angle + HALF, mask=pair < HALF, other=0.0).to(tl.float32)
+    x = tl.load(source + pair, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(source + HALF + pair, mask=inside, other=0.0).to(tl.float32)
+    return x * c - y * s, y * c + x * s
+
+
+@triton.jit(do_not_specialize_on_alignment=["slots"])  # any view of a plan
+def _store_kernel(
+    latents, cos, sin, weight, layer, slots, eps, token_stride,
+    LATENT: tl.constexpr, HALF: tl.constexpr, LATENT_BLOCK: tl.constexpr,
+    HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    lane, pair = tl.arange(0, LATENT_BLOCK), tl.arange(0, HALF_BLOCK)
+    inside = lane < LATENT
+    scales = tl.load(weight + lane, mask=inside, other=0.0)
+    overlap.begin(PDL)
+    source = latents + token * token_stride
+    target = layer + tl.load(slots + token).to(tl.int64) * (LATENT + 2 * HALF)
+    values = tl.load(source + lane, mask=inside, other=0.0).to(tl.float32)
+    normed = scaled(values, tl.sum(values * values) / LATENT, scales, eps)
+    tl.store(target + lane, normed, mask=inside)
+    low, high = _turned(source + LATENT, cos, sin, token, pair, pair < HALF, HALF)
+    tl.store(target + LATENT + pair, low, mask=pair < HALF)
+    tl.store(target + LATENT + HALF + pair, high, mask=pair < HALF)
+
+
+@triton.jit
+def _rotate_kernel(
+    heads, cos, sin, out, token_stride, head_stride, out_stride, num_heads, nope, latent,
+    HALF: tl.constexpr, HEADS_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS_BLOCK + tl.arange(0, HEADS_BLOCK)[:, None]
+    pair = tl.arange(0, HALF_BLOCK)[None, :]
+    inside = (head < num_heads) & (pair < HALF)
+    overlap.begin(PDL)
+    source = heads + token * token_stride + head * head_stride + nope
+    low, high = _turned(source, cos, sin, token, pair, inside, HALF)
+    target = out + token * out_stride + head * (latent + 2 * HALF) + latent
+    tl.store(target + pair, low, mask=inside)
+    tl.store(target + HALF + pair, high, mask=inside)
+
+
+def store_latents(
+    latents: torch.Tensor,  # [num_query, latent + rope], unit stride along lanes
+    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: as `angles_at` lays them out
+    norm: tuple[torch.Tensor, float],  # weight [latent], and eps
+    layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
+    slots: torch.Tensor,  # [num_query] int64
+) -> None:
+    """Write every latent, normalised, and the key beside it, rotated, to its slot."""
+    (weight, eps), (num_query, width) = norm, latents.shape
+    latent = weight.shape[0]
+    assert latents.stride(1) == 1
+    assert layer.is_contiguous()
+    half = (width - latent) // 2
+    kernel: Any = _store_kernel[(num_query,)]
+    kernel(
+        latents, *angles, weight, layer, slots, eps, latents.stride(0),
+        LATENT=latent, HALF=half, LATENT_BLOCK=triton.next_power_of_2(latent),
+        HALF_BLOCK=triton.next_power_of_2(half), PDL=overlap.is_on(latents),
+        num_warps=4, **overlap.options(latents),
+    )  # fmt: skip
+
+
+def rotate_queries(
+    heads: torch.Tensor,  # [num_query, heads, nope + rope], unit stride along lanes
+    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: as `angles_at` lays them out
+    out: torch.Tensor,  # [num_query, heads, latent + rope] contiguous; the last lanes are written
+) -> None:
+    """The rotated part of every query, after the place of its other part."""
+    rope = angles[0].shape[-1]
+    num_query, num_heads, dim = heads.shape
+    assert heads.stride(2) == 1
+    assert out.is_contiguous()
+    half_block = triton.next_power_of_2(rope // 2)
+    block = min(triton.next_power_of_2(num_heads), max(_MAX_PAIRS // half_block, 1))
+    kernel: Any = _rotate_kernel[(num_query, triton.cdiv(num_heads, block))]
+    kernel(
+        heads, *angles, out, heads.stride(0), heads.stride(1), out.stride(0), num_heads,
+        dim - rope, out.shape[2] - rope,
+        HALF=rope // 2, HEADS_BLOCK=block, HALF_BLOCK=half_block, PDL=overlap.is_on(heads),
+        num_warps=4, **overlap.options(heads),
+    )  # fmt: skip

@@ -1,0 +1,201 @@
+"""Causal attention of prompt chunks over paged history, in Triton.
+
+Keys are taken in blocks from position 0 on, so where a prompt is cut does not change a bit.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.decode_triton import LOG2_E
+from outrider.ops.attention.splits_triton import NOTHING_SEEN, dim_tile
+
+COPY_BLOCK = 1024  # page ids copied by one program
+COUNT_BLOCK = 64  # chunks counted at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Sizes of the chunk kernel. They follow from dtype and head dim, never from a batch."""
+
+    rows: int = 128  # (token, head) pairs of a tile
+    keys: int = 64
+    num_warps: int = 8
+    num_stages: int = 3
+
+
+def tiles_of(head_dim: int, dtype: torch.dtype) -> Tiles:
+    """The tiles of a model."""
+    if dtype == torch.float32:  # no tensor cores: operands are held in registers
+        return Tiles(rows=16, keys=32, num_warps=8, num_stages=2)
+    if head_dim > 128:
+        return Tiles(num_stages=2)  # Q, K and V of 256 fill the shared memory
+    return Tiles()
+
+
+# Views into packed buffers lie anywhere, and sizes change from step to step.
+@triton.jit(do_not_specialize=["rows", "starts", "counts", "num_chunks", "num_pages"])
+def _place_kernel(
+    rows, starts, counts, table, pages, bounds, num_chunks, num_pages, table_stride,
+    BLOCK: tl.constexpr, COUNTED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    overlap.begin(PDL)
+    chunk, part = tl.program_id(0), tl.program_id(1)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    inside = column < num_pages
+    source = table + tl.load(rows + chunk) * table_stride + column
+    page = tl.load(source, mask=inside, other=0).to(tl.int32)
+    tl.store(pages + chunk.to(tl.int64) * num_pages + column, page, mask=inside)
+    if part == 0:
+        before = tl.zeros([COUNTED], tl.int64)
+        for first in range(0, chunk, COUNTED):
+            other = first + tl.arange(0, COUNTED)
+            before += tl.load(counts + other, mask=other < chunk, other=0)
+        tl.store(bounds + chunk, tl.load(starts + chunk).to(tl.int32))
+        tl.store(bounds + num_chunks + chunk, tl.sum(before, 0).to(tl.int32))
+        tl.store(bounds + 2 * num_chunks + chunk, tl.load(counts + chunk).to(tl.int32))
+
+
+@triton.jit
+def _slots(position, end, pages, PAGE_SIZE: tl.constexpr):
+    """Where in the pool the keys of these positions lie, -1 from `end` on."""
+    inside = position < end
+    page = tl.load(pages + position // PAGE_SIZE, mask=inside, other=0)
+    return tl.where(inside, page.to(tl.int64) * PAGE_SIZE + position % PAGE_SIZE, -1)
+
+
+@triton.jit
+def _see_keys(
+    state_max, state_sum, acc, query, keys, pages, own, begin, stop, end, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Blocks of [begin, stop) enter the running softmax; row i sees positions up to `own[i]`."""
+    column, offset = tl.arange(0, DIM), tl.arange(0, BLOCK_N)
+    slots = _slots(begin + offset, end, pages, PAGE_SIZE)
+    for start in range(begin, stop, BLOCK_N):
+        position = start + offset
+        source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
+        wanted = (column < HEAD_DIM)[None, :]
+        if MASKED:
+            wanted = (slots >= 0)[:, None] & wanted
+        key = tl.load(source, mask=wanted, other=0.0)
+        value = tl.load(source + KV_HEADS * HEAD_DIM, mask=wanted, other=0.0)
+        # Looked up one block ahead, so that the loads of keys and values wait for nobody.
+        slots = _slots(position + BLOCK_N, end, pages, PAGE_SIZE)
+        score = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if MASKED:
+            score = tl.where(position[None, :] <= own[:, None], score, float("-inf"))
+        new_max = tl.maximum(state_max, tl.max(score, 1) * scale)
+        weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
+        kept = tl.exp2(state_max - new_max)
+        state_sum = state_sum * kept + tl.sum(weight, 1)
+        acc = tl.dot(weight.to(value.dtype), value, acc * kept[:, None], input_precision="ieee")
+        state_max = new_max
+    return state_max, state_sum, acc
+
+
+@triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])
+def _attend_kernel(
+    query, layer, out, pages, bounds, query_stride, num_pages, scale,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    kv_head, chunk = tl.program_id(0), tl.program_id(2)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # the longest tiles start first
+    place, column = tile * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, DIM)
+    offset, head = place // GROUP, kv_head * GROUP + place % GROUP
+    overlap.begin(PDL)
+    start = tl.load(bounds + chunk)
+    first = tl.load(bounds + tl.num_programs(2) + chunk)
+    count = tl.load(bounds + 2 * tl.num_programs(2) + chunk)
+    if tile * BLOCK_M < count * GROUP:
+        token = (first + offset).to(tl.int64)
+        wanted = (offset < count)[:, None] & (column < HEAD_DIM)[None, :]
+        source = query + token[:, None] * query_stride + head[:, None] * HEAD_DIM + column[None, :]
+        q, keys = tl.load(source, mask=wanted, other=0.0), layer + kv_head * HEAD_DIM
+        own, own_pages = start + offset, pages + chunk.to(tl.int64) * num_pages
+        last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP, count - 1)
+        # A padding chunk may be longer than any text of the step.
+        end = tl.minimum(start + last + 1, num_pages * PAGE_SIZE)
+        # Blocks that all rows of the tile see whole need no mask.
+        whole = tl.minimum(start + tile * BLOCK_M // GROUP + 1, end) // BLOCK_N * BLOCK_N
+        state_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
+        state_sum, acc = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+        state_max, state_sum, acc = _see_keys(
+            state_max, state_sum, acc, q, keys, own_pages, own, 0, whole, end, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, False,
+        )  # fmt: skip
+        state_max, state_sum, acc = _see_keys(
+            state_max, state_sum, acc, q, keys, own_pages, own, whole, end, end, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, True,
+        )  # fmt: skip
+        acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+        index = token * (KV_HEADS * GROUP) + head
+        target = out + index[:, None] * HEAD_DIM + column[None, :]
+        tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
+
+
+def place_chunks(
+    rows: torch.Tensor,  # [chunks] int64 index into the page table
+    starts: torch.Tensor,  # [chunks] int64
+    counts: torch.Tensor,  # [chunks] int64
+    page_table: torch.Tensor,  # [table_rows, max_pages] int64
+    *,
+    out_pages: torch.Tensor,  # [chunks, pages] int32
+    bounds: torch.Tensor,  # [3, chunks] int32 start, first flat token, number of tokens
+) -> None:
+    """Write what a step's layers share: each chunk's pages, and where its tokens lie."""
+    num_chunks, num_pages = out_pages.shape
+    kernel: Any = _place_kernel[(num_chunks, triton.cdiv(num_pages, COPY_BLOCK))]
+    kernel(
+        rows,
+        starts,
+        counts,
+        page_table,
+        out_pages,
+        bounds,
+        num_chunks,
+        num_pages,
+        page_table.stride(0),
+        BLOCK=COPY_BLOCK,
+        COUNTED=COUNT_BLOCK,
+        PDL=overlap.is_on(rows),
+        **overlap.options(rows),
+    )
+
+
+def attend_chunks(
+    query: torch.Tensor,  # [chunk.tokens, heads, head_dim], heads side by side, any token stride
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    out: torch.Tensor,  # [chunk.tokens, heads, head_dim] contiguous
+    *,
+    pages: torch.Tensor,  # [chunks, pages] int32
+    bounds: torch.Tensor,  # [3, chunks] int32
+    width: int,
+    scale: float,
+    tiles: Tiles | None = None,
+) -> None:
+    """Causal attention of all chunk tokens; no chunk is longer than `width`."""
+    tiles = tiles or tiles_of(query.shape[2], query.dtype)
+    heads, head_dim = query.shape[1:]
+    assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
+    kv_heads, page_size = layer.shape[2] // 2, layer.shape[1]
+    group = heads // kv_heads
+    num_tiles = triton.cdiv(width * group, tiles.rows)
+    kernel: Any = _attend_kernel[(kv_heads, num_tiles, bounds.shape[1])]
+    kernel(
+        query, layer, out, pages, bounds, query.stride(0), pages.shape[1], scale * LOG2_E,
+        GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
+        DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, PDL=overlap.is_on(query),
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        # Fused multiply-adds could differ between two compilations, and bits must not.
+        enable_fp_fusion=False, **overlap.options(query),
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""How texts are cut into splits at fixed absolute positions, and how their results are merged.
+
+In order of position, whoever does it: by the tile that saw them all or by a launch of its own. So
+the bits of a node depend on its text alone.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+
+SPLIT = 256  # positions of a split
+EQUAL_SPLITS = 32  # splits of that size; after them every octave of positions has 8
+MOST_PARTIALS = 1 << 26  # floats of the workspace
+
+# Fused multiply-adds could differ between two compilations of one kernel, and bits must not.
+EXACT = {"enable_fp_fusion": False}
+
+_PAIRS = 4  # heads of tokens that one program merges
+_AHEAD = 4  # splits whose results are on their way to it
+_EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
+_MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
+# Below every score, and finite: a block without visible keys leaves the running state as it is.
+NOTHING_SEEN = tl.constexpr(-1.0e30)
+
+
+def num_splits(keys: int, *, split: int = SPLIT) -> int:
+    """Splits that cover so many positions: of `split` up to 32 of them, then 8 an octave."""
+    count = -(-keys // split)
+    if count <= EQUAL_SPLITS:
+        return count
+    octave = 0
+    while EQUAL_SPLITS * split << octave + 1 < keys:
+        octave += 1
+    size = EQUAL_SPLITS * split // 8 << octave
+    return EQUAL_SPLITS + 8 * octave - (-(keys - (EQUAL_SPLITS * split << octave)) // size)
+
+
+def dim_tile(head_dim: int) -> int:
+    """Columns of a tile of heads: a tensor core takes 16 at least."""
+    return max(16, int(triton.next_power_of_2(head_dim)))
+
+
+def num_partials(*, rows: int, nodes: int, keys: int, width: int) -> int:
+    """Floats of the workspace for so many rows over so many keys; `width` is `partial_width`.
+
+    It never exceeds 256 MiB, or what a single row needs.
+    """
+    splits = num_splits(keys)
+    if splits == 1:
+        return 0
+    return min(rows * nodes * splits * width, max(MOST_PARTIALS, nodes * splits * width))
+
+
+def partial_width(heads: int, head_dim: int) -> int:
+    """Floats of the workspace that one split of one token needs."""
+    return heads * (head_dim + 2)
+
+
+@triton.jit
+def split_start(index, SPLIT: tl.constexpr):
+    """First position of a split."""
+    far = tl.maximum(index - _EQUAL_SPLITS, 0)
+    eighths = (8 + far % 8) << (far // 8)
+    return tl.where(index < _EQUAL_SPLITS, index * SPLIT, eighths * (_EQUAL_SPLITS * SPLIT // 8))
+
+
+@triton.jit
+def splits_before(end, SPLIT: tl.constexpr):
+    """How many splits begin before a position."""
+    starts = split_start(tl.arange(0, _MOST_SPLITS), SPLIT)
+    return tl.sum((starts < end).to(tl.int32), 0)
+
+
+@triton.jit
+def merge(total_max, total_sum, total, state_max, state_sum, acc):
+    """What was seen in a split joins what was seen in those before it."""
+    new_max = tl.maximum(total_max, state_max)
+    kept, weight = tl.exp2(total_max - new_max), tl.exp2(state_max - new_max)
+    total_sum = total_sum * kept + state_sum * weight
+    return new_max, total_sum, total * kept[:, None] + acc * weight[:, None]
+
+
+@triton.jit
+def mean(total, total_sum, ROWS: tl.constexpr):
+    """Of values, from the sum of weighted ones and that of weights."""
+    return total * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), total_sum)[:, None]
+
+
+@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_pairs"])
+def _combine_kernel(
+    part_acc, part_max, part_sum, out, limits, num_pairs,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
+    PAIRS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of some heads of tokens in order of position."""
+    pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
+    is_real, index = pair < num_pairs, pair.to(tl.int64)
+    inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
+    overlap.begin(PDL)
+    limit = tl.load(limits + index // HEADS, mask=is_real, other=0)
+    total_max = tl.full([PAIRS], NOTHING_SEEN, tl.float32)
+    total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
+    for split in tl.range(0, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
+        is_seen, place = split_start(split, SPLIT) < limit, index + num_pairs.to(tl.int64) * split
+        state_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
+        state_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
+        source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
+        acc = tl.load(source, mask=is_seen[:, None] & inside, other=0.0)
+        total_max, total_sum, total = merge(total_max, total_sum, total, state_max, state_sum, acc)
+    target = out + index[:, None] * HEAD_DIM + column[None, :]
+    tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
+
+
+def combine(parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, split: int) -> None:
+    num_tokens, heads, head_dim = out.shape
+    kernel: Any = _combine_kernel[(triton.cdiv(num_tokens * heads, _PAIRS),)]
+    kernel(
+        *parts, out, limits, num_tokens * heads,
+        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
+        PAIRS=_PAIRS, AHEAD=_AHEAD, PDL=overlap.is_on(out),
+        num_warps=2, **EXACT, **overlap.options(out),
+    )  # fmt: skip
+
+
+def cut(partials: torch.Tensor, count: int, head_dim: int) -> list[torch.Tensor]:
+    """The sums of values, maxima and sums of weights of `count` heads of tokens of splits."""
+    values, rest = partials[: count * head_dim], partials[count * head_dim :]
+    return [values, rest[:count], rest[count : 2 * count]]

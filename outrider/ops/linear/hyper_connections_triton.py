@@ -1,0 +1,250 @@
+"""Hyper-connections as `models/deepseek_v4/hyper_connections.py` says them: three launches around a part of a layer.
+
+Sums are in float32, split by lane alone: no token depends on the others.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+
+_TOKENS = 16  # of a tile
+_SPLIT = 512  # lanes of all streams that a program sums over
+_LANES = 64  # at once
+_WRITTEN = 256  # lanes of every stream that a program writes
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _project_kernel(
+    streams,  # [num_tokens, WIDTH]
+    maps,  # [MIXES, WIDTH] float32
+    sums,  # [splits, num_tokens, MIXES] float32
+    squares,  # [splits, num_tokens] float32
+    num_tokens,
+    WIDTH: tl.constexpr,
+    MIXES: tl.constexpr,
+    MIX_BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    LANES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    is_token = token < num_tokens
+    mix = tl.arange(0, MIX_BLOCK)
+    is_mix = mix < MIXES
+    total = tl.zeros((TOKENS, MIX_BLOCK), tl.float32)
+    square = tl.zeros((TOKENS,), tl.float32)
+    overlap.begin(PDL)
+    for start in range(0, SPLIT, LANES):
+        lane = tl.program_id(1) * SPLIT + start + tl.arange(0, LANES)
+        inside = (lane < WIDTH)[None, :]
+        at = streams + token[:, None].to(tl.int64) * WIDTH + lane[None, :]
+        x = tl.load(at, mask=is_token[:, None] & inside, other=0.0).to(tl.float32)
+        w_at = maps + mix[:, None] * WIDTH + lane[None, :]
+        w = tl.load(w_at, mask=is_mix[:, None] & inside, other=0.0)
+        total = tl.dot(x, tl.trans(w), total, input_precision=PRECISION)
+        square += tl.sum(x * x, 1)
+    row = tl.program_id(1).to(tl.int64) * num_tokens + token
+    to = sums + row[:, None] * MIXES + mix[None, :]
+    tl.store(to, total, mask=is_token[:, None] & is_mix[None, :])
+    tl.store(squares + row, square, mask=is_token)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_splits"])
+def _read_kernel(
+    streams,  # [num_tokens, STREAMS, HIDDEN]
+    sums,  # [num_splits, num_tokens, MIXES] float32
+    squares,  # [num_splits, num_tokens] float32
+    base,  # [MIXES] float32
+    scale,  # [MIXES] float32
+    weight,  # [HIDDEN] of the norm
+    x,  # [num_tokens, HIDDEN]
+    post,  # [num_tokens, STREAMS] float32
+    comb,  # [num_tokens, STREAMS, STREAMS] float32
+    num_tokens,
+    num_splits,
+    mix_eps,
+    norm_eps,
+    eps,
+    STREAMS: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    MIXES: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_LAST: tl.constexpr,  # nothing is written back
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    stream = tl.arange(0, STREAMS)
+    split = tl.arange(0, SPLITS)
+    is_split = split < num_splits
+    overlap.begin(PDL)
+    row = split * num_tokens + token
+    square = tl.sum(tl.load(squares + row, mask=is_split, other=0.0), 0)
+    unit = tl.rsqrt(square / (STREAMS * HIDDEN) + mix_eps)
+    at = sums + row[:, None] * MIXES + stream[None, :]
+    raw = tl.sum(tl.load(at, mask=is_split[:, None], other=0.0), 0) * unit
+    logit = tl.load(base + stream) + raw * tl.load(scale + stream)
+    pre = tl.sigmoid(logit) + eps
+    if not IS_LAST:
+        raw = tl.sum(tl.load(at + STREAMS, mask=is_split[:, None], other=0.0), 0) * unit
+        logit = tl.load(base + STREAMS + stream) + raw * tl.load(scale + STREAMS + stream)
+        tl.store(post + token * STREAMS + stream, 2.0 * tl.sigmoid(logit))
+        column = 2 * STREAMS + stream[:, None] * STREAMS + stream[None, :]  # from, to
+        at = sums + row[:, None, None] * MIXES + column[None, :, :]
+        raw = tl.sum(tl.load(at, mask=is_split[:, None, None], other=0.0), 0) * unit
+        logits = tl.load(base + column) + raw * tl.load(scale + column)
+        shares = tl.exp(logits - tl.max(logits, 1)[:, None])
+        shares = shares / tl.sum(shares, 1)[:, None] + eps
+        shares = shares / (tl.sum(shares, 0)[None, :] + eps)
+        for _ in range(ROUNDS - 1):
+            shares = shares / (tl.sum(shares, 1)[:, None] + eps)
+            shares = shares / (tl.sum(shares, 0)[None, :] + eps)
+        to = stream[:, None] * STREAMS + stream[None, :]
+        tl.store(comb + token * STREAMS * STREAMS + to, shares)
+    lane = tl.arange(0, BLOCK)
+    inside = lane < HIDDEN
+    source = streams + token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + lane[None, :]
+    values = tl.load(source, mask=inside[None, :], other=0.0).to(tl.float32)
+    # Rounded where the law rounds: the mixture is a state of the model's own type.
+    mixed = tl.sum(values * pre[:, None], 0).to(x.dtype.element_ty).to(tl.float32)
+    normed = mixed * tl.rsqrt(tl.sum(mixed * mixed) / HIDDEN + norm_eps)
+    normed = normed * tl.load(weight + lane, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x + token * HIDDEN + lane, normed.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _write_kernel(
+    y,  # [num_tokens, HIDDEN]
+    streams,  # [num_tokens, STREAMS, HIDDEN]
+    post,  # [num_tokens, STREAMS] float32
+    comb,  # [num_tokens, STREAMS, STREAMS] float32
+    out,  # [num_tokens, STREAMS, HIDDEN]
+    STREAMS: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = lane < HIDDEN
+    stream = tl.arange(0, STREAMS)
+    overlap.begin(PDL)
+    at = token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + lane[None, :]
+    old = tl.load(streams + at, mask=inside[None, :], other=0.0).to(tl.float32)
+    square = token * STREAMS * STREAMS + stream[:, None] * STREAMS + stream[None, :]
+    share = tl.load(comb + square)  # [from, to]
+    made = tl.load(y + token * HIDDEN + lane, mask=inside, other=0.0).to(tl.float32)
+    own = tl.load(post + token * STREAMS + stream)
+    new = tl.sum(share[:, :, None] * old[:, None, :], 0) + own[:, None] * made[None, :]
+    tl.store(out + at, new.to(out.dtype.element_ty), mask=inside[None, :])
+
+
+def read_streams(
+    streams: torch.Tensor,  # [n, streams, hidden] contiguous
+    mixes: tuple[torch.Tensor, ...],  # maps [mixes, streams * hidden], base, scale: float32
+    norm: tuple[torch.Tensor, float],  # weight [hidden] and eps, of what is read
+    *,
+    mix_eps: float,  # of the norm over all streams
+    eps: float,
+    rounds: int,  # 0 after the last layer, where nothing is written back
+) -> tuple[torch.Tensor, ...]:  # x [n, hidden], post [n, streams], comb [n, streams, streams]
+    """What a part of a layer reads, normalised, and how its result goes back."""
+    assert streams.is_contiguous()
+    num_tokens, num, hidden = streams.shape
+    maps, base, scale = mixes
+    splits = triton.cdiv(num * hidden, _SPLIT)
+    sums = maps.new_empty((splits, num_tokens, maps.shape[0]))
+    squares = maps.new_empty((splits, num_tokens))
+    post, comb = maps.new_empty((num_tokens, num)), maps.new_empty((num_tokens, num, num))
+    x = torch.empty((num_tokens, hidden), dtype=streams.dtype, device=streams.device)
+    _project(streams, maps, sums, squares)
+    kernel: Any = _read_kernel[(num_tokens,)]
+    kernel(
+        streams,
+        sums,
+        squares,
+        base,
+        scale,
+        norm[0],
+        x,
+        post,
+        comb,
+        num_tokens,
+        splits,
+        mix_eps,
+        norm[1],
+        eps,
+        STREAMS=num,
+        HIDDEN=hidden,
+        MIXES=maps.shape[0],
+        ROUNDS=rounds,
+        SPLITS=triton.next_power_of_2(splits),
+        BLOCK=triton.next_power_of_2(hidden),
+        IS_LAST=rounds == 0,
+        PDL=overlap.is_on(streams),
+        num_warps=8,
+        **overlap.options(streams),
+    )
+    return x, post, comb
+
+
+def _project(
+    streams: torch.Tensor, maps: torch.Tensor, sums: torch.Tensor, squares: torch.Tensor
+) -> None:
+    num_tokens, width = streams.shape[0], maps.shape[1]
+    kernel: Any = _project_kernel[(triton.cdiv(num_tokens, _TOKENS), sums.shape[0])]
+    kernel(
+        streams,
+        maps,
+        sums,
+        squares,
+        num_tokens,
+        WIDTH=width,
+        MIXES=maps.shape[0],
+        MIX_BLOCK=max(16, triton.next_power_of_2(maps.shape[0])),
+        TOKENS=_TOKENS,
+        SPLIT=_SPLIT,
+        LANES=_LANES,
+        # States in half precision are exact in tf32, and maps as a sum of two keep 22 bits.
+        PRECISION="ieee" if streams.dtype == torch.float32 else "tf32x3",
+        PDL=overlap.is_on(streams),
+        num_warps=4,
+        **overlap.options(streams),
+    )
+
+
+def write_streams(
+    y: torch.Tensor,  # [n, hidden] contiguous
+    streams: torch.Tensor,  # [n, streams, hidden] contiguous
+    post: torch.Tensor,  # [n, streams] float32
+    comb: torch.Tensor,  # [n, streams, streams] float32
+) -> torch.Tensor:  # [n, streams, hidden]
+    """The streams mixed among themselves, and to each its share of what the part made."""
+    assert y.is_contiguous()
+    assert streams.is_contiguous()
+    num_tokens, num, hidden = streams.shape
+    out = torch.empty_like(streams)
+    kernel: Any = _write_kernel[(num_tokens, triton.cdiv(hidden, _WRITTEN))]
+    kernel(
+        y,
+        streams,
+        post,
+        comb,
+        out,
+        STREAMS=num,
+        HIDDEN=hidden,
+        BLOCK=_WRITTEN,
+        PDL=overlap.is_on(y),
+        num_warps=4,
+        **overlap.options(y),
+    )
+    return out

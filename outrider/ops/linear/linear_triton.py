@@ -1,0 +1,218 @@
+"""x W^T for few rows, at the speed at which weights can be read, and for many, tile by tile where
+they cannot be fetched in bulk.
+
+Every output is one sum over k in ascending order, sixteen products at a time, whatever the tile: on
+tensor cores that makes the bits of a row independent of the tile and of the other rows (tested).
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops import gpu_facts as device
+from outrider.ops.linear import bulk_linear_triton as bulk
+
+_BAND = tl.constexpr(8)  # row tiles
+MOST_SKINNY_ROWS = 64  # above, a GEMM library that may split sums is faster,
+MOST_GATED_ROWS = 192  # but it has no gate in its epilogue
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one block of threads computes, and how far ahead it loads."""
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int = 4
+
+
+@triton.jit
+def _linear_kernel(
+    x,  # [num_rows, K]
+    weight,  # [N, K], or [2 N, K] when gated: gate, then up
+    residual,  # [num_rows, N]
+    out,  # [num_rows, N]
+    num_rows,
+    N,
+    K,
+    x_stride,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,  # of the weight; half of them are outputs when gated
+    DEPTH: tl.constexpr,
+    IS_GATED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    IS_EVEN: tl.constexpr,  # N and K are multiples of the tile
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    # Tensor cores take 64 rows of their first operand: that is the weight unless x has as many.
+    SWAP: tl.constexpr = COLUMNS >= 64 and ROWS <= 64
+    OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
+    # Up to eight row tiles run side by side: they read the same weights at about the same time.
+    column_tiles, row_tiles = tl.cdiv(N, OUTPUTS), tl.cdiv(num_rows, ROWS)
+    band = tl.program_id(0) // (_BAND * column_tiles) * _BAND
+    height = tl.minimum(row_tiles - band, _BAND)
+    place = tl.program_id(0) - band * column_tiles
+    first = place // height * OUTPUTS
+    lane = tl.arange(0, COLUMNS)
+    column = first + lane % OUTPUTS
+    source = (column + (lane // OUTPUTS) * N).to(tl.int64)
+    row = (band + place % height) * ROWS + tl.arange(0, ROWS)
+    depth = tl.arange(0, DEPTH)
+    w_at = weight + source[:, None] * K + depth[None, :]
+    x_at = x + row[:, None].to(tl.int64) * x_stride + depth[None, :]
+    is_row = row < num_rows
+    is_column = column < N
+    total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
+    overlap.wait(PDL)
+    for k in range(0, K, DEPTH):
+        if IS_EVEN:
+            w = tl.load(w_at + k)
+            a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
+        else:
+            inside = depth[None, :] < K - k
+            w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
+            a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
+        if SWAP:
+            total = tl.dot(w, a.T, total, input_precision=PRECISION)
+        else:
+            total = tl.dot(a, w.T, total, input_precision=PRECISION)
+    overlap.release(PDL)
+    if SWAP:
+        total = total.T
+    if IS_GATED:
+        halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
+        gate, up = tl.split(halves)
+        total = gate / (1.0 + tl.exp(-gate)) * up
+    output = first + tl.arange(0, OUTPUTS)
+    at = row[:, None].to(tl.int64) * N + output[None, :]
+    inside = is_row[:, None] & (output < N)[None, :]
+    if HAS_RESIDUAL:
+        total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # [n, in], [out, in] -> [n, out]
+    """x W^T."""
+    return _launch(x, weight, residual=x, has_residual=False, is_gated=False)
+
+
+def linear_plus(
+    x: torch.Tensor,  # [n, in]
+    weight: torch.Tensor,  # [out, in]
+    residual: torch.Tensor,  # [n, out] contiguous
+) -> torch.Tensor:  # [n, out]
+    """residual + x W^T, rounded once."""
+    return _launch(x, weight, residual=residual, has_residual=True, is_gated=False)
+
+
+def linear_swiglu(
+    x: torch.Tensor,  # [n, in]
+    weight: torch.Tensor,  # [2 * intermediate, in] gate, then up
+) -> torch.Tensor:  # [n, intermediate]
+    """silu(gate) * up of the two halves of x W^T, rounded once."""
+    return _launch(x, weight, residual=x, has_residual=False, is_gated=True)
+
+
+def _launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    residual: torch.Tensor,
+    has_residual: bool,
+    is_gated: bool,
+) -> torch.Tensor:
+    num_rows, (size, depth) = x.shape[0], weight.shape
+    options = {"has_residual": has_residual, "is_gated": is_gated}
+    if bulk.pays(num_rows, size) and bulk.fits(x, weight):
+        wide = bulk.choose_tile(num_rows, size, is_gated=is_gated)
+        return bulk.launch(x, weight, residual, tile=wide, **options)
+    tile = choose_tile(num_rows, size, depth, x.element_size())
+    tile = fitted(tile, x.element_size(), device.shared_bytes(x))
+    return launch(x, weight, residual, tile=tile, **options)
+
+
+def launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor,
+    *,
+    tile: Tile,
+    has_residual: bool,
+    is_gated: bool,
+) -> torch.Tensor:
+    """The product by tiles of this size; public for whoever sweeps over them."""
+    num_rows, depth = x.shape
+    size = weight.shape[0] // (2 if is_gated else 1)
+    outputs = tile.columns // (2 if is_gated else 1)
+    out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(size, outputs) * triton.cdiv(num_rows, tile.rows),)
+    kernel: Any = _linear_kernel[grid]
+    kernel(
+        x,
+        weight,
+        residual,
+        out,
+        num_rows,
+        size,
+        depth,
+        x.stride(0),
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        IS_GATED=is_gated,
+        HAS_RESIDUAL=has_residual,
+        IS_EVEN=size % outputs == 0 and depth % tile.depth == 0,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        PDL=overlap.is_on(x),
+        num_stages=tile.stages,
+        num_warps=tile.warps,
+        **overlap.options(x),
+    )
+    return out
+
+
+def fitted(tile: Tile, itemsize: int, shared: int) -> Tile:
+    """The tile with as many blocks on their way as shared memory of so many bytes has room for."""
+    # One more is in registers, but for Hopper's tensor cores: that GPU has room for all it names.
+    most = 1 + shared // ((tile.rows + tile.columns) * tile.depth * itemsize)
+    return tile if tile.stages <= most else replace(tile, stages=most)
+
+
+def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> Tile:
+    """Measured on an H200 at the shapes of Llama-3.1-8B and SmolLM2-135M (docs/lab/log.md)."""
+    if itemsize == 4:  # float32 is for tests, not for speed
+        return Tile(rows=16 if num_rows <= 16 else 64, columns=32, depth=32, stages=2)
+    if num_rows > MOST_SKINNY_ROWS:
+        if size >= 16384:
+            return Tile(rows=128, columns=256, depth=64, stages=4, warps=8)
+        if num_rows > 128:
+            return Tile(rows=128, columns=128, depth=64, stages=4, warps=8)
+        return Tile(rows=64, columns=64, depth=128 if depth % 128 == 0 else 64, stages=4)
+    rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+    is_wide = size >= 16384  # enough tiles of any width to keep every core busy
+    if rows == 64:
+        if is_wide:
+            return Tile(rows, columns=64, depth=64, stages=3)
+        if size >= 6144 and depth % 128 == 0:
+            return Tile(rows, columns=64, depth=128, stages=5)
+        return Tile(rows, columns=32, depth=128 if depth % 128 == 0 else 64, stages=6)
+    if is_wide:
+        if depth % 128:
+            return Tile(rows, columns=64, depth=64, stages=3)
+        return Tile(rows, columns=64, depth=128, stages=4)
+    if depth < 2048:  # small maps wait for memory rather than read it: all of it at once
+        if depth <= 640:
+            return Tile(rows, columns=64, depth=128, stages=5)
+        return Tile(rows, columns=16, depth=512, stages=3, warps=2)
+    deep = 256 if depth % 256 == 0 else 64
+    if depth >= 8192:
+        return Tile(rows, columns=32, depth=deep, stages=6 if rows == 16 else 4)
+    return Tile(rows, columns=64, depth=deep, stages=4)

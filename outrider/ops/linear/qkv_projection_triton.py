@@ -1,0 +1,148 @@
+"""Queries, keys and values of a small model in one kernel, as `models/layers/attention_layer.py` says it:
+norm, map, bias, rotation and the write of keys and values, with the bits of `rope.py`.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops.linear.small_linear_triton import (
+    CHOSEN,
+    SmallTile,
+    asked,
+    halves,
+    normed,
+    options_of,
+    product,
+    rows_of,
+)
+
+
+@triton.jit
+def _plus_bias(values, bias, at, inside, HAS_BIAS: tl.constexpr, TYPE: tl.constexpr):
+    """Rounded where kernels of their own would store it, and wide again."""
+    values = values.to(TYPE).to(tl.float32)
+    if HAS_BIAS:
+        values += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        values = values.to(TYPE).to(tl.float32)
+    return values
+
+
+@triton.jit(
+    do_not_specialize=["num_rows"],
+    do_not_specialize_on_alignment=["slots"],  # any view of a plan
+)
+def _heads_kernel(
+    x,
+    weight,  # [num_heads * 2 * HALF, K] queries, keys, values
+    scales,
+    bias,  # [num_heads * 2 * HALF]
+    cos,  # [num_rows, 2 * HALF]
+    sin,  # [num_rows, 2 * HALF]
+    slots,  # [num_rows]
+    queries,  # [num_rows, num_queries, 2 * HALF]
+    layer,
+    num_rows,
+    K,
+    x_stride,
+    slot_stride,
+    num_queries,
+    num_rotated,
+    eps,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_SINGLE: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HALF: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A part of the pairs of one head: the first lane of each on the left, the second beside."""
+    PART: tl.constexpr = COLUMNS // 2
+    PARTS: tl.constexpr = (HALF + PART - 1) // PART
+    TYPE: tl.constexpr = queries.dtype.element_ty
+    head, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
+    lane = tl.arange(0, COLUMNS)
+    of_lane = part * PART + lane % PART
+    source = head * 2 * HALF + lane // PART * HALF + of_lane
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    pair = part * PART + tl.arange(0, PART)
+    is_row, is_pair = row < num_rows, pair < HALF
+    inside = is_row[:, None] & is_pair[None, :]
+    angle = row[:, None].to(tl.int64) * (2 * HALF) + pair[None, :]
+    is_rotated, is_query = head < num_rotated, head < num_queries
+    w_left, w_right, scales_left, scales_right = asked(
+        weight, source, of_lane < HALF, scales, K, LEFT, RIGHT, HAS_NORM, PDL
+    )
+    a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
+    slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)
+    c = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
+    s = tl.load(sin + angle + HALF, mask=inside, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        a_left, a_right = normed(a_left, a_right, scales_left, scales_right, K, eps, RIGHT)
+    total = product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
+
+    column = head * 2 * HALF + pair
+    low, high = halves(total, ROWS, PART)
+    low = _plus_bias(low, bias, column, is_pair, HAS_BIAS, TYPE)
+    high = _plus_bias(high, bias, column + HALF, is_pair, HAS_BIAS, TYPE)
+    new_low = tl.where(is_rotated, low * c - high * s, low).to(TYPE)
+    new_high = tl.where(is_rotated, high * c + low * s, high).to(TYPE)
+
+    own = queries + row[:, None].to(tl.int64) * (num_queries * 2 * HALF) + column[None, :]
+    tl.store(own, new_low, mask=inside & is_query)
+    tl.store(own + HALF, new_high, mask=inside & is_query)
+    stored = layer + slot[:, None] * slot_stride + (column - num_queries * 2 * HALF)[None, :]
+    tl.store(stored, new_low, mask=inside & (head >= num_queries))
+    tl.store(stored + HALF, new_high, mask=inside & (head >= num_queries))
+
+
+def project_heads(
+    x: torch.Tensor,  # [num_query, in]
+    norm: tuple[torch.Tensor, float],  # weight [in], or [0] for rows as they are; and eps
+    weight: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim, in] queries, keys, values
+    bias: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim], or [0] for none
+    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: [num_query, 1, head_dim] contiguous
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    slots: torch.Tensor,  # [num_query] int64
+    *,
+    tile: SmallTile = CHOSEN,
+) -> torch.Tensor:  # [num_query, heads, head_dim]
+    """The rotated queries of normalised rows; rotated keys, and values, are written to slots."""
+    (num_rows, depth), (scales, eps), (num_kv, head_dim) = x.shape, norm, layer.shape[2:]
+    num_heads = weight.shape[0] // head_dim
+    assert angles[0].is_contiguous()
+    assert angles[1].is_contiguous()
+    assert layer.is_contiguous()
+    num_queries, half, part = num_heads - num_kv, head_dim // 2, tile.columns // 2
+    queries = torch.empty((num_rows, num_queries, head_dim), dtype=x.dtype, device=x.device)
+    grid = (num_heads * triton.cdiv(half, part), triton.cdiv(num_rows, tile.rows))
+    kernel: Any = _heads_kernel[grid]
+    kernel(
+        x,
+        weight,
+        scales,
+        bias,
+        *angles,
+        slots,
+        queries,
+        layer,
+        num_rows,
+        depth,
+        x.stride(0),
+        layer.stride(1),
+        num_queries,
+        num_heads - num_kv // 2,
+        eps,
+        HAS_NORM=len(scales) > 0,
+        HAS_BIAS=len(bias) > 0,
+        HALF=half,
+        **options_of(x, tile),
+    )
+    return queries

@@ -1,0 +1,217 @@
+"""The experts of a mixture as grouped products: every block of tokens meets its own weights.
+
+Sums run as in `ops/linear/linear_triton.py`: the bits of a row depend on nothing but the row. A token's
+outputs are added up in the order in which it asks its experts; nothing is added by atomics.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops.linear.linear_triton import Tile
+from outrider.ops.moe.routing_triton import Blocks, align
+
+_BAND = tl.constexpr(8)  # blocks that read the same columns of their experts side by side
+_COMBINED = 1024  # columns per program
+
+
+@triton.jit(do_not_specialize=["num_blocks", "num_pairs"])
+def _grouped_kernel(
+    x,  # [num_pairs / PAIRS_PER_ROW, K]
+    weight,  # [experts, N, K], or [experts, 2 N, K] when gated: gate, then up
+    rows,  # [num_blocks, ROWS] int32
+    owners,  # [num_blocks] int32
+    out,  # [num_pairs, N]
+    num_blocks,
+    num_pairs,
+    N,
+    K,
+    x_stride,
+    limit,
+    PAIRS_PER_ROW: tl.constexpr,  # of x
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,  # of the weight; half of them are outputs when gated
+    DEPTH: tl.constexpr,
+    IS_GATED: tl.constexpr,
+    IS_LIMITED: tl.constexpr,
+    IS_EVEN: tl.constexpr,  # N and K are multiples of the tile
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    # Tensor cores take 64 rows of their first operand: that is the weight unless x has as many.
+    SWAP: tl.constexpr = COLUMNS >= 64 and ROWS <= 64
+    OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
+    column_tiles = tl.cdiv(N, OUTPUTS)
+    band = tl.program_id(0) // (_BAND * column_tiles) * _BAND
+    height = tl.minimum(num_blocks - band, _BAND)
+    place = tl.program_id(0) - band * column_tiles
+    block = band + place % height
+    first = place // height * OUTPUTS
+    lane = tl.arange(0, COLUMNS)
+    column = first + lane % OUTPUTS
+    source = (column + (lane // OUTPUTS) * N).to(tl.int64)
+    depth = tl.arange(0, DEPTH)
+    overlap.wait(PDL)
+    owner = tl.load(owners + block)
+    if owner < 0:
+        return
+    pair = tl.load(rows + block * ROWS + tl.arange(0, ROWS))
+    is_row = pair < num_pairs
+    lines = owner.to(tl.int64) * N * (2 if IS_GATED else 1) + source
+    w_at = weight + lines[:, None] * K + depth[None, :]
+    x_at = x + (pair // PAIRS_PER_ROW)[:, None].to(tl.int64) * x_stride + depth[None, :]
+    is_column = column < N
+    total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
+    for k in range(0, K, DEPTH):
+        if IS_EVEN:
+            w = tl.load(w_at + k)
+            a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
+        else:
+            inside = depth[None, :] < K - k
+            w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
+            a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
+        if SWAP:
+            total = tl.dot(w, a.T, total, input_precision=PRECISION)
+        else:
+            total = tl.dot(a, w.T, total, input_precision=PRECISION)
+    overlap.release(PDL)
+    if SWAP:
+        total = total.T
+    if IS_GATED:
+        halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
+        gate, up = tl.split(halves)
+        if IS_LIMITED:
+            gate = tl.minimum(gate, limit)
+            up = tl.maximum(tl.minimum(up, limit), -limit)
+        total = gate / (1.0 + tl.exp(-gate)) * up
+    output = first + tl.arange(0, OUTPUTS)
+    at = pair[:, None].to(tl.int64) * N + output[None, :]
+    inside = is_row[:, None] & (output < N)[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _combine_kernel(
+    outputs,  # [n, TOP_K, width]
+    experts,  # [n, TOP_K] int32
+    weights,  # [n, TOP_K] float32
+    residual,  # [n, width]
+    num_experts,
+    width,
+    residual_stride,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    overlap.begin(PDL)
+    at = residual + token * residual_stride + column
+    total = tl.zeros([BLOCK], tl.float32)
+    for place in tl.static_range(TOP_K):
+        pair = token * TOP_K + place
+        # Nobody computed what padding did not ask for: it may be anything.
+        is_asked = tl.load(experts + pair) < num_experts
+        output = tl.load(outputs + pair * width + column, mask=inside & is_asked, other=0.0)
+        total += output.to(tl.float32) * tl.load(weights + pair)
+    total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(at, total.to(residual.dtype.element_ty), mask=inside)
+
+
+def add_experts_(
+    x: torch.Tensor,  # [n, hidden]
+    experts: torch.Tensor,  # [n, top_k] int32; num_experts asks nobody
+    weights: torch.Tensor,  # [n, top_k] float32
+    gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
+    down: torch.Tensor,  # [experts, hidden, intermediate]
+    residual: torch.Tensor,  # [n, hidden] is added to
+    limit: float = math.inf,
+) -> None:
+    """residual += the weighted sum over each token's experts of down(silu(gate x) * up x).
+
+    Gates are cut at the limit, ups at both of its signs.
+    """
+    num_experts, top_k = gate_up.shape[0], experts.shape[1]
+    tile = choose_tile(experts.numel(), num_experts, x.element_size())
+    blocks = align(experts, num_experts, tile.rows)
+    num_pairs = experts.numel()
+    active = multiply(x, gate_up, blocks, tile, num_pairs=num_pairs, is_gated=True, limit=limit)
+    outputs = multiply(active, down, blocks, tile, num_pairs=num_pairs, is_gated=False)
+    num_tokens, width = x.shape
+    kernel: Any = _combine_kernel[(num_tokens, triton.cdiv(width, _COMBINED))]
+    kernel(
+        outputs,
+        experts,
+        weights,
+        residual,
+        num_experts,
+        width,
+        residual.stride(0),
+        TOP_K=top_k,
+        BLOCK=_COMBINED,
+        PDL=overlap.is_on(x),
+        **overlap.options(x),
+    )
+
+
+def multiply(
+    x: torch.Tensor,  # [n, in], a row per token or per pair
+    weight: torch.Tensor,  # [experts, out, in]
+    blocks: Blocks,
+    tile: Tile,
+    *,
+    num_pairs: int,
+    is_gated: bool,
+    limit: float = math.inf,
+) -> torch.Tensor:  # [num_pairs, out], or [num_pairs, out / 2] when gated
+    """Every pair's row through the weight of its expert; public for whoever sweeps over tiles."""
+    num_blocks, depth = blocks.owners.shape[0], x.shape[1]
+    size = weight.shape[1] // (2 if is_gated else 1)
+    outputs = tile.columns // (2 if is_gated else 1)
+    out = torch.empty((num_pairs, size), dtype=x.dtype, device=x.device)
+    kernel: Any = _grouped_kernel[(triton.cdiv(size, outputs) * num_blocks,)]
+    kernel(
+        x,
+        weight,
+        blocks.rows,
+        blocks.owners,
+        out,
+        num_blocks,
+        num_pairs,
+        size,
+        depth,
+        x.stride(0),
+        limit,
+        PAIRS_PER_ROW=num_pairs // x.shape[0],
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        IS_GATED=is_gated,
+        IS_LIMITED=is_gated and limit < math.inf,
+        IS_EVEN=size % outputs == 0 and depth % tile.depth == 0,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        PDL=overlap.is_on(x),
+        num_stages=tile.stages,
+        num_warps=tile.warps,
+        **overlap.options(x),
+    )
+    return out
+
+
+def choose_tile(num_pairs: int, num_experts: int, itemsize: int) -> Tile:
+    """About as many rows as each expert is asked for: fewer read weights twice, more idle."""
+    # TODO(#7): sweep on an H200; these are the tiles of `ops/linear/linear_triton.py` at the same rows.
+    each = -(-num_pairs // num_experts)
+    if itemsize == 4:  # float32 is for tests, not for speed
+        return Tile(rows=16 if each <= 16 else 64, columns=32, depth=32, stages=2)
+    if each <= 32:
+        return Tile(rows=16 if each <= 16 else 32, columns=64, depth=128, stages=4)
+    if each <= 64:
+        return Tile(rows=64, columns=128, depth=64, stages=4)
+    return Tile(rows=128, columns=128, depth=64, stages=4, warps=8)

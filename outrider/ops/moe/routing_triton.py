@@ -1,0 +1,264 @@
+"""Who is asked: the experts of every token, as `models/layers/router.py` says it, and the blocks
+of tokens that ask the same expert, which the grouped products of `ops/moe/experts_triton.py` run on.
+
+A pair is a token and one of its experts: pair p is expert p % top_k of token p // top_k. Experts
+and pairs are int32; padding asks expert `num_experts`, whose pairs stand in no block.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of, key_value
+
+_TINY = tl.constexpr(1e-20)  # as in the torch law
+_SCORES = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
+# Pairs at most that are looked at together; of more, experts count their own in a launch before.
+_SPAN = 1024
+_WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Pairs by expert, each expert from the start of a block of `rows.shape[1]` pairs."""
+
+    rows: torch.Tensor  # [blocks, block_rows] int32 pair; num_pairs where there is none
+    owners: torch.Tensor  # [blocks] int32 expert; -1 past the last block that is needed
+
+
+@triton.jit
+def _keep_best_groups(
+    keys, LANES: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, JUDGED: tl.constexpr
+):
+    """The keys, but the lowest for experts of groups that are not among the best."""
+    grouped = tl.reshape(keys, (GROUPS, LANES // GROUPS))
+    left, merit = grouped, tl.zeros([GROUPS], tl.float32)
+    for _ in tl.static_range(JUDGED):
+        best = tl.max(left, 1)
+        merit += key_value(best)
+        left = tl.where(left == best[:, None], LOWEST_KEY, left)
+    merits = key_of(merit, tl.arange(0, GROUPS))
+    waiting = merits
+    for _ in tl.static_range(KEPT):
+        waiting = tl.where(waiting == tl.max(waiting, 0), LOWEST_KEY, waiting)
+    is_kept = waiting != merits
+    return tl.reshape(tl.where(is_kept[:, None], grouped, LOWEST_KEY), (LANES,))
+
+
+@triton.jit(do_not_specialize=["page_size"], do_not_specialize_on_alignment=["slots"])
+def _route_kernel(
+    logits,  # [n, num_experts]
+    bias,  # [num_experts] float32
+    slots,  # [n] int64
+    experts,  # [n, TOP_K] int32
+    weights,  # [n, TOP_K] float32
+    num_experts,
+    stride,
+    page_size,
+    scale,
+    TOP_K: tl.constexpr,
+    LANES: tl.constexpr,
+    SCORE: tl.constexpr,
+    IS_NORMED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEPT: tl.constexpr,
+    JUDGED: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, LANES)
+    is_expert = lane < num_experts
+    overlap.begin(PDL)
+    is_padding = tl.load(slots + token) < page_size
+    z = tl.load(logits + token * stride + lane, mask=is_expert, other=float("-inf")).to(tl.float32)
+    if SCORE == 0:
+        score = tl.exp(z - tl.max(z, 0))
+        if HAS_BIAS or GROUPS > 1 or not IS_NORMED:
+            score = score / tl.sum(score, 0)
+    elif SCORE == 1:
+        score = 1.0 / (1.0 + tl.exp(-z))
+    else:
+        # Past 20 a softplus is its argument, as torch has it.
+        score = tl.sqrt(tl.where(z > 20.0, z, tl.log(1.0 + tl.exp(tl.minimum(z, 20.0)))))
+    merit = score
+    if HAS_BIAS:
+        merit += tl.load(bias + lane, mask=is_expert, other=0.0)
+    elif SCORE == 0 and GROUPS == 1:
+        merit = z  # the same order, without the rounding of a softmax
+    keys = key_of(tl.where(is_expert, merit, float("-inf")), lane)
+    if GROUPS > 1:
+        keys = _keep_best_groups(keys, LANES, GROUPS, KEPT, JUDGED)
+    if IS_NORMED:
+        left = keys
+        for _ in tl.static_range(TOP_K):
+            left = tl.where(left == tl.max(left, 0), LOWEST_KEY, left)
+        scale = scale / (tl.sum(tl.where(left != keys, score, 0.0), 0) + _TINY)
+    for place in tl.static_range(TOP_K):
+        best = tl.max(keys, 0)
+        weight = tl.sum(tl.where(keys == best, score, 0.0), 0) * scale
+        expert = tl.where(is_padding, num_experts, id_of(best).to(tl.int32))
+        tl.store(weights + token * TOP_K + place, weight)
+        tl.store(experts + token * TOP_K + place, expert)
+        keys = tl.where(keys == best, LOWEST_KEY, keys)
+
+
+def route(
+    logits: torch.Tensor,  # [n, experts] unit stride along experts
+    bias: torch.Tensor,  # [experts] float32, or [0]
+    slots: torch.Tensor,  # [n] int64
+    *,
+    page_size: int,
+    top_k: int,
+    score: str,
+    is_normed: bool,
+    scale: float,
+    groups: tuple[int, int, int] = (1, 1, 1),
+) -> tuple[torch.Tensor, torch.Tensor]:  # [n, top_k] int32, [n, top_k] float32
+    """Experts and weights of every token; slots on page 0 are padding.
+
+    `groups` are how many there are, how many are kept and how many experts judge one; more than one
+    need a power of two of experts.
+    """
+    num_tokens, num_experts = logits.shape
+    lanes = triton.next_power_of_2(num_experts)
+    assert groups[0] == 1 or lanes == num_experts
+    experts = torch.empty((num_tokens, top_k), dtype=torch.int32, device=logits.device)
+    weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
+    kernel: Any = _route_kernel[(num_tokens,)]
+    kernel(
+        logits,
+        bias if bias.numel() else weights,
+        slots,
+        experts,
+        weights,
+        num_experts,
+        logits.stride(0),
+        page_size,
+        scale,
+        TOP_K=top_k,
+        LANES=lanes,
+        SCORE=_SCORES[score],
+        IS_NORMED=is_normed,
+        HAS_BIAS=bias.numel() > 0,
+        GROUPS=groups[0],
+        KEPT=groups[1],
+        JUDGED=groups[2],
+        PDL=overlap.is_on(logits),
+        num_warps=1,
+        **overlap.options(logits),
+    )
+    return experts, weights
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _count_kernel(asked, counts, num_pairs, SPAN: tl.constexpr, PDL: tl.constexpr):
+    expert = tl.program_id(0)
+    total = tl.zeros([SPAN], tl.int32)
+    overlap.begin(PDL)
+    for start in range(0, num_pairs, SPAN):
+        pair = start + tl.arange(0, SPAN)
+        of = tl.load(asked + pair, mask=pair < num_pairs, other=-1)
+        total += (of == expert).to(tl.int32)
+    tl.store(counts + expert, tl.sum(total, 0))
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_blocks"])
+def _align_kernel(
+    asked,  # [num_pairs] int32
+    counts,  # [num_experts] int32, unless they are counted here
+    rows,  # [num_blocks, ROWS] int32
+    owners,  # [num_blocks] int32
+    num_pairs,
+    num_blocks,
+    num_experts,
+    IS_COUNTED: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    SPAN: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    expert = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    overlap.begin(PDL)
+    if IS_COUNTED:
+        count = tl.load(counts + lane, mask=lane < num_experts, other=0)
+    else:
+        each = tl.arange(0, SPAN)
+        of = tl.load(asked + each, mask=each < num_pairs, other=num_experts)
+        is_asked = of < num_experts
+        count = tl.histogram(tl.where(is_asked, of, 0), LANES, mask=is_asked)
+    blocks = (count + ROWS - 1) // ROWS
+    first = tl.sum(tl.where(lane < expert, blocks, 0), 0)
+    own = tl.sum(tl.where(lane == expert, blocks, 0), 0)
+    used = tl.sum(tl.where(lane == expert, count, 0), 0)
+    # In the order of the pairs, so that the list is the same every time.
+    done = 0
+    for start in range(0, num_pairs, SPAN):
+        pair = start + tl.arange(0, SPAN)
+        hit = (tl.load(asked + pair, mask=pair < num_pairs, other=-1) == expert).to(tl.int32)
+        rank = done + tl.cumsum(hit, 0) - 1
+        tl.store(rows + first * ROWS + rank, pair, mask=hit > 0)
+        done += tl.sum(hit, 0)
+    tail = tl.arange(0, ROWS)
+    last = (own - 1) * ROWS + tail
+    empty = tl.zeros([ROWS], tl.int32) + num_pairs
+    tl.store(rows + first * ROWS + last, empty, mask=(own > 0) & (last >= used))
+    for start in range(0, own, ROWS):
+        block = start + tail
+        tl.store(owners + first + block, tl.zeros([ROWS], tl.int32) + expert, mask=block < own)
+    if expert == num_experts - 1:
+        for start in range(first + own, num_blocks, ROWS):
+            block = start + tail
+            tl.store(owners + block, tl.full([ROWS], -1, tl.int32), mask=block < num_blocks)
+
+
+def align(
+    asked: torch.Tensor,  # [n, top_k] int32 contiguous
+    num_experts: int,
+    block_rows: int,
+) -> Blocks:
+    """The pairs of every expert in blocks of their own, in the order of the pairs."""
+    num_pairs = asked.numel()
+    num_blocks = num_pairs // block_rows + min(num_experts, num_pairs)
+    rows = torch.empty((num_blocks, block_rows), dtype=torch.int32, device=asked.device)
+    owners = torch.empty(num_blocks, dtype=torch.int32, device=asked.device)
+    is_counted = num_pairs > _SPAN
+    counts = _count(asked, num_experts) if is_counted else owners
+    kernel: Any = _align_kernel[(num_experts,)]
+    kernel(
+        asked,
+        counts,
+        rows,
+        owners,
+        num_pairs,
+        num_blocks,
+        num_experts,
+        IS_COUNTED=is_counted,
+        ROWS=block_rows,
+        LANES=max(_WARP, triton.next_power_of_2(num_experts)),
+        SPAN=min(_SPAN, max(4 * _WARP, triton.next_power_of_2(num_pairs))),
+        PDL=overlap.is_on(asked),
+        **overlap.options(asked),
+    )
+    return Blocks(rows=rows, owners=owners)
+
+
+def _count(asked: torch.Tensor, num_experts: int) -> torch.Tensor:  # [experts] int32
+    counts = torch.empty(num_experts, dtype=torch.int32, device=asked.device)
+    kernel: Any = _count_kernel[(num_experts,)]
+    kernel(
+        asked,
+        counts,
+        asked.numel(),
+        SPAN=_SPAN,
+        PDL=overlap.is_on(asked),
+        **overlap.options(asked),
+    )
+    return counts

@@ -1,0 +1,1 @@
+"""RMS norm and rotary position embedding."""

@@ -1,0 +1,1 @@
+"""Gated delta rule and short convolution of recurrent layers."""

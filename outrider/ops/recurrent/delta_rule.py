@@ -1,0 +1,222 @@
+"""What recurrent layers compute on a plan, in plain torch: the gated delta rule, token by token.
+
+A state S [key_dim, value_dim] reads a token with key k, value v, decay d and rate b as
+    S := d S;   S := S + k (b (v - k S));   and a query q reads q S.
+Drafted tokens go through the same sums when they are kept as when they were drafted.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from outrider.kv.ring_plan import RingPart, Tokens
+from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.recurrent.recurrent_cache import StateStore
+from outrider.models.recurrent.recurrent_plan import FRESH, RecurrentPlan
+
+EPS = 1e-6  # added to squared lengths of keys and queries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaLaw:
+    """The sizes of a layer, and its weights that are no linear maps."""
+
+    sizes: Recurrence
+    taps: torch.Tensor  # [mixed, window] float32, of the convolution
+    pace: torch.Tensor  # [value_heads] float32, at most 0: how fast each head forgets
+    pace_bias: torch.Tensor  # [value_heads] float32
+    is_fixed: bool  # a token's bits do not depend on the step that takes it in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """What a state reads of tokens, in float32."""
+
+    keys: torch.Tensor  # [rows, tokens, value_heads, key_dim]
+    values: torch.Tensor  # [rows, tokens, value_heads, value_dim]
+    decays: torch.Tensor  # [rows, tokens, value_heads]
+    rates: torch.Tensor  # [rows, tokens, value_heads]
+
+
+def mix(
+    tokens: Tokens,  # of width mixed
+    part: RingPart,
+    taps: torch.Tensor,  # [mixed, window] float32
+) -> torch.Tensor:  # [num_query, mixed]
+    """Every lane mixed over the window of each query token, and activated."""
+    if tokens.fresh.is_cuda:
+        from outrider.ops.recurrent.delta_rule_triton import (
+            mix as launch,  # a CPU installation has no Triton
+        )
+
+        return launch(tokens.ring, tokens.fresh, part.sources, taps)
+    total = torch.zeros(tokens.fresh.shape, dtype=torch.float32, device=taps.device)
+    for place in range(part.sources.shape[1]):
+        sources = part.sources[:, place : place + 1]
+        lanes = tokens.read(sources).squeeze(1).float()
+        total.addcmul_(lanes.masked_fill_(sources < 0, 0.0), taps[:, place])
+    return F.silu(total).to(tokens.fresh.dtype)
+
+
+def recur(
+    mixed: torch.Tensor,  # [num_query, mixed] queries, keys, values
+    gates: torch.Tensor,  # [num_query, 2 * value_heads] of rates, of decays
+    store: StateStore,
+    plan: RecurrentPlan,
+    law: DeltaLaw,
+) -> torch.Tensor:  # [num_query, value_heads, value_dim]
+    """What every query token reads from its row's state.
+
+    States take in what was kept of the last step, and chunks; nodes are left pending.
+    """
+    if mixed.is_cuda:
+        return recur_on_gpu(mixed, gates, store, plan, law)
+    shape, sizes, num = plan.shape, law.sizes, plan.shape.num_uniform
+    wanted = torch.cat([mixed[:, sizes.keys :], gates], dim=1)  # [num_query, pending]
+    queries = mixed[:, : sizes.keys]
+    state = _take_in(store, plan, law)  # [step_rows, value_heads, key_dim, value_dim]
+    nodes, chunks = state[: shape.rows], state[shape.rows :]
+    out = []
+    if shape.rows:
+        rows = plan.states.rows[: shape.rows]
+        store.state.index_copy_(0, rows, nodes)
+        by_row = wanted[:num].view(shape.rows, shape.nodes, -1)
+        by_row_queries = queries[:num].view(shape.rows, shape.nodes, -1)
+        out.append(_scan(nodes, _inputs(by_row, law), by_row_queries, law))
+        _keep(by_row, rows, store)
+    if shape.chunk.rows:
+        out.append(_run_chunks(chunks, wanted[num:], queries[num:], plan, law))
+        store.state.index_copy_(0, plan.states.rows[shape.rows :], chunks)
+    return torch.cat(out).to(mixed.dtype)
+
+
+def recur_on_gpu(
+    mixed: torch.Tensor,
+    gates: torch.Tensor,
+    store: StateStore,
+    plan: RecurrentPlan,
+    law: DeltaLaw,
+) -> torch.Tensor:
+    """The same; nothing may be left pending before all has been taken in.
+
+    Long chunks go by blocks of tokens, unless their bits must be those of one after another.
+    """
+    from outrider.ops.recurrent import delta_chunk_triton as delta_blocks
+    from outrider.ops.recurrent import delta_rule_triton as delta
+
+    states, shape, sizes = plan.states, plan.shape, law.sizes
+    out = mixed.new_empty((mixed.shape[0], sizes.value_heads, sizes.value_dim))
+    by_blocks = not law.is_fixed and shape.chunk.width >= delta_blocks.WORTH
+    end = shape.rows if by_blocks else None
+    spans = (states.rows, states.folds, states.firsts, states.counts)
+    in_turn, chunks = tuple(s[:end] for s in spans), tuple(s[shape.rows :] for s in spans)
+    weights = (law.pace, law.pace_bias)
+    delta.recur(
+        mixed, gates, store.state, store.pending, in_turn, weights, out,
+        num_rows=shape.rows, key_heads=sizes.key_heads, eps=EPS,
+    )  # fmt: skip
+    if by_blocks:
+        delta_blocks.pass_chunks(
+            mixed, gates, store.state, store.pending, chunks, weights, out,
+            width=shape.chunk.width, key_heads=sizes.key_heads, eps=EPS,
+        )  # fmt: skip
+    delta.leave_pending(mixed, gates, store.pending, states.rows[: shape.rows], shape.nodes)
+    return out
+
+
+def _take_in(store: StateStore, plan: RecurrentPlan, law: DeltaLaw) -> torch.Tensor:
+    """The states of all rows of the step at the beginning of it."""
+    states = plan.states
+    state = store.state.index_select(0, states.rows)
+    state.masked_fill_((states.folds == FRESH)[:, None, None, None], 0.0)
+    pending = store.pending.index_select(0, states.rows)  # [step_rows, nodes, pending]
+    place = torch.arange(pending.shape[1], device=state.device)
+    inputs = _idle(_inputs(pending, law), place < states.folds[:, None])
+    for token in range(pending.shape[1]):
+        _advance_(state, inputs, token)
+    return state
+
+
+def _run_chunks(
+    state: torch.Tensor,  # [chunk.rows, value_heads, key_dim, value_dim], advanced in place
+    wanted: torch.Tensor,  # [chunk.tokens, pending]
+    queries: torch.Tensor,  # [chunk.tokens, keys]
+    plan: RecurrentPlan,
+    law: DeltaLaw,
+) -> torch.Tensor:  # [chunk.tokens, value_heads, value_dim]
+    """Chunks differ in length: they lie in a rectangle, whose unused places change no state."""
+    shape, chunk, states = plan.shape, plan.shape.chunk, plan.states
+    owners = plan.owners[shape.num_uniform :]
+    offsets = plan.numbers[shape.num_uniform :] - states.firsts[owners]
+    places = (owners - shape.rows) * chunk.width + offsets
+
+    def spread(lanes: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk.width, ...]
+        rectangle = lanes.new_zeros(chunk.rows * chunk.width, lanes.shape[1])
+        return rectangle.index_copy_(0, places, lanes).view(chunk.rows, chunk.width, -1)
+
+    is_used = spread(torch.ones_like(wanted[:, :1])).squeeze(2) > 0
+    inputs = _idle(_inputs(spread(wanted), law), is_used)
+    return _scan(state, inputs, spread(queries), law).index_select(0, places)
+
+
+def _scan(
+    state: torch.Tensor,  # [rows, value_heads, key_dim, value_dim], advanced in place
+    inputs: _Inputs,
+    queries: torch.Tensor,  # [rows, tokens, keys]
+    law: DeltaLaw,
+) -> torch.Tensor:  # [rows * tokens, value_heads, value_dim]
+    """Token after token of every row: the state takes it in, and its query reads the state."""
+    query = _unit_heads(queries, law.sizes) * law.sizes.key_dim**-0.5
+    read = torch.empty_like(inputs.values)
+    for token in range(queries.shape[1]):
+        _advance_(state, inputs, token)
+        torch.sum(state * query[:, token, :, :, None], dim=-2, out=read[:, token])
+    return read.flatten(0, 1)
+
+
+def _advance_(state: torch.Tensor, inputs: _Inputs, token: int) -> None:
+    """Let the states of all rows take in their token of that number."""
+    key = inputs.keys[:, token, :, :, None]  # [rows, value_heads, key_dim, 1]
+    state.mul_(inputs.decays[:, token, :, None, None])
+    change = inputs.values[:, token] - (state * key).sum(-2)  # [rows, value_heads, value_dim]
+    change.mul_(inputs.rates[:, token, :, None])
+    state.addcmul_(key, change[:, :, None])
+
+
+def _inputs(wanted: torch.Tensor, law: DeltaLaw) -> _Inputs:  # [rows, tokens, pending]
+    sizes, heads = law.sizes, law.sizes.value_heads
+    lanes = torch.split(wanted, [sizes.keys, sizes.values, heads, heads], dim=-1)
+    keys, values, rates, paces = lanes
+    return _Inputs(
+        keys=_unit_heads(keys, sizes),
+        values=values.float().reshape(*values.shape[:-1], heads, sizes.value_dim),
+        decays=torch.exp(law.pace * F.softplus(paces.float() + law.pace_bias)),
+        rates=rates.float().sigmoid(),
+    )
+
+
+def _idle(inputs: _Inputs, is_used: torch.Tensor) -> _Inputs:  # [rows, tokens]
+    """The same, but tokens that are not used leave a state exactly as it is, numbers or not."""
+    unused = ~is_used[..., None]
+    return _Inputs(
+        keys=inputs.keys.masked_fill(unused[..., None], 0.0),
+        values=inputs.values.masked_fill(unused[..., None], 0.0),
+        decays=inputs.decays.masked_fill(unused, 1.0),
+        rates=inputs.rates.masked_fill(unused, 0.0),
+    )
+
+
+def _unit_heads(lanes: torch.Tensor, sizes: Recurrence) -> torch.Tensor:
+    """Keys or queries of unit length, one for every value head: [..., value_heads, key_dim]."""
+    heads = lanes.float().reshape(*lanes.shape[:-1], sizes.key_heads, sizes.key_dim)
+    unit = heads * torch.rsqrt((heads * heads).sum(-1, keepdim=True) + EPS)
+    return unit.repeat_interleave(sizes.value_heads // sizes.key_heads, dim=-2)
+
+
+def _keep(by_row: torch.Tensor, rows: torch.Tensor, store: StateStore) -> None:
+    """Leave the nodes of all rows pending: [rows, nodes, pending]."""
+    num_nodes, most = by_row.shape[1], store.pending.shape[1]
+    node = torch.arange(num_nodes, device=rows.device)
+    places = (rows[:, None] * most + node).flatten()
+    store.pending.view(-1, by_row.shape[2]).index_copy_(0, places, by_row.flatten(0, 1))

@@ -1,0 +1,1 @@
+"""From logits to a token: noise, filters, penalties, log-probabilities."""

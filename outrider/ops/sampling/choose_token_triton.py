@@ -1,0 +1,113 @@
+"""The last part of the law of sampling: filter, noise and argmax, reading the scores once.
+
+A program finds the best of a part of one row, a second kernel the best of the parts. The arithmetic
+is that of `sampling/sampler.py`, bit for bit: no fused multiply-adds.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops.sampling.gumbel_noise_triton import gumbel_of
+from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise
+from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of
+
+_BLOCK = 1024
+_PROGRAMS = 2048  # about sixteen per multiprocessor: enough loads in flight to fill the memory bus
+
+# Slices of larger tensors: compiled once, wherever they begin.
+_ANYWHERE = ["floors", "seeds", "temperatures", "rows", "positions"]
+
+
+@triton.jit(do_not_specialize=["span"], do_not_specialize_on_alignment=_ANYWHERE)
+def _best_kernel(
+    scores,
+    floors,
+    seeds,
+    temperatures,
+    rows,
+    positions,
+    seed_stride,
+    temperature_stride,
+    keys,
+    width,
+    stride,
+    span,
+    IS_NOISY: tl.constexpr,
+    IS_FILTERED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    overlap.begin(PDL)
+    if IS_NOISY:
+        row = tl.load(rows + place)
+        seed = tl.load(seeds + row * seed_stride)
+        temperature = tl.load(temperatures + row * temperature_stride)
+        position = tl.load(positions + place)
+    if IS_FILTERED:
+        floor = tl.load(floors + place)
+    best = tl.full([BLOCK], LOWEST_KEY, tl.int64)
+    for block in range(span):
+        columns = (part * span + block) * BLOCK + tl.arange(0, BLOCK)
+        # Columns past the end are minus infinity under the highest ids: they never win a tie.
+        z = tl.load(scores + place * stride + columns, mask=columns < width, other=float("-inf"))
+        z = z.to(tl.float32)
+        if IS_FILTERED:
+            z = tl.where(z < floor, float("-inf"), z)
+        if IS_NOISY:
+            z += gumbel_of(columns, seed, position) * temperature
+        best = tl.maximum(best, key_of(z, columns))
+    tl.store(keys + place * tl.num_programs(1) + part, tl.max(best, 0))
+
+
+@triton.jit(do_not_specialize=["num_parts"])
+def _merge_kernel(keys, tokens, num_parts, PARTS: tl.constexpr, PDL: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, PARTS)
+    overlap.begin(PDL)
+    key = tl.load(keys + place * num_parts + part, mask=part < num_parts, other=LOWEST_KEY)
+    tl.store(tokens + place, id_of(tl.max(key, 0)))
+
+
+def choose_tokens(
+    scores: torch.Tensor,  # [n, vocab] float32, bfloat16 or float16, unit stride along vocab
+    noise: RowNoise | NoNoise,
+    floors: torch.Tensor,  # [n] float32, scores below are out; [0] if nothing is filtered
+) -> torch.Tensor:  # [n] int64
+    """The id of the best score of each row, noise included; the lowest if several are equal."""
+    num_rows, vocab = scores.shape
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=scores.device)
+    if not num_rows:
+        return tokens
+    num_blocks = triton.cdiv(vocab, _BLOCK)
+    # How a row is split never changes its maximum, so the split may depend on the batch.
+    span = triton.cdiv(num_blocks, triton.cdiv(_PROGRAMS, num_rows))
+    num_parts = triton.cdiv(num_blocks, span)
+    keys = torch.empty((num_rows, num_parts), dtype=torch.int64, device=scores.device)
+    overlapping = {"PDL": overlap.is_on(scores), **overlap.options(scores)}
+    best: Any = _best_kernel[(num_rows, num_parts)]
+    best(
+        scores,
+        floors,
+        *noise.arguments(),
+        keys,
+        vocab,
+        scores.stride(0),
+        span,
+        IS_NOISY=isinstance(noise, RowNoise),
+        IS_FILTERED=floors.shape[0] > 0,
+        BLOCK=_BLOCK,
+        enable_fp_fusion=False,
+        **overlapping,
+    )
+    merge: Any = _merge_kernel[(num_rows,)]
+    parts = triton.next_power_of_2(num_blocks)  # of any split: one compilation per vocabulary
+    merge(keys, tokens, num_parts, PARTS=parts, num_warps=1, **overlapping)
+    return tokens

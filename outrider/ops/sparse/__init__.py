@@ -1,0 +1,1 @@
+"""DeepSeek-V4 attention: compressed entries, the indexer, ring buffers."""

@@ -1,0 +1,279 @@
+"""Attention over a window and listed entries with sinks, as `ops/sparse/sparse_attention.py` says it.
+
+Keys are taken in blocks and splits by their place in window and list, so the bits of a query
+token do not depend on the others. Tokens of chains have a program per split and are merged; those
+of chunks, of which there are many, run through all keys at once.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+
+SPLIT = 64  # keys of a split
+MOST_PARTIALS = 1 << 26  # floats of the workspace: more query tokens are taken in turns
+_HEADS = 32  # of a tile at most
+_LOG2_E = 1.4426950408889634
+_EXACT = {"enable_fp_fusion": False}  # as in ops/attention/decode_triton.py: bits must not differ
+
+_SINK_SCALE = tl.constexpr(_LOG2_E)  # a softmax in base 2
+
+# Below every score, and finite: a block without visible keys leaves the running state as it is.
+_NOTHING_SEEN = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def _see(best, total, mean, query, vectors, is_seen, scale):
+    """A block of vectors enters the running softmax, which is in base 2."""
+    score = tl.dot(query, tl.trans(vectors), input_precision="ieee") * scale
+    score = tl.where(is_seen[None, :], score, float("-inf"))
+    new_best = tl.maximum(best, tl.max(score, 1))
+    share = tl.exp2(score - new_best[:, None])
+    kept = tl.exp2(best - new_best)
+    total = total * kept + tl.sum(share, 1)
+    mean = tl.dot(share.to(vectors.dtype), vectors, mean * kept[:, None], input_precision="ieee")
+    return new_best, total, mean
+
+
+@triton.jit
+def _see_window(
+    best, total, mean, query, ring, fresh, sources, token, num_slots, ring_stride, fresh_stride,
+    begin, end, scale,
+    WINDOW: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The tokens at places [begin, end) of the window."""
+    lane = tl.arange(0, DIM)
+    is_lane = (lane < WIDTH)[None, :]
+    for start in range(begin, end, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        source = tl.load(sources + token * WINDOW + place, mask=place < end, other=-1)
+        is_kept = (source >= 0) & (source < num_slots)
+        is_fresh = source >= num_slots
+        old = ring + source[:, None] * ring_stride + lane[None, :]
+        new = fresh + (source - num_slots)[:, None] * fresh_stride + lane[None, :]
+        vectors = tl.load(old, mask=is_kept[:, None] & is_lane, other=0.0)
+        vectors += tl.load(new, mask=is_fresh[:, None] & is_lane, other=0.0)
+        best, total, mean = _see(best, total, mean, query, vectors, source >= 0, scale)
+    return best, total, mean
+
+
+@triton.jit
+def _see_entries(
+    best, total, mean, query, pool, pages, begin, end, scale,
+    HELD: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The entries [begin, end) of the list."""
+    lane = tl.arange(0, DIM)
+    is_lane = (lane < WIDTH)[None, :]
+    for start in range(begin, end, BLOCK):
+        entry = start + tl.arange(0, BLOCK)
+        is_seen = entry < end
+        page = tl.load(pages + entry // HELD, mask=is_seen, other=0)
+        slot = page * HELD + entry % HELD
+        at = pool + slot[:, None] * WIDTH + lane[None, :]
+        vectors = tl.load(at, mask=is_seen[:, None] & is_lane, other=0.0)
+        best, total, mean = _see(best, total, mean, query, vectors, is_seen, scale)
+    return best, total, mean
+
+
+@triton.jit(do_not_specialize=["first", "num_slots", "columns", "longest", "num_splits"])
+def _attend_kernel(
+    query, ring, fresh, sources, pool, table, lists, counts, sinks, out,
+    part_best, part_total, part_mean,
+    first, num_slots, columns, longest, num_splits, query_stride, ring_stride, fresh_stride, scale,
+    NUM_HEADS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr, HELD: tl.constexpr,
+    HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    IS_SPLIT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    token = (first + tl.program_id(0)).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    lane = tl.arange(0, DIM)
+    is_head = head < NUM_HEADS
+    wanted = is_head[:, None] & (lane < WIDTH)[None, :]
+    overlap.begin(PDL)
+    count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
+    pages = table + tl.load(lists + token) * columns
+    at = token * query_stride + head[:, None] * WIDTH + lane[None, :]
+    asked = tl.load(query + at, mask=wanted, other=0.0)
+    best = tl.full((HEADS,), _NOTHING_SEEN, tl.float32)
+    total = tl.zeros((HEADS,), tl.float32)
+    mean = tl.zeros((HEADS, DIM), tl.float32)
+    if IS_SPLIT:
+        # Splits of the window, then splits of the list.
+        split = tl.program_id(2)
+        begin = split * SPLIT
+        if begin < WINDOW:
+            best, total, mean = _see_window(
+                best, total, mean, asked, ring, fresh, sources, token, num_slots, ring_stride,
+                fresh_stride, begin, tl.minimum(begin + SPLIT, WINDOW), scale,
+                WINDOW, WIDTH, DIM, BLOCK,
+            )  # fmt: skip
+        else:
+            begin -= (WINDOW + SPLIT - 1) // SPLIT * SPLIT
+            best, total, mean = _see_entries(
+                best, total, mean, asked, pool, pages, begin, tl.minimum(begin + SPLIT, count),
+                scale, HELD, WIDTH, DIM, BLOCK,
+            )  # fmt: skip
+        part = (tl.program_id(0).to(tl.int64) * num_splits + split) * NUM_HEADS + head
+        tl.store(part_best + part, best, mask=is_head)
+        tl.store(part_total + part, total, mask=is_head)
+        tl.store(part_mean + part[:, None] * WIDTH + lane[None, :], mean, mask=wanted)
+    else:
+        best, total, mean = _see_window(
+            best, total, mean, asked, ring, fresh, sources, token, num_slots, ring_stride,
+            fresh_stride, 0, WINDOW, scale, WINDOW, WIDTH, DIM, BLOCK,
+        )  # fmt: skip
+        best, total, mean = _see_entries(
+            best, total, mean, asked, pool, pages, 0, count, scale, HELD, WIDTH, DIM, BLOCK
+        )
+        sink = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
+        total += tl.exp2(sink - best)
+        result = mean / total[:, None]
+        to = out + (token * NUM_HEADS + head)[:, None] * WIDTH + lane[None, :]
+        tl.store(to, result.to(out.dtype.element_ty), mask=wanted)
+
+
+@triton.jit(do_not_specialize=["first", "num_splits"])
+def _merge_kernel(
+    part_best, part_total, part_mean, sinks, out, first, num_splits,
+    NUM_HEADS: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    lane = tl.arange(0, DIM)
+    inside = lane < WIDTH
+    overlap.begin(PDL)
+    best = tl.load(sinks + head) * _SINK_SCALE
+    total = tl.full((), 1.0, tl.float32)  # the sink's own share
+    mean = tl.zeros((DIM,), tl.float32)
+    for split in range(0, num_splits):
+        part = (token * num_splits + split) * NUM_HEADS + head
+        own_best = tl.load(part_best + part)
+        own_total = tl.load(part_total + part)
+        own_mean = tl.load(part_mean + part * WIDTH + lane, mask=inside, other=0.0)
+        new_best = tl.maximum(best, own_best)
+        kept = tl.exp2(best - new_best)
+        share = tl.exp2(own_best - new_best)
+        total = total * kept + own_total * share
+        mean = mean * kept + own_mean * share
+        best = new_best
+    to = out + ((first + token) * NUM_HEADS + head) * WIDTH + lane
+    tl.store(to, (mean / total).to(out.dtype.element_ty), mask=inside)
+
+
+def attend(
+    query: torch.Tensor,  # [num_query, heads, width] contiguous
+    tokens: tuple[torch.Tensor, ...],  # ring, fresh, sources [num_query, window] int64
+    entries: tuple[torch.Tensor, ...],  # pool, table [lists, columns], lists, counts: int64
+    sinks: torch.Tensor,  # [heads] float32
+    *,
+    scale: float,
+    held: int,
+    num_split: int,  # query tokens of chains, which come first
+) -> torch.Tensor:  # [num_query, heads, width]
+    """One softmax over window, entries and sink for every head of every query token."""
+    assert query.is_contiguous()
+    assert tokens[0].stride(1) == tokens[1].stride(1) == 1
+    assert entries[0].is_contiguous()
+    assert entries[1].stride(1) == 1 or not entries[1].shape[1]
+    out = torch.empty_like(query)
+    num_query, heads, width = query.shape
+    longest = entries[1].shape[1] * held
+    splits = triton.cdiv(tokens[2].shape[1], SPLIT) + triton.cdiv(longest, SPLIT)
+    turn = max(1, MOST_PARTIALS // (splits * heads * (width + 2)))
+    for first in range(0, num_split, turn):
+        num = min(turn, num_split - first)
+        parts = _new_parts(query, num * splits * heads)
+        _launch(query, tokens, entries, sinks, out, parts, (first, num, splits), scale, held)
+        kernel: Any = _merge_kernel[(num, heads)]
+        kernel(
+            *parts,
+            sinks,
+            out,
+            first,
+            splits,
+            NUM_HEADS=heads,
+            WIDTH=width,
+            DIM=triton.next_power_of_2(width),
+            PDL=overlap.is_on(query),
+            num_warps=2,
+            **_EXACT,
+            **overlap.options(query),
+        )
+    if num_split < num_query:
+        nobody = (sinks, sinks, sinks)
+        rest = (num_split, num_query - num_split, 0)
+        _launch(query, tokens, entries, sinks, out, nobody, rest, scale, held)
+    return out
+
+
+def _new_parts(query: torch.Tensor, num: int) -> tuple[torch.Tensor, ...]:
+    """Best score, sum of shares and mean of each split, head and query token."""
+    best, total = torch.empty((2, num), dtype=torch.float32, device=query.device)
+    return best, total, torch.empty((num, query.shape[2]), dtype=torch.float32, device=query.device)
+
+
+def _launch(
+    query: torch.Tensor,
+    tokens: tuple[torch.Tensor, ...],
+    entries: tuple[torch.Tensor, ...],
+    sinks: torch.Tensor,
+    out: torch.Tensor,
+    parts: tuple[torch.Tensor, ...],
+    turn: tuple[int, int, int],  # first query token, how many, splits of each or 0
+    scale: float,
+    held: int,
+) -> None:
+    first, num, splits = turn
+    _, heads, width = query.shape
+    tile = _tile(query, is_split=splits > 0)
+    kernel: Any = _attend_kernel[(num, triton.cdiv(heads, tile["HEADS"]), max(splits, 1))]
+    kernel(
+        query,
+        *tokens,
+        *entries,
+        sinks,
+        out,
+        *parts,
+        first,
+        tokens[0].shape[0],
+        entries[1].stride(0),
+        entries[1].shape[1] * held,
+        splits,
+        query.stride(0),
+        tokens[0].stride(0),
+        tokens[1].stride(0),
+        scale * _LOG2_E,
+        NUM_HEADS=heads,
+        WINDOW=tokens[2].shape[1],
+        WIDTH=width,
+        HELD=held,
+        SPLIT=SPLIT,
+        IS_SPLIT=splits > 0,
+        PDL=overlap.is_on(query),
+        **tile,
+        **_EXACT,
+        **overlap.options(query),
+    )
+
+
+def _tile(query: torch.Tensor, *, is_split: bool) -> dict[str, int]:
+    """Heads and keys of a tile; float32 has no tensor cores and holds its operands in registers."""
+    heads, width = query.shape[1:]
+    dim = max(16, int(triton.next_power_of_2(width)))
+    most = max(16, int(triton.next_power_of_2(heads)))
+    if query.dtype == torch.float32:
+        return {"HEADS": 16, "DIM": dim, "BLOCK": 16, "num_warps": 8, "num_stages": 1}
+    is_wide = not is_split and most >= 64  # 64 heads fill the widest instruction
+    return {
+        "HEADS": 64 if is_wide else min(most, _HEADS),
+        "DIM": dim,
+        "BLOCK": 32,
+        "num_warps": 8 if is_wide else 4,
+        "num_stages": 2,
+    }

@@ -1,0 +1,1 @@
+"""Draft trees: growing, filling plans, verifying, committing, and what drafters carry over."""

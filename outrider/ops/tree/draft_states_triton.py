@@ -1,0 +1,288 @@
+"""Copies of whole states between rows, as `spec/model_drafter.py` says them, and what goes along.
+
+States are of one type, contiguous along their width; indices are int64.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+
+_BLOCK = 2048
+_CHUNKS = 16  # at least: more than a step usually has
+
+
+@triton.jit
+def _copy(source, goal, width, block, BLOCK: tl.constexpr):
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    tl.store(goal + column, tl.load(source + column, mask=inside), mask=inside)
+
+
+# By place among the arguments: indices are views that lie anywhere, sizes change with the step.
+_PLANT_POINTERS, _PLANT_SIZES = (0, 1, 2, 4, *range(6, 11)), (11,)
+_INHERIT_POINTERS, _INHERIT_SIZES = (1,), (3, 4)
+_FOLLOW_POINTERS, _FOLLOW_SIZES = (*range(1, 8), 9, 10), range(13, 19)
+_KEEP_POINTERS, _KEEP_SIZES = range(1, 5), range(8, 10)
+
+
+@triton.jit(do_not_specialize=_PLANT_SIZES, do_not_specialize_on_alignment=_PLANT_POINTERS)
+def _plant_kernel(
+    rows,
+    lengths,
+    last_tokens,
+    states,  # [table_rows, width]
+    level_lengths,  # [rows], written, as all below
+    out_states,  # [rows, width]
+    scores,
+    numbers,
+    zeros,
+    positions,
+    tokens,
+    lead,
+    width,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    overlap.begin(PDL)
+    row = tl.load(rows + place)
+    _copy(states + row * width, out_states + place * width, width, block, BLOCK)
+    is_first = block == 0
+    length = tl.load(lengths + place)
+    tl.store(level_lengths + place, length + lead, mask=is_first)
+    tl.store(scores + place, 0.0, mask=is_first)
+    tl.store(numbers + place, -1, mask=is_first)
+    tl.store(zeros + place, 0, mask=is_first)
+    tl.store(positions + place, length + 1, mask=is_first)
+    tl.store(tokens + place, tl.load(last_tokens + row), mask=is_first)
+
+
+def plant(
+    *,
+    rows: torch.Tensor,  # [rows]
+    lengths: torch.Tensor,  # [rows]
+    last_tokens: torch.Tensor,  # [table_rows]
+    states: torch.Tensor,  # [table_rows, width]
+    level_lengths: torch.Tensor,  # [rows], written
+    lead: int,
+) -> tuple[torch.Tensor, ...]:
+    """Node 0 of every row: scores, numbers, zeros, positions, tokens [rows, 1]; states."""
+    num_rows, width = rows.shape[0], states.shape[1]
+    scores = rows.new_empty(num_rows, 1, dtype=torch.float32)
+    facts = rows.new_empty(4, num_rows, 1).unbind(0)
+    out = states.new_empty(num_rows, 1, width)
+    block = min(_BLOCK, triton.next_power_of_2(width))
+    kernel: Any = _plant_kernel[(num_rows, triton.cdiv(width, block))]
+    kernel(
+        rows,
+        lengths,
+        last_tokens,
+        states,
+        level_lengths,
+        out,
+        scores,
+        *facts,
+        lead,
+        width,
+        BLOCK=block,
+        PDL=overlap.is_on(states),
+        **overlap.options(states),
+    )
+    return scores, *facts, out
+
+
+@triton.jit(do_not_specialize=_INHERIT_SIZES, do_not_specialize_on_alignment=_INHERIT_POINTERS)
+def _inherit_kernel(
+    states, places, out, branches, topk, width, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    tip = tl.program_id(0).to(tl.int64)
+    overlap.begin(PDL)
+    source = tip // topk * branches + tl.load(places + tip)
+    _copy(states + source * width, out + tip * width, width, tl.program_id(1), BLOCK)
+
+
+def inherit(
+    states: torch.Tensor,  # [rows, branches, width]
+    places: torch.Tensor,  # [rows, topk]
+) -> torch.Tensor:  # [rows, topk, width]
+    """The state of each tip's parent."""
+    (rows, branches, width), topk = states.shape, places.shape[1]
+    out = states.new_empty(rows, topk, width)
+    block = min(_BLOCK, triton.next_power_of_2(width))
+    kernel: Any = _inherit_kernel[(rows * topk, triton.cdiv(width, block))]
+    kernel(
+        states,
+        places,
+        out,
+        branches,
+        topk,
+        width,
+        BLOCK=block,
+        PDL=overlap.is_on(states),
+        **overlap.options(states),
+    )
+    return out
+
+
+@triton.jit(do_not_specialize=_FOLLOW_SIZES, do_not_specialize_on_alignment=_FOLLOW_POINTERS)
+def _follow_kernel(
+    features,  # [num_query, width]
+    path,  # [rows, most_emitted]
+    lengths,
+    chunk_counts,
+    chunk_owners,
+    chunk_followers,
+    chunk_tokens,
+    chunk_choice,
+    out,  # [rows * most_emitted + chunk.tokens, width], written, as all below
+    new_lengths,
+    new_tokens,
+    width,
+    feature_stride,
+    nodes,
+    most_emitted,
+    num_uniform,  # rows * most_emitted
+    num_rows,
+    num_chunks,
+    lead,
+    CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    item = tl.program_id(0)
+    block = tl.program_id(1)
+    overlap.begin(PDL)
+    place = item // most_emitted
+    is_uniform = item < num_uniform
+    node = tl.load(path + item, mask=is_uniform, other=0)
+    flat = item - num_uniform
+    source = tl.where(is_uniform, place * nodes + node, num_rows * nodes + flat)
+    goal = out + item.to(tl.int64) * width
+    _copy(features + source * feature_stride, goal, width, block, BLOCK)
+
+    starts_row = is_uniform & (item % most_emitted == 0) & (block == 0)
+    length = tl.load(lengths + place, mask=starts_row, other=0)
+    tl.store(new_lengths + place, length + lead, mask=starts_row)
+
+    # A head's row runs the token after its own: of the prompt while it lasts, then the choice.
+    is_token = (item >= num_uniform) & (block == 0)
+    owner = tl.load(chunk_owners + flat, mask=is_token, other=0)
+    chunk = tl.arange(0, CHUNKS)
+    is_counted = (chunk < num_chunks) & (chunk <= owner) & is_token
+    end = tl.sum(tl.load(chunk_counts + chunk, mask=is_counted, other=0), axis=0)
+    is_end = (flat + 1 == end) & (lead == 0)
+    follower = tl.load(chunk_followers + owner, mask=is_token & is_end, other=0)
+    chosen = tl.load(chunk_choice + owner, mask=is_token & is_end, other=0)
+    after = tl.where(follower < 0, chosen, follower)
+    ahead = tl.where(lead == 0, 1, 0)
+    beside = tl.load(chunk_tokens + flat + ahead, mask=is_token & (is_end == 0), other=0)
+    tl.store(new_tokens + flat, tl.where(is_end, after, beside), mask=is_token)
+
+
+def follow(
+    features: torch.Tensor,  # [num_query, tapped]
+    path: torch.Tensor,  # [rows, most_emitted]
+    lengths: torch.Tensor,  # [rows]
+    *,
+    chunk: tuple[torch.Tensor, ...],  # counts, owners, followers, tokens, choice
+    new_lengths: torch.Tensor,  # [rows], written
+    new_tokens: torch.Tensor,  # [chunk.tokens], written
+    lead: int,
+) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, tapped]
+    """Features along the kept paths, then of the chunks; and what a catch-up starts from."""
+    (rows, most_emitted), num_tokens = path.shape, new_tokens.shape[0]
+    num_nodes, width = features.shape[0] - num_tokens, features.shape[1]
+    out = features.new_empty(path.numel() + num_tokens, width)
+    block = min(_BLOCK, triton.next_power_of_2(max(width, 1)))
+    kernel: Any = _follow_kernel[(out.shape[0], max(triton.cdiv(width, block), 1))]
+    kernel(
+        features,
+        path,
+        lengths,
+        *chunk,
+        out,
+        new_lengths,
+        new_tokens,
+        width,
+        features.stride(0),
+        num_nodes // max(rows, 1),
+        most_emitted,
+        path.numel(),
+        rows,
+        chunk[0].shape[0],
+        lead,
+        CHUNKS=max(_CHUNKS, triton.next_power_of_2(chunk[0].shape[0])),
+        BLOCK=block,
+        PDL=overlap.is_on(features),
+        **overlap.options(features),
+    )
+    return out
+
+
+@triton.jit(do_not_specialize=_KEEP_SIZES, do_not_specialize_on_alignment=_KEEP_POINTERS)
+def _keep_kernel(
+    after,  # [num_query, width]
+    kept,
+    uniform_rows,
+    chunk_ends,
+    chunk_rows,
+    states,  # [table_rows, width], written
+    width,
+    stride,
+    num_rows,
+    most_emitted,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    item = tl.program_id(0)
+    overlap.begin(PDL)
+    is_uniform = item < num_rows
+    is_chunk = item >= num_rows
+    chunk = item - num_rows
+    tip = item * most_emitted + tl.load(kept + item, mask=is_uniform, other=0)
+    end = tl.load(chunk_ends + chunk, mask=is_chunk, other=0)
+    uniform_row = tl.load(uniform_rows + item, mask=is_uniform, other=0)
+    chunk_row = tl.load(chunk_rows + chunk, mask=is_chunk, other=0)
+    row = tl.where(is_uniform, uniform_row, chunk_row)
+    source = after + tl.where(is_uniform, tip, end) * stride
+    # Padding has a width of nothing.
+    _copy(source, states + row * width, tl.where(row > 0, width, 0), tl.program_id(1), BLOCK)
+
+
+def keep(
+    after: torch.Tensor,  # [num_query, width]
+    states: torch.Tensor,  # [table_rows, width], written; row 0 stays as it is
+    *,
+    kept: torch.Tensor,  # [rows]
+    uniform_rows: torch.Tensor,  # [rows]
+    most_emitted: int,  # query tokens of each uniform row
+    chunk_ends: torch.Tensor,  # [chunk.rows] or none: query tokens
+    chunk_rows: torch.Tensor,  # [chunk.rows] or none
+) -> None:
+    """Remember the state after each row's last known token."""
+    num_rows, width = kept.shape[0], states.shape[1]
+    block = min(_BLOCK, triton.next_power_of_2(width))
+    num_items = num_rows + chunk_ends.shape[0]
+    kernel: Any = _keep_kernel[(num_items, triton.cdiv(width, block))]
+    kernel(
+        after,
+        kept,
+        uniform_rows,
+        chunk_ends,
+        chunk_rows,
+        states,
+        width,
+        after.stride(0),
+        num_rows,
+        most_emitted,
+        BLOCK=block,
+        PDL=overlap.is_on(states),
+        **overlap.options(states),
+    )

@@ -1,0 +1,141 @@
+"""The queries and samples of a plan, as `step/fill_plan.py` says them, in one launch.
+
+All tensors are int64. Their last axis is contiguous; trees may repeat one row by a stride of zero.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+
+_BLOCK = 128
+_CHUNKS = 16  # at least: more than a step usually has
+
+# By place among the arguments: views into packed buffers lie anywhere, sizes change with the step.
+_POINTERS, _SIZES = range(16), range(16, 24)
+
+
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
+def _fill_kernel(
+    node_tokens,  # [rows, nodes]
+    node_depths,  # [rows, nodes]
+    uniform_rows,
+    uniform_lengths,
+    chunk_rows,
+    chunk_starts,
+    chunk_counts,
+    chunk_owners,
+    chunk_tokens,
+    pages,  # [table_rows, max_pages]
+    tokens,
+    positions,
+    slots,
+    index,
+    rows,
+    sampled_positions,
+    token_stride,
+    depth_stride,
+    page_stride,
+    num_uniform,
+    nodes,
+    num_query,
+    num_chunks,
+    first_node,
+    PAGE_SIZE: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    # [0, num_uniform)         nodes
+    # [num_uniform, num_query) chunk tokens
+    # [num_query, ..)          the last token of each chunk once more, to be sampled
+    item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_node = item < num_uniform
+    is_token = (item >= num_uniform) & (item < num_query)
+    is_end = (item >= num_query) & (item < num_query + num_chunks)
+    is_query = is_node | is_token
+    overlap.begin(PDL)
+
+    place = item // nodes
+    node = item % nodes
+    length = tl.load(uniform_lengths + place, mask=is_node, other=0)
+    node_row = tl.load(uniform_rows + place, mask=is_node, other=0)
+    deep = place.to(tl.int64) * depth_stride + node
+    depth = tl.load(node_depths + deep, mask=is_node, other=0)
+    here = place.to(tl.int64) * token_stride + node
+    node_token = tl.load(node_tokens + here, mask=is_node, other=0)
+
+    chunk = tl.arange(0, CHUNKS)
+    count = tl.load(chunk_counts + chunk, mask=chunk < num_chunks, other=0)
+    is_before = chunk[None, :] <= (item - num_query)[:, None]  # [BLOCK, CHUNKS]
+    last = tl.maximum(tl.sum(tl.where(is_before, count[None, :], 0), axis=1) - 1, 0)
+    flat = tl.where(is_end, last, item - num_uniform)  # among the chunk tokens
+    is_chunk = is_token | is_end
+    owner = tl.load(chunk_owners + flat, mask=is_chunk, other=0)
+    is_earlier = chunk[None, :] < owner[:, None]
+    first = tl.sum(tl.where(is_earlier, count[None, :], 0), axis=1)
+    owner_row = tl.load(chunk_rows + owner, mask=is_chunk, other=0)
+    start = tl.load(chunk_starts + owner, mask=is_chunk, other=0)
+    chunk_position = tl.where(owner_row > 0, start + flat - first, 0)
+    chunk_token = tl.load(chunk_tokens + flat, mask=is_token, other=0)
+
+    # A node is seen at its depth (siblings share a position) but stored at its own index.
+    position = tl.where(is_node, length + depth, chunk_position)
+    stored = tl.where(is_node, length + first_node + node, chunk_position)
+    row = tl.where(is_node, node_row, owner_row)
+    page = tl.load(pages + row * page_stride + stored // PAGE_SIZE, mask=is_query, other=0)
+    token = tl.maximum(tl.where(is_node, node_token, chunk_token), 0)
+    tl.store(tokens + item, token, mask=is_query)
+    tl.store(positions + item, position, mask=is_query)
+    tl.store(slots + item, page * PAGE_SIZE + stored % PAGE_SIZE, mask=is_query)
+
+    is_sampled = is_node | is_end
+    end_row = tl.load(chunk_rows + (item - num_query), mask=is_end, other=0)
+    sample = tl.where(is_end, item - num_query + num_uniform, item)
+    tl.store(index + sample, tl.where(is_end, num_uniform + last, item), mask=is_sampled)
+    tl.store(rows + sample, tl.where(is_end, end_row, node_row), mask=is_sampled)
+    tl.store(sampled_positions + sample, position + 1, mask=is_sampled)
+
+
+def fill_queries(
+    *,
+    nodes: tuple[torch.Tensor, torch.Tensor],  # tokens, depths: [rows, nodes] each
+    uniform: tuple[torch.Tensor, torch.Tensor],  # rows, lengths: [rows] each
+    chunk: tuple[torch.Tensor, ...],  # rows, starts, counts, owners, tokens
+    pages: torch.Tensor,  # [table_rows, max_pages]
+    queries: tuple[torch.Tensor, ...],  # tokens, positions, slots: written
+    sampled: tuple[torch.Tensor, ...],  # index, rows, positions: written
+    page_size: int,
+    first_node: int,
+) -> None:
+    """Write every query token and every sampled one."""
+    tokens, depths = nodes
+    num_uniform, num_query, num_chunks = tokens.numel(), queries[0].numel(), chunk[0].numel()
+    kernel: Any = _fill_kernel[(triton.cdiv(num_query + num_chunks, _BLOCK),)]
+    kernel(
+        tokens,
+        depths,
+        *uniform,
+        *chunk,
+        pages,
+        *queries,
+        *sampled,
+        tokens.stride(0),
+        depths.stride(0),
+        pages.stride(0),
+        num_uniform,
+        tokens.shape[1],
+        num_query,
+        num_chunks,
+        first_node,
+        PAGE_SIZE=page_size,
+        CHUNKS=max(_CHUNKS, triton.next_power_of_2(num_chunks)),
+        BLOCK=_BLOCK,
+        PDL=overlap.is_on(tokens),
+        **overlap.options(tokens),
+    )

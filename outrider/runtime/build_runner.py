@@ -1,0 +1,276 @@
+"""Assembles an engine in the one order that works: weights, pools, backends, planner, runner."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from outrider.config.engine_config import Auto, EngineConfig
+from outrider.config.settings import HostSettings, Settings, resolve
+from outrider.errors import ConfigError
+from outrider.kv.kv_pool import PageFamily
+from outrider.models.target import Target, load_target, read_target
+from outrider.runtime.draft_kinds import DraftKind, DraftRoom
+from outrider.runtime.kv_capacity import count_pages, free_bytes
+from outrider.runtime.load_draft import fit_draft, load_draft
+from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
+from outrider.runtime.runner import Runner
+from outrider.runtime.target_cache import (
+    Store,
+    adapt_settings,
+    check_rows,
+    open_store,
+    usual_page_size,
+)
+from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.guarded_drafter import GuardedDrafter
+from outrider.spec.verify import verify
+from outrider.step.arena import Arena
+from outrider.step.attention_part import AttentionPart
+from outrider.step.buckets import Buckets, device_buckets, largest_shape
+from outrider.step.choose_executor import choose_executor
+from outrider.step.device_stream import Lane, open_lane
+from outrider.step.executor import EagerExecutor
+from outrider.step.planner import Planner
+from outrider.step.row_table import RowTable
+from outrider.step.shape import ChunkShape, StepShape
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars, GrammarShop, read_no_vocabulary
+from outrider.structured.row_grammars import GrammarTable
+from outrider.wire.grammar_spec import Vocabulary
+from outrider.wire.runner_facts import RunnerFacts
+
+MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
+
+_log = logging.getLogger(__name__)
+
+
+def build_runner(
+    folder: Path,
+    config: EngineConfig,
+    heard: Heard = nobody_hears,
+    read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
+) -> tuple[Runner, RunnerFacts]:
+    """A runner for the model in a folder, and what the deciding half must know about it.
+
+    The vocabulary is read when the first grammar is asked for.
+    """
+    model_config = read_target(folder)
+    config = replace(config, draft=fit_draft(config.draft, folder))
+    settings = resolve(
+        config,
+        model_context=model_config.max_context,
+        num_cuda=torch.cuda.device_count(),
+        usual_page=usual_page_size(model_config),
+    )
+    _log.info("%s", settings)
+    arithmetic = settings.execution.arithmetic
+    model = load_target(
+        folder, dtype=settings.dtype, device=torch.device(settings.device), arithmetic=arithmetic
+    )
+    draft = load_draft(
+        config.draft,
+        target=model,
+        target_folder=folder,
+        dtype=settings.dtype,
+        arithmetic=arithmetic,
+        max_context=settings.host.max_context,
+    )
+    return assemble_runner(
+        model,
+        settings,
+        draft=draft,
+        kv_tokens=config.cache.kv_tokens,
+        buckets=choose_buckets(settings, draft),
+        grammars=GrammarShop(read_vocabulary, vocab_size=model.config.vocab_size),
+        heard=heard,
+    )
+
+
+def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
+    """Exact shapes on a CPU, where padding is work; on a GPU few, because each is recorded."""
+    host = settings.host
+    if settings.device == "cpu":
+        return Buckets(page_size=host.page_size)
+    return device_buckets(
+        page_size=host.page_size, max_rows=host.max_rows, reach=_reach(host, draft)
+    )
+
+
+def assemble_runner(
+    model: Target,
+    settings: Settings,
+    *,
+    draft: DraftKind,
+    kv_tokens: int | Auto,
+    buckets: Buckets,
+    grammars: Grammars = NO_GRAMMARS,
+    judge: Judge = verify,
+    heard: Heard = nobody_hears,
+) -> tuple[Runner, RunnerFacts]:
+    """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
+    settings = adapt_settings(model, settings)
+    lane = open_lane(torch.device(settings.device))
+    with lane.active():  # what is made here is ready for the first step, which runs in this lane
+        return _assemble(
+            _Loaded(model=model, draft=draft, grammars=grammars, judge=judge),
+            settings,
+            lane,
+            kv_tokens,
+            buckets,
+            heard,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """What a runner is made of besides settings."""
+
+    model: Target
+    draft: DraftKind
+    grammars: Grammars
+    judge: Judge
+
+
+def _assemble(
+    loaded: _Loaded,
+    settings: Settings,
+    lane: Lane,
+    kv_tokens: int | Auto,
+    buckets: Buckets,
+    heard: Heard,
+) -> tuple[Runner, RunnerFacts]:
+    model, draft = loaded.model, loaded.draft
+    largest = _largest(settings.host, draft, buckets)
+    check_rows(model, settings, draft)
+    pages = PageFamily(num_pages=1, device=torch.device(settings.device))
+    store = open_store(model, settings, draft, pages)
+    room, state = _make_room(loaded, settings, store, pages, largest)
+    for part in (store.target, *([store.drafts] if draft.attention else [])):
+        _check_backend(part, settings, draft)
+    drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
+    buckets = replace(buckets, lead=drafter.facts.lead)
+    program = StepProgram(
+        model=model, drafter=drafter, attention=store.target, judge=loaded.judge, state=state
+    )
+    planner = _planner(program, store.target, room, drafter, buckets)
+    # Recordings hold addresses: nothing that records exists before the pages are where they stay.
+    rehearsal = Runner(program=program, planner=planner, executor=EagerExecutor(), lane=lane)
+    reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
+    num_pages = _open_pages(rehearsal, room, settings, kv_tokens, reach, masks)
+    executor = choose_executor(settings.execution.executor)
+    runner = Runner(program=program, planner=planner, executor=executor, lane=lane)
+    if settings.execution.record == "at start" and settings.execution.executor != "eager":
+        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, heard))
+    facts = RunnerFacts(
+        num_pages=num_pages,
+        vocab_size=model.config.vocab_size,
+        draft=draft.facts,
+        max_chunks=MAX_CHUNKS,
+        host=settings.host,
+        depth=settings.execution.depth,
+    )
+    return runner, facts
+
+
+def _make_room(
+    loaded: _Loaded, settings: Settings, store: Store, pages: PageFamily, largest: StepShape
+) -> tuple[DraftRoom, DeviceState]:
+    """The tables, and pools of one page for now."""
+    host, device = settings.host, torch.device(settings.device)
+    vocab = loaded.model.config.vocab_size
+    state = DeviceState(
+        kv=store.kv,
+        pages=pages,
+        rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
+        sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
+        grammars=GrammarTable(loaded.grammars, largest=largest, vocab=vocab, device=device),
+    )
+    room = DraftRoom(
+        target=store.kv.layout,
+        pages=pages,
+        attention=store.drafts,
+        sampling=state.sampling,
+        largest=largest,
+    )
+    return room, state
+
+
+def _open_pages(
+    rehearsal: Runner,
+    room: DraftRoom,
+    settings: Settings,
+    kv_tokens: int | Auto,
+    reach: int,
+    mask_bytes: int,
+) -> int:
+    """Give the KV pools what is left when all else has taken its memory."""
+    host, device = settings.host, torch.device(settings.device)
+    reserved = 0
+    if device.type == "cuda":
+        taken = take_memory(rehearsal, room.largest, device)  # and recordings take as much again
+        # Laws that filter or report work on whole vocabularies in float32, a few at a time.
+        most_logits = max(room.largest.num_sampled, MAX_SCORED)
+        reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
+    num_pages = count_pages(
+        kv_tokens,
+        page_size=host.page_size,
+        page_bytes=room.pages.page_bytes,
+        most_pages=host.max_rows * -(-reach // host.page_size),
+        free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
+        - reserved,
+    )
+    room.pages.resize(num_pages + 1)
+    return num_pages
+
+
+def _planner(
+    program: StepProgram,
+    attention: AttentionPart,
+    room: DraftRoom,
+    drafter: GuardedDrafter,
+    buckets: Buckets,
+) -> Planner:
+    return Planner(
+        arena=Arena(room.sampling.seed.device),
+        attention=attention,
+        draft=drafter,
+        table=program.state.rows,
+        buckets=buckets,
+        largest=room.largest,
+    )
+
+
+def _check_backend(attention: AttentionPart, settings: Settings, draft: DraftKind) -> None:
+    """Refuse at start what attention could not do in a step."""
+    can, budget = attention.capabilities, draft.facts.budget
+    page_size, nodes = settings.host.page_size, budget.nodes
+    if can.chain_only and budget.topk > 1:
+        raise ConfigError(
+            f"this model checks chains only, and topk {budget.topk} makes trees; use --topk 1"
+        )
+    if page_size not in can.page_sizes:
+        sizes = f"{can.page_sizes.start} to {can.page_sizes.stop - 1}"
+        raise ConfigError(f"attention has no pages of {page_size} tokens; use {sizes}")
+    if nodes > can.max_nodes:
+        raise ConfigError(f"attention takes trees of {can.max_nodes} nodes; lower --nodes {nodes}")
+    if can.needs_host_lengths and settings.execution.depth:
+        raise ConfigError("this attention backend needs lengths on the host; use depth 0")
+
+
+def _reach(host: HostSettings, draft: DraftKind) -> int:
+    """Positions a row may touch: its context, and two rounds in flight past its end."""
+    return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
+
+
+def _largest(host: HostSettings, draft: DraftKind, buckets: Buckets) -> StepShape:
+    tokens = host.max_step_tokens
+    return largest_shape(
+        rows=host.max_rows,
+        tree=draft.facts.budget,
+        chunk=ChunkShape(rows=MAX_CHUNKS, tokens=tokens, width=tokens),
+        pages=-(-_reach(host, draft) // host.page_size),
+        buckets=buckets,
+    )

@@ -1,0 +1,185 @@
+"""Kinds of drafters an engine can be built with, each with its facts known beforehand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from outrider.kv.kv_pool import KVLayout, Layout, PageFamily
+from outrider.models.draft_model import DraftModel, ModelFacts
+from outrider.models.model_config import AnyAttention
+from outrider.models.mtp.module_chain import ModuleChain
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.mtp_drafter import ModuleDrafter
+from outrider.spec.ngram_drafter import Match, NgramDrafter
+from outrider.spec.text_table import TextTable
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.shape import StepShape
+from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.runner_facts import DraftFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRoom:
+    """What a drafter is built into."""
+
+    target: Layout
+    pages: PageFamily  # of which the target's pool is one
+    attention: AttentionBackend
+    sampling: SamplingTable
+    largest: StepShape
+
+
+class DraftKind(Protocol):
+    """A choice of drafter, ready to be built."""
+
+    @property
+    def facts(self) -> DraftFacts: ...
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        """The attention of the draft model; nothing where there is none."""
+        ...
+
+    def build(self, room: DraftRoom) -> Drafter: ...
+
+
+class NoDraft:
+    """Plain decoding."""
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(
+            budget=PLAIN,
+            lead=0,
+            lookahead=0,
+            needs_text=False,
+            is_paced=False,
+            is_adaptive=False,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return ()
+
+    def build(self, room: DraftRoom) -> Drafter:
+        del room
+        return NullDrafter(self.facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDraft:
+    """A draft model with KV of its own."""
+
+    model: DraftModel
+    budget: Budget
+    is_adaptive: bool = False
+
+    @property
+    def facts(self) -> DraftFacts:
+        lead = self.model.facts.lead
+        return DraftFacts(
+            budget=self.budget,
+            lead=lead,
+            lookahead=1 - lead,
+            needs_text=False,
+            is_paced=False,
+            is_adaptive=self.is_adaptive,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return (self.model.facts.attention,)
+
+    def build(self, room: DraftRoom) -> Drafter:
+        return ModelDrafter(
+            self.model,
+            kv=room.pages.open(_layout(self.model.facts, room.target)),
+            attention=room.attention,
+            sampling=room.sampling,
+            facts=self.facts,
+            largest=room.largest,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModulesDraft:
+    """Draft modules of which each serves one depth, with a layer of KV each."""
+
+    modules: ModuleChain
+    budget: Budget  # a chain, not longer than there are modules
+    is_adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.budget.topk == 1, "checked when the budget was configured"
+        assert self.budget.nodes <= len(self.modules) + 1, "likewise"
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(
+            budget=self.budget,
+            lead=0,
+            lookahead=len(self.modules),
+            needs_text=False,
+            is_paced=False,
+            is_adaptive=self.is_adaptive,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return (self.modules.facts.attention,)
+
+    def build(self, room: DraftRoom) -> Drafter:
+        return ModuleDrafter(
+            self.modules,
+            kv=room.pages.open(_layout(self.modules.facts, room.target)),
+            attention=room.attention,
+            sampling=room.sampling,
+            facts=self.facts,
+            largest=room.largest,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramDraft:
+    """A lookup in the row's own text, which has no KV."""
+
+    budget: Budget
+    min_match: int  # this many of the last tokens must have stood together before
+    max_match: int  # more of them do not make a match better
+    is_adaptive: bool = False
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(
+            budget=self.budget,
+            lead=0,
+            lookahead=0,
+            needs_text=True,
+            is_paced=True,
+            is_adaptive=self.is_adaptive,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return ()
+
+    def build(self, room: DraftRoom) -> Drafter:
+        rows, page_size = room.sampling.seed.shape[0], room.target.page_size
+        text = TextTable(
+            rows=rows, reach=room.largest.pages * page_size, device=room.sampling.seed.device
+        )
+        match = Match(least=self.min_match, most=self.max_match)
+        return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)
+
+
+def _layout(facts: ModelFacts, target: Layout) -> KVLayout:
+    """The KV of a draft model, page by page beside the target's."""
+    return KVLayout(
+        layers=facts.num_layers,
+        vectors=facts.attention.vectors,
+        width=facts.attention.width,
+        page_size=target.page_size,
+        dtype=target.dtype,
+    )

@@ -1,0 +1,57 @@
+"""How many KV pages fit. Counted once, when everything else that takes memory has taken it."""
+
+import torch
+
+from outrider.config.engine_config import Auto
+from outrider.errors import ConfigError
+
+CPU_MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
+CPU_KV_BYTES = 4 << 30  # more than a CPU can keep busy
+
+
+def count_pages(
+    kv_tokens: int | Auto,
+    *,
+    page_size: int,
+    page_bytes: int,
+    most_pages: int,
+    free_bytes: int,
+) -> int:
+    """Usable pages: what the user asked for, or what memory allows up to `most_pages`.
+
+    `most_pages` is the most that can ever be in use: every row at the end of its context.
+    """
+    fitting = max(free_bytes, 0) // page_bytes
+    if not fitting:
+        raise ConfigError(
+            "no memory is left for the KV cache; free some, raise gpu_memory_utilization on a "
+            "GPU, lower max_num_seqs or use a smaller model"
+        )
+    if kv_tokens == "auto":
+        return min(most_pages, fitting)
+    pages = -(-kv_tokens // page_size)
+    if pages > fitting:
+        raise ConfigError(
+            f"a KV cache of {kv_tokens} tokens takes {pages * page_bytes / 1e9:.1f} GB and "
+            f"{free_bytes / 1e9:.1f} GB are free; lower kv_tokens to {fitting * page_size}"
+        )
+    return pages
+
+
+def free_bytes(kv_tokens: int | Auto, *, device: torch.device, memory_share: float) -> int:
+    """What a KV cache may take: on a GPU, what is free within the engine's share of its memory."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return free - int((1 - memory_share) * total)
+    available = _available_bytes()
+    if kv_tokens != "auto":
+        return available
+    return int(min(available, 2 * CPU_KV_BYTES) * CPU_MEMORY_SHARE)
+
+
+def _available_bytes() -> int:
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        for line in meminfo:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 2 * CPU_KV_BYTES

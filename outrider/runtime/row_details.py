@@ -1,0 +1,163 @@
+"""What few rows have to tell besides their tokens: log-probabilities, draft trees, errors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from outrider.step.shape import StepShape
+from outrider.step.step_output import (
+    Packed,
+    UnpackedDetails,
+    UnpackedLogprobs,
+    UnpackedTrees,
+    unpack_details,
+)
+from outrider.wire.row_sampling import LogprobsAsked, RowSampling
+from outrider.wire.scheduled_batch import ScheduledBatch
+from outrider.wire.step_result import (
+    NO_SCORES,
+    PromptScores,
+    RoundTrace,
+    RowDetails,
+    TokenLogprobs,
+)
+
+Emitted = Sequence[tuple[int, ...]]  # the tokens of every row of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Whom a step ran for, and what is known of them beforehand."""
+
+    batch: ScheduledBatch
+    laws: Sequence[RowSampling]  # per row of the batch; none where nobody asks for more
+    errors: Mapping[int, str]  # by row, of those that cannot go on
+
+    @property
+    def chunk_laws(self) -> Sequence[RowSampling]:
+        return self.laws[len(self.batch.decodes) :]
+
+
+def asks_for_more(shape: StepShape) -> bool:
+    """Whether any row of such a step wants to hear more than its tokens."""
+    return shape.warps.logprobs or shape.warps.scores or shape.warps.trees
+
+
+def read_details(
+    output: Packed, shape: StepShape, asked: Asked, emitted: Emitted
+) -> dict[int, RowDetails]:
+    """The details of the rows that have any, by place in the batch."""
+    details = {}
+    if asks_for_more(shape):
+        read = unpack_details(output, shape)
+        logprobs = _list_logprobs(read.logprobs)
+        reports = _reports(logprobs, list(_places(read, shape, asked.batch, emitted)), asked, shape)
+        rounds = _rounds(read, asked, emitted)
+        scores = [NO_SCORES] * len(asked.batch.decodes) + _scores(logprobs, shape, asked)
+        details = {
+            place: RowDetails(logprobs=report, rounds=traced, scores=scored)
+            for place, (report, traced, scored) in enumerate(
+                zip(reports, rounds, scores, strict=True)
+            )
+            if report or traced or scored is not NO_SCORES
+        }
+    if asked.errors:
+        for place, row in enumerate(asked.batch.rows):
+            if row in asked.errors:
+                details[place] = RowDetails(error=asked.errors[row])
+    return details
+
+
+def _places(
+    read: UnpackedDetails, shape: StepShape, batch: ScheduledBatch, emitted: Emitted
+) -> Iterator[list[int]]:
+    """Where the log-probabilities of each row's tokens stand: at the query tokens that chose."""
+    num_decodes = len(batch.decodes)
+    for place, tokens in enumerate(emitted[:num_decodes]):
+        yield [place * shape.nodes + node for node in read.path[place][: len(tokens)]]
+    for index, tokens in enumerate(emitted[num_decodes:]):
+        yield [shape.num_uniform + index] * len(tokens)
+
+
+def _reports(
+    logprobs: list[TokenLogprobs], places: Sequence[list[int]], asked: Asked, shape: StepShape
+) -> list[tuple[TokenLogprobs, ...]]:
+    """The log-probabilities that each row asked for."""
+    if not shape.warps.logprobs:
+        return [()] * len(places)
+    return [
+        tuple(_cut(logprobs[place], law.logprobs, law.logprobs.top) for place in own)
+        if _wants(law.logprobs)
+        else ()
+        for law, own in zip(asked.laws, places, strict=True)
+    ]
+
+
+def _scores(logprobs: list[TokenLogprobs], shape: StepShape, asked: Asked) -> list[PromptScores]:
+    """What each chunk that asks tells of its own tokens and of the one that follows it."""
+    place, scores = shape.num_reported[0], []  # chunk tokens come after those sampled
+    for chunk, law in zip(asked.batch.chunks, asked.chunk_laws, strict=True):
+        wanted, count = law.logprobs.prompt, len(chunk.tokens)
+        skipped = max(wanted.first - 1 - chunk.start, 0)  # a token is scored by the one before
+        scored = logprobs[place + skipped : place + count - chunk.is_last]
+        cut = tuple(_cut(each, law.logprobs, wanted.top) for each in scored)
+        first = chunk.start + 1 + skipped
+        scores.append(PromptScores(first=first, logprobs=cut) if wanted.is_asked else NO_SCORES)
+        place += count
+    return scores
+
+
+def _rounds(read: UnpackedDetails, asked: Asked, emitted: Emitted) -> list[tuple[RoundTrace, ...]]:
+    """The round of each row that asks and has emitted anything."""
+    num_decodes = len(asked.batch.decodes)
+    drafted = [
+        _round_of(read.trees, place, read.path[place][: len(tokens)], tokens)
+        if asked.laws[place].trace
+        else ()
+        for place, tokens in enumerate(emitted[:num_decodes])
+    ]
+    begun = [
+        _first_round(chunk.tokens[-1], tokens) if law.trace and chunk.is_last else ()
+        for chunk, law, tokens in zip(
+            asked.batch.chunks, asked.chunk_laws, emitted[num_decodes:], strict=True
+        )
+    ]
+    return [*drafted, *begun]
+
+
+def _round_of(
+    trees: UnpackedTrees, row: int, path: list[int], emitted: tuple[int, ...]
+) -> tuple[RoundTrace, ...]:
+    tokens = [token for token in trees.tokens[row] if token >= 0]  # absent nodes are the last
+    parents = trees.parents[row][: len(tokens)]
+    return (
+        RoundTrace(tokens=tuple(tokens), parents=tuple(parents), path=tuple(path), emitted=emitted),
+    )
+
+
+def _first_round(last: int, emitted: tuple[int, ...]) -> tuple[RoundTrace, ...]:
+    """The step that ran a prompt's last token: nothing was drafted after it."""
+    return (RoundTrace(tokens=(last,), parents=(-1,), path=(0,), emitted=emitted),)
+
+
+def _list_logprobs(read: UnpackedLogprobs) -> list[TokenLogprobs]:
+    return [
+        TokenLogprobs(
+            chosen=chosen,
+            rank=rank,
+            top=tuple(zip(ids, values, strict=True)),
+            named=tuple(named),
+        )
+        for chosen, rank, ids, values, named in zip(
+            read.chosen, read.rank, read.top_ids, read.top_values, read.named_values, strict=True
+        )
+    ]
+
+
+def _wants(asked: LogprobsAsked) -> bool:
+    return asked.chosen or asked.top > 0
+
+
+def _cut(logprobs: TokenLogprobs, asked: LogprobsAsked, top: int) -> TokenLogprobs:
+    """As many tokens beside the chosen one as this row asked for; another may have asked more."""
+    named = logprobs.named[: len(asked.named)]
+    return replace(logprobs, top=logprobs.top[:top], named=named)

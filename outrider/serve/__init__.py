@@ -1,1 +1,0 @@
-"""The server: an HTTP front in one process, the engine in another."""

@@ -1,0 +1,1 @@
+"""The server: HTTP in one process, the engine in another."""

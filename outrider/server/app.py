@@ -1,0 +1,39 @@
+"""The web application: its routes, and what stands in front of them."""
+
+from fastapi import FastAPI
+
+from outrider import __version__
+from outrider.server.answer_request import ServedModel
+from outrider.server.async_engine import Desk
+from outrider.server.auth import KeyMiddleware
+from outrider.server.body_limits import BodyLimits, LimitsMiddleware
+from outrider.server.http_errors import install_handlers
+from outrider.server.routes.chat_routes import chat_routes
+from outrider.server.routes.completions_routes import completion_routes
+from outrider.server.routes.health_routes import health_routes
+from outrider.server.routes.models_routes import model_routes
+from outrider.server.routes.page_routes import page_routes
+from outrider.server.routes.responses_routes import responses_routes
+from outrider.server.routes.sglang_routes import native_routes
+from outrider.server.routes.tokenize_routes import token_routes
+
+
+def make_app(desk: Desk, model: ServedModel, *, api_key: str) -> FastAPI:
+    """The application over one engine; an empty key lets everybody in."""
+    app = FastAPI(title="Outrider", version=__version__)
+    install_handlers(app)
+    for router in (
+        chat_routes(desk, model),
+        completion_routes(desk, model),
+        responses_routes(desk, model),
+        model_routes(desk, model),
+        token_routes(desk, model),
+        native_routes(desk, model),
+        health_routes(desk),
+        page_routes(),
+    ):
+        app.include_router(router)
+    app.add_middleware(LimitsMiddleware, limits=BodyLimits())
+    if api_key:
+        app.add_middleware(KeyMiddleware, key=api_key)  # the outermost: strangers cost nothing
+    return app

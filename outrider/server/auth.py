@@ -1,0 +1,39 @@
+"""An API key in front of everything but the health check and the files of the page."""
+
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from outrider.server.http_errors import ApiError
+
+_OPEN = frozenset({"/health", "/"})  # load balancers have no key, and the page asks for it
+_OPEN_FOLDER = "/page/"
+_SCHEME = b"bearer "
+
+
+class KeyMiddleware:
+    """Owns the key; the time a comparison takes tells nothing about it."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._key = key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _is_open(scope["path"]) or self._is_known(scope):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            401,
+            "the API key is missing or wrong; send it as a bearer token",
+            code="invalid_api_key",
+        )
+        await error.response()(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        sent = dict(scope["headers"]).get(b"authorization", b"")
+        is_bearer = sent[: len(_SCHEME)].lower() == _SCHEME
+        return hmac.compare_digest(sent[len(_SCHEME) :].strip(), self._key) and is_bearer
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN or path.startswith(_OPEN_FOLDER)

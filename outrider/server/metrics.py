@@ -1,0 +1,150 @@
+"""What Prometheus reads. Names after the prefix are vLLM's where it has them."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from outrider.frontend.live_request import LiveRequest
+from outrider.wire.engine_stats import Census
+from outrider.wire.submission import Progress, RequestUpdate
+
+_PREFIX = "outrider:"
+_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60, 120)
+_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
+_DRAFTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 63)
+
+
+class Meter:
+    """Owns the counters of one server."""
+
+    def __init__(self, model_name: str) -> None:
+        self._registry = CollectorRegistry()
+        self._model = model_name
+        self._running = self._gauge("num_requests_running", "Requests that have a row.")
+        self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a row.")
+        self._kv = self._gauge("kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.")
+        self._restarts = self._counter("worker_restarts", "Workers that died and were replaced.")
+        self._busy = self._counter("device_busy_seconds", "Seconds the device has computed.")
+        self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
+        self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
+        self._preemptions = self._counter("num_preemptions", "Requests that had to give way.")
+        self._steps = self._counter("steps", "Steps that the device was given.")
+        self._eager = self._counter("eager_steps", "Steps that no recording served.")
+        self._unrecordable = self._counter("unrecordable_shapes", "Shapes not recorded.")
+        self._failed = self._counter("failed_steps", "Steps whose requests ended with an error.")
+        self._drafter = self._counter("drafter_failures", "Drafters that had to be given up.")
+        self._prompt = self._counter("prompt_tokens", "Tokens of all prompts.")
+        self._generated = self._counter("generation_tokens", "Tokens of all answers.")
+        self._success = self._counter("request_success", "Requests that ended.", "finished_reason")
+        self._rejected = self._counter("requests_rejected", "Requests refused for want of room.")
+        self._first = self._histogram("time_to_first_token_seconds", "From arrival.", _SECONDS)
+        self._gap = self._histogram("inter_token_latency_seconds", "Between tokens.", _GAPS_S)
+        self._whole = self._histogram("e2e_request_latency_seconds", "From arrival.", _SECONDS)
+        self._queued = self._histogram("request_queue_time_seconds", "Without a row.", _SECONDS)
+        self._prefill = self._histogram("request_prefill_time_seconds", "To a token.", _SECONDS)
+        self._decode = self._histogram("request_decode_time_seconds", "After it.", _SECONDS)
+        self._asked = self._histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
+        self._given = self._histogram("request_generation_tokens", "Answer tokens.", _TOKENS)
+        self._drafts = self._counter("spec_decode_num_drafts", "Rounds with a draft.")
+        self._drafted = self._counter("spec_decode_num_draft_tokens", "Tokens drafted.")
+        self._kept = self._counter("spec_decode_num_accepted_tokens", "Drafts kept.")
+        self._kept_at = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Drafts kept, by depth.", "position"
+        )
+        self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
+        self._total_rounds = self._total_kept = 0
+        self._seen: dict[Counter, float] = {}  # the sums of the present worker
+
+    @property
+    def accept_length(self) -> float:
+        """Mean tokens per round since the start: the kept drafts and the one the target adds."""
+        return 1.0 + self._total_kept / self._total_rounds if self._total_rounds else 1.0
+
+    def render(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self._registry)
+
+    def note_census(self, census: Census, *, num_flights: int) -> None:
+        """Take over what the worker counts itself; its sums begin again with every worker."""
+        self._running.set(census.queue.running)
+        self._waiting.set(max(0, num_flights - census.queue.running))
+        self._kv.set(1 - census.pages.free / census.pages.total)
+        work, faults = census.work, census.faults
+        now = {
+            self._busy: work.busy_s,
+            self._steps: work.counts.steps,
+            self._eager: work.counts.eager,
+            self._unrecordable: work.counts.unrecordable,
+            self._failed: faults.failed_steps,
+            self._drafter: faults.drafter_failures,
+            self._queried: census.prefix.queried_tokens,
+            self._hits: census.prefix.hit_tokens,
+        }
+        for counter, total in now.items():
+            counter.inc(max(0, total - self._seen.get(counter, 0)))
+        self._seen = now
+
+    def note_loss(self) -> None:
+        """The worker died."""
+        self._restarts.inc()
+        self._running.set(0)
+        self._seen = {}
+
+    def note_rejection(self) -> None:
+        self._rejected.inc()
+
+    def note_update(self, update: RequestUpdate, before: Progress, gap_s: float) -> None:
+        """The news of one output; `before` is its progress up to them."""
+        after, num_tokens = update.progress, len(update.tokens)
+        self._generated.inc(num_tokens)
+        self._preemptions.inc(after.preemptions - before.preemptions)
+        if after.rounds == before.rounds:
+            return  # the first token, or no news of tokens
+        for _ in range(num_tokens):
+            self._gap.observe(gap_s / num_tokens)
+        self._note_round(before, after)
+
+    def note_request(self, live: LiveRequest) -> None:
+        """A request ended, whether somebody still listened or not."""
+        usage, timing = live.usage, live.timing
+        self._prompt.inc(usage.prompt_tokens)
+        self._asked.observe(usage.prompt_tokens)
+        self._given.observe(usage.completion_tokens)
+        self._whole.observe(timing.total_s)
+        if usage.completion_tokens:
+            queued_s = min(live.transcripts[0].queued_s, timing.first_token_s)
+            self._first.observe(timing.first_token_s)
+            self._queued.observe(queued_s)
+            self._prefill.observe(timing.first_token_s - queued_s)
+            self._decode.observe(timing.total_s - timing.first_token_s)
+        for transcript in live.transcripts:
+            self._success.labels(self._model, transcript.ending.finish).inc()
+
+    def _note_round(self, before: Progress, after: Progress) -> None:
+        drafted = after.drafted - before.drafted
+        self._total_rounds += after.rounds - before.rounds
+        self._total_kept += after.kept - before.kept
+        self._budget.observe(drafted)
+        if not drafted:
+            return
+        self._drafts.inc(after.rounds - before.rounds)
+        self._drafted.inc(drafted)
+        self._kept.inc(after.kept - before.kept)
+        old = (*before.kept_per_depth, *[0] * len(after.kept_per_depth))
+        for position, (now, then) in enumerate(zip(after.kept_per_depth, old, strict=False)):
+            self._kept_at.labels(self._model, position).inc(now - then)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        gauge = Gauge(_PREFIX + name, text, ["model_name"], registry=self._registry)
+        return gauge.labels(self._model)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        """A counter of this model; one with further labels is still to be given them."""
+        names = ["model_name", *labels]
+        counter = Counter(_PREFIX + name, text, names, registry=self._registry)
+        return counter if labels else counter.labels(self._model)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(
+            _PREFIX + name, text, ["model_name"], buckets=buckets, registry=self._registry
+        )
+        return histogram.labels(self._model)

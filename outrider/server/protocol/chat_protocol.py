@@ -1,0 +1,174 @@
+"""`/v1/chat/completions`: what comes in, and what goes out whole or in chunks."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from outrider.errors import RequestError
+from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
+from outrider.server.protocol.logprobs_protocol import ChatLogprobs
+from outrider.server.protocol.round_traces import Round
+from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
+from outrider.server.protocol.tool_choice import Calling, template_variables
+from outrider.server.protocol.tools import (
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+    Tools,
+    check_tools,
+    decode_calls,
+)
+from outrider.server.protocol.usage_fields import CallMetrics, Usage
+
+_NOT_YET = ("functions", "audio", "prediction", "web_search_options")
+
+
+class ChatMessage(BaseModel):
+    """A turn. The model's template sees all of its fields."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        return decode_calls(self.model_dump(exclude_unset=True))
+
+
+class ChatRequest(AskFields):
+    """OpenAI's fields, and the extensions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    # extensions
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    trace: bool | None = None  # tell how every token came
+    # refused when they ask for something
+    functions: list[Any] | None = None
+    function_call: Any = None
+    audio: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    modalities: list[Literal["text"]] | None = None
+    # accepted, without effect here
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+
+    def check(self) -> None:
+        """Refuse what is not there yet, by name."""
+        refuse(self, _NOT_YET)
+        if self.function_call not in (None, "none", "auto"):
+            refuse(self, ("function_call",))
+        check_tools(self.tools or (), self.tool_choice)
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs to be true")
+
+    def params(self) -> SamplingParams:
+        newer, older = self.max_completion_tokens, self.max_tokens
+        if 0 in (newer, older):
+            raise RequestError("a chat answers with at least one token; raise max_tokens")
+        return self.sampling(
+            SamplingParams(max_tokens=None),
+            max_tokens=older if newer is None else newer,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            trace=bool(self.trace),
+            structured=self.calling.form(form_of(self.response_format, self.structured_outputs)),
+            **self.calling.spelling(self.skip_special_tokens),
+        )
+
+    @property
+    def calling(self) -> Calling:
+        return Calling(
+            tools=self.tools or (),
+            choice=self.tool_choice,
+            is_parallel=self.parallel_tool_calls is not False,
+        )
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        return [message.turn for message in self.messages]
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the template gets beside the messages."""
+        opens_answer = self.add_generation_prompt is not False
+        return template_variables(
+            self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
+        )
+
+
+class AnswerMessage(BaseModel):
+    """The answer of one choice."""
+
+    role: Literal["assistant"]
+    content: str | None  # null where there are only calls
+    refusal: None
+    tool_calls: list[ToolCall] | None = None  # where there are any
+
+
+class ChatChoice(BaseModel):
+    """One answer. `stop_reason` is vLLM's extension, `matched_stop` SGLang's, which names the end
+    of sequence, too; `seed` is ours: it repeats this answer.
+    """
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    stop_reason: int | str | None
+    matched_stop: int | str | None
+    seed: int
+    rounds: list[Round] | None = None  # when asked
+
+
+class ChatAnswer(BaseModel):
+    """The whole answer."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: CallMetrics | None = None  # when asked
+
+
+class ChatDelta(BaseModel):
+    """What a choice gained; the first says whose turn it is."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChunkChoice(BaseModel):
+    """One choice of a chunk; its last one has the reason, the stop and the seed."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
+    seed: int | None = None
+    rounds: list[Round] | None = None  # when asked: those that emitted the delta
+
+
+class ChatChunk(BaseModel):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None  # null until the last, where it was asked for
+    metrics: CallMetrics | None = None

@@ -1,0 +1,87 @@
+"""`/v1/completions`: what comes in, and what goes out whole or in chunks."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
+from outrider.server.http_errors import unsupported
+from outrider.server.protocol.logprobs_protocol import CompletionLogprobs
+from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
+from outrider.server.protocol.usage_fields import CallMetrics, Usage
+
+MAX_PROMPTS = 1024
+
+TokenIds = Annotated[list[int], Field(min_length=1)]
+
+
+class CompletionRequest(AskFields):
+    """OpenAI's fields, and the extensions. Several prompts make several sets of choices."""
+
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+    )
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    add_special_tokens: bool | None = None  # an extension
+    response_format: dict[str, Any] | None = None  # as a chat has it
+    echo: bool | None = None  # the prompt comes first, with log-probabilities where asked
+    # refused when they ask for something
+    suffix: str | None = None
+    best_of: int | None = None
+
+    def check(self) -> None:
+        """Refuse what is not there, by name."""
+        refuse(self, ("suffix",))
+        if self.best_of not in (None, self.n or 1):
+            raise unsupported("best_of", "best_of other than n")
+
+    def params(self) -> SamplingParams:
+        length = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
+        form = form_of(self.response_format, self.structured_outputs)
+        return self.sampling(
+            SamplingParams(),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
+            structured=form,
+            **length,
+        )
+
+    @property
+    def prompts(self) -> list[TextPrompt | TokenPrompt]:
+        """Each prompt, however they were given."""
+        asked = self.prompt
+        is_one = isinstance(asked, str) or isinstance(asked[0], int)
+        return [self._prompt(each) for each in ([asked] if is_one else asked)]
+
+    def _prompt(self, prompt: Any) -> TextPrompt | TokenPrompt:
+        if isinstance(prompt, str):
+            return TextPrompt(prompt, add_special=self.add_special_tokens is not False)
+        return TokenPrompt(tuple(prompt))
+
+
+class CompletionChoice(BaseModel):
+    """One answer, or what it gained: a chunk that is not the last has no reason and no seed."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
+    seed: int | None = None
+
+
+class CompletionAnswer(BaseModel):
+    """The whole answer, or one event of a stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    metrics: CallMetrics | None = None  # when asked

@@ -1,0 +1,114 @@
+"""Log-probabilities in the two shapes OpenAI has for them."""
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel
+
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.step_result import TokenLogprobs
+
+_LEAST = -9999.0  # JSON has no infinity; vLLM says this, too
+
+
+class TopLogprob(BaseModel):
+    """One token that could have been chosen."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """The token that was chosen, and the likeliest ones."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """Of a chat: one entry per token."""
+
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(BaseModel):
+    """Of a completion: four lists with an entry per token; null where nothing stands before."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+    def followed_by(self, more: "CompletionLogprobs") -> "CompletionLogprobs":
+        return CompletionLogprobs(
+            tokens=self.tokens + more.tokens,
+            token_logprobs=self.token_logprobs + more.token_logprobs,
+            top_logprobs=self.top_logprobs + more.top_logprobs,
+            text_offset=self.text_offset + more.text_offset,
+        )
+
+
+class LogprobWriter:
+    """Owns the tokenizer that spells tokens, and, of a completion, where the next token begins."""
+
+    def __init__(self, tokenizer: Tokenizer | NoTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._offset = 0
+        self.has_begun = False  # a completion
+
+    def chat(self, tokens: Sequence[int], reported: Iterable[TokenLogprobs]) -> ChatLogprobs:
+        content = [
+            TokenLogprob(
+                token=self._tokenizer.token_text(token),
+                logprob=finite(at.chosen),
+                bytes=list(self._tokenizer.token_bytes(token)),
+                top_logprobs=[self._top(*entry) for entry in at.top],
+            )
+            for token, at in zip(tokens, reported, strict=True)
+        ]
+        return ChatLogprobs(content=content, refusal=None)
+
+    def completion(
+        self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
+    ) -> CompletionLogprobs:
+        self.has_begun = True
+        texts = [self._tokenizer.token_text(token) for token in tokens]
+        return CompletionLogprobs(
+            tokens=texts,
+            token_logprobs=[finite(at.chosen) for at in reported],
+            top_logprobs=[
+                {self._tokenizer.token_text(token): finite(value) for token, value in at.top}
+                for at in reported
+            ],
+            text_offset=[self._advance(text) for text in texts],
+        )
+
+    def prompt(
+        self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
+    ) -> CompletionLogprobs:
+        """Of a prompt that is echoed: nothing is known of its first token."""
+        first = self._tokenizer.token_text(tokens[0])
+        opening = CompletionLogprobs(
+            tokens=[first],
+            token_logprobs=[None],
+            top_logprobs=[None],
+            text_offset=[self._advance(first)],
+        )
+        return opening.followed_by(self.completion(tokens[1:], reported))
+
+    def _top(self, token: int, logprob: float) -> TopLogprob:
+        return TopLogprob(
+            token=self._tokenizer.token_text(token),
+            logprob=finite(logprob),
+            bytes=list(self._tokenizer.token_bytes(token)),
+        )
+
+    def _advance(self, text: str) -> int:
+        offset = self._offset
+        self._offset += len(text)
+        return offset
+
+
+def finite(logprob: float) -> float:
+    """A number that JSON has."""
+    return max(logprob, _LEAST)

@@ -1,0 +1,186 @@
+"""`/v1/responses`: text and calls of functions. Nothing is stored."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from outrider.errors import RequestError
+from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
+from outrider.server.http_errors import unsupported
+from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
+from outrider.server.protocol.tool_choice import Calling, template_variables
+from outrider.server.protocol.tools import (
+    MAX_TOOLS,
+    ChosenName,
+    ChosenTool,
+    FunctionTool,
+    Tool,
+    ToolChoice,
+    check_tools,
+    decode_calls,
+)
+
+_TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+class InputMessage(BaseModel):
+    """A message of the conversation so far."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[dict[str, Any]]
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": _text(self.content)}
+
+
+class InputCall(BaseModel):
+    """A call that an earlier answer made."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """As the messages of a chat have it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+class InputResult(BaseModel):
+    """What a call returned."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[dict[str, Any]]
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": self.call_id, "content": _text(self.output)}
+
+
+class ResponseTool(FunctionTool):
+    """A function; other kinds of tools are not there."""
+
+    type: Literal["function"]
+
+    @property
+    def in_chat(self) -> Tool:
+        fields = self.model_dump(exclude_unset=True, exclude={"type"})
+        return Tool(type="function", function=FunctionTool(**fields))
+
+
+class ResponseChoice(BaseModel):
+    """A choice of one function."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["function"]
+    name: str
+
+
+class ResponsesRequest(AskFields):
+    """OpenAI's fields, and the extensions."""
+
+    input: str | list[InputMessage | InputCall | InputResult]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    text: dict[str, Any] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # an extension
+    # refused when they ask for something
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
+    # accepted, without effect here
+    reasoning: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_tool_calls: int | None = None
+
+    def check(self) -> None:
+        """Refuse what is not there, by name."""
+        names = ("previous_response_id", "conversation", "background", "prompt")
+        refuse(self, names)
+        if self.n not in (None, 1):
+            raise unsupported("n", "n other than 1")
+        check_tools(self.calling.tools, self.calling.choice)
+        if self.wants_logprobs and self.calling.may_call:
+            raise RequestError("logprobs are those of a text; use tool_choice none")
+
+    def params(self) -> SamplingParams:
+        length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
+        if length == 0:
+            raise RequestError("a response has at least one token; raise max_output_tokens")
+        form = form_of((self.text or {}).get("format"), self.structured_outputs)
+        return self.sampling(
+            SamplingParams(max_tokens=None),
+            max_tokens=length,
+            logprobs=(self.top_logprobs or 0) if self.wants_logprobs else None,
+            structured=self.calling.form(form),
+            **self.calling.spelling(self.skip_special_tokens),
+        )
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.include or self.top_logprobs)
+
+    @property
+    def calling(self) -> Calling:
+        choice: ToolChoice | None
+        if isinstance(self.tool_choice, ResponseChoice):
+            choice = ChosenTool(type="function", function=ChosenName(name=self.tool_choice.name))
+        else:
+            choice = self.tool_choice
+        return Calling(
+            tools=[tool.in_chat for tool in self.tools or ()],
+            choice=choice,
+            is_parallel=self.parallel_tool_calls is not False,
+        )
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the template gets beside the messages."""
+        return template_variables(self.calling.tools, self.chat_template_kwargs)
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        turns = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        if isinstance(self.input, str):
+            return [*turns, {"role": "user", "content": self.input}]
+        for item in self.input:
+            if isinstance(item, InputCall):
+                _add_call(turns, item)
+            else:
+                turns.append(item.turn)
+        return [decode_calls(turn) for turn in turns]
+
+
+def _add_call(turns: list[dict[str, Any]], item: InputCall) -> None:
+    """A chat has calls in the message that made them; several may follow each other."""
+    if not turns or turns[-1]["role"] != "assistant":
+        turns.append({"role": "assistant", "content": ""})
+    turns[-1] = {**turns[-1], "tool_calls": [*turns[-1].get("tool_calls", ()), item.call]}
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    for part in content:
+        if part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+            raise RequestError("input content may only hold parts of type input_text")
+    return "\n".join(part["text"] for part in content)

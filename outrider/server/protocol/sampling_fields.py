@@ -1,0 +1,131 @@
+"""The fields that every way of asking shares: OpenAI's, and the extensions of its peers."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from outrider.errors import RequestError
+from outrider.frontend.sampling_params import SamplingParams, override
+from outrider.frontend.structured_params import Structured
+from outrider.server.http_errors import unsupported
+
+StopString = Annotated[str, Field(max_length=1024)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=64)]
+
+# What `SamplingParams` calls by the same name.
+_SAME = frozenset(
+    {
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "min_tokens",
+        "logit_bias",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "include_stop_str_in_output",
+        "skip_special_tokens",
+        "speculative",
+        "priority",
+    }
+)
+
+
+class StreamOptions(BaseModel):
+    """What else a stream tells."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = None  # a last chunk with the usage
+    include_obfuscation: bool | None = None  # OpenAI's; nothing is obfuscated here
+
+
+class AskFields(BaseModel):
+    """Every field may be left out or null. A field that nobody knows is refused, not ignored."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # extensions
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    speculative: bool | str | dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    priority: int | None = None
+    return_metrics: bool | None = None
+    # accepted, without effect here
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """The parameters; `more` holds those that each route names in its own way."""
+        given = self.model_dump(include=set(_SAME), exclude_none=True)
+        return override(defaults, given | more)
+
+
+def refuse(body: BaseModel, names: Iterable[str]) -> None:
+    """Refuse the first of these fields that asks for something."""
+    for name in names:
+        if getattr(body, name):
+            raise unsupported(name, name)
+
+
+def form_of(response_format: dict[str, Any] | None, structured: Structured) -> Structured:
+    """The form of an answer: OpenAI's response format, or vLLM's structured outputs."""
+    asked = _read_format(response_format or {"type": "text"})
+    if asked is not None and structured is not None:
+        raise RequestError("response_format and structured_outputs exclude each other; give one")
+    return structured if asked is None else asked
+
+
+def _read_format(asked: dict[str, Any]) -> Structured:
+    match asked.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            return "json_object"
+        case "json_schema":
+            # In a chat the schema has an envelope; in a response it lies beside the type.
+            envelope = asked.get("json_schema", asked)
+            schema = envelope.get("schema") if isinstance(envelope, dict) else None
+            if not isinstance(schema, dict | bool):
+                raise RequestError("response_format of type json_schema needs a schema")
+            return {"json": schema}
+    kind = asked.get("type")
+    raise RequestError(
+        f"response_format type {kind!r} is unknown; use text, json_object or json_schema"
+    )

@@ -1,0 +1,92 @@
+"""Parts of answers that several routes have: usage, and what speculation did."""
+
+from itertools import pairwise, zip_longest
+
+from pydantic import BaseModel
+
+from outrider.frontend.live_request import LiveRequest
+from outrider.frontend.outputs import Acceptance
+
+
+class PromptDetails(BaseModel):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Tokens of one call."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class SpeculativeDecoding(BaseModel):
+    """How the drafts of a call fared, in vLLM's words.
+
+    The length counts the bonus token: 1 + accepted / steps. Entry k of the histogram counts the
+    steps that kept k drafts.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+
+
+class CallMetrics(BaseModel):
+    """What is told to those who set `return_metrics`."""
+
+    speculative_decoding: SpeculativeDecoding
+    time_to_first_token_ms: float
+    total_time_ms: float
+
+
+def usage_of(lives: tuple[LiveRequest, ...]) -> Usage:
+    """The sum over the requests of a call."""
+    each = [live.usage for live in lives]
+    prompt = sum(usage.prompt_tokens for usage in each)
+    completion = sum(usage.completion_tokens for usage in each)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=PromptDetails(
+            cached_tokens=sum(usage.cached_tokens for usage in each)
+        ),
+    )
+
+
+def metrics_of(lives: tuple[LiveRequest, ...]) -> CallMetrics:
+    """The speculation of all outputs together, and the times of the slowest request."""
+    timings = [live.timing for live in lives]
+    return CallMetrics(
+        speculative_decoding=speculation_of(lives),
+        time_to_first_token_ms=1e3 * max(timing.first_token_s for timing in timings),
+        total_time_ms=1e3 * max(timing.total_s for timing in timings),
+    )
+
+
+def speculation_of(lives: tuple[LiveRequest, ...]) -> SpeculativeDecoding:
+    each = [transcript.progress for live in lives for transcript in live.transcripts]
+    total = Acceptance(
+        rounds=sum(one.rounds for one in each),
+        drafted=sum(one.drafted for one in each),
+        kept_per_position=[
+            sum(depths)
+            for depths in zip_longest(*(one.kept_per_depth for one in each), fillvalue=0)
+        ],
+    )
+    reached = [total.rounds, *total.kept_per_position, 0]  # rounds that kept at least 0, 1, ...
+    return SpeculativeDecoding(
+        mean_acceptance_length=total.accept_length,
+        draft_acceptance_rate=total.accept_rate,
+        acceptance_histogram=[at_least - more for at_least, more in pairwise(reached)],
+        num_spec_steps=total.rounds,
+        num_accepted_draft_tokens=total.kept,
+        num_draft_tokens=total.drafted,
+    )

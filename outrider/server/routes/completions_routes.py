@@ -1,0 +1,138 @@
+"""`/v1/completions`."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from outrider.frontend.frontend import Frontend
+from outrider.frontend.live_request import LiveRequest, PreparedRequest
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
+from outrider.server.async_engine import Call, Desk, Piece
+from outrider.server.protocol.completions_protocol import (
+    CompletionAnswer,
+    CompletionChoice,
+    CompletionRequest,
+)
+from outrider.server.protocol.logprobs_protocol import CompletionLogprobs, LogprobWriter
+from outrider.server.protocol.usage_fields import usage_of
+from outrider.server.routes.json_body import json_response
+from outrider.server.routes.stream_events import asked_metrics, ending_of, write_events
+from outrider.server.sse import event
+from outrider.wire.step_result import TokenLogprobs
+
+
+def completion_routes(desk: Desk, model: ServedModel) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/completions", response_model=CompletionAnswer)
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        """Continue one prompt or several, whole or as server-sent events."""
+        model.check(body.model)
+        body.check()
+        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
+        writer = CompletionWriter(model.envelope("cmpl"), body, desk.tokenizer)
+        if body.stream:
+            return answer_stream(desk, prepared, writer.stream)
+        call = await answer_whole(desk, request, prepared)
+        return json_response(writer.whole(call))
+
+    return router
+
+
+def _prepare(frontend: Frontend, body: CompletionRequest) -> list[PreparedRequest]:
+    params = body.params()
+    return [frontend.prepare(prompt, params) for prompt in body.prompts]
+
+
+class CompletionWriter:
+    """Owns the shape of one call's answer, and where the choices of its stream are."""
+
+    def __init__(
+        self, envelope: Envelope, body: CompletionRequest, tokenizer: Tokenizer | NoTokenizer
+    ) -> None:
+        self._envelope = envelope
+        self._body = body
+        self._tokenizer = tokenizer
+        self._logprobs: dict[int, LogprobWriter] = {}  # by choice that has been told something
+
+    def whole(self, call: Call) -> CompletionAnswer:
+        outputs = [(live, index) for live in call.lives for index in range(len(live.transcripts))]
+        return self._answer(
+            [self._choice(choice, *output) for choice, output in enumerate(outputs)],
+            usage=usage_of(call.lives),
+            **asked_metrics(self._body, call),
+        )
+
+    def stream(self, call: Call) -> AsyncIterator[bytes]:
+        """The events of a call: what its choices gain, and at last the usage."""
+        return write_events(self, self._body, call)
+
+    def opening(self, call: Call) -> Sequence[CompletionChoice]:
+        del call
+        return ()
+
+    def gain(self, live: LiveRequest, piece: Piece) -> Sequence[CompletionChoice]:
+        delta, echo = piece.delta, ""
+        if piece.choice not in self._logprobs:
+            self._logprobs[piece.choice] = LogprobWriter(self._tokenizer)
+            echo = self._echo(live)
+        writer = self._logprobs[piece.choice]
+        choice = CompletionChoice(
+            index=piece.choice,
+            text=echo + delta.text,
+            logprobs=self._report(writer, live, delta.index, delta.token_ids, piece.logprobs),
+            finish_reason=delta.finish_reason,
+            **(ending_of(live, delta.index) if delta.finish_reason else {}),
+        )
+        return (choice,) if choice.text or choice.finish_reason or piece.logprobs else ()
+
+    def chunk(self, *choices: CompletionChoice, **more: Any) -> bytes:
+        return event(self._answer(list(choices), **more).model_dump_json(exclude_unset=True))
+
+    def _choice(self, choice: int, live: LiveRequest, index: int) -> CompletionChoice:
+        mine, writer = live.transcripts[index], LogprobWriter(self._tokenizer)
+        return CompletionChoice(
+            index=choice,
+            text=self._echo(live) + mine.text,
+            logprobs=self._report(writer, live, index, mine.token_ids, mine.logprobs),
+            finish_reason=mine.ending.finish,
+            **ending_of(live, index),
+        )
+
+    def _echo(self, live: LiveRequest) -> str:
+        """The prompt, where it is to be repeated: as it was given, or as its ids are spelled."""
+        if not self._body.echo:
+            return ""
+        text, is_skipped = live.prepared.text, live.prepared.params.skip_special_tokens
+        if text is not None:
+            return text
+        return self._tokenizer.decode(live.prepared.prompt, skip_special=is_skipped)
+
+    def _report(
+        self,
+        writer: LogprobWriter,
+        live: LiveRequest,
+        index: int,
+        tokens: Sequence[int],
+        reported: Sequence[TokenLogprobs],
+    ) -> CompletionLogprobs | None:
+        """What was asked about these tokens; the first report begins with an echoed prompt."""
+        if self._body.logprobs is None:
+            return None
+        if not self._body.echo or writer.has_begun:
+            return writer.completion(tokens, reported)
+        prompt = writer.prompt(live.prepared.prompt, live.transcripts[index].prompt_logprobs)
+        return prompt.followed_by(writer.completion(tokens, reported))
+
+    def _answer(self, choices: list[CompletionChoice], **more: Any) -> CompletionAnswer:
+        return CompletionAnswer(
+            id=self._envelope.id,
+            object="text_completion",
+            created=self._envelope.created,
+            model=self._envelope.model,
+            choices=choices,
+            **more,
+        )

@@ -1,0 +1,133 @@
+"""Runs a server: bind, load, say that it is ready, serve, drain."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from outrider.config.engine_config import EngineConfig
+from outrider.errors import ConfigError
+from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
+from outrider.frontend.tokenizer.tokenizer import load_tokenizer
+from outrider.server.answer_request import ServedModel
+from outrider.server.app import make_app
+from outrider.server.async_engine import Desk, DeskRules
+from outrider.server.metrics import Meter
+from outrider.server.remote_engine import RemoteEngine
+from outrider.server.supervisor import Supervisor
+from outrider.server.worker_link import Heard
+from outrider.structured.grammar_cache import MAX_ORDERED, GrammarShop
+
+_SEND_BYTES = 2**17  # kept by the kernel for a client that does not read; else it takes megabytes
+_UNBOUNDED = 2**31  # requests that may wait in the worker: the front bounds them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Where to listen, and to whom."""
+
+    host: str
+    port: int  # 0 takes a free one
+    api_key: str  # empty for none
+    model_name: str
+    max_queued: int
+    rules: DeskRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """Who hears how far the server is."""
+
+    loading: Heard
+    ready: Callable[[str], None]  # with the URL
+
+
+def serve(settings: ServeSettings, folder: Path, config: EngineConfig, display: Display) -> None:
+    """Serve a model until a signal ends it: the first lets running answers finish."""
+    listener = _bind(settings.host, settings.port)  # a taken port is heard of before loading
+    limits = replace(config.limits, queued=_UNBOUNDED)
+    supervisor = Supervisor(folder, replace(config, limits=limits), display.loading)
+    asyncio.run(_serve(settings, supervisor, folder, listener, display))
+
+
+async def _serve(
+    settings: ServeSettings,
+    supervisor: Supervisor,
+    folder: Path,
+    listener: socket.socket,
+    display: Display,
+) -> None:
+    tokenizer = load_tokenizer(folder)
+    try:
+        facts = await supervisor.start()
+        meter = Meter(settings.model_name)
+        grammars = GrammarShop(
+            lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_ordered=MAX_ORDERED
+        )
+        engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
+        desk = Desk(engine, tokenizer, meter, settings.rules)
+        app = make_app(desk, ServedModel(name=settings.model_name), api_key=settings.api_key)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}"))
+        supervising = asyncio.create_task(supervisor.run(desk))
+        supervising.add_done_callback(lambda _: server.leave())  # deaf, it would answer nobody
+        await server.serve([listener])
+        supervising.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await supervising
+        grammars.close()
+    finally:
+        await supervisor.stop()
+
+
+class _Server(uvicorn.Server):
+    """Ends at the second signal of any kind, whatever still runs."""
+
+    def __init__(self, app: FastAPI, *, ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",  # it bounds headers while they come in
+                ws="none",
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=30,
+            )
+        )
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def leave(self) -> None:
+        """End now, whatever still runs."""
+        self.should_exit = self.force_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del sig, frame
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)  # inherited
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port} ({error.strerror}); change --port or --host"
+        ) from error
+    return listener

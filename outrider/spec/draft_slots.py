@@ -1,0 +1,38 @@
+"""The one owner of where a round's own draft KV lies: after the row's history, step by step."""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.config.draft_config import MAX_NODES
+from outrider.wire.draft_budget import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSlots:
+    """Branch b of step i is node (i - 1) * topk + b of the scratch region that follows position L.
+
+    The region is thrown away after every round: catch-up rewrites it from true target features.
+    """
+
+    tree: Budget
+
+    def __post_init__(self) -> None:
+        assert self.num_nodes <= MAX_NODES, "checked when the budget was configured"
+
+    @property
+    def num_nodes(self) -> int:
+        return max(self.tree.steps - 1, 0) * self.tree.topk
+
+    def first_node(self, step: int) -> int:
+        """Scratch node of the first branch of a step, counted from 1."""
+        return (step - 1) * self.tree.topk
+
+    def num_branches(self, step: int) -> int:
+        """Branches that a step runs; what the last selection finds is never run."""
+        return self.tree.topk if step < self.tree.steps else 0
+
+    def own_bits(self, step: int, device: torch.device) -> torch.Tensor:  # [branches] int64
+        """One bit per branch: its own place in the ancestor masks of the scratch region."""
+        node = torch.arange(self.num_branches(step), device=device) + self.first_node(step)
+        return torch.ones_like(node) << node

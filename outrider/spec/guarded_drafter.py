@@ -1,0 +1,91 @@
+"""A drafter that fails costs speed, never an answer: its rows go on by plain decoding."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from outrider.models.draft_model import Taps
+from outrider.spec.drafter import Drafter, Outcome, chain
+from outrider.step.draft_tree import DraftTree
+from outrider.step.graph_break import is_written_down
+from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.row_table import RowTable
+from outrider.step.shape import StepShape
+from outrider.wire.runner_facts import DraftFacts
+from outrider.wire.scheduled_batch import RowAdmission
+
+_log = logging.getLogger(__name__)
+
+
+class GuardedDrafter:
+    """Owns a drafter until it raises; from then on every draft is absent.
+
+    Nothing has to be undone: a proposal writes only scratch, and what a broken drafter would have
+    remembered is never read again.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.is_broken = False
+
+    @property
+    def facts(self) -> DraftFacts:
+        return self._drafter.facts
+
+    @property
+    def taps(self) -> Taps:
+        return self._drafter.taps
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+        if not self.is_broken:
+            try:
+                return self._drafter.bind(shape, uniform, chunk)
+            except Exception:
+                self._give_up("planning")
+        return ()
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        if self.is_broken:
+            return
+        try:
+            self._drafter.admit(admissions)
+        except Exception:
+            self._give_up("taking on a request")
+
+    def forget(self) -> None:
+        if self.is_broken:
+            return
+        try:
+            self._drafter.forget()
+        except Exception:
+            self._give_up("starting over")
+
+    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
+        if not self.is_broken:
+            try:
+                return self._drafter.propose(plan, table)
+            except Exception:
+                self._give_up("proposing")
+        return _absent(table.last_tokens.index_select(0, plan.uniform.rows), plan.shape.nodes)
+
+    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+        if self.is_broken:
+            return
+        try:
+            self._drafter.observe(plan, outcome, table)
+        except Exception:
+            self._give_up("catching up")
+
+    def _give_up(self, doing: str) -> None:
+        if is_written_down():  # a step that failed to be recorded has been run all the same
+            raise
+        self.is_broken = True
+        _log.exception("the drafter failed while %s; going on by plain decoding", doing)
+
+
+def _absent(root: torch.Tensor, nodes: int) -> DraftTree:  # root [rows]
+    """Node 0 and drafts that agree with nothing."""
+    drafts = root.new_full((root.shape[0], nodes - 1), -1)
+    return chain(torch.cat([root[:, None], drafts], dim=1))

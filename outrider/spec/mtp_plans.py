@@ -1,0 +1,53 @@
+"""The plan of a catch-up with draft modules: windows of committed rows, and the chunks."""
+
+from dataclasses import replace
+
+import torch
+
+from outrider.step.arena import Arena
+from outrider.step.attention_part import AttentionBackend
+from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.planner import Binder, NoDraftPart
+from outrider.step.shape import StepShape
+from outrider.wire.draft_budget import Budget
+
+
+class WindowPlanner:
+    """Owns the memory of these plans.
+
+    Every row of the step has a window: decoding rows one that ends with what they emitted, chunks
+    one that ends where they start. So the uniform rows of the plan are both, in this order.
+    """
+
+    def __init__(
+        self,
+        attention: AttentionBackend,
+        largest: StepShape,
+        *,
+        num_modules: int,
+        device: torch.device,
+    ) -> None:
+        self._num_modules = num_modules
+        self._arena = Arena(device)
+        widest = self._shape(largest)
+        self._binder = Binder(self._arena, attention, widest)
+        self._arena.reserve("windows.rows", widest.rows, torch.int64)
+        self._arena.reserve("windows.lengths", widest.rows, torch.int64)
+        self._arena.reserve("chunk.tokens", largest.chunk.tokens, torch.int64)
+
+    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> StepPlan:
+        """The catch-up that goes with a step of this shape."""
+        own = self._shape(shape)
+        windows = UniformRows(
+            rows=self._arena.view("windows.rows", own.rows),
+            lengths=self._arena.view("windows.lengths", own.rows),
+            budgets=uniform.budgets,
+        )
+        tokens = self._arena.view("chunk.tokens", shape.chunk.tokens)
+        return self._binder.make(own, windows, replace(chunk, tokens=tokens), NoDraftPart())
+
+    def _shape(self, shape: StepShape) -> StepShape:
+        """As wide as what a row can emit, and as what all modules may have to run again."""
+        width = max(self._num_modules, shape.tree.most_emitted)
+        tree = Budget(steps=1, topk=1, nodes=width)
+        return replace(shape, rows=shape.rows + shape.chunk.rows, tree=tree)

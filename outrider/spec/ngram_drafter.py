@@ -1,0 +1,148 @@
+"""Drafts without a model: what followed the last tokens where they stood in the text before.
+
+The text is on the device, so the lookup is part of the step and no length is read on the host.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from outrider.spec.drafter import ModelessDrafter, Outcome, single_node
+from outrider.spec.grow_tree import Candidates, select
+from outrider.spec.text_table import TextTable
+from outrider.step.draft_tree import DraftTree
+from outrider.step.plan import StepPlan
+from outrider.step.row_table import RowTable
+from outrider.wire.runner_facts import DraftFacts
+from outrider.wire.scheduled_batch import RowAdmission
+
+# Measured offline on 120 texts of SmolLM2-135M (summaries, code, maths, chat, greedy and sampled):
+# more occurrences, other costs and longer matches change the accept length by less than 1%.
+_OCCURRENCES = 8  # that compete
+_STEP_COST = -math.log(0.8)  # a draft that was right so far goes on being right about this often
+_AGE_COST = 1e-5  # decides between branches that are as likely: the later text is the better guess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """How many of the last tokens must have stood together before, and how many are compared."""
+
+    least: int  # at least 1
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrences:
+    """Earlier places of a text's last tokens: the longest match first, of equal ones the latest."""
+
+    ends: torch.Tensor  # [rows, occurrences] position of the last token that agrees
+    matched: torch.Tensor  # [rows, occurrences] how many agree; 0 where there is no occurrence
+
+
+class NgramDrafter(ModelessDrafter):
+    """Owns the text it looks into."""
+
+    def __init__(self, facts: DraftFacts, *, text: TextTable, match: Match, page_size: int) -> None:
+        super().__init__(facts)
+        self._text = text
+        self._match = match
+        self._page_size = page_size
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        self._text.admit(admissions)
+
+    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
+        """Continuations that compete make a tree; a row that finds none proposes nothing."""
+        tree, uniform = plan.shape.tree, plan.uniform
+        root = table.last_tokens.index_select(0, uniform.rows)
+        if tree.nodes == 1 or not tree.steps:
+            return single_node(root)
+        # No row of the step is longer than the pages that attention may read.
+        text = self._text.read(uniform.rows, plan.shape.pages * self._page_size)
+        found = find(text, uniform.lengths, self._match)
+        paths = follow(text, found, uniform.lengths, tree.steps)
+        return select(root, merge(paths, weigh(found), uniform.budgets), uniform.budgets, tree)
+
+    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+        """Append what was emitted; what lies past the kept drafts is overwritten by the next."""
+        del table
+        uniform, chunk, emitted = plan.uniform, plan.chunk, outcome.verdict.emitted
+        ahead = torch.arange(1, emitted.shape[1] + 1, device=emitted.device)
+        self._text.write(uniform.rows, uniform.lengths[:, None] + ahead, emitted)
+        is_end = (chunk.followers < 0).long()  # inside a prompt the next token is known and stays
+        position = (chunk.starts + chunk.counts) * is_end
+        self._text.write(chunk.rows * is_end, position[:, None], outcome.chunk_choice[:, None])
+
+
+def find(
+    text: torch.Tensor,  # [rows, width]
+    lengths: torch.Tensor,  # [rows] position of the last token
+    match: Match,
+) -> Occurrences:
+    """Where the last tokens stood before, compared one by one backwards from every position."""
+    width, margin = text.shape[1], match.most - 1
+    padded = functional.pad(text, (margin, 0), value=-1)  # a comparison may run off the text
+    back = torch.arange(match.most, device=text.device)
+    last = padded.gather(1, margin + lengths[:, None] - back)  # [rows, most] the last one first
+    is_equal = text == last[:, :1]  # [rows, width]
+    matched = is_equal.int()
+    for i in range(1, match.most):
+        is_equal = is_equal & (padded[:, margin - i : margin - i + width] == last[:, i : i + 1])
+        matched = matched + is_equal
+    position = torch.arange(width, device=text.device)
+    is_found = (matched >= match.least) & (position < lengths[:, None])
+    rank = torch.where(is_found, matched * width + position, 0)
+    best = rank.topk(min(_OCCURRENCES, width), dim=1).values
+    return Occurrences(ends=best % width, matched=best // width)
+
+
+def weigh(found: Occurrences) -> torch.Tensor:  # [rows, occurrences]
+    """How much each occurrence has to say: a longer match more than all shorter ones together."""
+    shorter = found.matched[:, :1] - found.matched
+    return torch.where(found.matched > 0, (1 / _OCCURRENCES) ** shorter, 0.0)
+
+
+def follow(
+    text: torch.Tensor,  # [rows, width]
+    found: Occurrences,
+    lengths: torch.Tensor,  # [rows]
+    steps: int,
+) -> torch.Tensor:  # [rows, occurrences, steps]
+    """The tokens after each occurrence. One that is `p` tokens old knows `p` of them, then they
+    come round again: a text that repeats itself has that period.
+    """
+    period = (lengths[:, None] - found.ends).clamp_min(1)[:, :, None]
+    step = torch.arange(steps, device=text.device)
+    index = (found.ends + 1)[:, :, None] + step % period
+    return text.gather(1, index.flatten(1)).view_as(index).long()
+
+
+def merge(
+    paths: torch.Tensor,  # [rows, occurrences, steps]
+    weights: torch.Tensor,  # [rows, occurrences]
+    budgets: torch.Tensor,  # [3, rows]
+) -> Candidates:
+    """The tree of all paths. A branch weighs what all paths that begin with it weigh together.
+
+    It is named after the first of them, so paths that agree share their nodes.
+    """
+    num, steps = paths.shape[1:]
+    order = torch.arange(num, device=paths.device)
+    depth = torch.arange(1, steps + 1, device=paths.device)
+    same = (paths[:, :, None] == paths[:, None]).cumprod(3)  # [rows, num, num, steps] so far
+    first = same.argmax(2)  # [rows, num, steps]
+    is_first = first == order[:, None]
+    weight = (same * weights[:, None, :, None]).sum(2)  # [rows, num, steps]
+    scores = weight.log() - _STEP_COST * depth - _AGE_COST * first
+    same_parent = functional.pad(same[..., :-1], (1, 0), value=1)
+    num_better = (same_parent & is_first[:, None] & (scores[:, None] > scores[:, :, None])).sum(2)
+    own_steps, own_topk, _ = budgets[:, :, None, None]
+    is_allowed = (num_better < own_topk).cumprod(2).bool() & (depth <= own_steps) & is_first
+    scores = torch.where(is_allowed, scores, float("-inf"))
+    parents = functional.pad(first[..., :-1] + num * (depth[:-1] - 1), (1, 0), value=-1)
+    # Level by level: [rows, num, steps] -> [rows, steps * num].
+    scores, tokens, parents = (x.transpose(1, 2).flatten(1) for x in (scores, paths, parents))
+    return Candidates(scores=scores, tokens=tokens, parents=parents)

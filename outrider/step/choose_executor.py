@@ -1,0 +1,19 @@
+"""Executors by name."""
+
+from outrider.config.engine_config import Executor as Name
+from outrider.step.executor import EagerExecutor, Executor
+from outrider.step.graph_executor import GraphExecutor, up_to_long_chunks, without_breaks
+from outrider.step.tape_executor import TapeExecutor
+
+
+def choose_executor(name: Name) -> Executor:
+    """A new executor of this name, with nothing recorded."""
+    match name:
+        case "eager":
+            return EagerExecutor()
+        case "tape":
+            return TapeExecutor()
+        case "graph":
+            return GraphExecutor(without_breaks)
+        case "breakable":
+            return GraphExecutor(up_to_long_chunks)

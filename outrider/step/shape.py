@@ -1,0 +1,67 @@
+"""The static facts of a step. Steps of equal shape run the same operations at equal addresses."""
+
+from dataclasses import dataclass
+
+from outrider.wire.draft_budget import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warps:
+    """Which parts of the sampling law any row of the step needs; a part nobody needs is not run.
+
+    Leaving a part out never changes the token of a row that does not use it.
+    """
+
+    noise: bool = False
+    filters: bool = False
+    penalties: bool = False
+    bias: bool = False  # logit bias and bans
+    grammar: bool = False  # masks, for which the host is asked
+    logprobs: bool = False
+    top_logprobs: int = 0
+    named_logprobs: int = 0  # of tokens that requests name
+    scores: bool = False  # log-probabilities of the chunks' own tokens
+    trees: bool = False  # draft trees travel to the host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkShape:
+    """The ragged part of a step: prompt chunks, causal among themselves."""
+
+    rows: int
+    tokens: int  # all chunks together
+    width: int  # the longest chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """Sizes after padding. Query tokens lie flat: [rows * nodes] uniform ones, then the chunks."""
+
+    rows: int  # rows of the uniform part
+    tree: Budget  # the largest of their draft trees; each of its nodes is a query token
+    chunk: ChunkShape
+    pages: int  # page-table columns attention may read
+    warps: Warps
+
+    @property
+    def nodes(self) -> int:
+        return self.tree.nodes
+
+    @property
+    def num_uniform(self) -> int:
+        return self.rows * self.nodes
+
+    @property
+    def num_query(self) -> int:
+        return self.num_uniform + self.chunk.tokens
+
+    @property
+    def num_sampled(self) -> int:
+        """Query tokens whose logits are needed: every node, and the last token of each chunk."""
+        return self.num_uniform + self.chunk.rows
+
+    @property
+    def num_reported(self) -> tuple[int, int]:
+        """Query tokens with log-probabilities: those sampled, and those of prompts to be scored."""
+        sampled = self.num_sampled if self.warps.logprobs else 0
+        return sampled, self.chunk.tokens if self.warps.scores else 0

@@ -1,0 +1,143 @@
+"""A step's output on its way to the host: packed on the device, copied while the next step runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from outrider.sampling.logprobs import LogprobTensors
+from outrider.step.draft_tree import Verdict
+from outrider.step.shape import StepShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """All integers of an output in one tensor, all reals in another, in the order of `pack`."""
+
+    integers: torch.Tensor  # [n] int64
+    reals: torch.Tensor  # [m] float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedTokens:
+    """What every row of a step brings to the host."""
+
+    kept: list[int]  # [rows]
+    drafted: list[int]  # [rows]
+    emitted: list[list[int]]  # [rows, most_emitted]
+    chunk_choice: list[int]  # [chunk.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedDetails:
+    """And what some rows ask for."""
+
+    path: list[list[int]]  # [rows, most_emitted]
+    logprobs: "UnpackedLogprobs"
+    trees: "UnpackedTrees"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedLogprobs:
+    """Of every sampled query token, then of every chunk token; empty when nobody asked."""
+
+    chosen: list[float]
+    rank: list[int]
+    top_ids: list[list[int]]
+    top_values: list[list[float]]
+    named_values: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedTrees:
+    """What was drafted; empty when nobody asked."""
+
+    tokens: list[list[int]]  # [rows, nodes] -1 for an absent node, and those are the last ones
+    parents: list[list[int]]  # [rows, nodes]
+
+
+def pack(
+    verdict: Verdict,
+    chunk_choice: torch.Tensor,  # [chunk.rows]
+    logprobs: LogprobTensors,
+    trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
+) -> Packed:
+    """One tensor per type, so that one copy each takes them home."""
+    drafts = (verdict.kept, verdict.drafted, verdict.path, verdict.emitted, chunk_choice)
+    asked = (logprobs.rank, logprobs.top_ids)
+    return Packed(
+        integers=torch.cat([part.flatten() for part in (*drafts, *asked, *trees)]),
+        reals=torch.cat(
+            [logprobs.chosen, logprobs.top_values.flatten(), logprobs.named_values.flatten()]
+        ),
+    )
+
+
+def send(packed: Packed) -> Packed:
+    """Host copies, on their way: to be read after a mark of the lane has passed."""
+    return Packed(integers=_send(packed.integers), reals=_send(packed.reals))
+
+
+def unpack_tokens(packed: Packed, shape: StepShape) -> UnpackedTokens:
+    """The tokens of a host copy that has arrived."""
+    kept, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
+    return UnpackedTokens(
+        kept=kept.tolist(),
+        drafted=drafted.tolist(),
+        emitted=emitted.reshape(shape.rows, shape.tree.most_emitted).tolist(),
+        chunk_choice=chunk_choice.tolist(),
+    )
+
+
+def unpack_details(packed: Packed, shape: StepShape) -> UnpackedDetails:
+    """All the rest of it."""
+    asked, top, named = (
+        sum(shape.num_reported),
+        shape.warps.top_logprobs,
+        shape.warps.named_logprobs,
+    )
+    shown = shape.num_uniform if shape.warps.trees else 0
+    sizes = [*_token_sizes(shape), asked, asked * top, shown, shown]
+    _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
+    chosen, values, others = _cut(packed.reals, [asked, asked * top, asked * named])
+    trees = (shape.rows if shape.warps.trees else 0, shape.nodes)
+    return UnpackedDetails(
+        path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
+        logprobs=UnpackedLogprobs(
+            chosen=chosen.tolist(),
+            rank=rank.tolist(),
+            top_ids=top_ids.reshape(asked, top).tolist(),
+            top_values=values.reshape(asked, top).tolist(),
+            named_values=others.reshape(asked, named).tolist(),
+        ),
+        trees=UnpackedTrees(
+            tokens=tokens.reshape(trees).tolist(), parents=parents.reshape(trees).tolist()
+        ),
+    )
+
+
+def _token_sizes(shape: StepShape) -> list[int]:
+    """Of kept, drafted, path, emitted and the choices of chunks."""
+    rows, emitted = shape.rows, shape.rows * shape.tree.most_emitted
+    return [rows, rows, emitted, emitted, shape.chunk.rows]
+
+
+def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Its parts in order; views of numpy cost less than those of torch."""
+    values, parts, first = tensor.numpy(), [], 0
+    for size in sizes:
+        parts.append(values[first : first + size])
+        first += size
+    return parts
+
+
+def _send(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():
+        return _NOTHING[tensor.dtype]
+    # Pinned memory comes from a cache that knows when the copy into it is over.
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return host.copy_(tensor, non_blocking=True)
+
+
+_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}

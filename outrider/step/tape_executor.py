@@ -1,0 +1,116 @@
+"""Graph semantics without a GPU: record a program's operations once per plan, then replay them.
+
+A replay runs no Python of the program. What a program read from the host while recording stays
+frozen, what it forgot to write stays stale, and reading a scalar is refused: the mistakes that a
+CUDA graph would hide until production fail on a CPU, in a test.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from outrider.step.graph_break import Call, heard_by
+from outrider.step.plan import StepPlan
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One recorded call. Its outputs are the fixed addresses that later operations read."""
+
+    call: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    outputs: tuple[torch.Tensor, ...]  # to be refreshed on replay; none if it works in place
+
+    def replay(self) -> None:
+        result = self.call(*self.args, **self.kwargs)
+        if self.outputs:
+            outputs = (tensor for tensor in _tensors(result) if tensor.numel())
+            for fixed, fresh in zip(self.outputs, outputs, strict=True):
+                fixed.copy_(fresh)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation below autograd while a program runs for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[_Operation] = []
+
+    def hear(self, call: Call, *args: Any) -> None:
+        """Make a live call and remember it as a call; what happens inside is not recorded."""
+        with _disable_current_modes():
+            call(*args)
+        self.operations.append(_Operation(call, args, {}, ()))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("a program read a device value on the host; keep it on the device")
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if _writes_in_place(func):
+            self.operations.append(_Operation(func, args, kwargs, ()))
+        elif fresh := _fresh(result, inputs=_tensors((args, kwargs))):
+            self.operations.append(_Operation(func, args, kwargs, fresh))
+        return result
+
+
+class TapeExecutor:
+    """Owns one tape per (program, plan). The plan's addresses are the tape's inputs."""
+
+    num_refused = 0
+
+    def __init__(self) -> None:
+        self.num_eager = 0
+        self._tapes: dict[tuple[Any, Any], tuple[list[_Operation], Any]] = {}
+
+    def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
+        key = (program, plan.shape)
+        if key not in self._tapes:
+            self.num_eager += 1
+            recorder = _Recorder()
+            with heard_by(recorder.hear), recorder:
+                output = program(plan)
+            self._tapes[key] = (recorder.operations, output)
+            return output
+        operations, recorded = self._tapes[key]
+        for operation in operations:
+            operation.replay()
+        return recorded  # type: ignore[no-any-return]
+
+
+def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+
+
+def _fresh(result: Any, *, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Outputs with memory of their own; a view is refreshed with the tensor it looks into.
+
+    The schema does not tell: `reshape` is declared a view and copies when it must.
+    """
+    outputs = tuple(tensor for tensor in _tensors(result) if tensor.numel())
+    known = {_storage(tensor) for tensor in inputs}
+    fresh = tuple(tensor for tensor in outputs if _storage(tensor) not in known)
+    assert len(fresh) in (0, len(outputs)), "an operation returns views or new tensors, not both"
+    return fresh
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    # Packed weights (oneDNN) have no storage to point to, and nothing is ever a view of them.
+    is_opaque = tensor.layout is not torch.strided
+    return id(tensor) if is_opaque else tensor.untyped_storage().data_ptr()
+
+
+def _writes_in_place(func: Any) -> bool:
+    return any(
+        arg.alias_info is not None and arg.alias_info.is_write for arg in func._schema.arguments
+    )

@@ -1,0 +1,1 @@
+"""Structured output: compiled grammars, the process that compiles them, masks of rows."""

@@ -1,0 +1,57 @@
+"""Writes a trained head down the way engines load it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from outrider.errors import ConfigError
+from outrider.hub.atomic_folder import staged
+from outrider.models.eagle.head_tensors import LAYER
+from outrider.models.model_config import read_config
+from outrider.train.checkpoints import Checkpoint
+from outrider.train.head_design import Format, head_config, speculators_fields, token_maps
+
+_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+DTYPES = tuple(_TYPES)
+
+
+def export_head(
+    checkpoint: Checkpoint, folder: Path, *, target_folder: Path, format: Format, dtype: str
+) -> int:
+    """A new folder with config.json and model.safetensors; how many bytes the tensors take."""
+    if folder.exists():
+        raise ConfigError(f"{folder} exists already; remove it or choose another folder")
+    fields = _fields(checkpoint, target_folder, format)
+    content = save(_tensors(checkpoint, format, dtype), metadata={"format": "pt"})
+    with staged(folder) as partial:
+        (partial / "model.safetensors").write_bytes(content)
+        text = json.dumps({**fields, "torch_dtype": dtype}, indent=2) + "\n"
+        (partial / "config.json").write_text(text, encoding="utf-8")
+    return len(content)
+
+
+def _fields(checkpoint: Checkpoint, target_folder: Path, format: Format) -> dict[str, Any]:
+    fields: dict[str, Any] = checkpoint.facts["fields"]
+    if format == "eagle3":
+        return fields
+    theirs = json.loads((target_folder / "config.json").read_text(encoding="utf-8"))
+    return speculators_fields(
+        fields,
+        head_config(fields, read_config(target_folder)),
+        target=checkpoint.facts["target"],
+        architectures=theirs["architectures"],
+    )
+
+
+def _tensors(checkpoint: Checkpoint, format: Format, dtype: str) -> dict[str, torch.Tensor]:
+    weights = {
+        name.removeprefix("weights."): tensor.to(_TYPES[dtype])
+        for name, tensor in checkpoint.memory.items()
+        if name.startswith("weights.")
+    }
+    if format == "eagle3":
+        weights = {name.replace(LAYER, "midlayer."): each for name, each in weights.items()}
+    return weights | token_maps(checkpoint.ids, checkpoint.facts["fields"]["vocab_size"])

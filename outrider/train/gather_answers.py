@@ -1,0 +1,90 @@
+"""Where answers come from: files of earlier runs, or the target itself."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from outrider.frontend.batch_bar import batch_bar
+from outrider.frontend.llm import LLM
+from outrider.hub.download_bars import BarReporter
+from outrider.hub.resolve_model import resolve
+from outrider.models.model_config import read_config
+from outrider.train.answers import AnswerLaw, answer_all, plan_tasks, repair
+from outrider.train.conversations import Conversation, read_conversations
+from outrider.train.documents import Document, read_documents
+from outrider.train.training_log import say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of several equal shares of the conversations, for as many processes."""
+
+    number: int = 1
+    of: int = 1
+
+    def share(self, conversations: Sequence[Conversation]) -> list[Conversation]:
+        """A conversation belongs to the same part in whichever order the files name it."""
+        return [
+            each
+            for each in conversations
+            if zlib.crc32(each.id.encode()) % self.of == self.number - 1
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generator:
+    """The engine that answers."""
+
+    model: str
+    device: str
+    rows: int  # requests that run at a time
+    memory_share: float  # of the GPU
+
+    @property
+    def max_context(self) -> int:
+        return read_config(resolve(self.model, BarReporter())).max_context
+
+    def start(self, max_context: int) -> LLM:
+        return LLM(
+            self.model,
+            draft="none",
+            device=self.device,
+            max_model_len=min(max_context, self.max_context),
+            max_num_seqs=self.rows,
+            max_num_batched_tokens=self.rows + 2048,
+            gpu_memory_utilization=self.memory_share,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where answers come from."""
+
+    prompts: tuple[Path, ...]
+    answers: tuple[Path, ...]  # files of them, or none: they are generated
+    law: AnswerLaw
+    part: Part = Part()
+
+
+def gather(
+    source: Source, generator: Generator, path: Path, *, is_complete: bool
+) -> list[Document]:
+    """All documents: those of the files, or those at the path once the target has answered."""
+    if source.answers:
+        return [each for file in source.answers for each in read_documents(file)]
+    done = repair(path)
+    most = min(source.law.max_context, generator.max_context)
+    law = replace(source.law, max_context=most)
+    conversations = [each for file in source.prompts for each in read_conversations(file)]
+    tasks = plan_tasks(source.part.share(conversations), law, done)
+    if is_complete or not tasks:
+        return done
+    llm = generator.start(law.max_context)
+    with batch_bar(len(tasks)) as note:
+        window = 2 * generator.rows
+        skipped = answer_all(llm.frontend, tasks, law, path, window=window, note=note)
+    documents = read_documents(path)
+    answered = sum(each.num_answered for each in documents)
+    say(f"{len(documents)} documents with {answered} answered tokens; {skipped} did not fit")
+    return documents

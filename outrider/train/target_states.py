@@ -1,0 +1,147 @@
+"""The target over packed sequences: the states a head reads and the law it imitates.
+
+A plain forward without pages or KV, of any family the engine runs, from the same files.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from outrider.models.decoder_loader import check_tensors
+from outrider.models.model_config import ModelConfig, read_config
+from outrider.models.safetensors_reader import Checkpoint
+from outrider.train.packed_attention import (
+    BlockAttention,
+    PackedRotation,
+    join_heads,
+    rms,
+    rotate,
+    split_heads,
+)
+
+_EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+_CHUNK = 4096  # rows whose full vocabulary is in memory at a time
+
+Turn = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedStates:
+    """What a head may read of the target."""
+
+    features: torch.Tensor  # [batch, length, tapped] the tapped states side by side
+    hidden: torch.Tensor  # [batch, length, hidden] final and normalised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """The target's law at the graded rows, as far as the head can express it."""
+
+    probabilities: torch.Tensor  # [graded, draft_vocab] float32, shares of the whole vocabulary
+    best: torch.Tensor  # [graded] the target's likeliest token, of the whole vocabulary
+    is_known: torch.Tensor  # [graded] whether the head can propose that token
+
+
+class PackedTarget:
+    """Owns the target's weights, frozen."""
+
+    def __init__(self, folder: Path, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.config = read_config(folder)
+        self._weights = _read(folder, self.config, dtype=dtype, device=device)
+        attention = self.config.plain_attention
+        self._rotation = PackedRotation(
+            self.config.rope, head_dim=attention.head_dim, device=device
+        )
+
+    @property
+    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
+        return self._weights[_EMBEDDING]
+
+    @property
+    def head(self) -> torch.Tensor:  # [vocab, hidden]
+        return self._weights[_EMBEDDING if self.config.is_tied else _HEAD]
+
+    @property
+    def final_norm(self) -> torch.Tensor:  # [hidden]
+        return self._weights["model.norm.weight"]
+
+    @torch.no_grad()
+    def run(
+        self,
+        tokens: torch.Tensor,  # [batch, length]
+        positions: torch.Tensor,  # [batch, length]
+        attention: BlockAttention,
+        taps: Iterable[int],  # layer k is the stream after k layers
+    ) -> PackedStates:
+        stream = F.embedding(tokens, self.embedding)
+        turn = self._rotation.at(positions, stream.dtype)
+        streams, wanted = {0: stream}, tuple(taps)
+        for layer in range(self.config.num_layers):
+            stream = self._block(f"model.layers.{layer}.", stream, turn, attention)
+            if layer + 1 in wanted:
+                streams[layer + 1] = stream
+        return PackedStates(
+            features=torch.cat([streams[layer] for layer in wanted], -1),
+            hidden=rms(stream, self.final_norm, self.config.block.norm_eps),
+        )
+
+    @torch.no_grad()
+    def teach(
+        self,
+        hidden: torch.Tensor,  # [graded, hidden]
+        ids: torch.Tensor,  # [draft_vocab] the target's ids of the head's tokens
+    ) -> Teacher:
+        """The law after each row, in pieces: the whole vocabulary of all rows is never there."""
+        can_draft = torch.zeros(self.head.shape[0], dtype=torch.bool, device=ids.device)
+        can_draft[ids] = True
+        shares, best = [], []
+        for rows in torch.split(hidden, _CHUNK):
+            logits = F.linear(rows, self.head)  # [chunk, vocab]
+            log_sum = logits.float().logsumexp(-1, keepdim=True)
+            shares.append((logits.index_select(1, ids).float() - log_sum).exp_())
+            best.append(logits.argmax(-1))
+        top = torch.cat(best)
+        return Teacher(probabilities=torch.cat(shares), best=top, is_known=can_draft[top])
+
+    def _block(
+        self, layer: str, stream: torch.Tensor, turn: Turn, attention: BlockAttention
+    ) -> torch.Tensor:  # [batch, length, hidden]
+        weights, eps = self._weights, self.config.block.norm_eps
+        x = rms(stream, weights[layer + "input_layernorm.weight"], eps)
+        read = self._attend(layer + "self_attn.", x, turn, attention)
+        stream = stream + F.linear(read, weights[layer + "self_attn.o_proj.weight"])
+        x = rms(stream, weights[layer + "post_attention_layernorm.weight"], eps)
+        gate = F.silu(F.linear(x, weights[layer + "mlp.gate_proj.weight"]))
+        up = F.linear(x, weights[layer + "mlp.up_proj.weight"])
+        return stream + F.linear(gate * up, weights[layer + "mlp.down_proj.weight"])
+
+    def _attend(
+        self, prefix: str, x: torch.Tensor, turn: Turn, attention: BlockAttention
+    ) -> torch.Tensor:  # [batch, length, heads * head_dim]
+        config, weights = self.config, self._weights
+        query, key, value = (
+            split_heads(
+                F.linear(x, weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")),
+                config.plain_attention.head_dim,
+            )
+            for name in ("q_proj", "k_proj", "v_proj")
+        )
+        if config.family.has_head_norm:
+            query = rms(query, weights[prefix + "q_norm.weight"], config.block.norm_eps)
+            key = rms(key, weights[prefix + "k_norm.weight"], config.block.norm_eps)
+        group = config.plain_attention.heads // config.plain_attention.kv_heads
+        key = rotate(key, turn).repeat_interleave(group, 1)
+        value = value.repeat_interleave(group, 1)
+        return join_heads(attention.read(rotate(query, turn), key, value))
+
+
+def _read(
+    folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+) -> dict[str, torch.Tensor]:
+    with Checkpoint(folder, config.family.nesting) as checkpoint:
+        names = check_tensors(folder, checkpoint, config)
+        return {name: checkpoint.read(name).to(device, dtype) for name in names}

@@ -1,0 +1,85 @@
+"""What a run says while it goes on: lines in metrics.jsonl, and a bar on a terminal."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from outrider.hub.jsonl import numbered_lines
+from outrider.train.acceptance_gauge import Measures
+
+Kind = Literal["train", "held out"]
+Show = Callable[[int, str], None]  # how many steps are taken, and what to say about them
+
+
+class Journal:
+    """Owns metrics.jsonl. Lines after the step that a run goes on from are dropped."""
+
+    def __init__(self, path: Path, *, step: int) -> None:
+        self._path = path
+        self._begin_s = time.monotonic()
+        kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+    def write(self, kind: Kind, step: int, measures: Measures, **more: float) -> None:
+        line = {"step": step, "kind": kind, **asdict(measures), **more}
+        line["elapsed_s"] = round(time.monotonic() - self._begin_s, 3)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    return [json.loads(line) for _, line in numbered_lines(path) if line.endswith("}")]
+
+
+def sentence(measures: Measures) -> str:
+    """One line for people."""
+    agreed = " ".join(f"{share:.2f}".lstrip("0") for share in measures.agreement)
+    return (
+        f"loss {measures.loss:.3f}, agrees {agreed}, accept length "
+        f"{measures.accept_length:.2f} greedy, {measures.accept_length_sampled:.2f} sampled"
+    )
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def training_bar(total: int, *, done: int) -> Iterator[Show]:
+    """The function to call with the steps taken and what to show; plain lines off a terminal."""
+    console = Console(stderr=True)
+    columns: Sequence[Any] = (
+        TextColumn("step"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[facts]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total, completed=done, facts="")
+
+        def show(step: int, facts: str) -> None:
+            if console.is_terminal:
+                progress.update(task, completed=step, facts=facts)
+            else:
+                say(f"step {step}/{total}: {facts}")
+
+        yield show

@@ -1,0 +1,73 @@
+"""What one row needs to know to choose its tokens. Complete values: nothing here is optional."""
+
+from dataclasses import dataclass
+
+from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar
+
+# Room per row in the device tables; a request that needs more is refused.
+MAX_BIAS = 1024
+MAX_BANNED = 128
+MAX_NAMED = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which tokens may be chosen at all, by rank or probability. The defaults keep every token."""
+
+    top_k: int = 0  # 0 keeps all
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """How tokens already seen are made less likely. The defaults change nothing."""
+
+    repetition: float = 1.0  # over prompt and output; divides positive logits, multiplies negative
+    presence: float = 0.0  # subtracted once per token seen in the output
+    frequency: float = 0.0  # subtracted per occurrence in the output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """Tokens that must not be chosen before an absolute position (how min_tokens is kept).
+
+    Where a grammar allows nothing else, the ban yields.
+    """
+
+    before: int = 0
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLogprobs:
+    """From which position on the tokens of the prompt are scored, given what stands before them."""
+
+    is_asked: bool = False
+    first: int = 1  # nothing stands before position 0
+    top: int = 0  # as in `LogprobsAsked`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobsAsked:
+    """Which log-probabilities to report per emitted token, of the model's own, unwarped law."""
+
+    chosen: bool = False
+    top: int = 0  # how many of the most likely tokens to report beside the chosen one
+    named: tuple[int, ...] = ()  # tokens that are reported at every position, the prompt's too
+    prompt: PromptLogprobs = PromptLogprobs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSampling:
+    """The law of one row's tokens: the token at position i is a function of (logits, seed, i)."""
+
+    seed: int  # 0 <= seed < 2**63
+    temperature: float = 1.0  # 0 chooses the most likely token, without noise
+    filters: Filters = Filters()
+    penalties: Penalties = Penalties()
+    bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
+    ban: Ban = Ban()
+    logprobs: LogprobsAsked = LogprobsAsked()
+    trace: bool = False  # report the tree of every round; the tokens do not depend on it
+    grammar: Grammar = NO_GRAMMAR

@@ -1,0 +1,77 @@
+"""What goes down: one step as the scheduler decided it. The host knows bounds, not lengths."""
+
+from dataclasses import dataclass
+
+from outrider.wire.draft_budget import Budget
+from outrider.wire.row_sampling import RowSampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAdmission:
+    """A row of the device tables gets a new owner. Its text feeds penalties and some drafters."""
+
+    row: int
+    sampling: RowSampling
+    prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
+    output: tuple[int, ...]  # what a preempted request had emitted; likewise, or for its grammar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageGrant:
+    """Pages appended to a row's page table from index `first` on."""
+
+    row: int
+    first: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledChunk:
+    """Query tokens the host knows: a piece of a prompt, run after `start` cached tokens."""
+
+    row: int
+    start: int
+    tokens: tuple[int, ...]
+    follower: int  # the next token of the prompt, or -1 at its end, where the row emits a token
+
+    @property
+    def is_last(self) -> bool:
+        return self.follower < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRows:
+    """Rows that continue from their own last tokens, which only the device knows.
+
+    They are columns of one length: in a step of hundreds of rows, a record each would be the cost.
+    """
+
+    rows: tuple[int, ...]
+    bounds: tuple[int, ...]  # at most this many tokens of each are cached before the step
+    budgets: tuple[Budget, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+NO_DECODES = DecodeRows(rows=(), bounds=(), budgets=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledBatch:
+    """One step: first the table updates, then the rows that run."""
+
+    step: int
+    admissions: tuple[RowAdmission, ...]
+    grants: tuple[PageGrant, ...]
+    chunks: tuple[ScheduledChunk, ...]
+    decodes: DecodeRows
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows that run, in the order in which results name them: decodes, then chunks."""
+        return self.decodes.rows + tuple(chunk.row for chunk in self.chunks)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.chunks and not self.decodes.rows

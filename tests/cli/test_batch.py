@@ -1,0 +1,205 @@
+"""Batch files: every line once, through kills and bad lines."""
+
+import json
+import resource
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from outrider.cli.batch.batch_output import Journal
+from outrider.cli.batch.run_batch import Batch, BatchDefaults, count_lines
+from outrider.errors import ConfigError
+from outrider.frontend.prompts import TextPrompt
+from outrider.frontend.sampling_params import SamplingParams
+
+DEFAULTS = BatchDefaults(
+    params=SamplingParams(max_tokens=6, seed=1, ignore_eos=True), framing=TextPrompt, window=2
+)
+LINES = [
+    "the rider",
+    {"id": "b", "prompt": "goes ahead", "params": {"max_tokens": 2}},
+    {"id": "c", "prompt_token_ids": [5, 6, 7]},
+    {"id": "d", "messages": [{"role": "user", "content": "hi"}]},
+    {"id": "e", "prompt": "the road"},
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return source, target
+
+
+def run(frontend, files):
+    source, target = files
+    with Journal(target) as journal:
+        total = count_lines(source, journal)
+        Batch(frontend, DEFAULTS, journal).run(source, lambda _tokens: None)
+    return total
+
+
+def records(target):
+    return {record["line"]: record for record in map(json.loads, target.read_text().splitlines())}
+
+
+def test_every_line_is_answered_once_with_its_id(frontend, files):
+    assert run(frontend, files) == 5
+    lines = files[1].read_text().splitlines()
+    assert len(lines) == 5
+    answers = records(files[1])
+    assert [answers[number]["id"] for number in range(5)] == [0, "b", "c", "d", "e"]
+    assert [len(answers[number]["token_ids"]) for number in range(5)] == [6, 2, 6, 6, 6]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 300, 700, 10**6])
+def test_a_killed_run_is_resumed_without_losing_or_repeating_a_line(frontend, files, cut):
+    run(frontend, files)
+    whole = records(files[1])
+    files[1].write_bytes(files[1].read_bytes()[:cut])  # killed while a line was being written
+    run(frontend, files)
+    assert len(files[1].read_text().splitlines()) == 5
+    resumed = records(files[1])
+    for number, record in whole.items():
+        assert resumed[number]["token_ids"] == record["token_ids"]
+
+
+def test_a_finished_batch_is_not_touched_again(frontend, files):
+    run(frontend, files)
+    before = files[1].read_bytes()
+    run(frontend, files)
+    assert files[1].read_bytes() == before
+
+
+def test_a_bad_line_gets_its_error_and_the_others_their_answers(frontend, files):
+    bad = ["{", "7", '{"id": "x", "prompt": ""}', '{"id": "y", "prompt": "a", "params": {"n": 0}}']
+    bad += ['{"prompt": "a", "messages": []}', '{"prompt_token_ids": [999]}', '{"promt": "a"}']
+    bad += ['{"prompt": 3}', '{"prompt": "a", "params": 3}', '{"messages": 3}']
+    with files[0].open("a") as source:
+        source.write("\n".join(bad))
+    run(frontend, files)
+    answers = records(files[1])
+    assert len(answers) == 5 + len(bad)
+    assert all("text" in answers[number] for number in range(5))
+    assert all("error" in answers[number] for number in range(5, 5 + len(bad)))
+    assert [answers[7]["id"], answers[8]["id"]] == ["x", "y"]
+
+
+def test_blank_lines_are_no_requests(frontend, files):
+    files[0].write_text('"a"\n\n  \n"b"\n')
+    assert run(frontend, files) == 2
+    assert sorted(records(files[1])) == [0, 3]
+
+
+def test_lines_added_later_are_answered_by_the_next_run(frontend, files):
+    run(frontend, files)
+    with files[0].open("a") as source:
+        source.write('"one more"\n')
+    run(frontend, files)
+    assert sorted(records(files[1])) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_changed_input_line_is_refused_before_anything_runs(frontend, files):
+    run(frontend, files)
+    files[0].write_text(files[0].read_text().replace("the rider", "the writer"))
+    with pytest.raises(ConfigError, match=r"line 1 changed.*another --output"):
+        run(frontend, files)
+
+
+def test_an_input_that_lost_answered_lines_is_refused(frontend, files):
+    run(frontend, files)
+    files[0].write_text('"the rider"\n')
+    with pytest.raises(ConfigError, match="lacks lines"):
+        run(frontend, files)
+
+
+def test_a_file_of_something_else_is_not_overwritten(frontend, files):
+    files[1].write_text("my notes\n")
+    with pytest.raises(ConfigError, match="another --output"):
+        run(frontend, files)
+    assert files[1].read_text() == "my notes\n"
+
+
+def test_a_file_without_newline_that_is_not_ours_is_not_cut(frontend, files):
+    files[1].write_text("my notes")
+    with pytest.raises(ConfigError, match="another --output"):
+        run(frontend, files)
+    assert files[1].read_text() == "my notes"
+
+
+@contextmanager
+def largest_file(num_bytes):
+    """What a full disk does, to files of this process only."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_one_error_that_names_the_file(frontend, files):
+    with (
+        largest_file(300),
+        pytest.raises(ConfigError, match=r"cannot write .*out\.jsonl") as caught,
+    ):
+        run(frontend, files)
+    assert "\n" not in str(caught.value)
+    run(frontend, files)  # there is room again
+    assert sorted(records(files[1])) == [0, 1, 2, 3, 4]
+
+
+def test_a_line_without_room_is_left_to_the_next_run(make_frontend, files):
+    source, target = files
+    source.write_text('"a"\n{"prompt": "b", "n": 3}\n')
+    with Journal(target) as journal:
+        batch = Batch(make_frontend(max_queued=2), DEFAULTS, journal)
+        batch.run(source, lambda _tokens: None)
+        assert (len(batch.refusals), journal.num_failed) == (1, 0)
+    assert sorted(records(target)) == [0]
+    run(make_frontend(), files)
+    assert len(records(target)[1]["outputs"]) == 3
+
+
+def test_failures_of_an_earlier_run_are_counted(frontend, files):
+    files[0].write_text('"a"\n7\n')
+    run(frontend, files)
+    with files[0].open("a") as source:
+        source.write("8\n")
+    with Journal(files[1]) as journal:
+        assert journal.num_failed == 1
+        Batch(frontend, DEFAULTS, journal).run(files[0], lambda _tokens: None)
+        assert journal.num_failed == 2
+
+
+def test_sampling_parameters_may_stand_beside_the_prompt(frontend, files):
+    lines = [
+        {"prompt": "a", "max_tokens": 2, "speculative": "off"},
+        {"prompt": "a", "params": {"max_tokens": 2}},
+        {"prompt": "a", "max_tokens": 2, "params": {"max_tokens": 3}},
+        {"prompt": "a", "max_token": 2},
+        {"prompt": "a", "max_tokens": -1},
+    ]
+    files[0].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run(frontend, files)
+    answers = records(files[1])
+    assert [len(answers[number]["token_ids"]) for number in (0, 1)] == [2, 2]
+    assert "'max_tokens' twice" in answers[2]["error"]
+    assert "unknown key 'max_token'" in answers[3]["error"]
+    assert "max_tokens must be" in answers[4]["error"]
+
+
+def test_the_system_message_opens_conversations_that_have_none(frontend, files):
+    source, target = files
+    system, user = ({"role": role, "content": "hi"} for role in ("system", "user"))
+    source.write_text(
+        "".join(json.dumps({"messages": each}) + "\n" for each in ([user], [system, user]))
+    )
+    with Journal(target) as journal:
+        defaults = replace(DEFAULTS, system="be kind")
+        Batch(frontend, defaults, journal).run(source, lambda _tokens: None)
+    lengths = [records(target)[number]["prompt_tokens"] for number in (0, 1)]
+    kind = {"role": "system", "content": "be kind"}
+    rendered = [frontend.render(each) for each in ([kind, user], [system, user])]
+    assert lengths == [len(frontend.encode(each)) for each in rendered]

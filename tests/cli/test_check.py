@@ -1,0 +1,149 @@
+"""`outrider check` on a tiny pair: it passes, and it sees a fault that is put in on purpose."""
+
+import dataclasses
+import math
+
+import pytest
+from support.modules import write_mimo
+from support.spoken import write_tokenizer
+from support.v4_module import save_with_module
+
+from outrider.cli.check.check_cases import configurations
+from outrider.cli.check.compare_answers import first_difference
+from outrider.cli.main import run
+from outrider.config.draft_config import DraftConfig
+from outrider.frontend.outputs import Acceptance, CompletionOutput, Logprob
+from outrider.runtime.build_runner import assemble_runner
+from outrider.spec.verify import verify
+
+
+@pytest.fixture
+def command(model_folder, draft_folder):
+    fixed = ["--limit", "2", "--max-tokens", "6", "--max-context", "160"]
+    return ["check", "--model", str(model_folder), "--draft", str(draft_folder), *fixed]
+
+
+def test_a_sound_engine_passes_with_all_tokens_compared(command, capsys):
+    assert run(command) == 0
+    shown = capsys.readouterr().out
+    # Plain decoding, and chain or tree by two executors, overlapped or not; under three laws.
+    # Each answers 2 prompts alone and together: 4 * 6 tokens.
+    assert "27 configurations, 648 tokens compared: every token is that of plain" in shown
+    assert all(word in shown for word in ("chain", "tree", "tape", "every warp", "tokens/round"))
+
+
+@pytest.mark.parametrize(("num", "configurations"), [(1, 27), (2, 15)])
+def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
+    tmp_path, capsys, num, configurations
+):
+    write_tokenizer(write_mimo(tmp_path, num=num))
+    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160"]
+    assert run(["check", "--model", str(tmp_path), "--draft", "mtp", *sizes]) == 0
+    shown = capsys.readouterr().out
+    assert f"{configurations} configurations" in shown
+    assert ("tree" in shown) == (num == 1)
+
+
+@pytest.mark.parametrize("draft", ["ngram", "mtp"])
+def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsys, draft):
+    save_with_module(tmp_path)
+    write_tokenizer(tmp_path)
+    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160"]
+    assert run(["check", "--model", str(tmp_path), "--draft", draft, *sizes]) == 0
+    shown = capsys.readouterr().out
+    assert "15 configurations" in shown
+    assert "tree" not in shown
+
+
+@pytest.mark.parametrize("asked", [["--disable-cuda-graph"], ["--executor", "eager"]])
+def test_only_the_executor_that_was_asked_for_is_checked(command, one_prompt, capsys, asked):
+    """It was told to run eagerly and said so of recordings, which it had not checked."""
+    assert run([*command, *one_prompt, *asked]) == 0
+    shown = capsys.readouterr().out
+    assert "15 configurations" in shown
+    assert "tape" not in shown
+
+
+def test_two_executors_are_refused(command, capsys):
+    assert run([*command, "--executor", "tape", "--disable-cuda-graph"]) == 1
+    assert "--disable-cuda-graph" in capsys.readouterr().err
+
+
+@pytest.fixture
+def one_prompt(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "the rider"}\n')
+    return ["--prompts", str(path), "--max-tokens", "3"]
+
+
+def test_a_token_that_was_not_the_targets_is_found_and_fails(
+    command, one_prompt, monkeypatch, capsys
+):
+
+    def mistaken(tree, choice, most_emitted):
+        verdict = verify(tree, choice, most_emitted)
+        if tree.tokens.shape[1] == 1:
+            return verdict
+        emitted = verdict.emitted.clone()
+        emitted[:, 0] = (emitted[:, 0] + 1) % 50
+        return dataclasses.replace(verdict, emitted=emitted)
+
+    monkeypatch.setitem(assemble_runner.__kwdefaults__, "judge", mistaken)
+    assert run([*command, *one_prompt, "--steps", "2"]) == 1
+    shown = capsys.readouterr().out
+    assert "chain, greedy, eager, overlap 0, prompt 0 alone: token 1 is " in shown
+    assert "logit margin" in shown
+    assert "answers differ" in shown
+
+
+@pytest.mark.parametrize("draft", ["none", "auto"])
+def test_without_a_drafter_there_is_nothing_to_check(model_folder, draft, capsys):
+    assert run(["check", "--model", str(model_folder), "--draft", draft]) == 1
+    assert "name one with --draft" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "chain", "tree"),
+    [
+        ({}, {}, {"steps": 3, "topk": 3, "nodes": 10}),
+        ({"steps": 5}, {"steps": 5}, {"steps": 3, "topk": 3, "nodes": 10}),
+        ({"steps": 2, "topk": 4}, {"steps": 2, "topk": 1}, {"steps": 2, "topk": 4}),
+    ],
+)
+def test_what_was_asked_for_is_one_of_the_shapes_tried(asked, chain, tree):
+    tried = configurations(DraftConfig(drafter="m", **asked), ("eager",))
+    drafts = {each.name: each.draft for each in tried}
+    assert drafts["chain"] == DraftConfig(drafter="m", adaptive=False, **chain)
+    assert drafts["tree"] == DraftConfig(drafter="m", adaptive=False, **tree)
+
+
+def completion(tokens, tops):
+    return CompletionOutput(
+        index=0,
+        text="",
+        token_ids=tokens,
+        cumulative_logprob=0.0,
+        logprobs=[
+            {
+                token: Logprob(logprob=value, rank=1, decoded_token="")
+                for token, value in top.items()
+            }
+            for top in tops
+        ],
+        finish_reason="length",
+        stop_reason=None,
+        seed=0,
+        acceptance=Acceptance(rounds=0, drafted=0, kept_per_position=[]),
+    )
+
+
+def test_the_margin_is_that_of_the_first_token_that_differs():
+    plain = completion([3, 4], [{3: -0.1, 4: -2.0}, {4: -0.5, 5: -0.5 - 1e-6, 6: -7.0}])
+    assert first_difference(plain, [3, 4]) == ()
+    (near,) = first_difference(plain, [3, 5])
+    assert (near.position, near.plain, near.other) == (1, 4, 5)
+    assert math.isclose(near.margin, 1e-6, rel_tol=1e-3)
+    (far,) = first_difference(plain, [9, 4])
+    assert str(far) == "token 0 is 9 instead of 3, logit margin >= 1.9"
+    (short,) = first_difference(plain, [3])
+    assert (short.position, short.other) == (1, -1)

@@ -1,0 +1,275 @@
+"""Random lives of several requests, against a cache that keeps one dict entry per page."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
+from outrider.engine.prefix_cache.radix_tree import Node
+from outrider.errors import CapacityError
+
+NUM_PAGES = 24
+MAX_LEASES = 4
+
+Prefix = tuple[tuple[int, ...], ...]  # the units of whole pages, from position 0 on
+
+
+@dataclass
+class ModelPage:
+    page: int
+    used_at: int
+    users: int = 0
+
+
+@dataclass
+class Request:
+    """A request with all the tokens it will ever have; the first `committed` are in KV."""
+
+    lease: Lease
+    tokens: list[int]
+    committed: int
+    shared: list[Prefix] = field(default_factory=list)
+
+
+class Model:
+    """The naive cache: prefix -> page. Slow, obvious, and shares no code with the tree."""
+
+    def __init__(self, *, page_size: int, lookahead: int) -> None:
+        self.page_size = page_size
+        self.width = lookahead + 1
+        self.cached: dict[Prefix, ModelPage] = {}
+        self.clock = 0
+        self.num_evicted = 0
+
+    def prefixes(self, tokens: list[int]) -> list[Prefix]:
+        num_units = max(0, len(tokens) - self.width + 1)
+        units = tuple(tuple(tokens[i : i + self.width]) for i in range(num_units))
+        ends = range(self.page_size, num_units + 1, self.page_size)
+        return [units[:end] for end in ends]
+
+    def match(self, tokens: list[int]) -> list[Prefix]:
+        return [prefix for prefix in self.prefixes(tokens) if prefix in self.cached]
+
+    def use(self, request: Request, prefixes: list[Prefix]) -> None:
+        for prefix in prefixes:
+            self.cached[prefix].users += 1
+        request.shared += prefixes
+
+    def publish(self, request: Request, tokens: list[int]) -> None:
+        new = self.prefixes(tokens)[len(request.shared) :]
+        if new and new[0] not in self.cached:
+            self._add(request, new)
+            self.use(request, new)
+
+    def close(self, request: Request, tokens: list[int]) -> None:
+        new = self.prefixes(tokens)[len(request.shared) :]
+        for prefix in request.shared:
+            self.cached[prefix].users -= 1
+        self._add(request, new)
+        self.clock += 1
+        for prefix in request.shared + new:
+            self.cached[prefix].used_at = self.clock
+
+    def evict(self, num_pages: int) -> None:
+        for _ in range(num_pages):
+            unused = [prefix for prefix, entry in self.cached.items() if not entry.users]
+            del self.cached[min(unused, key=lambda p: (self.cached[p].used_at, -len(p)))]
+        self.num_evicted += num_pages
+
+    def flush(self) -> None:
+        self.cached = {prefix: entry for prefix, entry in self.cached.items() if entry.users}
+
+    @property
+    def num_unused(self) -> int:
+        return sum(not entry.users for entry in self.cached.values())
+
+    def _add(self, request: Request, prefixes: list[Prefix]) -> None:
+        for prefix in prefixes:
+            page = request.lease.pages[len(prefix) // self.page_size - 1]
+            self.cached.setdefault(prefix, ModelPage(page=page, used_at=self.clock))
+
+
+class Trace:
+    """Plays operations on the cache and on the model, and compares them after each."""
+
+    def __init__(self, *, page_size: int, lookahead: int) -> None:
+        self.page_size = page_size
+        self.cache = PrefixCache(num_pages=NUM_PAGES + 1, page_size=page_size, lookahead=lookahead)
+        self.model = Model(page_size=page_size, lookahead=lookahead)
+        self.requests: list[Request] = []
+
+    def open(self, blocks: list[int]) -> None:
+        """Blocks are longer than half a page, so sequences part inside pages and between them."""
+        size = self.page_size // 2 + 1
+        tokens = [1000 * block + i for block in blocks for i in range(size)]
+        expected = self.model.match(tokens)
+        lease = self.cache.open(tokens)
+        assert lease.cached == len(expected) * self.page_size
+        assert lease.pages == [self.model.cached[prefix].page for prefix in expected]
+        request = Request(lease=lease, tokens=tokens, committed=lease.cached)
+        self.model.use(request, expected)
+        self.requests.append(request)
+
+    def extend(self, request: Request, *, quarters: int, kept: int) -> None:
+        """Reserves room for `quarters` of pages, of which the target keeps `kept` per cent."""
+        num_query = quarters * self.page_size // 4 + 1
+        before = list(request.lease.pages)
+        needed = self.cache.pages_for(request.committed + num_query) - len(before)
+        missing = max(0, needed - self.num_free)
+        if missing > self.model.num_unused:
+            with pytest.raises(CapacityError):
+                self.cache.extend(request.lease, request.committed + num_query)
+            assert request.lease.pages == before
+            return
+        self.model.evict(missing)
+        granted = self.cache.extend(request.lease, request.committed + num_query)
+        assert len(granted) == max(0, needed)
+        assert request.lease.pages == [*before, *granted]
+        emitted = num_query * kept // 100
+        request.committed = min(len(request.tokens), request.committed + emitted)
+
+    def publish(self, request: Request) -> None:
+        before = list(request.lease.pages)
+        tokens = request.tokens[: request.committed]
+        self.cache.publish(request.lease, tokens)
+        self.model.publish(request, tokens)
+        assert request.lease.pages == before
+
+    def close(self, request: Request, *, is_kept: bool) -> None:
+        tokens = request.tokens[: request.committed] if is_kept else []
+        self.cache.close(request.lease, tokens)
+        self.model.close(request, tokens)
+        self.requests.remove(request)
+
+    def flush(self) -> None:
+        self.cache.flush()
+        self.model.flush()
+
+    @property
+    def num_free(self) -> int:
+        own = sum(len(request.lease.pages) - len(request.shared) for request in self.requests)
+        return NUM_PAGES - len(self.model.cached) - own
+
+    def check(self) -> None:
+        own = [page for r in self.requests for page in r.lease.pages[len(r.shared) :]]
+        free = self.cache._allocator._free
+        cached = [page for node in nodes_below(self.cache._tree.root) for page in node.pages]
+        assert sorted(own + free + cached) == list(range(1, NUM_PAGES + 1))
+        assert self.cache.num_available == len(free) + self.model.num_unused
+        assert self.cache.stats.evicted_pages == self.model.num_evicted
+        expected = {prefix: entry.page for prefix, entry in self.model.cached.items()}
+        assert self.cached_prefixes(self.cache._tree.root, ()) == expected
+        self.check_locks()
+        if len(self.requests) == 1:  # one request alone can have every page
+            assert self.cache.num_available + len(self.requests[0].lease.pages) == NUM_PAGES
+
+    def check_locks(self) -> None:
+        users = {id(node): 0 for node in nodes_below(self.cache._tree.root)}
+        for request in self.requests:
+            pages: list[int] = []
+            node = request.lease.node
+            while node is not self.cache._tree.root:
+                users[id(node)] += 1
+                pages = node.pages + pages
+                node = node.parent
+            assert pages == request.lease.pages[: len(request.shared)]
+        for node in nodes_below(self.cache._tree.root):
+            assert node.locks == users[id(node)]
+
+    def cached_prefixes(self, node: Node, before: Prefix) -> dict[Prefix, int]:
+        """The content of the tree, written out page by page."""
+        found: dict[Prefix, int] = {}
+        for child in node.children.values():
+            assert len(child.key) == len(child.pages) * self.page_size > 0
+            raw = child.key.tokens[child.key.start : child.key.stop].tolist()
+            width = self.model.width
+            units = tuple(tuple(raw[i : i + width]) for i in range(len(child.key)))
+            for index, page in enumerate(child.pages, start=1):
+                found[before + units[: index * self.page_size]] = page
+            found |= self.cached_prefixes(child, before + units)
+        return found
+
+
+def nodes_below(node: Node) -> Iterator[Node]:
+    for child in node.children.values():
+        yield child
+        yield from nodes_below(child)
+
+
+class Operation(NamedTuple):
+    """What happens next. The three numbers mean what `play` makes of them."""
+
+    kind: str
+    which: int
+    first: int
+    second: int
+
+
+KINDS = ("open",) * 4 + ("extend",) * 7 + ("publish",) * 5 + ("close",) * 3 + ("flush",)
+operations = st.builds(
+    Operation, st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 8), st.integers(0, 8)
+)
+
+
+def random_operation(rng: random.Random) -> Operation:
+    return Operation(rng.choice(KINDS), rng.randint(0, 3), rng.randint(0, 8), rng.randint(0, 8))
+
+
+def play(trace: Trace, operation: Operation) -> None:
+    _, which, first, second = operation
+    if operation.kind == "open" and len(trace.requests) < MAX_LEASES:
+        trace.open([0] * first + [1 + which] * second)
+    elif operation.kind == "flush":
+        trace.flush()
+    elif trace.requests:
+        request = trace.requests[which % len(trace.requests)]
+        if operation.kind == "extend":
+            trace.extend(request, quarters=4 * first, kept=(100, 100, 50, 0)[second % 4])
+        elif operation.kind == "publish":
+            trace.publish(request)
+        elif operation.kind == "close":
+            trace.close(request, is_kept=second > 0)
+    trace.check()
+
+
+def end(trace: Trace) -> None:
+    for request in list(trace.requests):
+        trace.close(request, is_kept=True)
+        trace.check()
+    assert trace.cache.num_available == NUM_PAGES
+    trace.flush()
+    trace.check()
+    assert trace.num_free == NUM_PAGES
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("page_size", [1, 4, 16, 64])
+@settings(max_examples=50, deadline=None)
+@given(played=st.lists(operations, min_size=20, max_size=50))
+def test_every_page_has_one_owner_and_open_finds_all_that_is_cached(
+    page_size: int, lookahead: int, played: list[Operation]
+) -> None:
+    trace = Trace(page_size=page_size, lookahead=lookahead)
+    for operation in played:
+        play(trace, operation)
+    end(trace)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("page_size", [1, 4, 16, 64])
+@pytest.mark.parametrize("seed", range(2))
+def test_long_traces_keep_the_cache_equal_to_its_model(
+    page_size: int, lookahead: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    trace = Trace(page_size=page_size, lookahead=lookahead)
+    for _ in range(1000):
+        play(trace, random_operation(rng))
+    end(trace)
+    assert trace.cache.stats.evicted_pages > 0
+    assert trace.cache.stats.hit_tokens > 0

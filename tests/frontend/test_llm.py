@@ -1,0 +1,210 @@
+"""The offline API over a tiny real model."""
+
+import subprocess
+import sys
+
+import pytest
+from support.reference import decode
+
+from outrider import LLM, SamplingParams
+from outrider.errors import ConfigError, RequestError
+from outrider.frontend.resolve_params import child_seed
+from outrider.wire.row_sampling import RowSampling
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def llm(model_folder):
+    return LLM(model_folder)
+
+
+@pytest.fixture(scope="module")
+def peer(model_folder):
+    from transformers import LlamaForCausalLM
+
+    return LlamaForCausalLM.from_pretrained(model_folder).eval()
+
+
+def only(outputs):
+    ((completion,),) = [output.outputs for output in outputs]
+    return completion
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_generate_returns_what_the_reference_says_in_prompt_order(llm, peer, temperature):
+    prompts = ["the rider", [5, 6, 7], {"prompt": "goes"}, {"prompt_token_ids": [9] * 20}]
+    params = SamplingParams(temperature=temperature, max_tokens=8, seed=3, ignore_eos=True)
+    outputs = llm.generate(prompts, params)
+    assert [output.prompt for output in outputs] == ["the rider", None, "goes", None]
+    law = RowSampling(seed=3, temperature=temperature)
+    for output in outputs:
+        answer = decode(peer, output.prompt_token_ids, law, max_tokens=8)
+        assert output.outputs[0].token_ids == answer.tokens
+
+
+def test_each_prompt_may_have_params_of_its_own(llm):
+    params = [SamplingParams(max_tokens=size, ignore_eos=True) for size in (2, 5)]
+    outputs = llm.generate(["a", "b"], params)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [2, 5]
+
+
+def test_a_returned_seed_repeats_the_answer_and_a_childs_seed_repeats_the_child(llm):
+    free = SamplingParams(n=3, max_tokens=12, ignore_eos=True)
+    (output,) = llm.generate("the road", free)
+    seed = output.outputs[0].seed
+    assert [each.seed for each in output.outputs] == [child_seed(seed, i) for i in range(3)]
+    assert len({tuple(each.token_ids) for each in output.outputs}) == 3
+    for each in output.outputs:
+        alone = SamplingParams(seed=each.seed, max_tokens=12, ignore_eos=True)
+        assert only(llm.generate("the road", alone)).token_ids == each.token_ids
+
+
+def test_logprobs_hold_the_chosen_token_and_the_most_likely_ones(llm, peer):
+    params = SamplingParams(seed=1, max_tokens=6, ignore_eos=True, logprobs=3)
+    (output,) = llm.generate("the rider", params)
+    (completion,) = output.outputs
+    answer = decode(peer, output.prompt_token_ids, RowSampling(seed=1), max_tokens=6)
+    chosen = [
+        position[token].logprob
+        for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
+    ]
+    assert chosen == pytest.approx(answer.logprobs, abs=1e-3)
+    assert completion.cumulative_logprob == pytest.approx(sum(chosen))
+    for position in completion.logprobs:
+        assert {1, 2, 3} <= {each.rank for each in position.values()}
+        assert len(position) in (3, 4)
+
+
+def test_a_stop_string_is_trimmed_from_the_text(llm):
+    whole = only(llm.generate("the rider", GREEDY))
+    stop = whole.text[3:6]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=[stop])
+    ended = only(llm.generate("the rider", params))
+    assert ended.text == whole.text[: whole.text.index(stop)]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", stop)
+
+
+def test_a_stop_id_is_kept_in_the_tokens_and_named(llm):
+    whole = only(llm.generate("the rider", GREEDY))
+    stop = whole.token_ids[4]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop_token_ids=[stop])
+    ended = only(llm.generate("the rider", params))
+    assert ended.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", stop)
+
+
+def test_chat_renders_one_conversation_or_several(llm):
+    one = llm.chat(HELLO, GREEDY)
+    several = llm.chat([HELLO, HELLO], GREEDY)
+    assert one[0].prompt == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert len(several) == 2
+    assert only(one).token_ids == several[1].outputs[0].token_ids
+
+
+def test_a_stream_says_what_generate_says(llm):
+    stream = llm.stream("the rider", GREEDY)
+    text = "".join(delta.text for delta in stream)
+    assert text == only(llm.generate("the rider", GREEDY)).text
+    assert stream.output.finished
+    assert stream.output.usage.completion_tokens == 12
+
+
+def test_a_stream_takes_a_conversation(llm):
+    stream = llm.stream(HELLO, GREEDY)
+    list(stream)
+    assert stream.output.outputs[0].text == only(llm.chat(HELLO, GREEDY)).text
+
+
+def test_one_bad_prompt_is_named_before_anything_runs(llm):
+    with pytest.raises(RequestError, match="prompt 1: the prompt is empty"):
+        llm.generate(["a", "", "b"], GREEDY)
+    with pytest.raises(RequestError, match="prompt 0: the prompt has 300 tokens"):
+        llm.generate([[5] * 300, [5]], GREEDY)
+    assert llm.frontend.is_idle
+
+
+def test_as_many_params_as_prompts(llm):
+    with pytest.raises(RequestError, match="one for each"):
+        llm.generate(["a", "b"], [GREEDY])
+
+
+def test_a_shorter_context_ends_an_answer_by_length(model_folder):
+    llm = LLM(model_folder, max_model_len=16)
+    params = SamplingParams(max_tokens=None, ignore_eos=True)
+    completion = only(llm.generate([[5] * 10], params))
+    assert (len(completion.token_ids), completion.finish_reason) == (6, "length")
+
+
+def test_a_folder_without_tokenizer_serves_token_ids(ids_only_folder, llm):
+    ids_only = LLM(ids_only_folder)
+    completion = only(ids_only.generate({"prompt_token_ids": [5, 6, 7]}, GREEDY))
+    assert completion.text == ""
+    assert completion.token_ids == only(llm.generate([[5, 6, 7]], GREEDY)).token_ids
+    with pytest.raises(RequestError, match="prompt_token_ids"):
+        ids_only.generate("text", GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"draft": "eagle3"}, "neither auto, none, ngram nor mtp"),
+        ({"max_model_len": 10_000}, "256"),
+        ({"model": "no-such-model"}, "unknown model"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        LLM(**{"model": model_folder, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported, only 1"),
+        ({"trust_remote_code": True}, "trust_remote_code=True is not supported, only False"),
+        ({"tokenizer": "other"}, "tokenizer='other' is not supported, only None"),
+        ({"enforce_eager": "yes"}, "enforce_eager must be a bool"),
+        ({"enforce_eager": True, "executor": "tape"}, "choose the executor twice; keep one"),
+        ({"adaptive": "no"}, "adaptive must be True, False or 'auto'"),
+        ({"gpu_memory_utilization": "0.9"}, "gpu_memory_utilization must be above 0"),
+        ({"max_model_length": 5}, "no argument 'max_model_length'"),
+        ({"draft": ""}, "--draft is empty"),
+        ({"model": ""}, "the name of the model .--model. is empty"),
+        ({"device": "mps"}, "use auto, cpu, cuda or cuda:N"),
+        ({"speculative_config": {}}, 'lacks "method"'),
+    ],
+)
+def test_arguments_of_vllm_that_would_change_something_are_refused(model_folder, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        LLM(**{"model": model_folder, **settings})
+
+
+def test_a_default_seed_is_for_requests_without_one(model_folder):
+    llm = LLM(
+        model_folder,
+        seed=7,
+        tensor_parallel_size=1,
+        trust_remote_code=False,
+        enforce_eager=True,
+        gpu_memory_utilization=0.9,
+        tokenizer=None,
+    )
+    own = SamplingParams(seed=3)
+    assert only(llm.generate("a")).seed == 7
+    assert [each.outputs[0].seed for each in llm.generate(["a", "b"], [own, GREEDY])] == [3, 7]
+    stream = llm.stream("a", SamplingParams(max_tokens=2))
+    list(stream)
+    assert stream.output.outputs[0].seed == 7
+
+
+def test_the_top_level_exports_what_callers_name_without_loading_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from outrider import CompletionOutput, OutriderError, RequestOutput, SamplingParams\n"
+        "from outrider.errors import ConfigError\n"
+        "assert issubclass(ConfigError, OutriderError)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,114 @@
+"""A GGUF file and the folder made from it hold the same numbers under the right names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from outrider.errors import ConfigError
+from outrider.hub.download_progress import SilentReporter
+from outrider.hub.gguf_convert import convert
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+STORED_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def converted(tiny, folder: Path) -> Path:
+    path = tiny.write(folder / "tiny.gguf")
+    (folder / "model").mkdir()
+    convert(path, folder / "model", SilentReporter())
+    return folder / "model"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_tensor_survives_conversion_exactly(
+    make_gguf: Callable, tmp_path: Path, family: str, kind: str
+) -> None:
+    tiny = make_gguf(family, kind=kind, seed=KINDS.index(kind))
+    written = load_file(converted(tiny, tmp_path) / "model.safetensors")
+    assert written.keys() == tiny.expected.keys()
+    for name, values in tiny.expected.items():
+        is_matrix = values.ndim == 2
+        assert written[name].dtype == (
+            STORED_TYPES.get(kind, torch.float32) if is_matrix else torch.float32
+        )
+        np.testing.assert_array_equal(written[name].float().numpy(), values, err_msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_finds_every_weight_where_it_looks(
+    make_gguf: Callable, tmp_path: Path, family: str
+) -> None:
+    tiny = make_gguf(family, kind="Q8_0")
+    folder = converted(tiny, tmp_path)
+    model, loading = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(loading.values())
+    assert model.config.model_type == family
+    state = model.state_dict()
+    for name, values in tiny.expected.items():
+        assert torch.equal(state[name], torch.from_numpy(values)), name
+    assert torch.equal(state["lm_head.weight"], state["model.embed_tokens.weight"])
+
+
+def test_a_separate_head_unties_the_embeddings(make_gguf: Callable, tmp_path: Path) -> None:
+    tiny = make_gguf("qwen2")
+    embedding, _ = tiny.tensors["token_embd.weight"]
+    tiny.tensors["output.weight"] = (embedding * 2, "F32")
+    folder = converted(tiny, tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is False
+    assert torch.equal(model.lm_head.weight, 2 * model.model.embed_tokens.weight)
+
+
+def test_tensors_larger_than_a_chunk_are_written_whole(
+    make_gguf: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.hub.gguf_convert._CHUNK_BYTES", 3000)  # two rows of 1024 bytes
+    tiny = make_gguf("llama", kind="Q4_0")
+    written = load_file(converted(tiny, tmp_path) / "model.safetensors")
+    for name, values in tiny.expected.items():
+        np.testing.assert_array_equal(written[name].numpy(), values, err_msg=name)
+
+
+def test_the_reporter_hears_of_every_byte_once(make_gguf: Callable, tmp_path: Path) -> None:
+    class Counter(SilentReporter):
+        total = done = 0
+
+        def start(self, task: str, total: int) -> None:
+            self.total += total
+
+        def advance(self, amount: int) -> None:
+            self.done += amount
+
+    counter = Counter()
+    tiny = make_gguf("llama", kind="Q4_1")
+    convert(tiny.write(tmp_path / "tiny.gguf"), tmp_path, counter)
+    assert counter.done == counter.total == sum(4 * v.size for v in tiny.expected.values())
+
+
+def test_numbers_of_the_config_are_short_decimals(make_gguf: Callable, tmp_path: Path) -> None:
+    config = json.loads((converted(make_gguf("qwen3"), tmp_path) / "config.json").read_text())
+    assert config["rms_norm_eps"] == 1e-6  # not the nearest float32, 9.999999974752427e-07
+    assert (config["head_dim"], config["num_key_value_heads"]) == (64, 2)
+
+
+def test_a_head_size_of_its_own_is_kept(make_gguf: Callable, tmp_path: Path) -> None:
+    tiny = make_gguf("qwen3")
+    tiny.metadata["qwen3.attention.key_length"] = 32
+    tiny.metadata["qwen3.attention.value_length"] = 32
+    config = json.loads((converted(tiny, tmp_path) / "config.json").read_text())
+    assert config["head_dim"] == 32
+
+
+def test_partial_rotary_embeddings_are_refused(make_gguf: Callable, tmp_path: Path) -> None:
+    tiny = make_gguf("llama")
+    tiny.metadata["llama.rope.dimension_count"] = 32
+    with pytest.raises(ConfigError, match="32 rotary dimensions"):
+        converted(tiny, tmp_path)

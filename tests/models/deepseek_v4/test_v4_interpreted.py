@@ -1,0 +1,77 @@
+"""DeepSeek-V4 on its own kernels, interpreted: what runs on a GPU agrees with transformers too."""
+
+import pytest
+import torch
+from support.v4 import C, H, S, expected_logits, harness_of, prompt, tiny_v4
+
+pytest.importorskip("triton")
+from outrider.models.deepseek_v4 import hyper_connections as streams
+from outrider.models.deepseek_v4 import v4_attention as attention
+from outrider.models.deepseek_v4 import v4_blocks as blocks
+from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
+from outrider.ops.norm_rope import partial_rope_triton as kernels
+from outrider.ops.sparse import sparse_attention as sparse
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them compiled")
+
+
+@pytest.fixture
+def on_kernels(monkeypatch):
+    """Every law with a kernel runs it."""
+
+    def rotate(x, rotation, *, back=False):
+        return kernels.turn(x, rotation.cos, rotation.sin, is_back=back)
+
+    def norm_and_rotate(x, norm, rotation):
+        return kernels.turn_normed(x, rotation.cos, rotation.sin, norm.weight, norm.eps)
+
+    monkeypatch.setattr(CompressedAttention, "fill", CompressedAttention.fill_on_gpu)
+    monkeypatch.setattr(blocks, "store_entries", sparse.store_on_gpu)
+    monkeypatch.setattr(blocks, "choose_entries", sparse.choose_on_gpu)
+    monkeypatch.setattr(blocks, "rotate_tail", rotate)
+    monkeypatch.setattr(attention, "attend", sparse.attend_on_gpu)
+    monkeypatch.setattr(attention, "rotate_tail", rotate)
+    monkeypatch.setattr(attention, "norm_and_rotate", norm_and_rotate)
+    monkeypatch.setattr(streams, "_is_fused", lambda _: True)
+
+
+@pytest.fixture(scope="module")
+def three_layers(tmp_path_factory):
+    """One layer of each kind: programs of an interpreter take their time."""
+    folder = tmp_path_factory.mktemp("three")
+    model = tiny_v4(
+        num_hidden_layers=3,
+        layer_types=[C, H, S],
+        mlp_layer_types=["hash_moe", "moe", "moe"],
+        num_attention_heads=2,
+        o_groups=1,
+        index_n_heads=4,
+    )
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
+    three_layers, on_kernels
+):
+    folder, theirs = three_layers
+    texts = {row: prompt(24, seed=row) for row in (1, 2, 3)}
+    right = {row: expected_logits(theirs, text) for row, text in texts.items()}
+    harness = harness_of(folder, pad=3, nodes=3)
+
+    def assert_close(got, row, first, last):
+        torch.testing.assert_close(got, right[row][first:last], rtol=0, atol=1e-4)
+
+    logits = harness.run({}, {1: (0, texts[1][:15]), 2: (0, texts[2][:4])})
+    assert_close(logits[:15], 1, 0, 15)
+    assert_close(logits[15:19], 2, 0, 4)
+    wrong = [0, 0]  # taken back by the step after
+    logits = harness.run(
+        {1: (15, texts[1][15:16] + wrong), 2: (4, texts[2][4:7])}, {3: (0, texts[3][:5])}, nodes=3
+    )
+    assert_close(logits[:1], 1, 15, 16)
+    assert_close(logits[3:6], 2, 4, 7)
+    assert_close(logits[9:14], 3, 0, 5)
+    logits = harness.run({1: (16, texts[1][16:19]), 2: (7, texts[2][7:10])}, {}, nodes=3)
+    assert_close(logits[:3], 1, 16, 19)
+    assert_close(logits[3:6], 2, 7, 10)

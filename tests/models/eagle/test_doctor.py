@@ -1,0 +1,79 @@
+"""`outrider doctor` on a tiny target, and what a probe says in words."""
+
+import json
+import re
+import shutil
+
+import pytest
+import tokenizers
+from support.heads import write_head
+
+from outrider.cli.doctor_probe import Probe, explain
+from outrider.cli.main import run
+
+
+def test_a_good_head_is_described(target, tmp_path, capsys):
+    write_head(tmp_path, target.config, layers=(1, 3), norm_output=True)
+    assert run(["doctor", str(tmp_path), "--model", str(target.folder), "--no-probe"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    facts = dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
+    assert facts["dialect"].strip() == "SGLang"
+    assert facts["captures"].strip() == "after 1, 3 of 3 layers"
+    assert facts["features"].strip() == "2 x 32 = 64 wide"
+    assert facts["state"].startswith("32 wide")
+    assert facts["vocabulary"].strip() == "44 of 67 tokens (66%)"
+    assert facts["variant"].strip() == "norm_output"
+    assert any(line.startswith("the head fits") for line in lines)
+
+
+def test_a_broken_head_lists_all_problems_and_fails(target, tmp_path, capsys):
+    write_head(tmp_path, target.config)
+    path = tmp_path / "config.json"
+    changes = {"vocab_size": 68, "attention_bias": True}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert run(["doctor", str(tmp_path), "--model", str(target.folder)]) == 1
+    out = capsys.readouterr().out
+    assert "problem: the head is for a vocabulary of 68" in out
+    assert "problem: the head lacks tensors (4): " in out
+    assert "problem: the head has mis-shaped tensors (1): t2d [67] instead of [68]" in out
+
+
+def test_the_probe_drafts_real_prompts_and_explains_a_random_head(target, tmp_path, capsys):
+    head = write_head(tmp_path / "head", target.config)
+    model = shutil.copytree(target.folder, tmp_path / "model")
+    letters = tokenizers.models.BPE(vocab={c: i for i, c in enumerate("abcdefgh ")}, merges=[])
+    tokenizers.Tokenizer(letters).save(str(model / "tokenizer.json"))
+    command = ["doctor", str(head), "--model", str(model)]
+    assert run([*command, "--dtype", "float32", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"probe: \d+ rounds", out)
+    assert re.search(r"^ +4 +\d+ +\d+\.\d% +\d+\.\d%", out, re.MULTILINE)  # the last position
+    assert "1. Capture layers off by one" in out
+    assert run([*command, "--device", "nowhere"]) == 1
+    assert "unknown device 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_one_line(target, capsys):
+    assert run(["doctor", "/nowhere", "--model", str(target.folder)]) == 1
+    assert capsys.readouterr().err == (
+        "error: there is no file or folder /nowhere; check the path\n"
+    )
+
+
+def test_rates_are_of_all_rounds_and_of_those_that_got_there():
+    probe = Probe(rounds=100, kept_per_position=(60, 30, 0, 0))
+    assert list(probe.rates()) == [(0.6, 0.6), (0.3, 0.5), (0.0, 0.0), (0.0, 0.0)]
+    assert probe.accept_length == 1.9
+
+
+@pytest.mark.parametrize("kept", [(0, 0), (3, 1)])
+def test_first_drafts_that_are_never_kept_are_explained(kept):
+    text = "\n".join(explain(Probe(rounds=100, kept_per_position=kept)))
+    for cause in ("Capture layers off by one", "Another target", "norm_before_residual", "rope"):
+        assert cause in text
+
+
+def test_a_working_head_gets_its_accept_length():
+    assert list(explain(Probe(rounds=10, kept_per_position=(6, 4)))) == [
+        "mean accept length 2.00 tokens per round"
+    ]

@@ -1,0 +1,90 @@
+"""The head that ships: the default model drafts with it, unless one says otherwise."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider import LLM, SamplingParams
+from outrider.cli.main import run
+from outrider.config.draft_config import DraftConfig
+from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS
+from outrider.hub.shipped_heads import shipped_head
+
+PROMPTS = [
+    "Explain in a few sentences why the sky is blue.",
+    "A shop sells pens at 3 dollars each. How much do 7 pens cost?",
+    "Write a Python function that reverses a string.",
+]
+LIMIT_MB = 25
+
+
+@pytest.fixture(scope="module")
+def answers(smollm2_folder: Path):
+    """The same questions with the head and without it, greedy and sampled."""
+    del smollm2_folder  # it is there, so the alias needs no network
+    params = [
+        SamplingParams(temperature=temperature, seed=11, max_tokens=40)
+        for temperature in (0.0, 1.0)
+    ]
+    found = {}
+    for draft in ("auto", "none"):
+        # What a busy machine measures must not decide here whether drafts are made.
+        config = DraftConfig(drafter=draft, adaptive=False)
+        llm = LLM(DEFAULT_ALIAS, draft=config, device="cpu", max_model_len=256, max_num_seqs=2)
+        chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+        found[draft] = [llm.chat(chats, each) for each in params]
+    return found
+
+
+def tokens(outputs):
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def test_the_default_model_says_the_same_with_its_head_and_without(answers):
+    for drafted, plain in zip(answers["auto"], answers["none"], strict=True):
+        assert tokens(drafted) == tokens(plain)
+
+
+def test_the_head_is_in_use_and_is_worth_it(answers):
+    greedy, _sampled = answers["auto"]
+    rounds = sum(output.outputs[0].acceptance.rounds for output in greedy)
+    kept = sum(output.outputs[0].acceptance.kept for output in greedy)
+    assert 1 + kept / rounds > 2.2  # a chain of four has 2.85 over all development prompts
+    assert not any(output.outputs[0].acceptance.drafted for output in answers["none"][0])
+
+
+def test_every_name_of_the_default_model_has_the_head_and_no_other_model_has():
+    names = ["smollm2", "SmolLM2", DEFAULT_ALIAS.upper(), ALIASES[DEFAULT_ALIAS].hub_id]
+    assert shipped_head(DEFAULT_ALIAS) != ()
+    assert {shipped_head(name) for name in names} == {shipped_head(DEFAULT_ALIAS)}
+    others = [name for name in ALIASES if ALIASES[name].name != DEFAULT_ALIAS]
+    assert not any(shipped_head(name) for name in [*others, "./somewhere"])
+
+
+def test_the_head_is_small_and_says_where_it_comes_from():
+    (head,) = shipped_head(DEFAULT_ALIAS)
+    sizes = sum(path.stat().st_size for path in head.folder.iterdir())
+    assert sizes < LIMIT_MB * 1e6
+    assert "Apache-2.0" in (head.folder / "README.md").read_text()
+
+
+def test_sizes_that_are_given_replace_those_of_the_head():
+    from outrider.frontend.find_drafter import find_drafter
+    from outrider.hub.download_bars import BarReporter
+
+    (head,) = shipped_head(DEFAULT_ALIAS)
+
+    def found(**sizes: int) -> DraftConfig:
+        config = DraftConfig(**sizes)
+        return find_drafter(config, model=DEFAULT_ALIAS, reporter=BarReporter())
+
+    usual, chain = found(), found(steps=3)
+    assert usual.drafter == chain.drafter == str(head.folder)
+    assert (usual.steps, usual.topk, usual.nodes) == (head.steps, head.topk, head.nodes)
+    assert (chain.steps, chain.topk, chain.nodes) == (3, "auto", "auto")
+
+
+def test_the_doctor_finds_nothing_wrong_with_the_head(smollm2_folder, capsys):
+    (head,) = shipped_head(DEFAULT_ALIAS)
+    assert run(["doctor", str(head.folder), "--model", str(smollm2_folder), "--no-probe"]) == 0
+    assert "problem" not in capsys.readouterr().out

@@ -1,0 +1,88 @@
+"""A whole model as a drafter, and whether two models number their tokens alike."""
+
+import json
+
+import pytest
+import torch
+from support.tiny import VOCAB, save_tiny
+
+from outrider.errors import ConfigError
+from outrider.models.decoder_loader import load_decoder
+from outrider.models.draft_model import Taps
+from outrider.models.same_vocabulary import check_same_tokenizer, compare_tokenizers
+from outrider.models.standalone_draft import StandaloneDraft, load_standalone
+
+CPU = torch.device("cpu")
+
+
+def write_tokenizer(folder, vocab, added=()):
+    folder.mkdir(exist_ok=True)
+    tokens = [{"content": text, "id": token} for text, token in added]
+    fields = {"model": {"vocab": vocab}, "added_tokens": tokens}
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    return folder
+
+
+def test_a_whole_model_runs_ahead_and_reads_nothing_of_the_target(target):
+    draft = StandaloneDraft(target.decoder, target_vocab=VOCAB)
+    facts = draft.facts
+    assert (facts.lead, facts.taps, facts.width, facts.num_layers) == (1, Taps(), 32, 3)
+    assert draft.project(torch.zeros(5, 0)).shape == (5, 32)
+
+
+@pytest.mark.parametrize("target_vocab", [VOCAB - 3, VOCAB, VOCAB + 3])
+def test_it_proposes_what_both_vocabularies_have(target_vocab, target):
+    draft = StandaloneDraft(target.decoder, target_vocab=target_vocab)
+    size = min(VOCAB, target_vocab)
+    assert torch.equal(draft.target_ids, torch.arange(size))
+    with torch.inference_mode():
+        assert draft.logits(torch.zeros(2, 32)).shape == (2, size)
+
+
+def test_it_may_be_shown_every_token_of_a_larger_vocabulary(target):
+    wider = target.decoder.with_vocabulary(VOCAB + 3)
+    assert wider.embedding.shape[0] == VOCAB + 3
+    assert torch.equal(wider.embedding[:VOCAB], target.decoder.embedding)
+    assert target.decoder.with_vocabulary(VOCAB).embedding is target.decoder.embedding
+
+
+def test_it_loads_from_a_folder_with_the_same_tokenizer(target, tmp_path):
+    save_tiny("llama-tied", tmp_path / "draft", seed=1)
+    places = {"target": target.decoder, "target_folder": tmp_path / "target"}
+    write_tokenizer(tmp_path / "draft", {"a": 0})
+    write_tokenizer(tmp_path / "target", {"a": 0})
+    draft = load_standalone(tmp_path / "draft", **places, dtype="float32", device=CPU)
+    hidden = torch.randn(2, 32)
+    expected = load_decoder(tmp_path / "draft", dtype="float32", device=CPU).logits(hidden)
+    assert torch.equal(draft.logits(hidden), expected)
+    write_tokenizer(tmp_path / "draft", {"b": 0})
+    with pytest.raises(ConfigError, match="same tokenizer"):
+        load_standalone(tmp_path / "draft", **places, dtype="float32", device=CPU)
+
+
+def test_a_token_with_another_id_is_named(tmp_path):
+    one = write_tokenizer(tmp_path / "one", {"a": 0, "b": 1})
+    other = write_tokenizer(tmp_path / "other", {"a": 0, "c": 1})
+    with pytest.raises(ConfigError, match="token 'b' has id 1 and none"):
+        check_same_tokenizer(one, other)
+
+
+def test_added_tokens_and_both_kinds_of_vocabulary_count(tmp_path):
+    one = write_tokenizer(tmp_path / "one", {"a": 0, "b": 1}, added=[("<end>", 2)])
+    other = write_tokenizer(tmp_path / "other", [["a", -1.0], ["b", -2.0]], added=[("<end>", 2)])
+    assert compare_tokenizers(one, other).verdict == "same"
+    check_same_tokenizer(one, other)
+
+
+def test_a_folder_without_a_tokenizer_is_taken_on_trust(tmp_path, caplog):
+    one = write_tokenizer(tmp_path / "one", {"a": 0})
+    check_same_tokenizer(one, tmp_path)
+    assert "has no tokenizer.json" in caplog.text
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path):
+    one = write_tokenizer(tmp_path / "one", {"a": 0})
+    other = write_tokenizer(tmp_path / "other", {"a": 0})
+    (other / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be read"):
+        check_same_tokenizer(one, other)

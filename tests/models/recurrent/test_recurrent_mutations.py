@@ -1,0 +1,84 @@
+"""Known mistakes, put one at a time into what becomes of states: each is noticed by the engine."""
+
+import pytest
+import torch
+from support.recurrent import CPU, saved_recurrent
+from support.row_matrix import CHAIN, Case, mismatches, run_case, shape_of
+
+from outrider.models.recurrent import recurrent_plan as recurrent
+from outrider.models.recurrent.recurrent_plan import RecurrentAttention
+from outrider.models.target import load_target
+
+CASES = [
+    Case("sampled", CHAIN, shape_of(CHAIN, chunk=7, pad=4, executor="tape", depth=1)),
+    Case("greedy", CHAIN, shape_of(CHAIN, chunk=7, max_rows=1)),  # one row for all, in turn
+]
+
+
+@pytest.fixture(scope="module")
+def models(folders):
+    theirs = saved_recurrent(folders["qwen3.5"], "qwen3.5")
+    return theirs, load_target(folders["qwen3.5"], dtype="float32", device=CPU)
+
+
+def after_fill(monkeypatch, change):
+    original = RecurrentAttention._fill_states
+
+    def changed(self, plan, step):
+        original(self, plan, step)
+        change(self, plan)
+
+    monkeypatch.setattr(RecurrentAttention, "_fill_states", changed)
+
+
+def take_in_all_drafts(monkeypatch):
+    """Rejected drafts enter the state with the kept ones."""
+
+    def change(self, plan):
+        folds = plan.states.folds
+        folds.copy_(torch.where(folds > 0, plan.shape.nodes, folds))
+
+    after_fill(monkeypatch, change)
+
+
+def take_in_nothing(monkeypatch):
+    """What was kept of a step is forgotten."""
+    after_fill(monkeypatch, lambda self, plan: plan.states.folds.clamp_max_(0))
+
+
+def go_on_with_the_state_of_the_former_owner(monkeypatch):
+    """A text that begins in a used row does not begin anew."""
+    after_fill(monkeypatch, lambda self, plan: plan.states.folds.clamp_min_(0))
+
+
+def convolve_without_the_ring(monkeypatch):
+    """The first tokens of a step see nothing of the step before."""
+    original = recurrent.fill_sources
+
+    def fresh_only(part, step, owners, lasts, *, length, table_rows):
+        original(part, step, owners, lasts, length=length, table_rows=table_rows)
+        part.sources.masked_fill_(part.sources < table_rows * length, -1)
+
+    monkeypatch.setattr(recurrent, "fill_sources", fresh_only)
+
+
+MUTATIONS = [
+    take_in_all_drafts,
+    take_in_nothing,
+    go_on_with_the_state_of_the_former_owner,
+    convolve_without_the_ring,
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_unharmed_engine_passes_where_mutants_are_caught(models, case):
+    assert not mismatches(*models, case)
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+def test_a_wrong_answer_gives_away(models, monkeypatch, mutate):
+    """A mutant that does not even run proves nothing."""
+    mutate(monkeypatch)
+    heard = run_case(models[1], CASES[0])
+    assert {entry.last.finish for entry in heard.values()} == {"length"}
+    assert any(mismatches(*models, case) for case in CASES)

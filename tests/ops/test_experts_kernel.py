@@ -1,0 +1,124 @@
+"""The kernels for mixtures, interpreted, compute what torch computes. tests/gpu compiles them."""
+
+import pytest
+import torch
+from support.expert_cases import (
+    GROUPED_LAWS,
+    LAWS,
+    PAGE_SIZE,
+    SHAPES,
+    expected_sum,
+    logits_of,
+    mixture_of,
+    routing_of,
+    step_of,
+)
+
+from outrider.models.layers.moe import GroupedExperts
+from outrider.models.layers.router import Routing, choose, without_padding
+
+pytest.importorskip("triton")
+from outrider.ops.moe import routing_triton as kernels
+from outrider.ops.moe.experts_triton import add_experts_
+
+
+def launch_route(logits, bias, step, law):
+    return kernels.route(
+        logits,
+        bias,
+        step.slots,
+        page_size=PAGE_SIZE,
+        top_k=law.top_k,
+        score=law.score,
+        is_normed=law.is_normed,
+        scale=law.scale,
+        groups=(law.groups.num, law.groups.kept, law.groups.judged),
+    )
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("num_experts", [8, 11])
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts, has_bias):
+    logits = logits_of(7, num_experts)
+    bias = logits_of(1, num_experts, seed=1)[0] if has_bias else torch.empty(0)
+    step = step_of(7, padded=[2, 6])
+    right = without_padding(choose(logits, law, bias), step, num_experts)
+    experts, weights = launch_route(logits, bias, step, law)
+    assert torch.equal(experts.long(), right.experts)
+    torch.testing.assert_close(weights, right.weights)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("law", GROUPED_LAWS.values(), ids=GROUPED_LAWS)
+def test_only_the_best_groups_are_asked(law, has_bias):
+    logits = logits_of(9, 32)
+    bias = logits_of(1, 32, seed=1)[0] if has_bias else torch.empty(0)
+    right = choose(logits, law, bias)
+    experts, weights = launch_route(logits, bias, step_of(9), law)
+    assert torch.equal(experts.long(), right.experts)
+    torch.testing.assert_close(weights, right.weights)
+
+
+def test_of_equal_experts_the_first_is_asked():
+    logits = torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0]])
+    experts, weights = launch_route(logits, torch.empty(0), step_of(1), LAWS["mixtral"])
+    assert experts.tolist() == [[1, 2]]
+    assert weights.tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize("span", [16, 1024])  # above, experts count their own pairs before
+@pytest.mark.parametrize(
+    ("num_experts", "num_tokens", "block_rows"),
+    [(5, 1, 2), (5, 9, 16), (5, 40, 2), (5, 40, 16), (32, 9, 16)],  # padding asks one more
+)
+def test_every_pair_stands_once_in_a_block_of_its_expert(
+    num_experts, num_tokens, block_rows, span, monkeypatch
+):
+    monkeypatch.setattr(kernels, "_SPAN", span)
+    padded = range(0, num_tokens, 4) if num_tokens > 1 else ()
+    experts, _ = routing_of(num_tokens, num_experts, 2, padded=padded)
+    blocks = kernels.align(experts, num_experts, block_rows)
+    found = {expert: [] for expert in range(num_experts)}
+    for owner, rows in zip(blocks.owners.tolist(), blocks.rows.tolist(), strict=True):
+        if owner >= 0:
+            assert rows[0] < experts.numel()  # no block is empty
+            found[owner] += [pair for pair in rows if pair < experts.numel()]
+    asked = experts.flatten().tolist()
+    for expert, pairs in found.items():
+        assert pairs == [pair for pair, of in enumerate(asked) if of == expert]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(shape):
+    tokens, num_experts, top_k, hidden, intermediate = shape
+    x, gate_up, down, residual = mixture_of(tokens, num_experts, hidden, intermediate)
+    padded = [0, tokens - 1] if tokens > 4 else []
+    experts, weights = routing_of(tokens, num_experts, top_k, padded=padded)
+    right = expected_sum(x, experts, weights, gate_up, down, residual)
+    out = residual.clone()
+    add_experts_(x, experts, weights, gate_up, down, out)
+    torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
+    assert torch.equal(out[padded], residual[padded])
+
+
+def test_gates_and_what_they_gate_are_cut_at_the_limit():
+    x, gate_up, down, residual = mixture_of(9, 4, 32, 16)
+    experts, weights = routing_of(9, 4, 2)
+    limited, free, right = residual.clone(), residual.clone(), residual.clone()
+    add_experts_(x, experts, weights, gate_up, down, limited, 0.4)
+    add_experts_(x, experts, weights, gate_up, down, free)
+    routing = Routing(experts=experts.long(), weights=weights)
+    GroupedExperts(gate_up=gate_up, down=down, limit=0.4).add_(x, routing, right)
+    torch.testing.assert_close(limited, right, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(limited, free, atol=1e-2)
+
+
+def test_an_expert_that_nobody_asks_is_never_read():
+    x, gate_up, down, residual = mixture_of(6, 4, 32, 16)
+    experts, weights = routing_of(6, 4, 2)
+    experts[(experts == 1) | (experts == 3)] = 0
+    gate_up[[1, 3]], down[[1, 3]] = float("nan"), float("nan")
+    out = residual.clone()
+    add_experts_(x, experts, weights, gate_up, down, out)
+    assert out.isfinite().all()

@@ -1,0 +1,154 @@
+"""Requests made to cost more than they may: none of them is in anybody's way."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+from support.served import wait_for
+
+from outrider.server.body_limits import BodyLimits, LimitsMiddleware
+
+SHORT = {"prompt": "the", "max_tokens": 2, "seed": 1, "model": "tiny"}
+ALTERNATIVES = "|".join(f"a{{1,{n}}}b{{1,{n}}}" for n in range(200, 260))
+BOMBS = {
+    "a regex that counts": {"regex": "((a{1,500}){1,500}){1,500}"},
+    "a regex of many ways": {"regex": f"({ALTERNATIVES})" * 20},
+    "a schema that counts": {"json": {"type": "string", "minLength": 10**6, "maxLength": 10**7}},
+    "a schema that doubles": {
+        "json": {
+            "$defs": {
+                f"d{n}": {
+                    "type": "object",
+                    "properties": {
+                        key: {"$ref": f"#/$defs/d{n + 1}"} if n < 30 else {"type": "null"}
+                        for key in "ab"
+                    },
+                }
+                for n in range(31)
+            },
+            "$ref": "#/$defs/d0",
+        }
+    },
+    "a grammar without end": {"grammar": "root ::= root root | root"},
+}
+
+
+def counter(server, name):
+    lines = server.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"outrider:{name}{{"))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_among_grammars_is_over_in_time_and_holds_up_nobody(server, name):
+    pytest.importorskip("xgrammar")
+    answers = []
+
+    def throw():
+        body = {**SHORT, "max_tokens": 8, "structured_outputs": BOMBS[name]}
+        answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=90))
+
+    throwing = threading.Thread(target=throw)
+    throwing.start()
+    for _ in range(3):
+        assert server.post("/v1/completions", SHORT).status_code == 200
+    throwing.join(90)
+    assert answers[0].status_code in (200, 400), answers[0].text
+    assert not server.wait_until_idle()["has_leak"]
+
+
+def test_many_bombs_at_once_keep_nobody_from_reading_texts(start_server):
+    pytest.importorskip("xgrammar")
+    running, answers = start_server("--draft", "none"), []
+
+    def throw(number):
+        bomb = {"regex": f"((a{{1,500}}){{1,500}}){{1,{500 + number}}}"}  # each is a new one
+        body = {**SHORT, "structured_outputs": bomb, "max_tokens": 8}
+        with contextlib.suppress(httpx.TransportError):  # the server ends before it answers
+            answers.append(httpx.post(f"{running.url}/v1/completions", json=body, timeout=60))
+
+    throwing = [threading.Thread(target=throw, args=(number,)) for number in range(6)]
+    for each in throwing:
+        each.start()
+    time.sleep(0.3)  # all have arrived; each takes seconds to compile, one after the other
+    num_served = 0
+    while num_served < 20 and not answers:
+        assert running.post("/v1/completions", SHORT).status_code == 200
+        num_served += 1
+    running.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.process.wait(0.5)
+    running.terminate()
+    running.process.wait(30)  # whatever is still being compiled
+    for each in throwing:
+        each.join(30)
+    assert num_served == 20
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_any_step(server):
+    server.post("/v1/completions", SHORT)
+    server.wait_until_idle()
+    before = counter(server, "steps_total")
+    for path, body in (
+        ("/v1/completions", {**SHORT, "prompt": "the " * 9000}),
+        ("/v1/completions", {**SHORT, "prompt": [5] * 9000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "the " * 9000}]}),
+        ("/v1/responses", {"input": "the " * 9000}),
+        ("/generate", {"text": "the " * 9000}),
+    ):
+        response = server.post(path, body)
+        assert response.status_code == 400
+        assert "context" in response.json()["error"]["message"]
+    server.wait_until_idle()
+    assert counter(server, "steps_total") == before
+
+
+def test_the_front_answers_while_a_long_text_is_tokenised(server):
+    text, done = "the tale of " * 150_000, []  # two megabytes, which take seconds
+
+    def tokenise():
+        done.append(httpx.post(f"{server.url}/tokenize", json={"prompt": text}, timeout=120))
+
+    tokenising, num_answers = threading.Thread(target=tokenise), 0
+    tokenising.start()
+    while tokenising.is_alive() and num_answers < 50:
+        assert server.get("/health").status_code == 200
+        num_answers += 1
+    is_still_busy = tokenising.is_alive()
+    tokenising.join(120)
+    assert done[0].status_code == 200
+    assert num_answers >= 5 or is_still_busy
+
+
+def test_the_front_answers_while_the_engine_computes(server):
+    body = {"prompt": [5] * 3000, "max_tokens": 1000, "ignore_eos": True, "n": 8, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
+        wait_for(lambda: server.invariants["queue"]["running"] > 0)
+        for _ in range(20):
+            assert server.get("/health").status_code == 200
+        assert server.get("/metrics").status_code == 200
+        assert response.status_code == 200
+    assert not server.wait_until_idle()["has_leak"]
+
+
+def test_a_body_that_does_not_come_is_given_up():
+    async def hear_nothing():
+        await asyncio.sleep(60)
+
+    async def refused(scope, receive, send):
+        raise AssertionError("it never gets so far")
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    limits = LimitsMiddleware(refused, BodyLimits(read_s=0.05))
+    scope = {"type": "http", "headers": [(b"content-length", b"10")]}
+    asyncio.run(limits(scope, hear_nothing, send))
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"]["message"] == "the body took too long"

@@ -1,0 +1,110 @@
+"""A worker in this process, between a real socket and the front's view of it."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import zmq
+from support.paper import PaperRunner, expected_output, facts, submission
+
+from outrider.engine.engine import Engine
+from outrider.server.metrics import Meter
+from outrider.server.remote_engine import RemoteEngine
+from outrider.server.worker_messages import News, decode_up, encode
+from outrider.server.worker_process import LOST, Worker
+from outrider.structured.grammar_cache import NO_GRAMMARS
+
+CONTEXT = 64
+
+
+@dataclass
+class LostRunner(PaperRunner):
+    """A device that fails for good at one step; at none if that is 0."""
+
+    lost_at: int = 0
+
+    def submit(self, batch):
+        result = super().submit(batch)
+        if self.num_steps == self.lost_at:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return result
+
+    def restart(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class Front:
+    """The front's end of the socket."""
+
+    def __init__(self, known):
+        self._context = zmq.Context()
+        self.socket, self.other_end = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+        self.socket.bind("inproc://engine")
+        self.other_end.connect("inproc://engine")
+        self.engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=9, meter=Meter("m"))
+        self.engine.attach(lambda message: self.socket.send(encode(message)))
+
+    def hear(self):
+        """Take in all that the worker said; the updates, in their order."""
+        while self.socket.poll(0):
+            message = decode_up(self.socket.recv())
+            if isinstance(message, News):
+                self.engine.take(message.updates)
+        return self.engine.step()
+
+    def close(self):
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def front():
+    opened = Front(facts(max_rows=2, max_context=CONTEXT))
+    yield opened
+    opened.close()
+
+
+def worker_behind(front, *, lost_at=0, **sizes):
+    known = facts(**{"max_rows": 2, "max_context": CONTEXT, **sizes})
+    engine = Engine(LostRunner(known, random.Random(1), lost_at=lost_at), known)
+    return Worker(engine, front.other_end)
+
+
+def test_the_queue_outlives_a_worker_whose_device_is_lost(front):
+    waiting = submission("waits", [3, 4, 5], max_tokens=9)
+    for name in ("first", "second"):
+        front.engine.add(submission(name, [1, 2], max_tokens=9))
+    front.engine.add(waiting)
+    assert worker_behind(front, lost_at=3).run() == LOST
+    last = {update.request_id: update for update in front.hear()}
+    assert {name: update.finish for name, update in last.items()} == {
+        "first": "error",  # the step that failed ran them
+        "second": "error",
+    }
+    assert last["first"].reason.startswith("a step failed with RuntimeError: CUDA error")
+    assert front.engine.detach() == ()
+    front.engine.attach(lambda message: front.socket.send(encode(message)))
+    following = worker_behind(front)
+    following._hear()
+    while following._engine.has_work:
+        following._step()
+    updates = front.hear()
+    assert {update.request_id for update in updates} == {"waits"}
+    answer = [token for update in updates for token in update.tokens]
+    assert answer == expected_output(waiting, CONTEXT)
+
+
+def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go_on(front):
+    """The front knows the sizes of the first worker; a later one may have found less memory."""
+    worker, small = worker_behind(front, num_pages=4), submission("small", [1, 2], max_tokens=3)
+    front.engine.add(submission("large", [5] * 40, max_tokens=9))
+    front.engine.add(small)
+    worker._hear()
+    while worker._engine.has_work:
+        worker._step()
+    updates = front.hear()
+    (refused,) = [update for update in updates if update.request_id == "large"]
+    assert refused.finish == "error"
+    assert "the KV cache holds 16" in refused.reason
+    answer = [token for each in updates if each.request_id == "small" for token in each.tokens]
+    assert answer == expected_output(small, CONTEXT)
+    assert front.engine.num_flights == 0

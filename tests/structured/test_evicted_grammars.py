@@ -1,0 +1,99 @@
+"""A compiled grammar may be forgotten before its request has a row, and is compiled again then."""
+
+import threading
+
+import pytest
+from support.engines import Shape, ask, engine_of
+from support.grammars import END, SPECS, TINY
+from support.matrix import law_of
+from support.tiny import VOCAB
+
+from outrider.errors import RequestError
+from outrider.structured import grammar_cache as shops
+from outrider.wire.grammar_spec import Grammar
+from outrider.wire.row_sampling import RowSampling
+
+pytest.importorskip("xgrammar")
+
+LONG_S = 20.0  # nothing here takes seconds unless it is broken
+
+
+class ForgetfulShop(shops.GrammarShop):
+    """Forgets what it has compiled when told so; calls `again` before it compiles anything then."""
+
+    def __init__(self):
+        super().__init__(lambda: TINY, vocab_size=VOCAB)
+        self.again = lambda: None
+        self._is_again = False
+
+    def forget(self):
+        self._known.clear()
+        self._is_again = True
+
+    def _compile(self, spec):
+        if self._is_again:
+            self.again()
+        return super()._compile(spec)
+
+
+@pytest.fixture
+def shop():
+    opened = ForgetfulShop()
+    yield opened
+    opened.close()
+
+
+def spelling(name, kind, max_tokens):
+    grammar = Grammar(spec=SPECS[kind], ends=(END,))
+    return ask(name, [7, 3], RowSampling(seed=1, grammar=grammar), max_tokens=max_tokens)
+
+
+def waiting_engine(models, shop):
+    """Two rows are taken, one of them for long, and a request with a compiled grammar waits."""
+    engine = engine_of(models.target, Shape(max_rows=2), grammars=shop)
+    engine.add(ask("runs", [5, 6], law_of("greedy", 0), max_tokens=60))
+    engine.add(ask("ends", [5, 8], law_of("greedy", 0), max_tokens=4))
+    engine.step()
+    engine.add(spelling("waits", "regex", 3))
+    shop.order(SPECS["regex"]).result()
+    engine.step()  # it is in the queue
+    assert engine.census.queue.waiting == 1
+    shop.forget()
+    return engine
+
+
+def run(engine):
+    last = {}
+    while engine.has_work:
+        last |= {update.request_id: update for update in engine.step()}
+    return last
+
+
+def test_nobody_waits_for_a_grammar_that_is_compiled_again(models, shop):
+    engine, has_gone_on, has_waited = waiting_engine(models, shop), threading.Event(), []
+
+    def compile_after_that():
+        has_waited.append(has_gone_on.wait(LONG_S))
+
+    shop.again = compile_after_that
+    updates = [update for _ in range(20) for update in engine.step()]
+    assert sum(len(update.tokens) for update in updates if update.request_id == "runs") == 20
+    assert not any(update.request_id == "waits" for update in updates)
+    has_gone_on.set()
+    last = run(engine)
+    assert has_waited == [True]
+    assert last["waits"].finish in ("length", "stop")
+    assert last["runs"].finish == "length"
+
+
+def test_a_grammar_that_cannot_be_compiled_again_fails_its_own_request_alone(models, shop):
+    def fail():
+        raise RequestError("too complex")
+
+    engine = waiting_engine(models, shop)
+    shop.again = fail
+    last = run(engine)
+    assert (last["waits"].finish, last["waits"].reason) == ("error", "too complex")
+    assert last["runs"].finish == "length"
+    assert engine.num_failed_steps == 0
+    assert engine.census.queue.waiting == 0

@@ -1,0 +1,120 @@
+"""Grammars are compiled elsewhere: bad ones are refused with a reason, bombs in bounded time."""
+
+import json
+
+import pytest
+from support.grammars import SPECS, TINY
+from support.tiny import VOCAB
+
+from outrider.errors import CapacityError, RequestError
+from outrider.structured import grammar_cache as shop_module
+from outrider.structured.grammar_bounds import MAX_DEPTH, check_bounds
+from outrider.structured.grammar_cache import NO_GRAMMARS, GrammarShop
+from outrider.wire.grammar_spec import GrammarSpec
+
+pytest.importorskip("xgrammar")
+
+
+@pytest.fixture(scope="module")
+def shop():
+    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB + 5)  # a model with ids nobody uses
+    yield shop
+    shop.close()
+
+
+def nested(depth):
+    schema = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return json.dumps(schema)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
+def test_a_good_grammar_is_compiled_once(shop, spec):
+    shop.check(spec)
+    assert shop.order(spec) is shop.order(spec)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("json_schema", '{"type": "objct"}', "the JSON schema is refused: .*objct"),
+        ("json_schema", '{"type": ', "the JSON schema is not JSON"),
+        ("regex", "(a", "the regex is refused: .*parenthesis"),
+        ("regex", "a" * 5000, "the regex has 5000 characters; use at most 4096"),
+        ("regex", "(" * 100 + ")" * 100, "nested more than 64 levels"),
+        ("ebnf", "root ::= nobody", "the EBNF grammar is refused: .*nobody"),
+        ("ebnf", 'other ::= "a"', "the EBNF grammar is refused"),
+        ("json_schema", nested(MAX_DEPTH), "nested more than 64 levels"),
+        ("json_schema", "[" * 50_000, "nested more than 64 levels|not JSON"),
+        ("structural_tag", "{}", "the structural tag is refused"),
+    ],
+)
+def test_a_bad_grammar_is_refused_with_the_reason(shop, kind, text, reason):
+    with pytest.raises(RequestError, match=reason) as refusal:
+        shop.check(GrammarSpec(kind=kind, text=text))
+    assert len(str(refusal.value)) < 300
+    assert "/project" not in str(refusal.value)  # no places inside the library
+
+
+BOMBS = [
+    ("regex", "(a|aa)*" * 500),
+    ("json_schema", json.dumps({"type": "string", "pattern": "(a{1,9999}){1,9999}"})),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), BOMBS)
+def test_a_bomb_is_refused_and_the_next_grammar_is_served(shop, monkeypatch, kind, text):
+    shop.check(SPECS["choice"])  # the process runs
+    monkeypatch.setattr(shop_module, "TIMEOUT_S", 1.0)
+    spec = GrammarSpec(kind=kind, text=text)
+    with pytest.raises(RequestError, match="too complex"):
+        shop.check(spec)
+    with pytest.raises(RequestError, match="too complex"):
+        shop.check(spec)
+    assert not shop._smiths  # nobody tried again
+    monkeypatch.undo()
+    shop.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
+
+
+def test_a_grammar_that_grows_slower_with_every_token_is_refused(shop):
+    with pytest.raises(RequestError, match="too ambiguous"):
+        shop.check(GrammarSpec(kind="regex", text="((a{1,1000}){1,1000}){1,1000}"))
+
+
+def test_a_process_that_dies_is_replaced(shop):
+    shop.check(SPECS["choice"])
+    shop._smiths[0]._process.kill()
+    shop._smiths[0]._process.wait()
+    shop.check(GrammarSpec(kind="regex", text="[0-9]{8}"))
+
+
+def test_old_grammars_are_forgotten(shop, monkeypatch):
+    monkeypatch.setattr(shop_module, "MAX_KEPT", 3)
+    for num in range(1, 6):
+        shop.check(GrammarSpec(kind="regex", text=f"a{{{num}}}"))
+    assert len(shop._known) <= 4
+
+
+def test_an_engine_without_text_refuses_every_grammar():
+    with pytest.raises(RequestError, match="needs a tokenizer"):
+        NO_GRAMMARS.check(SPECS["choice"])
+
+
+def test_brackets_are_counted_as_they_nest():
+    check_bounds(GrammarSpec(kind="regex", text="(a)" * 1000))
+
+
+def test_a_shop_with_a_full_order_book_refuses_new_grammars_but_not_known_ones():
+    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB, max_ordered=2)
+    specs = [GrammarSpec(kind="regex", text=text) for text in ("a", "b", "c")]
+    try:
+        orders = [shop.order(spec) for spec in specs[:2]]
+        with pytest.raises(CapacityError, match="try again"):
+            shop.order(specs[2])
+        assert shop.order(specs[0]) is orders[0]
+        for order in orders:
+            order.result(120)
+        shop.order(specs[2]).result(120)
+    finally:
+        shop.close()

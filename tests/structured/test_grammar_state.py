@@ -1,0 +1,133 @@
+"""A grammar's state can ride ahead and come back; a tree is masked as its paths would be alone."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.grammars import END, SPECS, TINY
+from support.tiny import VOCAB
+
+from outrider.structured.grammar_compiler import Compiler
+from outrider.structured.grammar_matcher import WORD, MatcherStates, bit_of
+from outrider.structured.grammar_state import advance, mask_tree
+from outrider.wire.grammar_spec import Grammar
+
+pytest.importorskip("xgrammar")
+
+RED = TINY.pieces.index(b"red")
+WORDS = -(-VOCAB // WORD)
+
+
+class HomeGrammars:
+    """Compiles in this process."""
+
+    def __init__(self):
+        self._compiler = Compiler(TINY)
+
+    def order(self, spec):
+        from concurrent.futures import Future
+
+        future = Future()
+        future.set_result(self._compiler.compile(spec))
+        return future
+
+    def vocabulary(self):
+        return TINY
+
+
+@pytest.fixture(scope="module")
+def states():
+    return MatcherStates(HomeGrammars())
+
+
+def make(states, name):
+    return states.make(Grammar(spec=SPECS[name], ends=(END,)))
+
+
+def mask_of(state):
+    bits = torch.zeros((1, WORDS), dtype=torch.int32)
+    state.allow(bits, 0)
+    return bits[0].tolist()
+
+
+def allowed(state):
+    words = mask_of(state)
+    return [token for token in range(VOCAB) if words[token // WORD] >> token % WORD & 1]
+
+
+def wander(state, rng, most):
+    """Commit some tokens that the grammar allows."""
+    tokens = []
+    for _ in range(rng.randrange(most)):
+        tokens.append(rng.choice(allowed(state)))
+        advance(state, tokens[-1:])
+    return tokens
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(list(SPECS)), seed=st.integers(0, 2**32))
+def test_what_was_tried_and_forgotten_leaves_no_trace(states, name, seed):
+    rng = random.Random(seed)
+    state, twin = make(states, name), make(states, name)
+    advance(twin, wander(state, rng, 12))
+    for _ in range(4):
+        state.begin()
+        tried = []
+        for _ in range(rng.randrange(8)):
+            token = rng.choice([*allowed(state), rng.randrange(VOCAB)])
+            if state.ride(token):
+                tried.append(token)
+        kept = rng.randrange(len(tried) + 1) if rng.random() < 0.5 else 0
+        state.commit(kept)
+        advance(twin, tried[:kept])
+        assert mask_of(state) == mask_of(twin)
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from(list(SPECS)), seed=st.integers(0, 2**32))
+def test_every_node_is_masked_as_if_its_path_had_been_emitted(states, name, seed):
+    rng = random.Random(seed)
+    state = make(states, name)
+    committed = wander(state, rng, 8)
+    nodes, tokens, parents, paths = 12, [7], [-1], [[]]
+    before = mask_of(state)
+    for node in range(1, nodes):
+        parent = rng.randrange(node)
+        plain = make(states, name)
+        advance(plain, [token for token in committed + paths[parent] if token >= 0])
+        # Mostly what the grammar allows, now and then something else or an absent node.
+        tokens.append(rng.choice([*allowed(plain)[:6], rng.randrange(VOCAB), -1]))
+        parents.append(parent)
+        paths.append([*paths[parent], tokens[node]])
+    bits = torch.full((nodes + 3, WORDS), -1, dtype=torch.int32)
+    mask_tree(state, tokens, parents, bits, first=2)
+    assert mask_of(state) == before
+    assert torch.all(bits[[0, 1, nodes + 2]] == -1)  # rows of others
+    for node, path in enumerate(paths):
+        plain = make(states, name)
+        advance(plain, committed)
+        plain.begin()
+        is_possible = all(token >= 0 and plain.ride(token) for token in path)
+        expected = mask_of(plain) if is_possible else [-1] * WORDS
+        assert bits[2 + node].tolist() == expected, (node, path)
+
+
+def test_the_end_may_only_be_repeated(states):
+    state = make(states, "choice")
+    advance(state, [RED, END])
+    assert allowed(state) == [END]
+    state.begin()
+    assert state.ride(END)
+    assert not state.ride(RED)
+    assert state.ride(END)
+    state.abort()
+    assert allowed(state) == [END]
+
+
+def test_the_last_token_of_a_word_has_the_sign_bit():
+    word = torch.zeros(1, dtype=torch.int32)
+    word[0] |= bit_of(31)
+    assert word.item() == -(2**31)
+    assert bit_of(32) == 1
