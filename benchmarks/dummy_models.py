@@ -77,7 +77,10 @@ def dummy_head(
     target: Decoder, *, draft_vocab: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
 ) -> DraftModel:
     """An EAGLE-3 head with a layer like the target's, which can propose `draft_vocab` tokens."""
-    config, device = head_config(target.config, draft_vocab=draft_vocab), target.embedding.device
+    config, device = (
+        dummy_head_config(target.config, draft_vocab=draft_vocab),
+        target.embedding.device,
+    )
     shapes = head_shapes(config)
     source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     tensors = {name: source.read(name) for name in shapes if name != TO_TARGET}
@@ -97,7 +100,7 @@ def dummy_modules(
     return build_modules(found, source, target, most=num, dtype=dtype, arithmetic=arithmetic)
 
 
-def head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
+def dummy_head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
     """What such a head would say about itself; its taps are the usual ones."""
     attention, block = _head_attention(target), target.block
     fields = {
@@ -126,7 +129,7 @@ def _head_attention(target: ModelConfig) -> AttentionConfig:
 
 def head_shapes(config: HeadConfig) -> dict[str, Shape]:
     """Name and shape of every tensor of its own; the embedding is the target's."""
-    needed = expected_tensors(config, target_hidden=config.features.target_hidden).needed
+    needed = expected_tensors(config, target_hidden=config.aux_hidden_states.target_hidden).needed
     return {name: shape for name, shape in needed.items() if name != TO_DRAFT}
 
 

@@ -6,14 +6,14 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.spec.verify import verify
-from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.draft_tree import DraftTree, VerifyResult
 
 _ONE = 1 << 32  # fixed point: the whole part of a count lies above these bits
 _GOLDEN = 0x9E3779B9  # neighbouring rows are this far apart, so that they do not tick together
 _MAX_ROWS = 4096  # more than a step has
 
 
-class SimulatedJudge:
+class ForcedVerifier:
     """Keeps as many drafts as make rounds emit `mean_emitted` tokens on average.
 
     Owns a clock on the device, one tick per step, so that a recorded step needs nothing from the
@@ -31,7 +31,7 @@ class SimulatedJudge:
         row = torch.arange(_MAX_ROWS, dtype=torch.int64, device=device)
         self._clock = row * _GOLDEN % _ONE  # [_MAX_ROWS] fixed point, below one whole
 
-    def __call__(self, tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> Verdict:
+    def __call__(self, tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> VerifyResult:
         """The verdict of a target that agrees with the deepest path, down to the depth drawn.
 
         `choice` is [rows, nodes]. Kept nodes emit their drafts, so text, KV and drafter agree; the
@@ -47,8 +47,8 @@ class SimulatedJudge:
             cut, agreeing, drafted = agree(columns, choice, self._clock, self._pace)
         else:
             cut, agreeing, drafted = self._agree(tree, choice)
-        verdict = verify(replace(tree, tokens=cut), agreeing, most_emitted)
-        return replace(verdict, drafted=drafted)
+        verify_result = verify(replace(tree, tokens=cut), agreeing, most_emitted)
+        return replace(verify_result, drafted=drafted)
 
     def _agree(
         self, tree: DraftTree, choice: torch.Tensor
@@ -58,10 +58,10 @@ class SimulatedJudge:
         A token that nobody can choose ends the path where it was meant to end.
         """
         most_kept = self._tick(tree.tokens.shape[0])[:, None] - 1  # [rows, 1]
-        is_kept = _deepest_path(tree) & (tree.depths > 0) & (tree.depths <= most_kept)
+        is_accepted = _deepest_path(tree) & (tree.depths > 0) & (tree.depths <= most_kept)
         return (
             tree.tokens.masked_fill(tree.depths > most_kept, -1),
-            _agreeing(tree, choice, is_kept),
+            _agreeing(tree, choice, is_accepted),
             (tree.tokens[:, 1:] >= 0).sum(1),
         )
 
@@ -83,11 +83,11 @@ def _deepest_path(tree: DraftTree) -> torch.Tensor:  # [rows, nodes] bool
 
 
 def _agreeing(
-    tree: DraftTree, choice: torch.Tensor, is_kept: torch.Tensor
+    tree: DraftTree, choice: torch.Tensor, is_accepted: torch.Tensor
 ) -> torch.Tensor:  # [rows, nodes], as all three
     """The target's tokens, but before each kept node the node's own."""
     nodes = choice.shape[1]
     # Nodes that are not kept write to one spare column that is cut off again.
-    column = torch.where(is_kept, tree.parents, nodes)
+    column = torch.where(is_accepted, tree.parents, nodes)
     spare = torch.cat([choice, choice[:, :1]], dim=1)  # [rows, nodes + 1]
     return spare.scatter_(1, column, tree.tokens)[:, :nodes]

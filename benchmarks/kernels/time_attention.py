@@ -39,7 +39,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
+class DecodeCase:
     """Rows of equal length; `spare` positions that the shape holds and nobody uses."""
 
     rows: int
@@ -102,7 +102,7 @@ def make_table(rows: int, pages: int) -> torch.Tensor:
     return table
 
 
-def make_ancestors(case: Uniform) -> torch.Tensor:  # [rows, nodes]
+def make_ancestors(case: DecodeCase) -> torch.Tensor:  # [rows, nodes]
     masks: list[int] = []
     for node in range(case.nodes):
         parent = (node - 1) // 2 if case.is_tree else node - 1
@@ -110,8 +110,11 @@ def make_ancestors(case: Uniform) -> torch.Tensor:  # [rows, nodes]
     return torch.tensor(masks, device=DEVICE).expand(case.rows, case.nodes)
 
 
-def time_uniform(
-    model: Model, case: Uniform, layers: list[torch.Tensor], tiles: attention.Tiles | None = None
+def time_decode_rows(
+    model: Model,
+    case: DecodeCase,
+    layers: list[torch.Tensor],
+    tiles: attention.PrefillTiles | None = None,
 ) -> float:
     pages = (case.context + case.nodes + PAGE_SIZE) // PAGE_SIZE
     table = torch.nn.functional.pad(make_table(case.rows, pages), (0, case.spare // PAGE_SIZE))
@@ -133,7 +136,7 @@ def time_uniform(
     partials = torch.empty(count * query.shape[0] * width, device=DEVICE)
 
     def run(layer: torch.Tensor) -> None:
-        attention.attend_uniform(
+        attention.attend_decode(
             query,
             layer,
             out,
@@ -151,7 +154,7 @@ def time_uniform(
 
 
 def time_prompt(
-    model: Model, case: Prompt, layers: list[torch.Tensor], tiles: prefill.Tiles
+    model: Model, case: Prompt, layers: list[torch.Tensor], tiles: prefill.PrefillTiles
 ) -> float:
     table = make_table(1, (case.start + case.count) // PAGE_SIZE)
     pages = torch.empty_like(table[1:], dtype=torch.int32)
@@ -176,7 +179,7 @@ def time_prompt(
     return time_layers(run, layers)
 
 
-def print_uniform(model: Model, case: Uniform, seconds: float, note: str = "") -> None:
+def print_decode_rows(model: Model, case: DecodeCase, seconds: float, note: str = "") -> None:
     rate = case.rows * case.context * model.token_bytes / seconds
     share = rate / COPY_RATE
     print(f"{case!s:60} {seconds * 1e6:9.2f} us {rate / 1e9:7.0f} GB/s {share:6.1%} {note}")
@@ -191,16 +194,16 @@ def print_prompt(model: Model, case: Prompt, seconds: float, note: str = "") -> 
 
 def measure(model: Model) -> None:
     """The table of shapes, with the tiles as they are in the package."""
-    print("uniform", attention.tiles_of(model.head_dim, torch.bfloat16))
+    print("decode rows", attention.tiles_of(model.head_dim, torch.bfloat16))
     for context in (128, 1024, 8192):
         for rows in (1, 8, 32, 64):
             layers = make_layers(model, rows * (context + 2 * PAGE_SIZE))
-            plain = Uniform(rows=rows, context=context)
+            plain = DecodeCase(rows=rows, context=context)
             cases = [plain, replace(plain, nodes=6), replace(plain, nodes=16, is_tree=True)]
             if context == 1024:
                 cases.append(replace(plain, spare=7168))
             for case in cases:
-                print_uniform(model, case, time_uniform(model, case, layers))
+                print_decode_rows(model, case, time_decode_rows(model, case, layers))
     wide = prefill.tiles_of(model.head_dim, torch.bfloat16)
     print("prefill", wide)
     for prompt in (Prompt(start=0, count=8192), Prompt(start=6144, count=2048)):
@@ -208,9 +211,11 @@ def measure(model: Model) -> None:
         print_prompt(model, prompt, time_prompt(model, prompt, layers, wide))
 
 
-UNIFORM_SWEEP = [
-    attention.Tiles(rows=16, keys=keys, split=split, num_warps=warps, num_stages=stages)
-    for keys, split, warps, stages in [
+DECODE_SWEEP = [
+    attention.PrefillTiles(
+        rows=16, keys=keys, split=split, num_warps=sampling_flags, num_stages=stages
+    )
+    for keys, split, sampling_flags, stages in [
         (64, 256, 4, 3),
         (64, 256, 4, 4),
         (64, 256, 4, 2),
@@ -225,8 +230,8 @@ UNIFORM_SWEEP = [
     ]
 ]
 TREE_SWEEP = [
-    attention.Tiles(rows=rows, keys=keys, num_warps=warps, num_stages=stages)
-    for rows, keys, warps, stages in [
+    attention.PrefillTiles(rows=rows, keys=keys, num_warps=sampling_flags, num_stages=stages)
+    for rows, keys, sampling_flags, stages in [
         (16, 64, 4, 3),
         (32, 64, 4, 3),
         (32, 64, 4, 2),
@@ -236,8 +241,8 @@ TREE_SWEEP = [
     ]
 ]
 PREFILL_SWEEP = [
-    prefill.Tiles(rows=rows, keys=keys, num_warps=warps, num_stages=stages)
-    for rows, keys, warps, stages in [
+    prefill.PrefillTiles(rows=rows, keys=keys, num_warps=sampling_flags, num_stages=stages)
+    for rows, keys, sampling_flags, stages in [
         (128, 64, 8, 3),
         (128, 64, 8, 2),
         (128, 128, 8, 2),
@@ -251,13 +256,13 @@ PREFILL_SWEEP = [
 
 def sweep(model: Model) -> None:
     """The same few shapes under other tiles: (rows, keys, split, warps, stages)."""
-    large, small = Uniform(rows=64, context=1024), Uniform(rows=1, context=1024)
+    large, small = DecodeCase(rows=64, context=1024), DecodeCase(rows=1, context=1024)
     trees = [replace(case, nodes=16, is_tree=True) for case in (large, small)]
     for case in (large, small, *trees):
         layers = make_layers(model, case.rows * (case.context + 2 * PAGE_SIZE))
-        for tiles in TREE_SWEEP if case.is_tree else UNIFORM_SWEEP:
-            seconds = time_uniform(model, case, layers, tiles)
-            print_uniform(model, case, seconds, str(astuple(tiles)))
+        for tiles in TREE_SWEEP if case.is_tree else DECODE_SWEEP:
+            seconds = time_decode_rows(model, case, layers, tiles)
+            print_decode_rows(model, case, seconds, str(astuple(tiles)))
     prompt = Prompt(start=0, count=8192)
     layers = make_layers(model, 8192)
     for wide in PREFILL_SWEEP:

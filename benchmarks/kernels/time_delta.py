@@ -37,8 +37,12 @@ def main() -> None:
         given, each = operands(num_tokens, num_chunks)
         us = graph_us(lambda given=given: delta.recur(*given, num_rows=0, **numbers), repeat=3)
         print(f"{num_chunks} chunks of {each}: one by one {us:.0f} us", flush=True)
-        for columns, warps, stages in itertools.product((16, 32, 64), (2, 4, 8), (1, 2, 3)):
-            tile = delta_blocks.Tile(columns=columns, warps=warps, stages=stages)
+        for columns, sampling_flags, stages in itertools.product(
+            (16, 32, 64), (2, 4, 8), (1, 2, 3)
+        ):
+            tile = delta_blocks.DeltaTile(
+                columns=columns, sampling_flags=sampling_flags, stages=stages
+            )
 
             def run(given=given, each=each, tile=tile):
                 delta_blocks.pass_chunks(*given, width=each, tile=tile, **numbers)

@@ -11,7 +11,7 @@ import sys
 import torch
 
 from benchmarks.kernels.graph_clock import graph_us
-from outrider.ops.linear.linear_triton import Tile
+from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.moe.experts_triton import add_experts_, choose_tile, multiply
 from outrider.ops.moe.routing_triton import align, route
 
@@ -94,10 +94,12 @@ def sweep(name, num_tokens, weights):
 
 
 def candidates():
-    for rows, columns, depth, stages, warps in itertools.product(
+    for rows, columns, depth, stages, sampling_flags in itertools.product(
         (16, 32, 64, 128), (64, 128, 256), (64, 128), (3, 4), (4, 8)
     ):
-        yield Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+        yield LinearTile(
+            rows=rows, columns=columns, depth=depth, stages=stages, sampling_flags=sampling_flags
+        )
 
 
 if __name__ == "__main__":

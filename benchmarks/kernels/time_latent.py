@@ -14,7 +14,7 @@ import torch
 from outrider.ops.attention import latent_decode_triton as latent
 from outrider.ops.attention import latent_slices_triton as latent_slices
 from outrider.ops.attention import tree_paths_triton as paths
-from outrider.ops.attention.latent_decode_triton import Tiles
+from outrider.ops.attention.latent_decode_triton import LatentTiles
 from outrider.ops.attention.splits_triton import MOST_PARTIALS
 
 READ_RATE = 3.85e12  # bytes/s of an H200
@@ -57,7 +57,7 @@ class Step:
 class Way:
     """How a step is computed; a span of 0 is the package's own choice."""
 
-    tiles: Tiles
+    tiles: LatentTiles
     span: int = 0
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Bench:
 
     def seconds(self, way: Way) -> float:
         def run(layer: torch.Tensor) -> None:
-            latent.attend_uniform(
+            latent.attend_decode(
                 self._query,
                 layer,
                 self._out,

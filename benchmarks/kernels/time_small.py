@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from benchmarks.kernels.graph_clock import graph_us
-from outrider.ops.attention.decode_triton import attend_uniform
+from outrider.ops.attention.decode_triton import attend_decode
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
 from outrider.ops.linear.qkv_projection_triton import project_heads
 from outrider.ops.linear.small_linear_triton import CHOSEN, SmallTile, normed_swiglu, small_plus
@@ -60,7 +60,7 @@ class Step:
 
     def attend(self, queries: torch.Tensor, layer: Layer) -> torch.Tensor:
         out = torch.empty(queries.shape, dtype=queries.dtype, device="cuda")
-        attend_uniform(
+        attend_decode(
             queries,
             layer.kv,
             out,
@@ -110,9 +110,9 @@ FUSED: dict[str, Part] = {
 
 def tiles(name: str) -> Iterator[SmallTile]:
     """Those that compile without spilling; a longer row takes more registers."""
-    for columns, warps in itertools.product((16, 32), (4, 8)):
-        if name != "down" or (columns, warps) == (32, 8):
-            yield SmallTile(columns=columns, warps=warps)
+    for columns, sampling_flags in itertools.product((16, 32), (4, 8)):
+        if name != "down" or (columns, sampling_flags) == (32, 8):
+            yield SmallTile(columns=columns, sampling_flags=sampling_flags)
 
 
 def whole_layer(

@@ -12,7 +12,7 @@ from outrider.ops.tree import draft_states_triton as states
 from outrider.ops.tree.commit_triton import commit_rows, compact
 from outrider.ops.tree.fill_plan_triton import fill_queries
 from outrider.ops.tree.grow_tree_triton import chain_nodes, grow_level, select_nodes
-from outrider.ops.tree.verify_triton import judge
+from outrider.ops.tree.verify_triton import verify_tree
 from outrider.spec.grow_tree import first_number
 from outrider.wire.draft_budget import Budget
 
@@ -84,7 +84,7 @@ def filling(tree: Budget, rows: int) -> Call:
     pages, outputs = page_table(rows), [ints(num) for _ in range(6)]
     return lambda: fill_queries(
         nodes=nodes,
-        uniform=(index, lengths),
+        decode=(index, lengths),
         chunk=(nothing,) * 5,
         pages=pages,
         queries=tuple(outputs[:3]),
@@ -143,14 +143,14 @@ def judging(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     tokens = ints(rows, tree.nodes)
     columns, choice = (tokens, *chain_nodes(tokens)), ints(rows, tree.nodes)
     index, lengths = torch.arange(rows, device=DEVICE), torch.full((rows,), CONTEXT, device=DEVICE)
-    kept, emitted, pages = ints(rows) + 2, ints(rows, most), page_table(rows)
+    num_accepted, emitted, pages = ints(rows) + 2, ints(rows, most), page_table(rows)
     path = 2 * torch.arange(most, device=DEVICE).expand(rows, most).contiguous()
-    calls: dict[str, tuple[int, Call]] = {"judge": (1, lambda: judge(columns, choice, most))}
+    calls: dict[str, tuple[int, Call]] = {"verify": (1, lambda: verify_tree(columns, choice, most))}
 
     def commit() -> None:
         commit_rows(
-            uniform=(index, lengths),
-            kept=kept,
+            decode=(index, lengths),
+            num_accepted=num_accepted,
             emitted=emitted,
             chunk=(nothing,) * 4,
             table=(lengths, lengths),
@@ -163,24 +163,31 @@ def judging(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
             device=DEVICE,
             dtype=torch.bfloat16,
         )
-        moving = {"uniform": (index, torch.full_like(index, CONTEXT)), "path": path, "kept": kept}
+        moving = {
+            "decode": (index, torch.full_like(index, CONTEXT)),
+            "path": path,
+            "num_accepted": num_accepted,
+        }
         calls["compact"] = (1, lambda: compact(storage, pages=pages, **moving))
     return calls
 
 
 def catching_up(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     most, nothing = tree.most_emitted, ints(0)
-    features = torch.zeros(rows * tree.nodes, TAPPED, device=DEVICE, dtype=torch.bfloat16)
-    after, table = features[: rows * most, :WIDTH].contiguous(), features[:rows, :WIDTH].clone()
-    path, kept, index = ints(rows, most), ints(rows), torch.arange(rows, device=DEVICE)
+    aux_hidden_states = torch.zeros(rows * tree.nodes, TAPPED, device=DEVICE, dtype=torch.bfloat16)
+    after, table = (
+        aux_hidden_states[: rows * most, :WIDTH].contiguous(),
+        aux_hidden_states[:rows, :WIDTH].clone(),
+    )
+    path, num_accepted, index = ints(rows, most), ints(rows), torch.arange(rows, device=DEVICE)
 
     def follow() -> object:
         return states.follow(
-            features,
+            aux_hidden_states,
             path,
-            kept,
+            num_accepted,
             chunk=(nothing,) * 5,
-            new_lengths=kept,
+            new_lengths=num_accepted,
             new_tokens=nothing,
             lead=0,
         )
@@ -189,8 +196,8 @@ def catching_up(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
         states.keep(
             after,
             table,
-            kept=kept,
-            uniform_rows=index,
+            num_accepted=num_accepted,
+            decode_rows=index,
             most_emitted=most,
             chunk_ends=nothing,
             chunk_rows=nothing,

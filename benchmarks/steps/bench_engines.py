@@ -12,9 +12,9 @@ from benchmarks.dummy_models import (
     dummy_v4,
     dummy_v4_module,
 )
-from benchmarks.forced_acceptance import SimulatedJudge
+from benchmarks.forced_acceptance import ForcedVerifier
 from benchmarks.steps.body import Body
-from benchmarks.steps.step_args import PROFILED, SKIPPED, Case, Place, Stored, Tree, Work
+from benchmarks.steps.step_args import PROFILED, SKIPPED, Case, Place, StepWork, Stored, Tree
 from benchmarks.steps.step_floors import held_bytes
 from outrider.config.draft_config import NO_DRAFT, DraftConfig, resolve_budget
 from outrider.config.engine_config import (
@@ -25,7 +25,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     LimitsConfig,
 )
-from outrider.config.settings import USUAL_PAGE, ExecutionSettings, Settings, resolve
+from outrider.config.settings import USUAL_PAGE, ExecutionSettings, Settings, resolve_settings
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
@@ -34,7 +34,7 @@ from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.target import load_target as load_stored
 from outrider.runtime.build_runner import MAX_CHUNKS, assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
-from outrider.runtime.program import Judge
+from outrider.runtime.program import Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.stream_draft import StreamDraft
 from outrider.runtime.target_cache import usual_page_size
@@ -43,7 +43,7 @@ from outrider.wire.draft_budget import PLAIN, Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class BenchTarget:
     """A model with its weights on the device, and what it was made of."""
 
     name: str
@@ -63,7 +63,7 @@ class Drafting:
     """What an engine drafts with, and who judges it."""
 
     kind: DraftKind
-    judge: Judge
+    verifier: Verifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +79,14 @@ def settle(place: Place) -> Settings:
     return _settings(place, context=8, rows=1, budget=PLAIN)
 
 
-def load_target(source: Body | Stored, place: Place) -> Target:
+def load_target(source: Body | Stored, place: Place) -> BenchTarget:
     """Random weights of a body, or the weights in a folder."""
     settings = settle(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
         _check_room(source, place, device)
     model = _load_model(source, dtype=place.dtype, device=device, arithmetic=arithmetic)
-    return Target(
+    return BenchTarget(
         name=source.name,
         model=model,
         place=place,
@@ -123,10 +123,10 @@ def _check_room(body: Body, place: Place, device: torch.device) -> None:
 
 def no_drafting() -> Drafting:
     """Plain decoding."""
-    return Drafting(kind=NoDraft(), judge=verify)
+    return Drafting(kind=NoDraft(), verifier=verify)
 
 
-def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
+def head_drafting(target: BenchTarget, tree: Tree, *, draft_vocab: int) -> Drafting:
     """A random EAGLE-3 head whose drafts are kept as often as was asked."""
     if not isinstance(target.model, Decoder):
         raise ConfigError(f"there is no EAGLE-3 head for {target.name}; use --modules 1")
@@ -138,23 +138,23 @@ def head_drafting(target: Target, tree: Tree, *, draft_vocab: int) -> Drafting:
     )
     return Drafting(
         kind=ModelDraft(model=head, budget=budget_of(tree)),
-        judge=SimulatedJudge(tree.mean_emitted, device=target.device),
+        verifier=ForcedVerifier(tree.mean_emitted, device=target.device),
     )
 
 
-def module_drafting(target: Target, tree: Tree, *, num: int) -> Drafting:
+def module_drafting(target: BenchTarget, tree: Tree, *, num: int) -> Drafting:
     """Random modules inside the target, kept as often: one repeated, or one for each step."""
     dtype, arithmetic = target.place.dtype, target.execution.arithmetic
-    budget, judge = budget_of(tree), SimulatedJudge(tree.mean_emitted, device=target.device)
+    budget, verifier = budget_of(tree), ForcedVerifier(tree.mean_emitted, device=target.device)
     if isinstance(target.model, V4Decoder):
         if num > 1:
             raise ConfigError(f"{target.name} runs one module for all steps; use --modules 1")
         module = dummy_v4_module(target.model, dtype=dtype, arithmetic=arithmetic)
-        return Drafting(kind=StreamDraft(model=module, budget=budget), judge=judge)
+        return Drafting(kind=StreamDraft(model=module, budget=budget), verifier=verifier)
     modules = dummy_modules(target.model, num=num, dtype=dtype, arithmetic=arithmetic)
     if num == 1:
-        return Drafting(kind=ModelDraft(model=modules, budget=budget), judge=judge)
-    return Drafting(kind=ModulesDraft(modules=modules, budget=budget), judge=judge)
+        return Drafting(kind=ModelDraft(model=modules, budget=budget), verifier=verifier)
+    return Drafting(kind=ModulesDraft(modules=modules, budget=budget), verifier=verifier)
 
 
 def budget_of(tree: Tree) -> Budget:
@@ -166,12 +166,12 @@ def budget_of(tree: Tree) -> Budget:
     return Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
 
 
-def reach_of(work: Work, budget: Budget, *, step_tokens: int) -> int:
+def reach_of(work: StepWork, budget: Budget, *, step_tokens: int) -> int:
     """The longest any row of the work can get: its prompt, and what is emitted before it ends."""
     return max(_reach_of(case, work.steps, budget, step_tokens) for case in work.cases)
 
 
-def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loaded:
+def build(target: BenchTarget, drafting: Drafting, *, rows: int, context: int) -> Loaded:
     """An engine with room for that many rows of that length, without a prefix cache."""
     gc.collect()  # engines are full of cycles, and the last one may still hold its KV
     if target.device.type == "cuda":
@@ -191,7 +191,7 @@ def build(target: Target, drafting: Drafting, *, rows: int, context: int) -> Loa
         draft=drafting.kind,
         kv_tokens=rows * (context + 2 * budget.reach(0) + 2 * page_size),
         buckets=choose_buckets(settings, drafting.kind),
-        judge=drafting.judge,
+        verifier=drafting.verifier,
     )
     if not target.place.reads_prompts:
         runner.scribble()  # zeros would take less power to read
@@ -235,4 +235,4 @@ def _settings(
         draft=NO_DRAFT,
     )
     num_cuda = torch.cuda.device_count()
-    return resolve(config, model_context=context, num_cuda=num_cuda, usual_page=usual_page)
+    return resolve_settings(config, model_context=context, num_cuda=num_cuda, usual_page=usual_page)

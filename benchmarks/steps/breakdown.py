@@ -44,7 +44,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class KernelShare:
     """What all runs of a class or of a kernel take per step."""
 
     name: str
@@ -59,8 +59,8 @@ class Breakdown:
     case: Case
     span_s: float
     busy_s: float  # something ran
-    classes: tuple[Share, ...]
-    kernels: tuple[Share, ...]  # the longest ones
+    classes: tuple[KernelShare, ...]
+    kernels: tuple[KernelShare, ...]  # the longest ones
 
     @property
     def gap_s(self) -> float:
@@ -125,9 +125,9 @@ def class_of(name: str) -> str:
     return next((kind for kind, pattern in _CLASSES if pattern.search(name)), _REST)
 
 
-def _share(name: str, runs: list[Kernel], num_steps: int) -> Share:
+def _share(name: str, runs: list[Kernel], num_steps: int) -> KernelShare:
     total_us = sum(kernel.own_us for kernel in runs)
-    return Share(name=name, step_s=total_us / 1e6 / num_steps, runs=len(runs) / num_steps)
+    return KernelShare(name=name, step_s=total_us / 1e6 / num_steps, runs=len(runs) / num_steps)
 
 
 def _union_us(kernels: Iterable[Kernel]) -> float:

@@ -4,9 +4,9 @@ import random
 import time
 from dataclasses import dataclass
 
-from benchmarks.steps.bench_engines import Drafting, Target
+from benchmarks.steps.bench_engines import BenchTarget, Drafting
 from benchmarks.steps.steady_rows import submission
-from benchmarks.steps.step_args import Work
+from benchmarks.steps.step_args import StepWork
 from benchmarks.steps.time_decode import engine_for
 
 
@@ -19,7 +19,7 @@ class ColdStart:
     second_token_s: float
 
 
-def measure_cold_start(target: Target, drafting: Drafting, work: Work) -> ColdStart:
+def measure_cold_start(target: BenchTarget, drafting: Drafting, work: StepWork) -> ColdStart:
     """Assemble an engine and answer one request of two tokens or more."""
     start = time.perf_counter()
     engine = engine_for(target, drafting, work).engine

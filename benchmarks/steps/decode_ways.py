@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from benchmarks.forced_acceptance import SimulatedJudge
-from benchmarks.steps.bench_engines import Drafting, Target, budget_of, no_drafting
+from benchmarks.forced_acceptance import ForcedVerifier
+from benchmarks.steps.bench_engines import BenchTarget, Drafting, budget_of, no_drafting
 from benchmarks.steps.breakdown import measure_breakdown
-from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.free_drafter import FixedDraft
-from benchmarks.steps.step_args import Case, Extras, Tree, Work
+from benchmarks.steps.step_args import Case, Extras, StepWork, Tree
 from benchmarks.steps.step_floors import (
     DraftShape,
     Pass,
@@ -17,7 +17,7 @@ from benchmarks.steps.step_floors import (
 )
 from benchmarks.steps.step_report import PLAIN, Series, verify_name
 from benchmarks.steps.time_decode import Note, Yardstick, engine_for, measure_point
-from benchmarks.steps.vllm_numbers import Subject, drafting_step, plain_step
+from benchmarks.steps.vllm_numbers import PeerSubject, drafting_step, plain_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Way:
     yardstick: Yardstick
 
 
-def plain_way(target: Target, card: str, rates: tuple[Rates, ...]) -> Way:
+def plain_way(target: BenchTarget, card: str, rates: tuple[DeviceRates, ...]) -> Way:
     """One token per row and step."""
     return Way(
         name=PLAIN,
@@ -43,12 +43,12 @@ def plain_way(target: Target, card: str, rates: tuple[Rates, ...]) -> Way:
 
 
 def drafted_way(
-    target: Target,
+    target: BenchTarget,
     tree: Tree,
     drafting: Drafting,
     draft_vocab: int,
     card: str,
-    rates: tuple[Rates, ...],
+    rates: tuple[DeviceRates, ...],
 ) -> Way:
     """Iterations of a random EAGLE-3 head and the target, with the acceptance that was asked."""
     shape = DraftShape(
@@ -75,7 +75,7 @@ def drafted_way(
 
 
 def module_way(
-    target: Target, tree: Tree, drafting: Drafting, num: int, rates: tuple[Rates, ...]
+    target: BenchTarget, tree: Tree, drafting: Drafting, num: int, rates: tuple[DeviceRates, ...]
 ) -> Way:
     """Iterations of random modules and the target, with the acceptance that was asked."""
     config, dtype = target.model.config, target.place.dtype
@@ -99,14 +99,14 @@ def module_way(
     )
 
 
-def verify_way(target: Target, tree: Tree, rates: tuple[Rates, ...]) -> Way:
+def verify_way(target: BenchTarget, tree: Tree, rates: tuple[DeviceRates, ...]) -> Way:
     """The target over trees of as many nodes whose drafts cost nothing and are never kept."""
     budget = budget_of(tree)
     nodes = budget.nodes
-    judge = SimulatedJudge(1.0, device=target.device)
+    verifier = ForcedVerifier(1.0, device=target.device)
     return Way(
         name=verify_name(nodes),
-        drafting=Drafting(kind=FixedDraft(budget=budget), judge=judge),
+        drafting=Drafting(kind=FixedDraft(budget=budget), verifier=verifier),
         yardstick=Yardstick(
             passes=lambda case, context: _step(target, case, context, nodes=nodes),
             peers=lambda _: (),
@@ -116,9 +116,9 @@ def verify_way(target: Target, tree: Tree, rates: tuple[Rates, ...]) -> Way:
 
 
 def measure_way(
-    target: Target,
+    target: BenchTarget,
     way: Way,
-    work: Work,
+    work: StepWork,
     extras: Extras,
     note: Note,
 ) -> Series:
@@ -146,10 +146,10 @@ def measure_way(
     )
 
 
-def _step(target: Target, case: Case, context: float, *, nodes: int) -> tuple[Pass, ...]:
+def _step(target: BenchTarget, case: Case, context: float, *, nodes: int) -> tuple[Pass, ...]:
     config, dtype = target.model.config, target.place.dtype
     return step_passes(config, dtype, rows=case.rows, nodes=nodes, context=context)
 
 
-def _subject(target: Target, card: str) -> Subject:
-    return Subject(model=target.name, dtype=target.place.dtype, card=card)
+def _subject(target: BenchTarget, card: str) -> PeerSubject:
+    return PeerSubject(model=target.name, dtype=target.place.dtype, card=card)

@@ -19,7 +19,7 @@ _STREAMING = {"H200": 3.85e12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class DeviceRates:
     """Limits of a device, and where the first one comes from."""
 
     name: str
@@ -27,7 +27,7 @@ class Rates:
     matrix: float  # floating-point operations per second, in the type of the weights
 
 
-def measure_rates(device: torch.device, dtype: torch.dtype) -> tuple[Rates, ...]:
+def measure_rates(device: torch.device, dtype: torch.dtype) -> tuple[DeviceRates, ...]:
     """The rates to hold a step to, the stricter ones last.
 
     The first is the rate at which matrix products are known to stream weights on this card, where
@@ -35,12 +35,12 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> tuple[Rates, ...]
     """
     matrix = matrix_rate(device, dtype)
     if device.type == "cpu":
-        return (Rates(name="read", bandwidth=read_bandwidth(), matrix=matrix),)
+        return (DeviceRates(name="read", bandwidth=read_bandwidth(), matrix=matrix),)
     card = torch.cuda.get_device_name(device)
     known = [rate for name, rate in _STREAMING.items() if name in card]
     return (
-        *(Rates(name="stream", bandwidth=rate, matrix=matrix) for rate in known),
-        Rates(name="copy", bandwidth=_copy_rate(device), matrix=matrix),
+        *(DeviceRates(name="stream", bandwidth=rate, matrix=matrix) for rate in known),
+        DeviceRates(name="copy", bandwidth=_copy_rate(device), matrix=matrix),
     )
 
 

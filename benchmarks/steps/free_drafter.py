@@ -71,7 +71,7 @@ class _FixedDrafter(ModelessDrafter):
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         rows, nodes = plan.shape.rows, plan.shape.nodes
-        last = table.last_tokens.index_select(0, plan.uniform.rows)  # [rows]
+        last = table.last_tokens.index_select(0, plan.decode.rows)  # [rows]
         return DraftTree(
             tokens=last[:, None].repeat(1, nodes),
             parents=self._shape.parents[:rows, :nodes],

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.steps.bench_engines import (
+    BenchTarget,
     Drafting,
-    Target,
     budget_of,
     head_drafting,
     load_target,
@@ -18,10 +18,10 @@ from benchmarks.steps.bench_engines import (
 from benchmarks.steps.body import Body
 from benchmarks.steps.cold_start import ColdStart, measure_cold_start
 from benchmarks.steps.decode_ways import drafted_way, measure_way, module_way, plain_way, verify_way
-from benchmarks.steps.device_rates import Rates, measure_rates
-from benchmarks.steps.step_args import Extras, Place, Stored, Tree, Work
+from benchmarks.steps.device_rates import DeviceRates, measure_rates
+from benchmarks.steps.step_args import Extras, Place, StepWork, Stored, Tree
 from benchmarks.steps.step_floors import held_bytes, read_bytes
-from benchmarks.steps.step_report import Report, Setting, Weights, describe, describe_prefill
+from benchmarks.steps.step_report import Report, StepSetting, Weights, describe, describe_prefill
 from benchmarks.steps.step_table import print_prefill, print_report
 from benchmarks.steps.time_prefill import count_runs, measure_prefill
 from outrider.bench.json_file import write_json
@@ -32,7 +32,7 @@ _PREFILL_RUNS = 5
 
 
 def bench_decode(
-    source: Body | Stored, place: Place, work: Work, extras: Extras, targets: Sequence[Path]
+    source: Body | Stored, place: Place, work: StepWork, extras: Extras, targets: Sequence[Path]
 ) -> None:
     """Measure plain decoding, print, and write what was asked to be written."""
     target = load_target(source, place)
@@ -49,7 +49,7 @@ def bench_iteration(
     body: Body,
     tree: Tree,
     place: Place,
-    work: Work,
+    work: StepWork,
     extras: Extras,
     *,
     num_modules: int,  # inside the target; with 0 an EAGLE-3 head drafts
@@ -106,7 +106,7 @@ def bench_prefill(
 
 
 def _cold_starts(
-    target: Target, drafting: Drafting, work: Work, extras: Extras
+    target: BenchTarget, drafting: Drafting, work: StepWork, extras: Extras
 ) -> tuple[ColdStart, ...]:
     """One, where it is asked for; before anything else has run on the device."""
     return (measure_cold_start(target, drafting, work),) if extras.has_cold_start else ()
@@ -118,15 +118,15 @@ def _publish(report: Report, targets: Sequence[Path]) -> None:
         write_json(path, describe(report))
 
 
-def _card(target: Target) -> str:
+def _card(target: BenchTarget) -> str:
     on_cuda = target.device.type == "cuda"
     return torch.cuda.get_device_name(target.device) if on_cuda else "CPU"
 
 
-def setting_of(target: Target, rates: tuple[Rates, ...]) -> Setting:
+def setting_of(target: BenchTarget, rates: tuple[DeviceRates, ...]) -> StepSetting:
     """What is measured on what."""
     config, place = target.model.config, target.place
-    return Setting(
+    return StepSetting(
         weights=Weights(
             model=target.name,
             is_dummy=target.is_dummy,

@@ -45,7 +45,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class StepWork:
     """Every case, and the number of steps that are timed in each."""
 
     cases: tuple[Case, ...]
@@ -129,7 +129,7 @@ def plan_work(
     steps: int,
     emitted: float = 1.0,
     nodes: int = 1,
-) -> Work:
+) -> StepWork:
     """Every number of rows with short prompts, and, unless it is 0, ending within a context."""
     if prompt < 1:
         raise ConfigError(f"--prompt must be at least 1, got {prompt}")
@@ -146,7 +146,7 @@ def plan_work(
             f"--context {context} is too short: {steps} timed steps and those before them leave no "
             f"prompt longer than --prompt {prompt}; raise it, or pass 0 to leave it out"
         )
-    return Work(cases=(*short, *long), steps=steps)
+    return StepWork(cases=(*short, *long), steps=steps)
 
 
 def _growth(rows: int, steps: int, emitted: float, nodes: int) -> int:

@@ -10,8 +10,8 @@ sampling.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.dummy_models import head_config, head_shapes
-from benchmarks.steps.device_rates import Rates
+from benchmarks.dummy_models import dummy_head_config, head_shapes
+from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.v4_floors import (
     v4_bytes_of,
     v4_cache_bytes,
@@ -40,7 +40,7 @@ from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
 
 _EMBEDDING = "model.embed_tokens.weight"
 _TARGET_HEAD = "lm_head.weight"
-_FEATURES = "fc.weight"
+_AUX_HIDDEN = "fc.weight"
 
 Shape = tuple[int, ...]
 
@@ -54,7 +54,7 @@ class Pass:
     flops: float  # of the matrices
     kv_flops: float  # of attention
 
-    def seconds(self, rates: Rates) -> float:
+    def seconds(self, rates: DeviceRates) -> float:
         matrices = max(self.weight_bytes / rates.bandwidth, self.flops / rates.matrix)
         return matrices + max(self.kv_bytes / rates.bandwidth, self.kv_flops / rates.matrix)
 
@@ -99,12 +99,12 @@ def iteration_passes(
     """
     assert isinstance(config, ModelConfig), "heads read one stream, which others refuse at start"
     shapes = _head_groups(config, draft)
-    own = head_config(config, draft_vocab=draft.vocab).layer.attention
+    own = dummy_head_config(config, draft_vocab=draft.vocab).layer.attention
     kv = _KVRead(attention=own, rows=rows, context=context)
     emitted, branches = rows * draft.emitted, rows * draft.topk
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
-        _maps(shapes.features, dtype, tokens=emitted),
+        _maps(shapes.aux_hidden_states, dtype, tokens=emitted),
         _layer(shapes.layer, dtype, kv, tokens=emitted),
         _maps(shapes.score, dtype, tokens=rows),
         *(_layer(shapes.layer, dtype, kv, tokens=branches) for _ in range(1, draft.steps)),
@@ -139,7 +139,7 @@ def module_passes(
     )
 
 
-def total_s(passes: Iterable[Pass], rates: Rates) -> float:
+def total_s(passes: Iterable[Pass], rates: DeviceRates) -> float:
     """The passes one after another."""
     return sum(each.seconds(rates) for each in passes)
 
@@ -178,16 +178,16 @@ def held_bytes(config: ModelConfig | V4Config, dtype: Dtype) -> int:
 class _HeadGroups:
     """The matrices and norms of a head by how often an iteration runs them."""
 
-    features: tuple[Shape, ...]
+    aux_hidden_states: tuple[Shape, ...]
     layer: tuple[Shape, ...]
     score: tuple[Shape, ...]
 
 
 def _head_groups(config: ModelConfig, draft: DraftShape) -> _HeadGroups:
-    shapes = head_shapes(head_config(config, draft_vocab=draft.vocab))
-    own = {_FEATURES, HEAD, TO_TARGET}  # the map of ids is no weight
+    shapes = head_shapes(dummy_head_config(config, draft_vocab=draft.vocab))
+    own = {_AUX_HIDDEN, HEAD, TO_TARGET}  # the map of ids is no weight
     return _HeadGroups(
-        features=(shapes[_FEATURES],),
+        aux_hidden_states=(shapes[_AUX_HIDDEN],),
         layer=tuple(shape for name, shape in shapes.items() if name not in own),
         # A head that proposes from the whole vocabulary has the target's scoring.
         score=(shapes.get(HEAD, (config.vocab_size, config.block.hidden)),),

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.steps.breakdown import Breakdown
 from benchmarks.steps.cold_start import ColdStart
-from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.time_decode import Point
 from benchmarks.steps.time_prefill import Prefill
 from benchmarks.steps.vllm_numbers import NAME
@@ -33,7 +33,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class StepSetting:
     """What was measured on what."""
 
     weights: Weights
@@ -41,7 +41,7 @@ class Setting:
     card: str  # the device as it calls itself
     executor: str
     is_deterministic: bool
-    rates: tuple[Rates, ...]
+    rates: tuple[DeviceRates, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Series:
 class Report:
     """Everything one run of `decode` or `iteration` found out; the first series is its subject."""
 
-    setting: Setting
+    setting: StepSetting
     series: tuple[Series, ...]
 
     def against_plain(self, name: str, point: Point) -> tuple[float, ...]:
@@ -93,7 +93,7 @@ def describe(report: Report) -> dict[str, Any]:
     }
 
 
-def describe_prefill(setting: Setting, found: Prefill) -> dict[str, Any]:
+def describe_prefill(setting: StepSetting, found: Prefill) -> dict[str, Any]:
     """Every number in SI units."""
     return {
         "setting": asdict(setting),

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.steps.breakdown import Breakdown
-from benchmarks.steps.step_report import Report, Series, Setting
+from benchmarks.steps.step_report import Report, Series, StepSetting
 from benchmarks.steps.time_decode import Point
 from benchmarks.steps.time_prefill import Prefill
 from benchmarks.steps.vllm_numbers import NOTE
@@ -31,7 +31,7 @@ def print_report(report: Report) -> None:
     )
 
 
-def print_prefill(setting: Setting, found: Prefill) -> None:
+def print_prefill(setting: StepSetting, found: Prefill) -> None:
     """Print it on stdout."""
     console, table = open_console(setting), _table(("tokens", "ms", "TFLOP/s", "of matrix rate"))
     table.add_row(
@@ -50,7 +50,7 @@ def print_prefill(setting: Setting, found: Prefill) -> None:
         _print_breakdown(console, breakdown, "whole prompt")
 
 
-def open_console(setting: Setting) -> Console:
+def open_console(setting: StepSetting) -> Console:
     """A console on stdout that has said what is measured on what."""
     console = Console(width=WIDTH, highlight=False)
     for line in _heading(setting):
@@ -58,7 +58,7 @@ def open_console(setting: Setting) -> Console:
     return console
 
 
-def _heading(setting: Setting) -> Iterator[str]:
+def _heading(setting: StepSetting) -> Iterator[str]:
     weights, machine = setting.weights, setting.machine
     origin = "random weights" if weights.is_dummy else "real weights"
     yield f"model      {weights.model}, {origin}, {weights.dtype}"

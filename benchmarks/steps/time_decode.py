@@ -5,10 +5,17 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.steps.bench_engines import Drafting, Loaded, Target, build, memory_bytes, reach_of
-from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.bench_engines import (
+    BenchTarget,
+    Drafting,
+    Loaded,
+    build,
+    memory_bytes,
+    reach_of,
+)
+from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.steady_rows import Steady, measure_steady
-from benchmarks.steps.step_args import Case, Work
+from benchmarks.steps.step_args import Case, StepWork
 from benchmarks.steps.step_floors import Pass, total_s
 from benchmarks.steps.vllm_numbers import PeerStep
 from outrider.errors import ConfigError
@@ -17,7 +24,7 @@ Note = Callable[[str], None]  # hears the name of every run as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class StepFloor:
     """The least time of a step at one set of rates."""
 
     rates: str
@@ -30,7 +37,7 @@ class Point:
 
     case: Case
     steady: Steady
-    floors: tuple[Floor, ...]
+    floors: tuple[StepFloor, ...]
     peers: tuple[PeerStep, ...]  # one, where it was measured alike
     memory_bytes: int
 
@@ -41,17 +48,17 @@ class Yardstick:
 
     passes: Callable[[Case, float], tuple[Pass, ...]]
     peers: Callable[[Case], tuple[PeerStep, ...]]
-    rates: tuple[Rates, ...]
+    rates: tuple[DeviceRates, ...]
 
 
-def engine_for(target: Target, drafting: Drafting, work: Work) -> Loaded:
+def engine_for(target: BenchTarget, drafting: Drafting, work: StepWork) -> Loaded:
     """An engine in which all rows of any case run at the same time."""
     context = checked_reach(target, drafting, work, flags="--prompt, --context, --tokens or --rows")
     rows = max(case.rows for case in work.cases)
     return build(target, drafting, rows=rows, context=context)
 
 
-def checked_reach(target: Target, drafting: Drafting, work: Work, *, flags: str) -> int:
+def checked_reach(target: BenchTarget, drafting: Drafting, work: StepWork, *, flags: str) -> int:
     """The longest any row can get, which `flags` make too long where the model refuses it."""
     budget = drafting.kind.facts.budget
     context = reach_of(work, budget, step_tokens=target.place.step_tokens)
@@ -74,7 +81,7 @@ def measure_point(
         case=case,
         steady=steady,
         floors=tuple(
-            Floor(rates=rates.name, step_s=total_s(passes, rates)) for rates in yardstick.rates
+            StepFloor(rates=rates.name, step_s=total_s(passes, rates)) for rates in yardstick.rates
         ),
         peers=yardstick.peers(case),
         memory_bytes=memory_bytes(device),

@@ -5,7 +5,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from benchmarks.steps.bench_engines import Target, build, memory_bytes, no_drafting
+from benchmarks.steps.bench_engines import BenchTarget, build, memory_bytes, no_drafting
 from benchmarks.steps.breakdown import Breakdown, profile_run, summarise
 from benchmarks.steps.steady_rows import submission
 from benchmarks.steps.step_args import Case
@@ -48,7 +48,7 @@ def count_runs(repetitions: int) -> int:
 
 
 def measure_prefill(
-    target: Target,
+    target: BenchTarget,
     *,
     tokens: int,
     repetitions: int,
@@ -79,7 +79,7 @@ def measure_prefill(
     )
 
 
-def _break_down(target: Target, engine: Engine, draw: random.Random, tokens: int) -> Breakdown:
+def _break_down(target: BenchTarget, engine: Engine, draw: random.Random, tokens: int) -> Breakdown:
     """Profile one prompt; the first use of a profiler takes its time."""
     kernels = [
         profile_run(lambda: _first_token_s(engine, draw, tokens), target.device) for _ in range(2)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from outrider.bench.offline.decode_floor import activation_bytes, tensor_bytes
 from outrider.config.engine_config import Dtype
-from outrider.models.deepseek_v4.compression import Blocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_tensors import EMBEDDING, TABLE, tensor_shapes
 
@@ -26,7 +26,7 @@ def v4_bytes_of(
 ) -> int:
     """The same of some tensors."""
     feed, total = config.feed, 0.0
-    asked = 1.0 - (1.0 - feed.law.top_k / feed.num) ** tokens  # chance that an expert is
+    asked = 1.0 - (1.0 - feed.routing.top_k / feed.num) ** tokens  # chance that an expert is
     for name, shape in shapes.items():
         share = asked if ".experts." in name else 1.0
         total += share * _bytes(name, shape, dtype)
@@ -48,7 +48,7 @@ def v4_flops_of(config: V4Config, shapes: Mapping[str, Shape], *, tokens: float)
     feed, products = config.feed, 0.0
     for name, shape in shapes.items():
         if len(shape) == 2 and not name.endswith("ape"):
-            share = feed.law.top_k / feed.num if ".experts." in name else 1.0
+            share = feed.routing.top_k / feed.num if ".experts." in name else 1.0
             products += share * shape[0] * shape[1]
     return 2.0 * tokens * products
 
@@ -61,7 +61,7 @@ def v4_prefill_flops(config: V4Config, *, tokens: int) -> float:
     index = attention.index
     for kind in attention.layers:
         pairs += 4.0 * wide * tokens * min(tokens / 2, attention.window)
-        if isinstance(kind, Blocks):
+        if isinstance(kind, CompressedBlocks):
             entries = tokens / 2 / kind.ratio  # on average
             read = min(entries, index.top_k) if kind.index_width else entries
             pairs += 4.0 * wide * tokens * read
@@ -71,15 +71,15 @@ def v4_prefill_flops(config: V4Config, *, tokens: int) -> float:
 
 def v4_cache_bytes(config: V4Config, dtype: Dtype, *, rows: int, context: float) -> int:
     """Bytes of windows, entries and index keys that rows of that length read."""
-    attention, lanes = config.attention, 0.0
+    attention, channels = config.attention, 0.0
     width, top_k = attention.heads.head_dim, attention.index.top_k
     for kind in attention.layers:
-        lanes += min(context, attention.window) * width
-        if isinstance(kind, Blocks):
+        channels += min(context, attention.window) * width
+        if isinstance(kind, CompressedBlocks):
             entries = context // kind.ratio
-            lanes += entries * kind.index_width
-            lanes += (min(entries, top_k) if kind.index_width else entries) * width
-    return round(rows * lanes * activation_bytes(dtype))
+            channels += entries * kind.index_width
+            channels += (min(entries, top_k) if kind.index_width else entries) * width
+    return round(rows * channels * activation_bytes(dtype))
 
 
 def v4_cache_flops(config: V4Config, *, tokens: float, context: float) -> float:
@@ -89,7 +89,7 @@ def v4_cache_flops(config: V4Config, *, tokens: float, context: float) -> float:
     index = attention.index
     for kind in attention.layers:
         flops += 4.0 * wide * min(context, attention.window)
-        if isinstance(kind, Blocks):
+        if isinstance(kind, CompressedBlocks):
             entries = context // kind.ratio
             flops += 4.0 * wide * (min(entries, index.top_k) if kind.index_width else entries)
             flops += 2.0 * index.heads * kind.index_width * entries

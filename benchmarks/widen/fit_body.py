@@ -34,7 +34,7 @@ class Fit:
     constant: float  # in the lane after the small model's; 0.0: no token is added, no such lane
 
     @property
-    def lane_share(self) -> float:
+    def channel_share(self) -> float:
         """h/H."""
         return self.small.block.hidden / self.wide.block.hidden
 
@@ -122,15 +122,15 @@ def spread(small: int, wide: int) -> tuple[int, ...]:  # [wide]
     return tuple(layers)
 
 
-def spread_taps(taps: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
+def spread_aux_layers(aux_layers: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
     """After how many wide layers the states are those after this many small ones."""
     small, wide = sum(layer != IDENTITY for layer in layers), len(layers)
-    if small >= _FEWEST_TAPPED and taps == usual_taps(small):
-        return usual_taps(wide)
-    return tuple(layers.index(tap - 1) + 1 if tap else 0 for tap in taps)
+    if small >= _FEWEST_TAPPED and aux_layers == usual_aux_layers(small):
+        return usual_aux_layers(wide)
+    return tuple(layers.index(tap - 1) + 1 if tap else 0 for tap in aux_layers)
 
 
-def usual_taps(num_layers: int) -> tuple[int, ...]:
+def usual_aux_layers(num_layers: int) -> tuple[int, ...]:
     """After how many layers EAGLE-3 heads read, unless they say otherwise."""
     return 2, num_layers // 2, num_layers - 3
 
@@ -139,7 +139,7 @@ _FEWEST_TAPPED = 5  # layers: with fewer, the usual taps are not in order
 
 
 def _cuts(num_layers: int) -> tuple[int, ...]:
-    return 0, *usual_taps(num_layers), num_layers
+    return 0, *usual_aux_layers(num_layers), num_layers
 
 
 def _misfits(small: ModelConfig, body: ModelConfig) -> Iterator[str]:

@@ -24,7 +24,7 @@ from outrider.models.safetensors_reader import Checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedModels:
     """A small model whose tensors can be read, the heads to go with it, and how it fits."""
 
     fit: Fit
@@ -33,7 +33,7 @@ class Opened:
 
 
 @contextmanager
-def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened]:
+def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[OpenedModels]:
     """The model in a folder, once it and its heads are known to fit into the body."""
     small = read_config(folder)
     if not isinstance(body.config, ModelConfig):
@@ -42,11 +42,11 @@ def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened
     opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
     with Checkpoint(folder, small.family.nesting) as checkpoint:
         check_tensors(folder, checkpoint, small)
-        yield Opened(fit=found, source=checkpoint, heads=opened_heads)
+        yield OpenedModels(fit=found, source=checkpoint, heads=opened_heads)
 
 
 def build_wide(
-    small: Opened, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+    small: OpenedModels, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
 ) -> Decoder:
     """The wide model; the peak is the model and one tensor."""
     tensors = WideTensors(small.fit, small.source, _noise(dtype, device))
@@ -54,7 +54,7 @@ def build_wide(
 
 
 def build_wide_heads(
-    small: Opened, target: Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+    small: OpenedModels, target: Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
 ) -> tuple[DraftModel, ...]:
     """The heads in the width of the wide target."""
     device = target.embedding.device

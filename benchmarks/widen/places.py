@@ -39,7 +39,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WidenPlace:
     """Where a small map goes. Around it are zeros in silent rows and columns, and noise."""
 
     rows: torch.Tensor  # [small out]
@@ -56,7 +56,7 @@ def widen_map(
     name: str,
     block: torch.Tensor,  # [small out, small in]
     shape: Shape,  # (out, in)
-    place: Place,
+    place: WidenPlace,
     noise: Noise,
 ) -> torch.Tensor:  # [out, in]
     """The map at its place in a larger one."""
@@ -78,16 +78,16 @@ def widen_norm(
     noise: Noise,
 ) -> torch.Tensor:  # [parts * width]
     """The weights of a norm over more lanes; the lane after the live ones reads nothing."""
-    lanes = block.shape[0] // parts
+    channels = block.shape[0] // parts
     wide = noise.norm(name, parts * width).view(parts, width)
-    wide[:, :lanes] = noise.cast(block, (lanes / width) ** 0.5).view(parts, lanes)
-    wide[:, lanes : lanes + 1] = 0.0
+    wide[:, :channels] = noise.cast(block, (channels / width) ** 0.5).view(parts, channels)
+    wide[:, channels : channels + 1] = 0.0
     return wide.flatten()
 
 
-def side_by_side(lanes: int, *, parts: int, width: int) -> torch.Tensor:  # [parts * lanes]
+def side_by_side(channels: int, *, parts: int, width: int) -> torch.Tensor:  # [parts * lanes]
     """The first lanes of several vectors of the same width."""
-    return (torch.arange(parts)[:, None] * width + torch.arange(lanes)).flatten()
+    return (torch.arange(parts)[:, None] * width + torch.arange(channels)).flatten()
 
 
 class HeadPlaces:

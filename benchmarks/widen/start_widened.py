@@ -6,24 +6,24 @@ from pathlib import Path
 import torch
 
 from benchmarks.steps.bench_engines import (
+    BenchTarget,
     Drafting,
-    Target,
     build,
     memory_bytes,
     no_drafting,
     settle,
 )
 from benchmarks.steps.body import Body
-from benchmarks.steps.device_rates import Rates, measure_rates
+from benchmarks.steps.device_rates import DeviceRates, measure_rates
 from benchmarks.steps.start_steps import setting_of
 from benchmarks.steps.step_args import Place
 from benchmarks.steps.step_floors import DraftShape, Pass, iteration_passes, step_passes, total_s
 from benchmarks.steps.step_report import PLAIN
-from benchmarks.steps.time_decode import Floor
+from benchmarks.steps.time_decode import StepFloor
 from benchmarks.widen.load_widened import build_wide, build_wide_heads, opened
 from benchmarks.widen.widen_args import AnswerWork, Model
-from benchmarks.widen.widened_answers import Answered, Questions, measure_answers
-from benchmarks.widen.widened_report import Outcome, WidenedReport, describe, print_report
+from benchmarks.widen.widened_answers import Answered, WidenedQuestions, measure_answers
+from benchmarks.widen.widened_report import WidenedOutcome, WidenedReport, describe, print_report
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
 from outrider.bench.json_file import write_json
 from outrider.bench.offline.workload import encode_chat
@@ -72,14 +72,14 @@ def bench_widened(
         write_json(path, describe(report))
 
 
-def _load(model: Model, body: Body, place: Place) -> tuple[Target, tuple[DraftModel, ...]]:
+def _load(model: Model, body: Body, place: Place) -> tuple[BenchTarget, tuple[DraftModel, ...]]:
     settings = settle(place)
     arithmetic, dtype = settings.execution.arithmetic, place.dtype
     with opened(model.folder, body, model.heads) as small:
         device = torch.device(settings.device)
         decoder = build_wide(small, dtype=dtype, device=device, arithmetic=arithmetic)
         heads = build_wide_heads(small, decoder, dtype=dtype, arithmetic=arithmetic)
-    target = Target(
+    target = BenchTarget(
         name=f"{model.name} widened to {body.name}",
         model=decoder,
         place=place,
@@ -89,7 +89,7 @@ def _load(model: Model, body: Body, place: Place) -> tuple[Target, tuple[DraftMo
     return target, heads
 
 
-def _questions(folder: Path, work: AnswerWork, *, max_context: int) -> Questions:
+def _questions(folder: Path, work: AnswerWork, *, max_context: int) -> WidenedQuestions:
     """The prompts as the chat template frames them; those that leave room for an answer."""
     tokenizer = load_tokenizer(folder)
     encoded = [tuple(encode_chat(tokenizer, text)) for text in work.texts]
@@ -97,7 +97,7 @@ def _questions(folder: Path, work: AnswerWork, *, max_context: int) -> Questions
     if not fitting:
         raise ConfigError(f"no prompt fits beside {work.max_tokens} tokens; lower --max-tokens")
     limits = Limits(max_tokens=work.max_tokens, stop_ids=tokenizer.stop_ids)
-    return Questions(prompts=fitting, limits=limits)
+    return WidenedQuestions(prompts=fitting, limits=limits)
 
 
 def _ways(heads: Sequence[DraftModel], work: AnswerWork) -> Iterator[tuple[str, Drafting]]:
@@ -105,18 +105,18 @@ def _ways(heads: Sequence[DraftModel], work: AnswerWork) -> Iterator[tuple[str, 
     for head in heads:
         for name, tree in work.trees.items():
             budget = Budget(steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
-            yield name, Drafting(kind=ModelDraft(model=head, budget=budget), judge=verify)
+            yield name, Drafting(kind=ModelDraft(model=head, budget=budget), verifier=verify)
 
 
 def _measure(
-    target: Target,
+    target: BenchTarget,
     name: str,
     drafting: Drafting,
-    questions: Questions,
+    questions: WidenedQuestions,
     rows: Sequence[int],
-    rates: tuple[Rates, ...],
+    rates: tuple[DeviceRates, ...],
     note: Note,
-) -> Iterator[Outcome]:
+) -> Iterator[WidenedOutcome]:
     """Every number of rows in turn, on one engine with room for the most."""
     context = min(questions.longest, target.model.config.max_context)
     loaded = build(target, drafting, rows=max(rows), context=context)
@@ -124,17 +124,19 @@ def _measure(
         note(f"{name}: {each} rows")
         answered = measure_answers(loaded, questions, rows=each)
         passes = _passes(target, drafting, answered, rows=each)
-        yield Outcome(
+        yield WidenedOutcome(
             way=name,
             rows=each,
             answered=answered,
-            floors=tuple(Floor(rates=rate.name, step_s=total_s(passes, rate)) for rate in rates),
+            floors=tuple(
+                StepFloor(rates=rate.name, step_s=total_s(passes, rate)) for rate in rates
+            ),
             memory_bytes=memory_bytes(target.device),
         )
 
 
 def _passes(
-    target: Target, drafting: Drafting, answered: Answered, *, rows: int
+    target: BenchTarget, drafting: Drafting, answered: Answered, *, rows: int
 ) -> tuple[Pass, ...]:
     """What a step is held to: all rows draft, and emit as many tokens as they did here."""
     config, dtype = target.model.config, target.place.dtype

@@ -21,7 +21,7 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
+class WidenedQuestions:
     """Prompts as the model reads them, and when their answers end."""
 
     prompts: tuple[Tokens, ...]
@@ -34,7 +34,7 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class WidenedPace:
     """Consecutive steps of rows that are replaced as soon as they end."""
 
     steps_s: tuple[float, ...]  # wall time from one result to the next
@@ -62,14 +62,14 @@ class Pace:
 class Answered:
     """The pace of a case, and the answers that were finished, by question."""
 
-    pace: Pace
+    pace: WidenedPace
     answers: dict[int, Tokens]
 
 
 class Crowd:
     """Owns the answers under way; whoever ends makes place for the next question at once."""
 
-    def __init__(self, engine: Engine, questions: Questions, *, rows: int) -> None:
+    def __init__(self, engine: Engine, questions: WidenedQuestions, *, rows: int) -> None:
         self._engine = engine
         self._questions = questions
         self._numbers = itertools.count()
@@ -117,9 +117,9 @@ class Crowd:
         self.length += len(update.tokens)
         if name in self._progress:
             self.rounds -= self._progress[name].rounds
-            self.kept -= self._progress[name].kept
+            self.kept -= self._progress[name].num_accepted
         self.rounds += progress.rounds
-        self.kept += progress.kept
+        self.kept += progress.num_accepted
         self._progress[name] = progress
         if update.finish != "running":
             self._finish(name)
@@ -136,18 +136,18 @@ class Crowd:
         return prompts[number % len(prompts)]
 
 
-def measure_answers(loaded: Loaded, questions: Questions, *, rows: int) -> Answered:
+def measure_answers(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answered:
     """Time rows at work. Everything runs twice and the second time counts: all is recorded then."""
     _answer(loaded, questions, rows=rows)
     return _answer(loaded, questions, rows=rows)
 
 
-def window_tokens(questions: Questions, *, rows: int) -> int:
+def window_tokens(questions: WidenedQuestions, *, rows: int) -> int:
     """How many tokens a case is timed over: about an answer of every row."""
     return max(rows, _FEWEST_ANSWERS) * questions.limits.max_tokens
 
 
-def _answer(loaded: Loaded, questions: Questions, *, rows: int) -> Answered:
+def _answer(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answered:
     crowd, occupancy = Crowd(loaded.engine, questions, rows=rows), loaded.runner.occupancy
     while crowd.num_begun < rows:
         crowd.step()
@@ -164,7 +164,7 @@ def _answer(loaded: Loaded, questions: Questions, *, rows: int) -> Answered:
     share = occupancy.share
     crowd.end()
     emitted, rounds, kept = crowd.emitted, crowd.rounds, crowd.kept
-    pace = Pace(
+    pace = WidenedPace(
         steps_s=tuple(after - start for start, after in itertools.pairwise(times)),
         emitted=emitted - before[0],
         rounds=rounds - before[1],

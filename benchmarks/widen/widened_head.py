@@ -13,13 +13,13 @@ from benchmarks.widen.fit_body import (
     body_fields,
     rope_misfits,
     size_misfits,
-    spread_taps,
-    usual_taps,
+    spread_aux_layers,
+    usual_aux_layers,
 )
 from benchmarks.widen.places import (
     NOWHERE,
     Noise,
-    Place,
+    WidenPlace,
     side_by_side,
     widen_map,
     widen_norm,
@@ -44,7 +44,7 @@ from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.train.head_design import token_maps
 
-_FEATURES = "fc.weight"
+_AUX_HIDDEN = "fc.weight"
 _JOINT = "input_norm.weight"
 
 
@@ -115,8 +115,8 @@ def _fields(config: HeadConfig, fit: Fit) -> dict[str, Any]:
     """In the layout that SGLang and vLLM share; usual taps are not spelled out."""
     wide, layer = fit.wide, config.layer
     eps = layer.block.norm_eps * config.width / wide.block.hidden
-    taps = spread_taps(config.features.taps.layers, fit.layers)
-    is_usual = taps == usual_taps(wide.num_layers)
+    aux_layers = spread_aux_layers(config.aux_hidden_states.aux_layers.layers, fit.layers)
+    is_usual = aux_layers == usual_aux_layers(wide.num_layers)
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         **body_fields(wide, layer.rope, eps),
@@ -125,20 +125,23 @@ def _fields(config: HeadConfig, fit: Fit) -> dict[str, Any]:
         "draft_vocab_size": config.output.draft_vocab,
         "max_position_embeddings": config.max_context,
         "norm_before_residual": layer.is_residual_normed,
-        "norm_before_fc": config.features.norm == "joint",
-        "fc_norm": config.features.norm == "each",
+        "norm_before_fc": config.aux_hidden_states.norm == "joint",
+        "fc_norm": config.aux_hidden_states.norm == "each",
         "norm_output": config.output.is_state_normed,
-        **({} if is_usual else {"eagle_aux_hidden_state_layer_ids": list(taps)}),
+        **({} if is_usual else {"eagle_aux_hidden_state_layer_ids": list(aux_layers)}),
     }
 
 
 def _misfits(config: HeadConfig, fit: Fit) -> Iterator[str]:
     layer, wide = config.layer, fit.wide
-    if config.origin.algorithm != "eagle3" or not config.features.is_projected:
+    if config.origin.algorithm != "eagle3" or not config.aux_hidden_states.is_projected:
         yield "it is no EAGLE-3 head that reads states of several layers"
     if layer.biased or layer.has_head_norm:
         yield "it has biases or norms of single heads"
-    if config.features.norm != "none" and config.width != config.features.target_hidden:
+    if (
+        config.aux_hidden_states.norm != "none"
+        and config.width != config.aux_hidden_states.target_hidden
+    ):
         yield "its norms are over vectors of different widths and share one eps"
     yield from rope_misfits(layer.rope)
     yield from size_misfits(
@@ -161,7 +164,7 @@ class _Widener:
         self._layer = layer_places(
             config.layer.attention,
             fit.wide.plain_attention,
-            lanes=config.width,
+            channels=config.width,
             hidden=hidden,
             intermediate=config.layer.block.intermediate,
             reads=side_by_side(config.width, parts=2, width=hidden),  # a token and a state
@@ -173,32 +176,34 @@ class _Widener:
             return widen_embedding(block, shape, noise)
         if name == HEAD:
             return widen_map(name, block, shape, self._score_place(), noise)
-        if name == _FEATURES:
+        if name == _AUX_HIDDEN:
             return widen_map(name, block, shape, self._feature_place(), noise)
         if name == _JOINT:
-            return widen_norm(name, block, parts=self._num_taps, width=self._hidden, noise=noise)
+            return widen_norm(
+                name, block, parts=self._num_aux_layers, width=self._hidden, noise=noise
+            )
         return widen_layer(name, rest, block, shape, self._layer, noise)
 
     @property
-    def _num_taps(self) -> int:
-        return len(self._config.features.taps.layers)
+    def _num_aux_layers(self) -> int:
+        return len(self._config.aux_hidden_states.aux_layers.layers)
 
-    def _score_place(self) -> Place:
-        return Place(
+    def _score_place(self) -> WidenPlace:
+        return WidenPlace(
             rows=torch.arange(self._config.output.draft_vocab),
             columns=torch.arange(self._config.width),
             silent_rows=NOWHERE,
             silent_columns=NOWHERE,
         )
 
-    def _feature_place(self) -> Place:
+    def _feature_place(self) -> WidenPlace:
         """It writes the state, so dead lanes get nothing; and it does not read the constant."""
-        lanes, width = self._config.features.target_hidden, self._config.width
-        live = side_by_side(lanes, parts=self._num_taps, width=self._hidden)
+        channels, width = self._config.aux_hidden_states.target_hidden, self._config.width
+        live = side_by_side(channels, parts=self._num_aux_layers, width=self._hidden)
         with_constant = side_by_side(
-            min(lanes + 1, self._hidden), parts=self._num_taps, width=self._hidden
+            min(channels + 1, self._hidden), parts=self._num_aux_layers, width=self._hidden
         )
-        return Place(
+        return WidenPlace(
             rows=torch.arange(width),
             columns=live,
             silent_rows=torch.arange(width, self._hidden),

@@ -6,24 +6,24 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.steps.step_report import PLAIN, Setting
+from benchmarks.steps.step_report import PLAIN, StepSetting
 from benchmarks.steps.step_table import open_console
-from benchmarks.steps.time_decode import Floor
-from benchmarks.widen.widened_answers import Answered, Pace, count_equal
+from benchmarks.steps.time_decode import StepFloor
+from benchmarks.widen.widened_answers import Answered, WidenedPace, count_equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WidenedOutcome:
     """One way to decode at one number of rows."""
 
     way: str
     rows: int
     answered: Answered
-    floors: tuple[Floor, ...]
+    floors: tuple[StepFloor, ...]
     memory_bytes: int
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> WidenedPace:
         return self.answered.pace
 
 
@@ -31,22 +31,22 @@ class Outcome:
 class WidenedReport:
     """Everything one run found out. Every number of rows was also decoded plainly."""
 
-    setting: Setting
+    setting: StepSetting
     origin: str  # of the questions
     max_tokens: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[WidenedOutcome, ...]
 
-    def plain_of(self, outcome: Outcome) -> Outcome:
+    def plain_of(self, outcome: WidenedOutcome) -> WidenedOutcome:
         (plain,) = (
             each for each in self.outcomes if each.way == PLAIN and each.rows == outcome.rows
         )
         return plain
 
-    def speedup(self, outcome: Outcome) -> float:
+    def speedup(self, outcome: WidenedOutcome) -> float:
         """By tokens per second, against plain decoding of as many rows."""
         return outcome.pace.tokens_per_s / self.plain_of(outcome).pace.tokens_per_s
 
-    def equal(self, outcome: Outcome) -> tuple[int, int]:
+    def equal(self, outcome: WidenedOutcome) -> tuple[int, int]:
         """Answers equal to plain decoding's, of those that both finished."""
         return count_equal(outcome.answered.answers, self.plain_of(outcome).answered.answers)
 
@@ -75,7 +75,7 @@ def describe(report: WidenedReport) -> dict[str, Any]:
     }
 
 
-def _describe(report: WidenedReport, outcome: Outcome) -> dict[str, Any]:
+def _describe(report: WidenedReport, outcome: WidenedOutcome) -> dict[str, Any]:
     pace, (equal, both) = outcome.pace, report.equal(outcome)
     return {
         "way": outcome.way,
@@ -107,7 +107,7 @@ def _table(report: WidenedReport) -> Table:
     return table
 
 
-def _row(report: WidenedReport, outcome: Outcome) -> Iterator[str]:
+def _row(report: WidenedReport, outcome: WidenedOutcome) -> Iterator[str]:
     pace, floor = outcome.pace, outcome.floors[0]
     equal, both = report.equal(outcome)
     yield str(outcome.rows)

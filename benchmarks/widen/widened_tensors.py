@@ -10,8 +10,8 @@ from benchmarks.widen.places import (
     NOWHERE,
     HeadPlaces,
     Noise,
-    Place,
     Shape,
+    WidenPlace,
     side_by_side,
     widen_map,
     widen_norm,
@@ -43,7 +43,7 @@ class WideTensors:
         self._places = layer_places(
             fit.small.plain_attention,
             fit.wide.plain_attention,
-            lanes=hidden,
+            channels=hidden,
             hidden=fit.wide.block.hidden,
             intermediate=fit.small.block.intermediate,
             reads=side_by_side(hidden, parts=1, width=fit.wide.block.hidden),
@@ -78,11 +78,11 @@ class WideTensors:
 
     def _head(self) -> torch.Tensor:  # [V, H]
         small = self._small.read(EMBEDDING if self._fit.small.is_tied else HEAD)
-        vocab, lanes = small.shape
+        vocab, channels = small.shape
         wide = self._noise.map(HEAD, self._shapes[HEAD])
-        wide[:, : lanes + 1] = 0.0
-        wide[:vocab, :lanes] = self._noise.cast(small)
-        wide[vocab:, lanes : lanes + 1] = -_BAR
+        wide[:, : channels + 1] = 0.0
+        wide[:vocab, :channels] = self._noise.cast(small)
+        wide[vocab:, channels : channels + 1] = -_BAR
         return wide
 
 
@@ -90,14 +90,14 @@ def layer_places(
     small: AttentionConfig,
     wide: AttentionConfig,
     *,
-    lanes: int,  # alive in the stream
+    channels: int,  # alive in the stream
     hidden: int,  # width of the stream
     intermediate: int,  # units alive in the feed-forward part
     reads: torch.Tensor,  # [read by attention] where the live lanes are in what it reads
-) -> dict[str, Place]:
+) -> dict[str, WidenPlace]:
     """The place of every map of a layer. Noise reads dead lanes; what is dead is never written."""
     heads = HeadPlaces(small, wide)
-    stream, units = torch.arange(lanes), torch.arange(intermediate)
+    stream, units = torch.arange(channels), torch.arange(intermediate)
     every = torch.arange(hidden)
 
     def reader(
@@ -105,8 +105,8 @@ def layer_places(
         columns: torch.Tensor,
         silent: torch.Tensor = NOWHERE,
         scale: float = 1.0,
-    ) -> Place:
-        return Place(
+    ) -> WidenPlace:
+        return WidenPlace(
             rows=rows, columns=columns, silent_rows=silent, silent_columns=NOWHERE, scale=scale
         )
 
@@ -129,7 +129,7 @@ def widen_layer(
     rest: str,  # the name within the layer
     block: torch.Tensor,
     shape: Shape,
-    places: Mapping[str, Place],
+    places: Mapping[str, WidenPlace],
     noise: Noise,
 ) -> torch.Tensor:
     """A map of a layer at its place, or a norm over more lanes."""

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from benchmarks.steps.body import Body
 from benchmarks.widen.fit_body import Fit, model_fields
-from benchmarks.widen.load_widened import Opened, opened
+from benchmarks.widen.load_widened import OpenedModels, opened
 from benchmarks.widen.places import Noise
 from benchmarks.widen.widened_head import widen_head
 from benchmarks.widen.widened_tensors import WideTensors
@@ -70,7 +70,7 @@ def _check_room(out: Path, needed: int) -> None:
         )
 
 
-def _write_model(folder: Path, small: Opened, noise: Noise) -> None:
+def _write_model(folder: Path, small: OpenedModels, noise: Noise) -> None:
     """One file per layer: no more than that is in memory."""
     source = WideTensors(small.fit, small.source, noise)
     shapes = tensor_shapes(small.fit.wide)

@@ -28,7 +28,7 @@ from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.plan import StepPlan
 from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.row_table import RowTable
-from outrider.step.shape import ChunkShape, Warps
+from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.wire.draft_budget import PLAIN
 from outrider.wire.scheduled_batch import NO_DECODES, PageGrant, ScheduledBatch, ScheduledChunk
 
@@ -123,9 +123,9 @@ class Scorer:
         batch = ScheduledBatch(
             step=0, admissions=(), grants=(), chunks=(chunk,), decodes=NO_DECODES
         )
-        plan = self._planner.plan(batch, warps=Warps())
+        plan = self._planner.plan(batch, sampling_flags=SamplingFlags())
         resolve_lengths(plan, self._table)
-        tree = single_node(self._table.last_tokens[plan.uniform.rows])
+        tree = single_node(self._table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=self._table, attention=self._attention, page_size=PAGE_SIZE)
         return plan
 

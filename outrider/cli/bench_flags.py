@@ -35,9 +35,9 @@ def checked_targets(path: Path | None) -> tuple[Path, ...]:
 def open_model(model: str) -> Path:
     """The folder of a model, pulled if need be."""
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve
+    from outrider.hub.resolve_model import resolve_model
 
-    return resolve(model, BarReporter())
+    return resolve_model(model, BarReporter())
 
 
 def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, DraftConfig]":

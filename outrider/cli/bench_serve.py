@@ -81,7 +81,7 @@ def serve(
             base_url=ask.parse_base_url(base_url), name=endpoint, api_key=api_key, timeout_s=timeout
         ),
         models=() if model is None else (model,),
-        questions=ask.Questions(
+        questions=ask.LoadQuestions(
             prompts=tuple(read_texts(prompts)),
             origin=prompts.name,
             num=num,

@@ -41,7 +41,11 @@ def check(
 
     import_torch()
     from outrider.cli.check.check_table import print_findings
-    from outrider.cli.check.run_check import Work, executors_on, run_check  # torch comes with it
+    from outrider.cli.check.run_check import (  # torch comes with it
+        CheckWork,
+        executors_on,
+        run_check,
+    )
 
     def load(configuration: "Configuration") -> "LLM":
         return model_flags.load(
@@ -54,7 +58,7 @@ def check(
     has_trees = _has_trees(model_flags.model, draft.drafter)
     executors = executors_on(model_flags.device) if executor == "auto" else (executor,)
     tried = tuple(configurations(draft, executors, has_trees=has_trees))
-    work = Work(prompts=texts, max_tokens=max_tokens)
+    work = CheckWork(prompts=texts, max_tokens=max_tokens)
     with batch_bar(work.num_requests(len(tried))) as advance:
         findings = list(run_check(tried, work, load, advance))
     print_findings(findings)
@@ -65,8 +69,8 @@ def check(
 def _has_trees(model: str, drafter: str) -> bool:
     """Some targets check chains only; and of several modules, each has its step of a chain."""
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve
+    from outrider.hub.resolve_model import resolve_model
     from outrider.runtime.inspect_target import checks_trees, examine_modules
 
-    folder = resolve(model, BarReporter())
+    folder = resolve_model(model, BarReporter())
     return checks_trees(folder) and (drafter != MTP or examine_modules(folder).num == 1)

@@ -9,7 +9,7 @@ from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ChatQuestion:
     """A message of the user with the history that fits beside it."""
 
     prompt: TextPrompt
@@ -29,18 +29,18 @@ class Conversation:
         # Of a short context the answer may claim a quarter; history gets the rest.
         self._reserved = min(max_tokens, frontend.bounds.max_context // 4)
 
-    def ask(self, text: str) -> Question:
+    def ask(self, text: str) -> ChatQuestion:
         """The next question; nothing is remembered before its answer."""
         messages = (*self._messages, _message("user", text))
         for num_dropped in range(0, len(messages), 2):  # a question and its answer go together
             kept = messages[num_dropped:]
             prompt = self._frontend.render((*self._opening, *kept))
             if self._fits(prompt):
-                return Question(prompt=prompt, messages=kept, num_dropped=num_dropped)
+                return ChatQuestion(prompt=prompt, messages=kept, num_dropped=num_dropped)
         room = self._frontend.bounds.max_context - self._reserved
         raise RequestError(f"the message does not fit in {room} tokens; shorten it")
 
-    def remember(self, question: Question, answer: str) -> None:
+    def remember(self, question: ChatQuestion, answer: str) -> None:
         """Go on from this question and its answer, complete or not."""
         self._messages = (*question.messages, _message("assistant", answer))
 

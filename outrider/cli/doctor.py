@@ -42,11 +42,11 @@ def doctor(
     from rich.console import Console
 
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve
+    from outrider.hub.resolve_model import resolve_model
 
     console = Console(width=WIDTH, highlight=False)
     drafter = MTP if head == MTP else str(_head_folder(head))
-    target = resolve(model, BarReporter())
+    target = resolve_model(model, BarReporter())
     import_torch()
     # torch comes with these: bad names fail before
     from outrider.cli.doctor_probe import STEPS, probe
@@ -68,10 +68,10 @@ def doctor(
 def _head_folder(name: str) -> Path:
     """A local folder is taken as it is: its weights may be pickled, and reporting is our task."""
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve
+    from outrider.hub.resolve_model import resolve_model
 
     path = Path(name).expanduser()
-    return path if (path / "config.json").is_file() else resolve(name, BarReporter())
+    return path if (path / "config.json").is_file() else resolve_model(name, BarReporter())
 
 
 def _print_report(console: "Console", report: "HeadReport | ModuleReport", *, fits: str) -> None:

@@ -4,13 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-from outrider.cli.batch.batch_output import Journal
-from outrider.cli.batch.run_batch import Batch, BatchDefaults, Framing, count_lines
+from outrider.cli.batch.batch_output import BatchOutput
+from outrider.cli.batch.run_batch import BatchDefaults, BatchRun, Framing, count_lines
 from outrider.errors import RequestError
 from outrider.frontend.batch_bar import batch_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.llm import LLM
-from outrider.frontend.output_json import describe
+from outrider.frontend.output_json import describe_output
 from outrider.frontend.outputs import RequestOutput
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import SamplingParams
@@ -34,7 +34,7 @@ def choose_framing(frontend: Frontend, *, raw: bool, system: str) -> Framing:
 def print_json(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> RequestOutput:
     """One object on stdout and nothing else."""
     (output,) = llm.generate(prompt, params, use_tqdm=False)
-    print(json.dumps(describe(output), ensure_ascii=False))
+    print(json.dumps(describe_output(output), ensure_ascii=False))
     return output
 
 
@@ -76,9 +76,9 @@ def print_closing_line(output: RequestOutput) -> None:
 def answer_file(frontend: Frontend, files: tuple[Path, ...], defaults: BatchDefaults) -> bool:
     """Answer the lines of a file that an earlier run left over; whether all have an answer now."""
     source, target = files
-    with Journal(target) as journal:
+    with BatchOutput(target) as journal:
         total, num_done = count_lines(source, journal), len(journal.done)
-        batch = Batch(frontend, defaults, journal)
+        batch = BatchRun(frontend, defaults, journal)
         with batch_bar(total, done=num_done) as advance:
             batch.run(source, advance)
     facts = [f"{num_done} from before", f"{journal.num_failed} failed"]

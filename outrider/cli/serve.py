@@ -66,7 +66,7 @@ def serve(
     _check_installation()
 
     from outrider.server.async_engine import (
-        DeskRules,  # bad flags fail before these take their time
+        AsyncEngineRules,  # bad flags fail before these take their time
     )
     from outrider.server.run_server import ServeSettings
 
@@ -77,7 +77,9 @@ def serve(
         api_key=api_key,
         model_name=served_model_name or _own_name(model_flags.model),
         max_queued=max_queued,
-        rules=DeskRules(ping_s=stream_ping_s, has_priorities=scheduling_policy == "priority"),
+        rules=AsyncEngineRules(
+            ping_s=stream_ping_s, has_priorities=scheduling_policy == "priority"
+        ),
     )
     _serve_model(model_flags.model, config, settings)
 
@@ -86,11 +88,11 @@ def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") ->
     """Find the model and its drafter, then serve them until a signal."""
     from outrider.frontend.find_drafter import find_drafter
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve
+    from outrider.hub.resolve_model import resolve_model
     from outrider.server.run_server import serve
     from outrider.server.start_progress import terminal_display
 
-    folder = resolve(model, BarReporter())
+    folder = resolve_model(model, BarReporter())
     draft = find_drafter(config.draft, model=model, reporter=BarReporter())
     with terminal_display(settings.model_name) as display:
         serve(settings, folder, replace(config, draft=draft), display)

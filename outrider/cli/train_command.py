@@ -18,7 +18,7 @@ from outrider.cli.train_data import (
     Temperatures,
     answer_flag,
     generator_of,
-    law_of,
+    sampling_of,
 )
 from outrider.errors import ConfigError
 from outrider.frontend.interrupts import import_torch
@@ -128,10 +128,10 @@ def _start(flags: dict[str, Any]) -> None:
         if not 0 < flags[name] < math.inf:
             raise ConfigError(f"--{name} must be a number above 0, got {flags[name]}")
     import_torch()
-    from outrider.train.gather_answers import Source
+    from outrider.train.gather_answers import AnswerSource
     from outrider.train.head_design import Design
-    from outrider.train.recipe import Rates, Recipe
-    from outrider.train.start_training import Machine, Outcome, Plan, train_eagle3
+    from outrider.train.recipe import LearningRates, Recipe
+    from outrider.train.start_training import Plan, TrainingMachine, TrainingOutcome, train_eagle3
     from outrider.train.training_loop import Cadence
 
     names = _Names(flags)
@@ -139,10 +139,14 @@ def _start(flags: dict[str, Any]) -> None:
     train_eagle3(
         generator_of(flags),
         Design(**names("layout draft_vocab intermediate heads kv_heads")),
-        Source(prompts=tuple(flags["prompts"]), answers=tuple(flags["answers"]), law=law_of(flags)),
+        AnswerSource(
+            prompts=tuple(flags["prompts"]),
+            answers=tuple(flags["answers"]),
+            sampling=sampling_of(flags),
+        ),
         Plan(
             recipe=Recipe(decay=0.8, **names("steps batch depth loss seed")),
-            rates=Rates(
+            rates=LearningRates(
                 peak=flags["lr"],
                 floor=0.05,
                 clip=1.0,
@@ -156,12 +160,12 @@ def _start(flags: dict[str, Any]) -> None:
             ),
             **names("length epochs budget_s"),
         ),
-        Machine(
+        TrainingMachine(
             device=flags["device"],
             attention=None if attention == "auto" else attention,
             is_compiled=flags["compile"],
         ),
-        Outcome(folder=flags["out"], **names("format dtype resume")),
+        TrainingOutcome(folder=flags["out"], **names("format dtype resume")),
     )
 
 
@@ -185,12 +189,12 @@ def export(
 ) -> None:
     """Write the head of a checkpoint down the way engines load it."""
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve
+    from outrider.hub.resolve_model import resolve_model
     from outrider.train.checkpoints import load_checkpoint
     from outrider.train.export_head import export_head
 
     found = load_checkpoint(checkpoint)
-    folder = resolve(model or found.facts["target"], BarReporter())
+    folder = resolve_model(model or found.facts["target"], BarReporter())
     num_bytes = export_head(found, out, target_folder=folder, format=format, dtype=dtype)
     print(f"{out}: {num_bytes / 1e6:.1f} MB")
 

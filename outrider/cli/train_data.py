@@ -9,7 +9,7 @@ from outrider.errors import ConfigError
 from outrider.hub.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
-    from outrider.train.answers import AnswerLaw
+    from outrider.train.answers import AnswerSampling
     from outrider.train.gather_answers import Generator, Part
 
 
@@ -43,9 +43,9 @@ def prompts(
 ) -> None:
     """Let the target write user turns itself, from its own chat template."""
     from outrider.frontend.batch_bar import batch_bar
-    from outrider.train.user_turns import TurnLaw, opening, write_turns
+    from outrider.train.user_turns import TurnSampling, opening, write_turns
 
-    law = TurnLaw(
+    sampling = TurnSampling(
         count=count,
         temperature=temperature,
         max_tokens=turn_tokens,
@@ -55,7 +55,7 @@ def prompts(
     frontend = generator_of(locals()).start(turn_tokens + _TEMPLATE_ROOM).frontend
     opening(frontend)  # refuses a model that cannot, before a file is made
     with batch_bar(count) as note:
-        found = write_turns(frontend, law, out, window=2 * rows, note=note)
+        found = write_turns(frontend, sampling, out, window=2 * rows, note=note)
     print(f"{out}: {found} prompts")
 
 
@@ -80,9 +80,11 @@ def answers(
 ) -> None:
     """Answer prompts with the target and keep the answers, for `train eagle3 --answers`."""
     flags = locals()
-    from outrider.train.gather_answers import Source, gather
+    from outrider.train.gather_answers import AnswerSource, gather
 
-    source = Source(prompts=tuple(prompts), answers=(), law=law_of(flags), part=_part(part))
+    source = AnswerSource(
+        prompts=tuple(prompts), answers=(), sampling=sampling_of(flags), part=_part(part)
+    )
     documents = gather(source, generator_of(flags), out, is_complete=False)
     print(f"{out}: {len(documents)} documents")
 
@@ -99,12 +101,12 @@ def generator_of(flags: dict[str, Any]) -> "Generator":
     )
 
 
-def law_of(flags: dict[str, Any]) -> "AnswerLaw":
+def sampling_of(flags: dict[str, Any]) -> "AnswerSampling":
     """How these flags have answers drawn."""
     temperatures = _temperatures(flags["temperatures"])
-    from outrider.train.answers import AnswerLaw
+    from outrider.train.answers import AnswerSampling
 
-    return AnswerLaw(
+    return AnswerSampling(
         temperatures=temperatures,
         max_tokens=flags["answer_tokens"],
         max_context=flags["length"],

@@ -10,7 +10,7 @@ Auto = Literal["auto"]
 Dtype = Literal["float32", "bfloat16", "float16", "int8"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row never depend on the shape
-Recording = Literal["lazy", "at start"]
+CaptureTime = Literal["lazy", "at start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class ExecutionConfig:
 
     executor: Executor | Auto = "auto"
     depth: int | Auto = "auto"  # steps in flight while the next is planned: 0 waits, 1 overlaps
-    record: Recording = "lazy"  # when shapes are recorded: as they come, or all before the first
+    record: CaptureTime = "lazy"  # when shapes are recorded: as they come, or all before the first
     deterministic: bool = False  # on a GPU, the bits of a row never depend on the step's shape
 
 

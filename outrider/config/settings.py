@@ -7,11 +7,11 @@ from typing import get_args
 from outrider.config.draft_config import resolve_budget
 from outrider.config.engine_config import (
     Arithmetic,
+    CaptureTime,
     Dtype,
     EngineConfig,
     ExecutionConfig,
     Executor,
-    Recording,
 )
 from outrider.errors import ConfigError
 
@@ -43,7 +43,7 @@ class ExecutionSettings:
 
     executor: Executor
     depth: int
-    record: Recording
+    record: CaptureTime
     arithmetic: Arithmetic
 
 
@@ -58,7 +58,7 @@ class Settings:
     host: HostSettings
 
 
-def resolve(
+def resolve_settings(
     config: EngineConfig, *, model_context: int, num_cuda: int, usual_page: int = USUAL_PAGE
 ) -> Settings:
     """Check the user's configuration against the model and replace every "auto" by a value."""
@@ -141,7 +141,7 @@ def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
-    _check_choice("--record / record", execution.record, get_args(Recording))
+    _check_choice("--record / record", execution.record, get_args(CaptureTime))
     if cache.page_size != "auto" and not 1 <= cache.page_size <= MOST_PAGE:
         raise ConfigError(f"block_size must be between 1 and {MOST_PAGE}, got {cache.page_size}")
     if execution.depth not in ("auto", 0, 1):

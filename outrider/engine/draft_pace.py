@@ -10,18 +10,18 @@ from outrider.wire.draft_budget import PLAIN, Budget
 LEAST_STEPS = 3  # with node 0 four rows, which cost a CPU and a GPU no more than one
 
 
-class Pace:
+class DraftPace:
     """Owns one request's present draft length."""
 
     def __init__(self) -> None:
         self._steps = LEAST_STEPS
         self._given = PLAIN  # at last
 
-    def note_round(self, *, drafted: int, kept: int) -> None:
+    def note_round(self, *, drafted: int, num_accepted: int) -> None:
         """All kept: reach twice as far. Less than half kept, or nothing found: half as far."""
-        if drafted and kept == drafted:
+        if drafted and num_accepted == drafted:
             self._steps = 2 * self._steps + 1
-        elif 2 * kept <= drafted:
+        elif 2 * num_accepted <= drafted:
             self._steps = max(LEAST_STEPS, self._steps // 2)
 
     def within(self, budget: Budget) -> Budget:

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from outrider.engine.admission import check_request
-from outrider.engine.pending_grammars import GrammarOrders
+from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
-from outrider.engine.step_decision import Expected
+from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
-from outrider.wire.engine_stats import Census, Faults, Work
+from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.step_result import NO_DETAILS, StepResult
@@ -42,10 +42,10 @@ class Engine:
         self._runner = runner
         self._facts = facts
         self._grammars = grammars
-        self._orders = GrammarOrders(grammars)
-        self._scheduler = Scheduler(facts, self._orders.is_ready)
+        self._pending_grammars = PendingGrammars(grammars)
+        self._scheduler = Scheduler(facts, self._pending_grammars.is_ready)
         self._requests: dict[str, Request] = {}
-        self._inflight: deque[tuple[Expected, PendingResult]] = deque()
+        self._inflight: deque[tuple[ExpectedStep, PendingResult]] = deque()
         self._unburied: Sequence[object] = ()  # freeing what a lost device holds ends the process
         self._num_arrived = 0
         self._busy_s = 0.0
@@ -65,12 +65,12 @@ class Engine:
         return bool(self._end)
 
     @property
-    def census(self) -> Census:
+    def stats(self) -> EngineStats:
         faults = Faults(
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
-        work = Work(busy_s=self._busy_s, counts=self._runner.counts)
-        return self._scheduler.census(faults=faults, work=work)
+        work = DeviceWork(busy_s=self._busy_s, counts=self._runner.counts)
+        return self._scheduler.stats(faults=faults, work=work)
 
     @property
     def cache(self) -> PrefixCache:
@@ -95,7 +95,7 @@ class Engine:
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
-        num_waiting = self._scheduler.num_waiting + len(self._orders)
+        num_waiting = self._scheduler.num_waiting + len(self._pending_grammars)
         if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
         self._num_arrived += 1
@@ -108,7 +108,7 @@ class Engine:
             is_paced=draft.is_paced,
         )
         if submission.sampling.grammar.is_asked:
-            self._orders.place(request)
+            self._pending_grammars.place(request)
         else:
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
@@ -126,8 +126,8 @@ class Engine:
         request = self._requests.pop(request_id, None)
         if request is None:
             return
-        if request in self._orders:
-            self._orders.discard(request)
+        if request in self._pending_grammars:
+            self._pending_grammars.discard(request)
         else:
             self._scheduler.finish(request)
 
@@ -161,7 +161,9 @@ class Engine:
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
 
-    def _start_over(self, struck: list[Expected], error: Exception) -> tuple[RequestUpdate, ...]:
+    def _start_over(
+        self, struck: list[ExpectedStep], error: Exception
+    ) -> tuple[RequestUpdate, ...]:
         """A step failed: end the requests it ran, and let the others begin again on a clean device.
 
         They are not tried again, so each failure leaves fewer requests.
@@ -179,23 +181,23 @@ class Engine:
             self._unburied = dropped
             self.unharmed = frozenset(self._requests).difference(each.request_id for each in failed)
             failed, fix = list(self._requests.values()), _LOST
-        self._scheduler.start_over([each for each in failed if each not in self._orders])
+        self._scheduler.start_over([each for each in failed if each not in self._pending_grammars])
         _log.error("%d requests failed, %d are kept", len(failed), self._scheduler.num_waiting)
         return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue whose grammar is ready now; what cannot be compiled is refused here at last."""
-        if len(self._orders) == len(self._requests) and not self._inflight:
-            self._orders.linger()  # there is nothing else to do
+        if len(self._pending_grammars) == len(self._requests) and not self._inflight:
+            self._pending_grammars.linger()  # there is nothing else to do
         refused = []
-        for request, reason in self._orders.take():
+        for request, reason in self._pending_grammars.take():
             if reason:
                 refused.append(self._fail(request, reason))
             else:
                 self._scheduler.enqueue(request)
         return tuple(refused)
 
-    def _live(self, struck: list[Expected]) -> list[Request]:
+    def _live(self, struck: list[ExpectedStep]) -> list[Request]:
         """The requests behind these steps, without those that have ended since; each once."""
         requests = dict.fromkeys(owner.request for step in struck for owner in step.owners)
         return [each for each in requests if self._requests.get(each.request_id) is each]
@@ -203,7 +205,7 @@ class Engine:
     def _fail(self, request: Request, reason: str) -> RequestUpdate:
         request.finish = "error"
         del self._requests[request.request_id]
-        self._orders.discard(request)
+        self._pending_grammars.discard(request)
         return RequestUpdate(
             request_id=request.request_id,
             tokens=(),
@@ -218,7 +220,7 @@ class Engine:
         if self._end:
             raise CapacityError(self._end)
 
-    def _absorb(self, expected: Expected, result: StepResult) -> tuple[RequestUpdate, ...]:
+    def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by the truth, append the tokens, finish the requests that they end."""
         self._busy_s += result.busy_s
         if result.has_drafter_failed and not self.num_drafter_failures:
@@ -235,14 +237,14 @@ class Engine:
             owner.bound -= most - len(tokens)
             taken = request.append(tokens)
             if place < num_rounds:  # the bonus is no draft; nor is what follows the end
-                request.note_round(drafted, kept=taken - (taken == len(tokens)))
+                request.note_round(drafted, num_accepted=taken - (taken == len(tokens)))
             if request.finish != "running":
                 self._scheduler.finish(request)
                 del self._requests[request.request_id]
             updates.append(request.tell(tokens[:taken], details.get(place, NO_DETAILS)))
         return tuple(updates)
 
-    def _absorb_details(self, expected: Expected, result: StepResult) -> list[RequestUpdate]:
+    def _absorb_details(self, expected: ExpectedStep, result: StepResult) -> list[RequestUpdate]:
         """Note what few rows have to tell; returns the news of those that cannot go on."""
         failed = []
         for place, details in result.details.items():

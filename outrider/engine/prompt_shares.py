@@ -11,8 +11,8 @@ def pick_prompts(remaining: dict[Request, int], most: int) -> dict[Request, int]
     """
     by_rank = list(remaining)[: max(1, most // 2)]
     others = [request for request in remaining if request not in by_rank]
-    by_need = sorted(others, key=lambda request: remaining[request])[: most - len(by_rank)]
-    return {request: remaining[request] for request in [*by_rank, *by_need]}
+    by_flags = sorted(others, key=lambda request: remaining[request])[: most - len(by_rank)]
+    return {request: remaining[request] for request in [*by_rank, *by_flags]}
 
 
 def share_budget(remaining: dict[Request, int], budget: int) -> dict[Request, int]:

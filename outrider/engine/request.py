@@ -3,7 +3,7 @@
 import time
 from enum import Enum, auto
 
-from outrider.engine.draft_pace import Pace
+from outrider.engine.draft_pace import DraftPace
 from outrider.engine.prefix_cache.prefix_cache import Lease
 from outrider.wire.draft_budget import UNBOUNDED, Budget
 from outrider.wire.step_result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
@@ -67,7 +67,7 @@ class Request:
         self.phase = Phase.WAITING
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
-        self.pace = Pace()
+        self.pace = DraftPace()
         self._is_paced = is_paced  # else it drafts as far as it may
         self._arrived_s = time.perf_counter()
         self.queued_s = 0.0
@@ -75,7 +75,7 @@ class Request:
         self._cached_at_first = 0
         self._rounds = 0
         self._drafted = 0
-        self._kept_per_depth: tuple[int, ...] = ()
+        self._accepted_per_depth: tuple[int, ...] = ()
         self._preemptions = 0
         self._scores: list[TokenLogprobs] = []  # of the prompt, not told yet
         self._num_scored = 0
@@ -86,7 +86,7 @@ class Request:
             self._cached_at_first,
             self._rounds,
             self._drafted,
-            self._kept_per_depth,
+            self._accepted_per_depth,
             self._preemptions,
         )
 
@@ -142,19 +142,19 @@ class Request:
     def note_preemption(self) -> None:
         self._preemptions += 1
 
-    def note_round(self, drafted: int, *, kept: int) -> None:
+    def note_round(self, drafted: int, *, num_accepted: int) -> None:
         """A round is over, in which so many drafts were kept."""
         self._rounds += 1
         self._drafted += drafted
         if self._is_paced:
-            self.pace.note_round(drafted=drafted, kept=kept)
-        if kept:
-            counts = list(self._kept_per_depth)
-            if kept > len(counts):
-                counts += [0] * (kept - len(counts))
-            for depth in range(kept):
+            self.pace.note_round(drafted=drafted, num_accepted=num_accepted)
+        if num_accepted:
+            counts = list(self._accepted_per_depth)
+            if num_accepted > len(counts):
+                counts += [0] * (num_accepted - len(counts))
+            for depth in range(num_accepted):
                 counts[depth] += 1
-            self._kept_per_depth = tuple(counts)
+            self._accepted_per_depth = tuple(counts)
 
     def append(self, tokens: tuple[int, ...]) -> int:
         """Take tokens until one ends the request; returns how many were taken."""

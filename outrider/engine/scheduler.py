@@ -13,11 +13,11 @@ from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudg
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
-from outrider.engine.step_decision import Expected, StepDecision
+from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.draft_budget import PLAIN, Budget
-from outrider.wire.engine_stats import Census, Faults, PrefixCounts, Queue, Stock, Work
+from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults, PrefixCounts, Queue, Stock
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
 from outrider.wire.step_result import StepResult
@@ -61,10 +61,10 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
-    def census(self, *, faults: Faults, work: Work) -> Census:
+    def stats(self, *, faults: Faults, work: DeviceWork) -> EngineStats:
         """What is in use now; the engine knows the rest."""
         cache, stats = self.cache, self.cache.stats
-        return Census(
+        return EngineStats(
             queue=Queue(waiting=self.num_waiting, running=self.num_running),
             rows=Stock(free=len(self._free_rows), total=self._limits.max_rows),
             pages=Stock(free=cache.num_available, total=cache.num_pages),
@@ -96,7 +96,7 @@ class Scheduler:
         self.cache.flush()
         assert self.cache.num_available == self.cache.num_pages, "nobody holds a page any more"
 
-    def schedule(self) -> tuple[ScheduledBatch, Expected]:
+    def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
         """The next step, and what to expect of its rows. It may be empty."""
         decision = StepDecision(needs_text=self._facts.draft.needs_text)
         self._step += 1

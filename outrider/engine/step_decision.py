@@ -6,16 +6,16 @@ from outrider.engine.request import Placement, Request
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import Penalties
 from outrider.wire.scheduled_batch import (
-    DecodeRows,
     PageGrant,
     RowAdmission,
     ScheduledBatch,
     ScheduledChunk,
+    ScheduledDecodes,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedStep:
     """Whose results the rows of a step will be, by columns in the order of the batch."""
 
     owners: tuple[Placement, ...]
@@ -81,7 +81,7 @@ class StepDecision:
         self._decodes = [entry for entry in self._decodes if entry[0] is not placement]
         self._chunks.pop(placement, None)
 
-    def freeze(self, step: int) -> tuple[ScheduledBatch, Expected]:
+    def freeze(self, step: int) -> tuple[ScheduledBatch, ExpectedStep]:
         """The batch, and what to expect of its rows."""
         chunks = tuple(self._chunks.values())
         owners, bounds, budgets, most = tuple(zip(*self._decodes, strict=True)) or _NO_COLUMNS
@@ -90,11 +90,11 @@ class StepDecision:
             admissions=tuple(self._admissions.values()),
             grants=tuple(grant for grants in self._grants.values() for grant in grants),
             chunks=chunks,
-            decodes=DecodeRows(
+            decodes=ScheduledDecodes(
                 rows=tuple([owner.row for owner in owners]), bounds=bounds, budgets=budgets
             ),
         )
-        expected = Expected(
+        expected = ExpectedStep(
             owners=(*owners, *self._chunks),
             most=(*most, *[int(chunk.is_last) for chunk in chunks]),
             num_rounds=len(owners),

@@ -6,12 +6,14 @@ from outrider.config.engine_config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
 from outrider.runtime.build_runner import build_runner
-from outrider.runtime.warmup import Heard, nobody_hears
+from outrider.wire.runner_facts import OnProgress, ignore_progress
 
 
-def build_engine(folder: Path, config: EngineConfig, heard: Heard = nobody_hears) -> Engine:
+def build_engine(
+    folder: Path, config: EngineConfig, on_progress: OnProgress = ignore_progress
+) -> Engine:
     """An engine for the model in a folder, ready for requests."""
     runner, facts = build_runner(
-        folder, config, heard, read_vocabulary=lambda: read_vocabulary(folder)
+        folder, config, on_progress, read_vocabulary=lambda: read_vocabulary(folder)
     )
     return Engine(runner, facts, runner.grammars)

@@ -6,7 +6,7 @@ from pathlib import Path
 from outrider.config.draft_config import AUTO, MTP, NGRAM, NONE, DraftConfig
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import Reporter
-from outrider.hub.resolve_model import resolve
+from outrider.hub.resolve_model import resolve_model
 from outrider.hub.shipped_heads import shipped_head
 
 
@@ -43,6 +43,6 @@ def _find_folder(name: str, reporter: Reporter) -> Path:
     if (path / "config.json").is_file():
         return path  # as it is: heads come in more formats than models do
     try:
-        return resolve(name, reporter)
+        return resolve_model(name, reporter)
     except ConfigError as error:
         raise ConfigError(f"--draft is neither auto, none, ngram nor mtp, and {error}") from error

@@ -105,7 +105,7 @@ class LiveRequest:
             acceptance=Acceptance(
                 rounds=progress.rounds,
                 drafted=progress.drafted,
-                kept_per_position=list(progress.kept_per_depth),
+                kept_per_position=list(progress.accepted_per_depth),
             ),
             rounds=list(transcript.rounds),
         )

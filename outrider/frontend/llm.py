@@ -10,12 +10,12 @@ from outrider.config.draft_dialects import choose_dialect
 from outrider.config.engine_config import (
     Auto,
     CacheConfig,
+    CaptureTime,
     Dtype,
     EngineConfig,
     ExecutionConfig,
     Executor,
     LimitsConfig,
-    Recording,
     choose_executor,
 )
 from outrider.config.threads import choose_wait_policy
@@ -43,7 +43,7 @@ from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer, load_t
 from outrider.frontend.vllm_arguments import check_inert
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
-from outrider.hub.resolve_model import resolve
+from outrider.hub.resolve_model import resolve_model
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -83,7 +83,7 @@ class LLM:
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",
-        record: Recording = "lazy",  # "at start" records every shape before the first request
+        record: CaptureTime = "lazy",  # "at start" records every shape before the first request
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
@@ -203,7 +203,7 @@ def _executor(asked: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
 
 
 def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
-    folder = resolve(str(model), BarReporter())
+    folder = resolve_model(str(model), BarReporter())
     draft = find_drafter(config.draft, model=str(model), reporter=BarReporter())
     config = replace(config, draft=draft)
     tokenizer = load_tokenizer(folder)

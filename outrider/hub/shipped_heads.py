@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS, Source
+from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS, ModelSource
 
 _FOLDER = Path(__file__).parent / "heads"
 
@@ -25,5 +25,5 @@ _HEADS = {
 
 def shipped_head(model: str) -> tuple[ShippedHead, ...]:
     """The head for an alias or a hub id, if one ships. A path may hold any model: it has none."""
-    source = ALIASES.get(model.lower(), Source(name=model, hub_id=model))
+    source = ALIASES.get(model.lower(), ModelSource(name=model, hub_id=model))
     return tuple(head for name, head in _HEADS.items() if ALIASES[name].hub_id == source.hub_id)

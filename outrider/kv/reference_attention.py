@@ -33,7 +33,7 @@ class ReferencePlan:
     """Uniform rows as they lie; chunks moved to a rectangle of [rows, width] places and back."""
 
     shape: StepShape
-    uniform: MaskedRows
+    decode: MaskedRows
     chunk: MaskedRows
     places: torch.Tensor  # [chunk.tokens] int64 place of each chunk token in the rectangle
 
@@ -63,8 +63,8 @@ class ReferenceAttention:
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         keys = largest.pages * self._page_size
         chunk = largest.chunk
-        arena.reserve("attention.uniform.pages", largest.rows * largest.pages, torch.int64)
-        arena.reserve("attention.uniform.mask", largest.num_uniform * keys, self._dtype)
+        arena.reserve("attention.decode.pages", largest.rows * largest.pages, torch.int64)
+        arena.reserve("attention.decode.mask", largest.num_decode_query * keys, self._dtype)
         arena.reserve("attention.chunk.pages", chunk.rows * largest.pages, torch.int64)
         # Chunks of one step share its token budget; `width * rows` can exceed it when they differ.
         arena.reserve("attention.chunk.mask", chunk.rows * chunk.width * keys, self._dtype)
@@ -73,14 +73,14 @@ class ReferenceAttention:
     def bind(self, arena: Arena, shape: StepShape) -> ReferencePlan:
         return ReferencePlan(
             shape=shape,
-            uniform=self._bind_rows(arena, "uniform", shape.rows, shape.nodes, shape.pages),
+            decode=self._bind_rows(arena, "decode", shape.rows, shape.nodes, shape.pages),
             chunk=self._bind_rows(arena, "chunk", shape.chunk.rows, shape.chunk.width, shape.pages),
             places=arena.view("attention.chunk.places", shape.chunk.tokens),
         )
 
     def fill(self, plan: ReferencePlan, geometry: Geometry) -> None:
         if plan.shape.rows:
-            self._fill_uniform(plan.uniform, geometry)
+            self._fill_decode(plan.decode, geometry)
         if plan.shape.chunk.rows:
             self._fill_chunk(plan, geometry)
 
@@ -105,13 +105,13 @@ class ReferenceAttention:
         return self._run(query, plan, attend)
 
     def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
-        shape, num_uniform = plan.shape, plan.shape.num_uniform
+        shape, num_decode_query = plan.shape, plan.shape.num_decode_query
         if not shape.chunk.rows:
-            return attend(query, plan.uniform)
-        chunk = self._run_chunks(query[num_uniform:], plan, attend)
-        if not num_uniform:
+            return attend(query, plan.decode)
+        chunk = self._run_chunks(query[num_decode_query:], plan, attend)
+        if not num_decode_query:
             return chunk
-        return torch.cat([attend(query[:num_uniform], plan.uniform), chunk])
+        return torch.cat([attend(query[:num_decode_query], plan.decode), chunk])
 
     def _bind_rows(self, arena: Arena, group: str, rows: int, width: int, pages: int) -> MaskedRows:
         return MaskedRows(
@@ -119,11 +119,11 @@ class ReferenceAttention:
             mask=arena.view(f"attention.{group}.mask", rows, 1, width, pages * self._page_size),
         )
 
-    def _fill_uniform(self, group: MaskedRows, geometry: Geometry) -> None:
-        uniform = geometry.uniform
-        _fill_pages(group, uniform.rows, geometry.page_table)
+    def _fill_decode(self, group: MaskedRows, geometry: Geometry) -> None:
+        decode = geometry.decode
+        _fill_pages(group, decode.rows, geometry.page_table)
         keys = _key_positions(group)  # [keys]
-        tail = keys - uniform.lengths[:, None, None]  # [rows, 1, keys] index into the tree's nodes
+        tail = keys - decode.lengths[:, None, None]  # [rows, 1, keys] index into the tree's nodes
         bit = geometry.ancestors[:, :, None] >> tail.clamp(0, MAX_NODES - 1)  # [rows, nodes, keys]
         is_ancestor = (bit & 1).bool() & (tail < MAX_NODES)
         _fill_mask(group, visible=(tail < 0) | is_ancestor)

@@ -63,17 +63,17 @@ def fill_owners(
     owners: torch.Tensor,  # [num_query] written: the row of the step each belongs to
 ) -> StepRows:
     """Whose each query token is. Absent nodes have positions too: their own, not their depth's."""
-    uniform, chunk, device = geometry.uniform, geometry.chunk, owners.device
+    decode, chunk, device = geometry.decode, geometry.chunk, owners.device
     torch.arange(shape.num_query, device=device, out=numbers)
-    node = torch.arange(shape.num_uniform, device=device)
+    node = torch.arange(shape.num_decode_query, device=device)
     torch.cat([node // shape.nodes, chunk.owners + shape.rows], out=owners)
     offsets = torch.cat([node % shape.nodes, chunk_offsets(chunk)])
-    starts = torch.cat([uniform.lengths + geometry.first_node, chunk.starts])
-    first_chunk = shape.num_uniform + chunk.counts.cumsum(0) - chunk.counts
+    starts = torch.cat([decode.lengths + geometry.first_node, chunk.starts])
+    first_chunk = shape.num_decode_query + chunk.counts.cumsum(0) - chunk.counts
     return StepRows(
-        rows=torch.cat([uniform.rows, chunk.rows]),
+        rows=torch.cat([decode.rows, chunk.rows]),
         starts=starts,
-        counts=torch.cat([torch.full_like(uniform.lengths, shape.nodes), chunk.counts]),
+        counts=torch.cat([torch.full_like(decode.lengths, shape.nodes), chunk.counts]),
         firsts=torch.cat([node[:: shape.nodes], first_chunk]),
         offsets=offsets,
         positions=starts[owners] + offsets,
@@ -110,9 +110,9 @@ def rows_on_gpu(shape: StepShape, geometry: Geometry) -> Any:
     """The rows of a step as the kernels want them."""
     from outrider.ops.sparse import ring_plan_triton as rings  # a CPU installation has no Triton
 
-    uniform, chunk = geometry.uniform, geometry.chunk
+    decode, chunk = geometry.decode, geometry.chunk
     return rings.StepRows(
-        uniform=(uniform.rows, uniform.lengths),
+        decode=(decode.rows, decode.lengths),
         chunk=(chunk.rows, chunk.starts, chunk.counts),
         owners=chunk.owners,
         nodes=shape.nodes,

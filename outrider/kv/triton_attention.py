@@ -9,7 +9,7 @@ from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MOST_PAGE
 from outrider.step.arena import Arena
 from outrider.step.attention_part import Capabilities, Geometry
-from outrider.step.graph_break import live
+from outrider.step.graph_break import graph_break
 from outrider.step.shape import StepShape
 
 Kernel = Callable[..., None]  # attends for queries over a layer, into an output
@@ -25,7 +25,7 @@ class HeadShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformPart:
+class DecodePart:
     """What the layers of a step share about its uniform rows."""
 
     pages: torch.Tensor  # [rows, pages] int32, the pages of each row in order
@@ -48,7 +48,7 @@ class TritonPlan:
     """The backend's part of a plan."""
 
     shape: StepShape
-    uniform: UniformPart
+    decode: DecodePart
     chunk: ChunkPart
 
 
@@ -78,25 +78,25 @@ class TritonAttention:
         )
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
-        rows, tokens, chunks = largest.rows, largest.num_uniform, largest.chunk.rows
-        arena.reserve("attention.uniform.pages", rows * largest.pages, torch.int32)
-        arena.reserve("attention.uniform.lengths", rows, torch.int32)
-        arena.reserve("attention.uniform.limits", tokens, torch.int32)
-        arena.reserve("attention.uniform.tails", tokens * MAX_NODES, torch.int32)
-        arena.reserve("attention.uniform.partials", self._num_partials(largest), torch.float32)
+        rows, tokens, chunks = largest.rows, largest.num_decode_query, largest.chunk.rows
+        arena.reserve("attention.decode.pages", rows * largest.pages, torch.int32)
+        arena.reserve("attention.decode.lengths", rows, torch.int32)
+        arena.reserve("attention.decode.limits", tokens, torch.int32)
+        arena.reserve("attention.decode.tails", tokens * MAX_NODES, torch.int32)
+        arena.reserve("attention.decode.partials", self._num_partials(largest), torch.float32)
         arena.reserve("attention.chunk.pages", chunks * largest.pages, torch.int32)
         arena.reserve("attention.chunk.bounds", 3 * chunks, torch.int32)
 
     def bind(self, arena: Arena, shape: StepShape) -> TritonPlan:
-        tokens, chunks = shape.num_uniform, shape.chunk.rows
+        tokens, chunks = shape.num_decode_query, shape.chunk.rows
         return TritonPlan(
             shape=shape,
-            uniform=UniformPart(
-                pages=arena.view("attention.uniform.pages", shape.rows, shape.pages),
-                lengths=arena.view("attention.uniform.lengths", shape.rows),
-                limits=arena.view("attention.uniform.limits", tokens),
-                tails=arena.view("attention.uniform.tails", tokens, MAX_NODES),
-                partials=arena.view("attention.uniform.partials", self._num_partials(shape)),
+            decode=DecodePart(
+                pages=arena.view("attention.decode.pages", shape.rows, shape.pages),
+                lengths=arena.view("attention.decode.lengths", shape.rows),
+                limits=arena.view("attention.decode.limits", tokens),
+                tails=arena.view("attention.decode.tails", tokens, MAX_NODES),
+                partials=arena.view("attention.decode.partials", self._num_partials(shape)),
             ),
             chunk=ChunkPart(
                 pages=arena.view("attention.chunk.pages", chunks, shape.pages),
@@ -108,17 +108,17 @@ class TritonAttention:
         from outrider.ops.attention.prefill_triton import place_chunks
         from outrider.ops.attention.tree_paths_triton import trace_paths
 
-        uniform, chunk = geometry.uniform, geometry.chunk
+        decode, chunk = geometry.decode, geometry.chunk
         if plan.shape.rows:
             trace_paths(
-                uniform.rows,
-                uniform.lengths,
+                decode.rows,
+                decode.lengths,
                 geometry.ancestors,
                 geometry.page_table,
-                out_pages=plan.uniform.pages,
-                out_lengths=plan.uniform.lengths,
-                limits=plan.uniform.limits,
-                tails=plan.uniform.tails,
+                out_pages=plan.decode.pages,
+                out_lengths=plan.decode.lengths,
+                limits=plan.decode.limits,
+                tails=plan.decode.tails,
             )
         if plan.shape.chunk.rows:
             place_chunks(
@@ -137,11 +137,11 @@ class TritonAttention:
         plan: TritonPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
-        from outrider.ops.attention.decode_triton import attend_uniform
+        from outrider.ops.attention.decode_triton import attend_decode
         from outrider.ops.attention.prefill_triton import attend_chunks
 
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        _attend((attend_uniform, attend_chunks), query, layer, out, plan, scale)
+        _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
         return out
 
     def run_latent(
@@ -152,11 +152,11 @@ class TritonAttention:
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        from outrider.ops.attention.latent_decode_triton import attend_uniform
+        from outrider.ops.attention.latent_decode_triton import attend_decode
         from outrider.ops.attention.latent_prefill_triton import attend_chunks
 
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
-        _attend((attend_uniform, attend_chunks), query, layer, out, plan, scale)
+        _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
@@ -187,13 +187,13 @@ def _attend(
     scale: float,
 ) -> None:
     """Both parts of a step, each where it has any rows."""
-    for_uniform, for_chunks = kernels
-    num_uniform, part = plan.shape.num_uniform, plan.uniform
+    for_decode, for_chunks = kernels
+    num_decode_query, part = plan.shape.num_decode_query, plan.decode
     if plan.shape.rows:
-        for_uniform(
-            query[:num_uniform],
+        for_decode(
+            query[:num_decode_query],
             layer,
-            out[:num_uniform],
+            out[:num_decode_query],
             pages=part.pages,
             lengths=part.lengths,
             limits=part.limits,
@@ -204,8 +204,8 @@ def _attend(
         )
     if plan.shape.chunk.rows:
         # Its grid follows the widest chunk, and it costs more than its launch: not recorded.
-        rest = (query[num_uniform:], layer, out[num_uniform:])
-        live(_run_chunks, for_chunks, *rest, plan, scale)
+        rest = (query[num_decode_query:], layer, out[num_decode_query:])
+        graph_break(_run_chunks, for_chunks, *rest, plan, scale)
 
 
 def _run_chunks(

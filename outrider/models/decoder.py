@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
@@ -39,11 +39,11 @@ class DecoderParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetStates:
+class TargetOutput:
     """What a run of the target leaves behind, one row per query token."""
 
     hidden: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
-    features: torch.Tensor  # [num_query, tapped] the tapped states side by side
+    aux_hidden_states: torch.Tensor  # [num_query, tapped] the tapped states side by side
 
 
 class Decoder:
@@ -67,11 +67,11 @@ class Decoder:
         self, plan: StepPlan, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, hidden]
         """The final, normalised state of every query token; writes their KV."""
-        return self.run(plan, kv, attention, Taps()).hidden
+        return self.run(plan, kv, attention, AuxLayers()).hidden
 
     def run(
-        self, plan: StepPlan, kv: KVPool, attention: AttentionBackend, taps: Taps
-    ) -> TargetStates:
+        self, plan: StepPlan, kv: KVPool, attention: AttentionBackend, aux_layers: AuxLayers
+    ) -> TargetOutput:
         """The final state of every query token, and what the taps ask for; writes their KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
@@ -85,19 +85,19 @@ class Decoder:
         # Rows past num_query only give the linear maps a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         stream = F.embedding(tokens, parts.embedding)
-        features = stream.new_empty(num_query, self._tapped_width(taps))
-        _tap(features, taps, 0, stream)
+        aux_hidden_states = stream.new_empty(num_query, self._tapped_width(aux_layers))
+        _collect_aux(aux_hidden_states, aux_layers, 0, stream)
         for depth, (block, layer) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
             stream = block.attention(block.attention_norm(stream), stream, layer, step)
             stream = block.mlp(block.mlp_norm(stream), stream, feed)
-            _tap(features, taps, depth, stream)
+            _collect_aux(aux_hidden_states, aux_layers, depth, stream)
         hidden = parts.norm(stream[:num_query])
-        if taps.final:
-            features[:, -hidden.shape[1] :] = hidden
-        return TargetStates(hidden=hidden, features=features)
+        if aux_layers.final:
+            aux_hidden_states[:, -hidden.shape[1] :] = hidden
+        return TargetOutput(hidden=hidden, aux_hidden_states=aux_hidden_states)
 
-    def _tapped_width(self, taps: Taps) -> int:
-        return (len(taps.layers) + taps.final) * self.config.block.hidden
+    def _tapped_width(self, aux_layers: AuxLayers) -> int:
+        return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of every token of the vocabulary, before any sampling law.
@@ -119,9 +119,13 @@ class Decoder:
         return Decoder(self.config, replace(self._parts, embedding=embedding))
 
 
-def _tap(features: torch.Tensor, taps: Taps, depth: int, stream: torch.Tensor) -> None:
+def _collect_aux(
+    aux_hidden_states: torch.Tensor, aux_layers: AuxLayers, depth: int, stream: torch.Tensor
+) -> None:
     """Copy the stream after `depth` layers to where the taps want it: it will be overwritten."""
     width = stream.shape[1]
-    for place, layer in enumerate(taps.layers):
+    for place, layer in enumerate(aux_layers.layers):
         if layer == depth:
-            features[:, place * width : (place + 1) * width] = stream[: features.shape[0]]
+            aux_hidden_states[:, place * width : (place + 1) * width] = stream[
+                : aux_hidden_states.shape[0]
+            ]

@@ -64,7 +64,7 @@ from outrider.models.model_config import (
     ModelConfig,
     read_config,
 )
-from outrider.models.partial_rope_tensors import spread_lanes
+from outrider.models.partial_rope_tensors import spread_channels
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
 from outrider.models.registry import ExpertFamily, Family
@@ -290,10 +290,10 @@ class _Builder:
         family, bias = self._config.family.experts, torch.empty(0, device=self._device)
         if config.has_bias:
             bias = self.read_wide(layer + ROUTER_BIAS)
-        if not isinstance(family, ExpertFamily) or family.law == "softmax":
-            return TopKRouter(config.law, gate=self._linear(layer + tensors.router), bias=bias)
+        if not isinstance(family, ExpertFamily) or family.routing == "softmax":
+            return TopKRouter(config.routing, gate=self._linear(layer + tensors.router), bias=bias)
         gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
-        return TopKRouter(config.law, gate=gate, bias=bias)
+        return TopKRouter(config.routing, gate=gate, bias=bias)
 
     def read_wide(self, name: str) -> torch.Tensor:
         return self._source.read(name).to(self._device, torch.float32)
@@ -324,7 +324,7 @@ class _Builder:
     def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
         """Queries or keys as layers rotate them, where a family rotates but a part of each head."""
         rotated = self._config.rope.num_rotated(attention.head_dim)
-        return spread_lanes(heads, head_dim=attention.head_dim, rotated=rotated)
+        return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
 
     def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
         if not self._config.family.has_head_norm:

@@ -10,7 +10,7 @@ from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taps:
+class AuxLayers:
     """Which states of the target a drafter reads, at every query token.
 
     Layer k is the residual stream after k layers; 0 is the embedding. `final` is the normalised
@@ -25,7 +25,7 @@ class Taps:
 class ModelFacts:
     """Static facts of a draft model."""
 
-    taps: Taps
+    aux_layers: AuxLayers
     width: int  # of the state handed from one draft row to the next
     lead: int  # positions its rows run ahead of the target's KV: 0 for heads, 1 for whole models
     num_layers: int
@@ -43,7 +43,7 @@ class DraftModel(Protocol):
         """[draft_vocab] int64: the target's id of each token it can propose."""
         ...
 
-    def project(self, features: torch.Tensor) -> torch.Tensor:
+    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:
         """States made of true target features: [num_query, tapped] -> [num_query, width]."""
         ...
 

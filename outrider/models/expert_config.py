@@ -27,7 +27,7 @@ ONE_GROUP = ExpertGroups(num=1, kept=1, judged=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingLaw:
+class RoutingConfig:
     """How the scores of a token become its experts and their weights."""
 
     top_k: int  # experts per token
@@ -43,7 +43,7 @@ class ExpertsConfig:
 
     num: int
     intermediate: int
-    law: RoutingLaw
+    routing: RoutingConfig
     layers: frozenset[int]
     shared: int = 0  # width of the part that every token asks besides; 0: there is none
     has_bias: bool = False  # a stored number per expert is added to its score for choosing
@@ -80,13 +80,13 @@ def parse_experts(
         raise ConfigError(
             f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
         )
-    if family.law != "softmax":
+    if family.routing != "softmax":
         return _parse_deepseek(fields, family, num=num, top_k=top_k, num_layers=num_layers)
     is_normed = family.is_always_normed or _is_normed(fields, family)
     return ExpertsConfig(
         num=num,
         intermediate=read_size(fields, family.intermediate),
-        law=RoutingLaw(top_k=top_k, score="softmax", is_normed=is_normed),
+        routing=RoutingConfig(top_k=top_k, score="softmax", is_normed=is_normed),
         layers=_sparse_layers(fields, num_layers) if family.may_be_dense else _all(num_layers),
         shared=read_size(fields, family.shared) if family.shared else 0,
         has_shared_gate=bool(family.shared),
@@ -101,14 +101,14 @@ def _is_normed(fields: Mapping[str, Any], family: ExpertFamily) -> bool:
 def _parse_deepseek(
     fields: Mapping[str, Any], family: ExpertFamily, *, num: int, top_k: int, num_layers: int
 ) -> ExpertsConfig:
-    is_v3 = family.law == "deepseek-v3"
+    is_v3 = family.routing == "deepseek-v3"
     _refuse_other_routing(fields, _V3_ONLY if is_v3 else _V2_ONLY)
     intermediate, dense = read_size(fields, family.intermediate), read_number_or(fields, _NUM_DENSE)
     has_groups = is_v3 or fields.get("topk_method") == "group_limited_greedy"
     return ExpertsConfig(
         num=num,
         intermediate=intermediate,
-        law=RoutingLaw(
+        routing=RoutingConfig(
             top_k=top_k,
             score="sigmoid" if is_v3 else "softmax",
             is_normed=is_v3 and bool(fields.get("norm_topk_prob", True)),
@@ -136,7 +136,7 @@ def _groups(fields: Mapping[str, Any], family: ExpertFamily, num: int, top_k: in
     if groups == 1:
         return ONE_GROUP
     kept = read_size_or(fields, "topk_group", usually_kept)
-    each, judged = num // groups, 2 if family.law == "deepseek-v3" else 1
+    each, judged = num // groups, 2 if family.routing == "deepseek-v3" else 1
     if num % groups or kept > groups or each < judged or kept * each < top_k:
         raise ConfigError(
             f"config.json asks {top_k} of {num} experts in the best {kept} of {groups} groups, "

@@ -22,7 +22,7 @@ _EPS = 1e-6  # of the norms inside, whatever the model's other norms have
 Shape = tuple[int, ...]
 
 
-class Reader(Protocol):
+class LatentReader(Protocol):
     """Where tensors come from, and how they become maps."""
 
     def read(self, *names: str) -> torch.Tensor:
@@ -48,7 +48,7 @@ def latent_shapes(config: LatentConfig, hidden: int) -> Iterator[tuple[str, Shap
 
 
 def load_latent_attention(
-    config: LatentConfig, rope: RopeConfig, prefix: str, reader: Reader
+    config: LatentConfig, rope: RopeConfig, prefix: str, reader: LatentReader
 ) -> LatentAttention:
     """The attention whose tensors have names that begin so."""
 
@@ -101,5 +101,5 @@ def with_pairs_apart(
     return apart.view_as(weight)
 
 
-def _norm(prefix: str, reader: Reader) -> Norm:
+def _norm(prefix: str, reader: LatentReader) -> Norm:
     return make_norm(reader.read(prefix + "kv_a_layernorm.weight"), _EPS)

@@ -142,7 +142,7 @@ class ModelConfig:
         family, experts = self.family.experts, self.experts
         if not isinstance(experts, ExpertsConfig) or not isinstance(family, ExpertFamily):
             return self
-        if family.law == "softmax":  # which layers are dense does not follow from their order
+        if family.routing == "softmax":  # which layers are dense does not follow from their order
             return self
         return replace(self, experts=replace(experts, layers=frozenset(range(self.num_layers))))
 

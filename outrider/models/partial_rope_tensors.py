@@ -3,7 +3,7 @@
 import torch
 
 
-def spread_lanes(
+def spread_channels(
     weight: torch.Tensor,  # [heads * head_dim, ...]
     *,
     head_dim: int,

@@ -39,7 +39,7 @@ class ExpertFamily:
     is_always_normed: bool = False  # else the field norm_topk_prob says it
     is_usually_normed: bool = False  # what its absence says
     may_be_dense: bool = False  # fields say which layers have experts; else all do
-    law: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
+    routing: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
     usual_scale: float = 1.0  # of weights, where routed_scaling_factor is absent
     usual_groups: tuple[int, int] = (1, 1)  # and those kept, where n_group and topk_group are
     shared: str = ""  # the field with the width of a gated part that every token asks, if any
@@ -97,13 +97,13 @@ _DEEPSEEK = ExpertNames(block="mlp", gate="gate_proj", up="up_proj", down="down_
 _DEEPSEEK_V2 = ExpertFamily(
     counts=("n_routed_experts",),
     intermediate="moe_intermediate_size",
-    law="deepseek-v2",
+    routing="deepseek-v2",
     names=_DEEPSEEK,
 )
 _DEEPSEEK_V3 = ExpertFamily(
     counts=("n_routed_experts",),
     intermediate="moe_intermediate_size",
-    law="deepseek-v3",
+    routing="deepseek-v3",
     usual_scale=2.5,
     usual_groups=(8, 4),
     names=_DEEPSEEK,

@@ -9,7 +9,7 @@ from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVPool
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.draft_model import ModelFacts, Taps
+from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.layers.linear import WeightType
 from outrider.models.model_config import read_config
 from outrider.models.same_vocabulary import check_same_tokenizer
@@ -27,7 +27,7 @@ class StandaloneDraft:
     def __init__(self, decoder: Decoder, *, target_vocab: int) -> None:
         config = decoder.config
         self.facts = ModelFacts(
-            taps=Taps(),
+            aux_layers=AuxLayers(),
             width=config.block.hidden,
             lead=1,
             num_layers=config.num_layers,
@@ -37,8 +37,10 @@ class StandaloneDraft:
         self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
         self._decoder = decoder.with_vocabulary(target_vocab)
 
-    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, 0] -> [.., width]
-        return features.new_zeros(features.shape[0], self.facts.width)
+    def project(
+        self, aux_hidden_states: torch.Tensor
+    ) -> torch.Tensor:  # [num_query, 0] -> [.., width]
+        return aux_hidden_states.new_zeros(aux_hidden_states.shape[0], self.facts.width)
 
     def advance(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend

@@ -8,11 +8,11 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_fields
-from outrider.models.decoder import TargetStates
+from outrider.models.decoder import TargetOutput
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.deepseek_v4.v4_config import V4Config, parse_v4
 from outrider.models.deepseek_v4.v4_loader import load_v4
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.linear import WeightType
 from outrider.models.model_config import ModelConfig, architecture_of, parse_config
 from outrider.models.registry import DEEPSEEK_V4
@@ -42,7 +42,7 @@ class Target(Protocol):
     @property
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
 
-    def run(self, plan: StepPlan, kv: Any, attention: Any, taps: Taps) -> TargetStates:
+    def run(self, plan: StepPlan, kv: Any, attention: Any, aux_layers: AuxLayers) -> TargetOutput:
         """The final state of every query token, and what the taps ask for; writes the cache."""
         ...
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from outrider.config.engine_config import Auto, EngineConfig
-from outrider.config.settings import HostSettings, Settings, resolve
+from outrider.config.settings import HostSettings, Settings, resolve_settings
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import Target, load_target, read_target
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
 from outrider.runtime.kv_capacity import count_pages, free_bytes
 from outrider.runtime.load_draft import fit_draft, load_draft
-from outrider.runtime.program import MAX_SCORED, DeviceState, Judge, StepProgram
+from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.target_cache import (
     Store,
@@ -24,23 +24,28 @@ from outrider.runtime.target_cache import (
     open_store,
     usual_page_size,
 )
-from outrider.runtime.warmup import Heard, list_shapes, nobody_hears, take_memory, warm_up
+from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import verify
 from outrider.step.arena import Arena
 from outrider.step.attention_part import AttentionPart
 from outrider.step.buckets import Buckets, device_buckets, largest_shape
-from outrider.step.choose_executor import choose_executor
-from outrider.step.device_stream import Lane, open_lane
+from outrider.step.choose_executor import make_executor
+from outrider.step.device_stream import DeviceStream, open_device_stream
 from outrider.step.executor import EagerExecutor
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
-from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars, GrammarShop, read_no_vocabulary
+from outrider.structured.grammar_cache import (
+    NO_GRAMMARS,
+    GrammarCache,
+    Grammars,
+    read_no_vocabulary,
+)
 from outrider.structured.row_grammars import GrammarTable
 from outrider.wire.grammar_spec import Vocabulary
-from outrider.wire.runner_facts import RunnerFacts
+from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
 
@@ -50,7 +55,7 @@ _log = logging.getLogger(__name__)
 def build_runner(
     folder: Path,
     config: EngineConfig,
-    heard: Heard = nobody_hears,
+    on_progress: OnProgress = ignore_progress,
     read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
 ) -> tuple[Runner, RunnerFacts]:
     """A runner for the model in a folder, and what the deciding half must know about it.
@@ -59,7 +64,7 @@ def build_runner(
     """
     model_config = read_target(folder)
     config = replace(config, draft=fit_draft(config.draft, folder))
-    settings = resolve(
+    settings = resolve_settings(
         config,
         model_context=model_config.max_context,
         num_cuda=torch.cuda.device_count(),
@@ -84,8 +89,8 @@ def build_runner(
         draft=draft,
         kv_tokens=config.cache.kv_tokens,
         buckets=choose_buckets(settings, draft),
-        grammars=GrammarShop(read_vocabulary, vocab_size=model.config.vocab_size),
-        heard=heard,
+        grammars=GrammarCache(read_vocabulary, vocab_size=model.config.vocab_size),
+        on_progress=on_progress,
     )
 
 
@@ -107,20 +112,20 @@ def assemble_runner(
     kv_tokens: int | Auto,
     buckets: Buckets,
     grammars: Grammars = NO_GRAMMARS,
-    judge: Judge = verify,
-    heard: Heard = nobody_hears,
+    verifier: Verifier = verify,
+    on_progress: OnProgress = ignore_progress,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
     settings = adapt_settings(model, settings)
-    lane = open_lane(torch.device(settings.device))
-    with lane.active():  # what is made here is ready for the first step, which runs in this lane
+    stream = open_device_stream(torch.device(settings.device))
+    with stream.active():  # what is made here is ready for the first step, which runs in this lane
         return _assemble(
-            _Loaded(model=model, draft=draft, grammars=grammars, judge=judge),
+            _Loaded(model=model, draft=draft, grammars=grammars, verifier=verifier),
             settings,
-            lane,
+            stream,
             kv_tokens,
             buckets,
-            heard,
+            on_progress,
         )
 
 
@@ -131,16 +136,16 @@ class _Loaded:
     model: Target
     draft: DraftKind
     grammars: Grammars
-    judge: Judge
+    verifier: Verifier
 
 
 def _assemble(
     loaded: _Loaded,
     settings: Settings,
-    lane: Lane,
+    stream: DeviceStream,
     kv_tokens: int | Auto,
     buckets: Buckets,
-    heard: Heard,
+    on_progress: OnProgress,
 ) -> tuple[Runner, RunnerFacts]:
     model, draft = loaded.model, loaded.draft
     largest = _largest(settings.host, draft, buckets)
@@ -153,17 +158,17 @@ def _assemble(
     drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=store.target, judge=loaded.judge, state=state
+        model=model, drafter=drafter, attention=store.target, verifier=loaded.verifier, state=state
     )
     planner = _planner(program, store.target, room, drafter, buckets)
     # Recordings hold addresses: nothing that records exists before the pages are where they stay.
-    rehearsal = Runner(program=program, planner=planner, executor=EagerExecutor(), lane=lane)
+    dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
-    num_pages = _open_pages(rehearsal, room, settings, kv_tokens, reach, masks)
-    executor = choose_executor(settings.execution.executor)
-    runner = Runner(program=program, planner=planner, executor=executor, lane=lane)
+    num_pages = _open_pages(dummy_runner, room, settings, kv_tokens, reach, masks)
+    executor = make_executor(settings.execution.executor)
+    runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, heard))
+        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, on_progress))
     facts = RunnerFacts(
         num_pages=num_pages,
         vocab_size=model.config.vocab_size,
@@ -199,7 +204,7 @@ def _make_room(
 
 
 def _open_pages(
-    rehearsal: Runner,
+    dummy_runner: Runner,
     room: DraftRoom,
     settings: Settings,
     kv_tokens: int | Auto,
@@ -210,7 +215,7 @@ def _open_pages(
     host, device = settings.host, torch.device(settings.device)
     reserved = 0
     if device.type == "cuda":
-        taken = take_memory(rehearsal, room.largest, device)  # and recordings take as much again
+        taken = take_memory(dummy_runner, room.largest, device)  # and recordings take as much again
         # Laws that filter or report work on whole vocabularies in float32, a few at a time.
         most_logits = max(room.largest.num_sampled, MAX_SCORED)
         reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes

@@ -12,7 +12,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
-from outrider.spec.ngram_drafter import Match, NgramDrafter
+from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
 from outrider.spec.text_table import TextTable
 from outrider.step.attention_part import AttentionBackend
 from outrider.step.shape import StepShape
@@ -170,7 +170,7 @@ class NgramDraft:
         text = TextTable(
             rows=rows, reach=room.largest.pages * page_size, device=room.sampling.seed.device
         )
-        match = Match(least=self.min_match, most=self.max_match)
+        match = NgramMatch(least=self.min_match, most=self.max_match)
         return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)
 
 

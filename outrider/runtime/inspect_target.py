@@ -12,7 +12,7 @@ from outrider.models.eagle.inspect_head import (
 )
 from outrider.models.mtp.inspect_modules import ModuleReport, inspect_modules
 from outrider.models.target import read_target
-from outrider.runtime.target_cache import lives_in_rows
+from outrider.runtime.target_cache import has_row_state
 
 __all__ = ["HeadReport", "ModuleReport", "checks_trees", "examine_head", "examine_modules"]
 
@@ -35,4 +35,4 @@ def examine_modules(target_folder: Path) -> ModuleReport:
 
 def checks_trees(target_folder: Path) -> bool:
     """Whether the model in a folder can check trees; else drafts must be chains."""
-    return not lives_in_rows(read_target(target_folder))
+    return not has_row_state(read_target(target_folder))

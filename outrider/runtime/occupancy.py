@@ -1,13 +1,13 @@
 """How busy the device is: the share of wall time in which it ran a step or sent its output."""
 
-from outrider.step.device_stream import Mark
+from outrider.step.device_stream import DeviceEvent
 
 
 class Occupancy:
     """Sums over the steps whose ends have been seen, in order."""
 
     def __init__(self) -> None:
-        self._span: tuple[Mark, ...] = ()  # the first step's start and the last one's end
+        self._span: tuple[DeviceEvent, ...] = ()  # the first step's start and the last one's end
         self.busy_s = 0.0
         self.waited_s = 0.0  # by the host, for outcomes to come home
 
@@ -26,7 +26,7 @@ class Occupancy:
         """Forget all steps so far; the next one is the first."""
         self._span, self.busy_s, self.waited_s = (), 0.0, 0.0
 
-    def note(self, start: Mark, end: Mark, *, waited_s: float) -> float:
+    def note(self, start: DeviceEvent, end: DeviceEvent, *, waited_s: float) -> float:
         """Count a step that is complete; returns its seconds."""
         busy_s = start.seconds_until(end)
         self.busy_s += busy_s

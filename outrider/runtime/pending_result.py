@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.row_details import Asked, read_details
 from outrider.runtime.watchdog import Watchdog
-from outrider.step.device_stream import Mark
+from outrider.step.device_stream import DeviceEvent
 from outrider.step.shape import StepShape
-from outrider.step.step_output import Packed, unpack_tokens
+from outrider.step.step_output import PackedOutput, unpack_tokens
 from outrider.wire.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class InFlightStep:
     """Where a step began on the device, its output, and where that is home."""
 
-    start: Mark
-    landed: Mark
-    output: Packed
+    start: DeviceEvent
+    output_ready: DeviceEvent
+    output: PackedOutput
     has_drafter_failed: bool
 
 
@@ -29,26 +29,26 @@ class Pending:
         self,
         shape: StepShape,
         asked: Asked,
-        flight: Flight,
+        in_flight: InFlightStep,
         occupancy: Occupancy,
         watchdog: Watchdog,
     ) -> None:
         self._shape = shape
         self._asked = asked
-        self._flight = flight
+        self._in_flight = in_flight
         self._occupancy = occupancy
         self._watchdog = watchdog
 
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
-        waited_s = self._land()
-        batch, output, shape = self._asked.batch, self._flight.output, self._shape
-        flight = self._flight
-        busy_s = self._occupancy.note(flight.start, flight.landed, waited_s=waited_s)
+        waited_s = self._wait_for_output()
+        batch, output, shape = self._asked.batch, self._in_flight.output, self._shape
+        in_flight = self._in_flight
+        busy_s = self._occupancy.note(in_flight.start, in_flight.output_ready, waited_s=waited_s)
         read = unpack_tokens(output, shape)
         num_decodes = len(batch.decodes)  # after them comes padding
-        decoded = zip(read.emitted[:num_decodes], read.kept, strict=False)
-        tokens = [tuple(emitted[: kept + 1]) for emitted, kept in decoded]
+        decoded = zip(read.emitted[:num_decodes], read.num_accepted, strict=False)
+        tokens = [tuple(emitted[: num_accepted + 1]) for emitted, num_accepted in decoded]
         for chunk, choice in zip(batch.chunks, read.chunk_choice, strict=False):
             tokens.append((choice,) if chunk.is_last else ())
         return StepResult(
@@ -57,15 +57,15 @@ class Pending:
             drafted=read.drafted[:num_decodes] + [0] * len(batch.chunks),
             details=read_details(output, shape, self._asked, tokens),
             busy_s=busy_s,
-            has_drafter_failed=self._flight.has_drafter_failed,
+            has_drafter_failed=self._in_flight.has_drafter_failed,
         )
 
-    def _land(self) -> float:
+    def _wait_for_output(self) -> float:
         """Wait for the output; returns for how many seconds."""
         began_s = time.perf_counter()
         self._watchdog.begin(self._asked.batch.step, self._shape)
         try:
-            self._flight.landed.wait()
+            self._in_flight.output_ready.wait()
         finally:
             self._watchdog.end()
         return time.perf_counter() - began_s

@@ -11,25 +11,25 @@ import torch
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import Target
 from outrider.ops.sampling.grammar_mask import mask_
-from outrider.sampling.logprobs import LogprobTensors, joined, logprobs_of
-from outrider.sampling.sampler import choose
+from outrider.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
+from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
-from outrider.spec.drafter import Outcome
+from outrider.spec.drafter import StepOutcome
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import path_tokens
 from outrider.step.attention_part import AttentionPart
-from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import fill, resolve_lengths
-from outrider.step.graph_break import live
+from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan, chunk_nexts
 from outrider.step.row_table import RowTable
-from outrider.step.step_output import Packed, pack
+from outrider.step.step_output import PackedOutput, pack_output
 from outrider.structured.row_grammars import GrammarTable, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
-Judge = Callable[[DraftTree, torch.Tensor, int], Verdict]  # as `verify` is
+Verifier = Callable[[DraftTree, torch.Tensor, int], VerifyResult]  # as `verify` is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +52,43 @@ class StepProgram:
         model: Target,
         drafter: GuardedDrafter,
         attention: AttentionPart,
-        judge: Judge,
+        verifier: Verifier,
         state: DeviceState,
     ) -> None:
         self._model = model
         self.drafter = drafter
         self._attention = attention
-        self._judge = judge
+        self._verifier = verifier
         self.state = state
 
-    def __call__(self, plan: StepPlan) -> Packed:
+    def __call__(self, plan: StepPlan) -> PackedOutput:
         """Run a step; what is returned is what the host will want to know."""
         state = self.state
         resolve_lengths(plan, state.rows)
         tree = self.drafter.propose(plan, state.rows)
         self._fill(plan, tree)
-        if plan.shape.warps.grammar:  # the host makes masks while the target runs
-            live(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
-        states = self._model.run(plan, state.kv, self._attention, self.drafter.taps)
+        if plan.shape.sampling_flags.grammar:  # the host makes masks while the target runs
+            graph_break(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
+        states = self._model.run(plan, state.kv, self._attention, self.drafter.aux_layers)
         logits = self._model.logits(_sampled(plan, states.hidden))
         choice, logprobs = self._choose(plan, tree, logits)
         node_choice, chunk_choice = torch.split(
-            choice, [plan.shape.num_uniform, plan.shape.chunk.rows]
+            choice, [plan.shape.num_decode_query, plan.shape.chunk.rows]
         )
-        verdict = self._judge(tree, node_choice.view_as(tree.tokens), plan.shape.tree.most_emitted)
-        commit(plan, verdict, chunk_choice, table=state.rows, kv=state.kv)
-        self._record(plan, verdict, chunk_choice)
-        outcome = Outcome(features=states.features, verdict=verdict, chunk_choice=chunk_choice)
+        verify_result = self._verifier(
+            tree, node_choice.view_as(tree.tokens), plan.shape.tree.most_emitted
+        )
+        commit(plan, verify_result, chunk_choice, table=state.rows, kv=state.kv)
+        self._record(plan, verify_result, chunk_choice)
+        outcome = StepOutcome(
+            aux_hidden_states=states.aux_hidden_states,
+            verify_result=verify_result,
+            chunk_choice=chunk_choice,
+        )
         self.drafter.observe(plan, outcome, state.rows)
-        trees = (tree.tokens, tree.parents) if plan.shape.warps.trees else ()
-        logprobs = joined([logprobs, *self._score(plan, states.hidden)])
-        return pack(verdict, chunk_choice, logprobs, trees)
+        trees = (tree.tokens, tree.parents) if plan.shape.sampling_flags.trees else ()
+        logprobs = joined_logprobs([logprobs, *self._score(plan, states.hidden)])
+        return pack_output(verify_result, chunk_choice, logprobs, trees)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
         fill(
@@ -97,25 +103,31 @@ class StepProgram:
         self, plan: StepPlan, tree: DraftTree, logits: torch.Tensor
     ) -> tuple[torch.Tensor, LogprobTensors]:
         """The target's token after every sampled query token, under each row's own law."""
-        warps, sampled = plan.shape.warps, plan.sampled
+        sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
-        if warps.penalties:  # nobody else asks what came before
+        if sampling_flags.penalties:  # nobody else asks what came before
             node_path = path_tokens(tree).flatten(0, 1)  # [num_uniform, nodes - 1]
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
-        raw = logits.clone() if warps.logprobs else logits[:0]  # `choose` may work in place
-        if warps.grammar:
+        raw = (
+            logits.clone() if sampling_flags.logprobs else logits[:0]
+        )  # `choose` may work in place
+        if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
-            live(self.state.grammars.write_masks, masks)
+            graph_break(self.state.grammars.write_masks, masks)
             mask_(logits, masks)
-        choice = choose(logits, self.state.sampling, sampled.rows, sampled.positions, path, warps)
+        choice = choose_tokens(
+            logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
+        )
         return choice, self._logprobs(plan, raw, choice, sampled.rows)
 
     def _score(self, plan: StepPlan, hidden: torch.Tensor) -> list[LogprobTensors]:
         """The tokens of the chunks themselves, each given what stands before it, some at a time."""
-        if not plan.shape.warps.scores:
+        if not plan.shape.sampling_flags.scores:
             return []
-        states = torch.split(hidden[plan.shape.num_uniform :], MAX_SCORED)  # [chunk.tokens, hidden]
+        states = torch.split(
+            hidden[plan.shape.num_decode_query :], MAX_SCORED
+        )  # [chunk.tokens, hidden]
         tokens = torch.split(chunk_nexts(plan.chunk).clamp_min(0), MAX_SCORED)
         rows = torch.split(plan.chunk.rows[plan.chunk.owners], MAX_SCORED)
         return [
@@ -130,18 +142,22 @@ class StepProgram:
         tokens: torch.Tensor,  # [n] or more
         rows: torch.Tensor,  # [n] or more, into the device tables
     ) -> LogprobTensors:
-        size, warps = logits.shape[0], plan.shape.warps
-        named = self.state.sampling.named_tokens[:, : warps.named_logprobs]
-        return logprobs_of(logits, tokens[:size], named[rows[:size]], warps.top_logprobs)
+        size, sampling_flags = logits.shape[0], plan.shape.sampling_flags
+        named = self.state.sampling.named_tokens[:, : sampling_flags.named_logprobs]
+        return logprobs_of(logits, tokens[:size], named[rows[:size]], sampling_flags.top_logprobs)
 
-    def _record(self, plan: StepPlan, verdict: Verdict, chunk_choice: torch.Tensor) -> None:
+    def _record(
+        self, plan: StepPlan, verify_result: VerifyResult, chunk_choice: torch.Tensor
+    ) -> None:
         """Count what was emitted, for penalties; inside a prompt nothing was."""
-        if not plan.shape.warps.penalties:
+        if not plan.shape.sampling_flags.penalties:
             return
-        depth = torch.arange(verdict.emitted.shape[1], device=verdict.kept.device)
-        is_emitted = depth <= verdict.kept[:, None]
+        depth = torch.arange(
+            verify_result.emitted.shape[1], device=verify_result.num_accepted.device
+        )
+        is_emitted = depth <= verify_result.num_accepted[:, None]
         record = self.state.sampling.record
-        record(plan.uniform.rows, verdict.emitted, is_emitted)
+        record(plan.decode.rows, verify_result.emitted, is_emitted)
         record(plan.chunk.rows, chunk_choice[:, None], (plan.chunk.followers < 0)[:, None])
 
 

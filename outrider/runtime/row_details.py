@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from outrider.step.shape import StepShape
 from outrider.step.step_output import (
-    Packed,
+    PackedOutput,
     UnpackedDetails,
     UnpackedLogprobs,
     UnpackedTrees,
@@ -29,21 +29,23 @@ class Asked:
     """Whom a step ran for, and what is known of them beforehand."""
 
     batch: ScheduledBatch
-    laws: Sequence[RowSampling]  # per row of the batch; none where nobody asks for more
+    samplings: Sequence[RowSampling]  # per row of the batch; none where nobody asks for more
     errors: Mapping[int, str]  # by row, of those that cannot go on
 
     @property
-    def chunk_laws(self) -> Sequence[RowSampling]:
-        return self.laws[len(self.batch.decodes) :]
+    def chunk_samplings(self) -> Sequence[RowSampling]:
+        return self.samplings[len(self.batch.decodes) :]
 
 
 def asks_for_more(shape: StepShape) -> bool:
     """Whether any row of such a step wants to hear more than its tokens."""
-    return shape.warps.logprobs or shape.warps.scores or shape.warps.trees
+    return (
+        shape.sampling_flags.logprobs or shape.sampling_flags.scores or shape.sampling_flags.trees
+    )
 
 
 def read_details(
-    output: Packed, shape: StepShape, asked: Asked, emitted: Emitted
+    output: PackedOutput, shape: StepShape, asked: Asked, emitted: Emitted
 ) -> dict[int, RowDetails]:
     """The details of the rows that have any, by place in the batch."""
     details = {}
@@ -75,31 +77,31 @@ def _places(
     for place, tokens in enumerate(emitted[:num_decodes]):
         yield [place * shape.nodes + node for node in read.path[place][: len(tokens)]]
     for index, tokens in enumerate(emitted[num_decodes:]):
-        yield [shape.num_uniform + index] * len(tokens)
+        yield [shape.num_decode_query + index] * len(tokens)
 
 
 def _reports(
     logprobs: list[TokenLogprobs], places: Sequence[list[int]], asked: Asked, shape: StepShape
 ) -> list[tuple[TokenLogprobs, ...]]:
     """The log-probabilities that each row asked for."""
-    if not shape.warps.logprobs:
+    if not shape.sampling_flags.logprobs:
         return [()] * len(places)
     return [
-        tuple(_cut(logprobs[place], law.logprobs, law.logprobs.top) for place in own)
-        if _wants(law.logprobs)
+        tuple(_cut(logprobs[place], sampling.logprobs, sampling.logprobs.top) for place in own)
+        if _wants(sampling.logprobs)
         else ()
-        for law, own in zip(asked.laws, places, strict=True)
+        for sampling, own in zip(asked.samplings, places, strict=True)
     ]
 
 
 def _scores(logprobs: list[TokenLogprobs], shape: StepShape, asked: Asked) -> list[PromptScores]:
     """What each chunk that asks tells of its own tokens and of the one that follows it."""
     place, scores = shape.num_reported[0], []  # chunk tokens come after those sampled
-    for chunk, law in zip(asked.batch.chunks, asked.chunk_laws, strict=True):
-        wanted, count = law.logprobs.prompt, len(chunk.tokens)
+    for chunk, sampling in zip(asked.batch.chunks, asked.chunk_samplings, strict=True):
+        wanted, count = sampling.logprobs.prompt, len(chunk.tokens)
         skipped = max(wanted.first - 1 - chunk.start, 0)  # a token is scored by the one before
         scored = logprobs[place + skipped : place + count - chunk.is_last]
-        cut = tuple(_cut(each, law.logprobs, wanted.top) for each in scored)
+        cut = tuple(_cut(each, sampling.logprobs, wanted.top) for each in scored)
         first = chunk.start + 1 + skipped
         scores.append(PromptScores(first=first, logprobs=cut) if wanted.is_asked else NO_SCORES)
         place += count
@@ -111,14 +113,14 @@ def _rounds(read: UnpackedDetails, asked: Asked, emitted: Emitted) -> list[tuple
     num_decodes = len(asked.batch.decodes)
     drafted = [
         _round_of(read.trees, place, read.path[place][: len(tokens)], tokens)
-        if asked.laws[place].trace
+        if asked.samplings[place].trace
         else ()
         for place, tokens in enumerate(emitted[:num_decodes])
     ]
     begun = [
-        _first_round(chunk.tokens[-1], tokens) if law.trace and chunk.is_last else ()
-        for chunk, law, tokens in zip(
-            asked.batch.chunks, asked.chunk_laws, emitted[num_decodes:], strict=True
+        _first_round(chunk.tokens[-1], tokens) if sampling.trace and chunk.is_last else ()
+        for chunk, sampling, tokens in zip(
+            asked.batch.chunks, asked.chunk_samplings, emitted[num_decodes:], strict=True
         )
     ]
     return [*drafted, *begun]

@@ -5,17 +5,17 @@ from dataclasses import replace
 import torch
 
 from outrider.runtime.occupancy import Occupancy
-from outrider.runtime.pending_result import Flight, Pending
+from outrider.runtime.pending_result import InFlightStep, Pending
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import Asked, asks_for_more
-from outrider.runtime.row_samplings import LawBook
+from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.watchdog import Watchdog
-from outrider.step.device_stream import Lane
+from outrider.step.device_stream import DeviceStream
 from outrider.step.executor import Executor
 from outrider.step.plan import StepPlan
 from outrider.step.planner import Planner
 from outrider.step.shape import StepShape
-from outrider.step.step_output import send
+from outrider.step.step_output import copy_to_host
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
@@ -30,13 +30,13 @@ class Runner:
         program: StepProgram,
         planner: Planner,
         executor: Executor,
-        lane: Lane,
+        stream: DeviceStream,
     ) -> None:
         self._program = program
         self._planner = planner
         self._executor = executor
-        self._lane = lane
-        self._laws = LawBook()
+        self._stream = stream
+        self._samplings = RowSamplings()
         self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
@@ -51,34 +51,34 @@ class Runner:
         """Steps for nobody, which record shapes, count as steps, too."""
         executor = self._executor
         return StepCounts(
-            steps=self._num_steps, eager=executor.num_eager, unrecordable=executor.num_refused
+            steps=self._num_steps, eager=executor.num_eager, uncapturable=executor.num_uncapturable
         )
 
     @torch.inference_mode()
     def submit(self, batch: ScheduledBatch) -> Pending:
         """Start a step; the result can be waited for while the next step is planned."""
-        with self._lane.active():
+        with self._stream.active():
             self._admit(batch.admissions)
-            grammars, warps = self._program.state.grammars, self._laws.warps_of(batch)
+            grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):
-                warps = replace(warps, grammar=True)
-            plan = self._planner.plan(batch, warps=warps)
-            laws = self._laws.of(batch) if asks_for_more(plan.shape) else ()
+                sampling_flags = replace(sampling_flags, grammar=True)
+            plan = self._planner.plan(batch, sampling_flags=sampling_flags)
+            samplings = self._samplings.of(batch) if asks_for_more(plan.shape) else ()
             # A grammar waits for the device inside the step, and so does a launch when many wait.
             self.watchdog.begin(batch.step, plan.shape)
             try:
-                flight = self._fly(plan)
+                in_flight = self._launch(plan)
             finally:
                 self.watchdog.end()
-            errors = grammars.end(plan.shape, flight.landed, flight.output)
-        asked = Asked(batch=batch, laws=laws, errors=errors)
-        return Pending(plan.shape, asked, flight, self.occupancy, self.watchdog)
+            errors = grammars.end(plan.shape, in_flight.output_ready, in_flight.output)
+        asked = Asked(batch=batch, samplings=samplings, errors=errors)
+        return Pending(plan.shape, asked, in_flight, self.occupancy, self.watchdog)
 
     @torch.inference_mode()
-    def practise(self, shape: StepShape) -> None:
+    def dummy_run(self, shape: StepShape) -> None:
         """Run a step of this shape for nobody; an executor that records has recorded it then."""
-        with self._lane.active():
-            self._fly(self._planner.null(shape)).landed.wait()
+        with self._stream.active():
+            self._launch(self._planner.null(shape)).output_ready.wait()
 
     @torch.inference_mode()
     def restart(self) -> None:
@@ -86,35 +86,35 @@ class Runner:
 
         Recordings stay, and nothing is practised again.
         """
-        self._lane.mark().wait()  # an error of CUDA stays for good, and would be raised here
+        self._stream.record_event().wait()  # an error of CUDA stays for good, and would be raised here
         rows, pages = self._program.state.rows, self._program.state.pages
-        with self._lane.active():
+        with self._stream.active():
             # Half-computed values may be no numbers, and whoever gets the page masks by a zero.
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()
             self._program.drafter.forget()
-            self._lane.mark().wait()
+            self._stream.record_event().wait()
         self._planner.forget()
-        self._laws.forget()
+        self._samplings.forget()
         self._program.state.grammars.forget()
 
     def scribble(self) -> None:
         """Fill all pages with noise: for measuring reads of what nobody wrote."""
-        with self._lane.active():
+        with self._stream.active():
             self._program.state.pages.scribble()
 
     def run_by(self, executor: Executor) -> None:
         """Let another executor run steps from now on: for measuring what is left without one."""
         self._executor = executor
 
-    def _fly(self, plan: StepPlan) -> Flight:
+    def _launch(self, plan: StepPlan) -> InFlightStep:
         self._num_steps += 1
-        start = self._lane.mark()
-        output = send(self._executor.run(self._program, plan))
-        return Flight(
+        start = self._stream.record_event()
+        output = copy_to_host(self._executor.run(self._program, plan))
+        return InFlightStep(
             start=start,
-            landed=self._lane.mark(),
+            output_ready=self._stream.record_event(),
             output=output,
             has_drafter_failed=self._program.drafter.is_broken,
         )
@@ -126,4 +126,4 @@ class Runner:
         self._program.state.sampling.admit(admissions)
         self._program.state.grammars.admit(admissions)
         self._program.drafter.admit(admissions)
-        self._laws.admit(admissions)
+        self._samplings.admit(admissions)

@@ -15,7 +15,7 @@ from outrider.kv.triton_attention import HeadShape
 from outrider.models.decoder import Decoder
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
 from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
-from outrider.models.deepseek_v4.compression import Blocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
@@ -84,7 +84,7 @@ def decoder_layout(model: Decoder, *, page_size: int, nodes: int) -> KVLayout | 
 
 def adapt_settings(model: Target, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
-    if not _lives_in_rows(model) or not settings.host.prefix_cache:
+    if not _has_row_state(model) or not settings.host.prefix_cache:
         return settings
     _log.warning("prefix caching is off: a part of this model's past lives in rows, not in pages")
     return replace(settings, host=replace(settings.host, prefix_cache=False))
@@ -95,7 +95,9 @@ def usual_page_size(config: ModelConfig | V4Config) -> int:
     if not isinstance(config, V4Config):
         return USUAL_PAGE
     layers = config.attention.layers
-    return math.lcm(USUAL_PAGE, *(kind.ratio for kind in layers if isinstance(kind, Blocks)))
+    return math.lcm(
+        USUAL_PAGE, *(kind.ratio for kind in layers if isinstance(kind, CompressedBlocks))
+    )
 
 
 def check_rows(model: Target, settings: Settings, draft: DraftKind) -> None:
@@ -123,15 +125,15 @@ def check_rows(model: Target, settings: Settings, draft: DraftKind) -> None:
         )
 
 
-def lives_in_rows(config: ModelConfig | V4Config) -> bool:
+def has_row_state(config: ModelConfig | V4Config) -> bool:
     """Whether rows keep what pages do not: such models check chains, and share no prefixes."""
     return isinstance(config, V4Config) or bool(config.recurrence.layers)
 
 
-def _lives_in_rows(model: Target) -> bool:
+def _has_row_state(model: Target) -> bool:
     config = model.config
     assert isinstance(config, ModelConfig | V4Config), "every target has one of these"
-    return lives_in_rows(config)
+    return has_row_state(config)
 
 
 def _row_layout(

@@ -13,7 +13,7 @@ from outrider.ops.sampling.sampling_columns import (
     RowNoise,
 )
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 
 
 def choose_fused(
@@ -22,19 +22,19 @@ def choose_fused(
     rows: torch.Tensor,  # [n] int64
     positions: torch.Tensor,  # [n] int64
     path: torch.Tensor,  # [n, depth] int64
-    warps: Warps,
+    sampling_flags: SamplingFlags,
 ) -> torch.Tensor:  # [n] int64
     """The token of each row. Only penalties and bias copy the vocabulary, and only once."""
     from outrider.ops.sampling.choose_token_triton import choose_tokens
 
     scores = logits
-    if warps.penalties:
+    if sampling_flags.penalties:
         scores = _penalised(scores, table, rows, path)
-    if warps.bias:
+    if sampling_flags.bias:
         scores = scores.float().contiguous()
         _edit_(scores, table, rows, positions)
-    floors = floors_of(scores, table, rows) if warps.filters else table.top_p[:0]
-    noise = noise_of(table, rows, positions) if warps.noise else NoNoise(unread=rows)
+    floors = floors_of(scores, table, rows) if sampling_flags.filters else table.top_p[:0]
+    noise = noise_of(table, rows, positions) if sampling_flags.noise else NoNoise(unread=rows)
     return choose_tokens(scores, noise, floors)
 
 

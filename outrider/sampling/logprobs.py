@@ -37,7 +37,7 @@ def logprobs_of(
     )
 
 
-def joined(parts: Sequence[LogprobTensors]) -> LogprobTensors:
+def joined_logprobs(parts: Sequence[LogprobTensors]) -> LogprobTensors:
     """Several parts as one."""
     if len(parts) == 1:
         return parts[0]

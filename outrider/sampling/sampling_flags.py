@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import MAX_NAMED, Filters, Penalties, RowSampling
 
 _NO_PENALTIES, _NO_FILTERS = Penalties(), Filters()
-_NAMES = tuple(field.name for field in fields(Warps))
+_NAMES = tuple(field.name for field in fields(SamplingFlags))
 _PARTS = attrgetter(*_NAMES)
 _TOPS = (0, 1, 5, 20)  # most likely tokens that a step reports
 _NAMED = (0, 8, MAX_NAMED)  # and tokens that requests name
 
 
-def decode_need(row: RowSampling) -> Warps:
+def decode_flags(row: RowSampling) -> SamplingFlags:
     """The parts that this row needs while it decodes."""
-    return Warps(
+    return SamplingFlags(
         noise=row.temperature > 0,
         filters=_is_filtered(row),
         penalties=row.penalties != _NO_PENALTIES,
@@ -28,21 +28,21 @@ def decode_need(row: RowSampling) -> Warps:
     )
 
 
-def prompt_need(row: RowSampling) -> Warps:
+def prompt_flags(row: RowSampling) -> SamplingFlags:
     """The parts that it needs while its prompt runs, which may be scored as well."""
-    need, asked = decode_need(row), row.logprobs.prompt
+    flags, asked = decode_flags(row), row.logprobs.prompt
     if not asked.is_asked:
-        return need
+        return flags
     top = _round_up(max(row.logprobs.top, asked.top), _TOPS)
-    return replace(need, scores=True, top_logprobs=top)
+    return replace(flags, scores=True, top_logprobs=top)
 
 
-def joined(needs: Sequence[Warps]) -> Warps:
+def joined_flags(needs: Sequence[SamplingFlags]) -> SamplingFlags:
     """What at least one of them names, and the largest of their counts."""
     if len(needs) < 2:  # the rule: rows of one kind
-        return needs[0] if needs else Warps()
+        return needs[0] if needs else SamplingFlags()
     parts = zip(*map(_PARTS, needs), strict=True)
-    return Warps(**{name: max(part) for name, part in zip(_NAMES, parts, strict=True)})
+    return SamplingFlags(**{name: max(part) for name, part in zip(_NAMES, parts, strict=True)})
 
 
 def has_ban(row: RowSampling) -> bool:

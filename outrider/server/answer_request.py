@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from outrider.frontend.live_request import PreparedRequest
-from outrider.server.async_engine import Call, Desk
+from outrider.server.async_engine import AsyncEngine, RequestHandle
 from outrider.server.disconnect import ClientGone, while_connected
 from outrider.server.http_errors import ApiError, failed
 from outrider.server.sse import EventStream
@@ -49,27 +49,29 @@ class ServedModel:
         return Envelope(id=name, created=int(time.time()), model=self.name)
 
 
-async def answer_whole(desk: Desk, request: Request, prepared: Sequence[PreparedRequest]) -> Call:
+async def answer_whole(
+    async_engine: AsyncEngine, request: Request, prepared: Sequence[PreparedRequest]
+) -> RequestHandle:
     """The call once all its outputs have ended well; it is aborted if the client leaves."""
-    call = desk.open(prepared)
+    handle = async_engine.open(prepared)
     try:
-        await while_connected(request.receive, call.finish())
+        await while_connected(request.receive, handle.finish())
     except ClientGone:
         raise ApiError(CLIENT_GONE, "the client left") from None
     finally:
-        desk.close(call)
-    for live in call.lives:
+        async_engine.close(handle)
+    for live in handle.lives:
         if live.error:
             raise failed(live.error)
-    return call
+    return handle
 
 
 def answer_stream(
-    desk: Desk,
+    async_engine: AsyncEngine,
     prepared: Sequence[PreparedRequest],
-    write: Callable[[Call], AsyncIterator[bytes]],
+    write: Callable[[RequestHandle], AsyncIterator[bytes]],
 ) -> Response:
     """The call as events; it is aborted if the client leaves."""
-    call = desk.open(prepared)
-    close = partial(desk.close, call)
-    return EventStream(write(call), close=close, ping_s=desk.rules.ping_s)
+    handle = async_engine.open(prepared)
+    close = partial(async_engine.close, handle)
+    return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)

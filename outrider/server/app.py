@@ -4,7 +4,7 @@ from fastapi import FastAPI
 
 from outrider import __version__
 from outrider.server.answer_request import ServedModel
-from outrider.server.async_engine import Desk
+from outrider.server.async_engine import AsyncEngine
 from outrider.server.auth import KeyMiddleware
 from outrider.server.body_limits import BodyLimits, LimitsMiddleware
 from outrider.server.http_errors import install_handlers
@@ -18,18 +18,18 @@ from outrider.server.routes.sglang_routes import native_routes
 from outrider.server.routes.tokenize_routes import token_routes
 
 
-def make_app(desk: Desk, model: ServedModel, *, api_key: str) -> FastAPI:
+def make_app(async_engine: AsyncEngine, model: ServedModel, *, api_key: str) -> FastAPI:
     """The application over one engine; an empty key lets everybody in."""
     app = FastAPI(title="Outrider", version=__version__)
     install_handlers(app)
     for router in (
-        chat_routes(desk, model),
-        completion_routes(desk, model),
-        responses_routes(desk, model),
-        model_routes(desk, model),
-        token_routes(desk, model),
-        native_routes(desk, model),
-        health_routes(desk),
+        chat_routes(async_engine, model),
+        completion_routes(async_engine, model),
+        responses_routes(async_engine, model),
+        model_routes(async_engine, model),
+        token_routes(async_engine, model),
+        native_routes(async_engine, model),
+        health_routes(async_engine),
         page_routes(),
     ):
         app.include_router(router)

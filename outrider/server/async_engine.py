@@ -15,8 +15,8 @@ from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
-from outrider.server.worker_messages import AskCensus, AskFlush, Down, News, ToldCensus
-from outrider.wire.engine_stats import Census
+from outrider.server.worker_messages import AskFlush, Down, News, StatsReply, StatsRequest
+from outrider.wire.engine_stats import EngineStats
 from outrider.wire.step_result import TokenLogprobs
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ _NUM_THREADS = 4  # for templates and tokenizers, which would hold up everybody'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ChoiceDelta:
     """What one output gained since the caller last looked."""
 
     choice: int  # place among all outputs of the call
@@ -35,14 +35,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskRules:
+class AsyncEngineRules:
     """What the owner of a server decides about its callers."""
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
     has_priorities: bool = False  # whether callers may say who goes first
 
 
-class Call:
+class RequestHandle:
     """Owns the requests behind one HTTP request, and how far its caller has read them.
 
     There is no queue between the engine and a slow caller: news add up in the transcripts, which
@@ -74,7 +74,7 @@ class Call:
         while not self.is_finished:
             await self._news()
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncIterator[ChoiceDelta]:
         """What is new, output by output, until all have ended."""
         while True:
             is_last = self.is_finished
@@ -83,7 +83,7 @@ class Call:
                     first = reader.num_tokens
                     delta = reader.take()
                     logprobs = live.transcripts[delta.index].logprobs[first : reader.num_tokens]
-                    yield Piece(
+                    yield ChoiceDelta(
                         choice=choice, request=request, delta=delta, logprobs=tuple(logprobs)
                     )
             if is_last:
@@ -95,7 +95,7 @@ class Call:
         self._woken.clear()
 
 
-class Desk:
+class AsyncEngine:
     """Owns the front end of one engine, all open calls, and the questions to its worker."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Desk:
         engine: RemoteEngine,
         tokenizer: Tokenizer | NoTokenizer,
         meter: Meter,
-        rules: DeskRules,
+        rules: AsyncEngineRules,
     ) -> None:
         self.engine = engine
         self.rules = rules
@@ -111,9 +111,9 @@ class Desk:
         self.frontend = Frontend(engine, tokenizer)
         self.worker_pid = 0
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
-        self._calls: dict[str, Call] = {}  # by the id of each of its requests
+        self._calls: dict[str, RequestHandle] = {}  # by the id of each of its requests
         self._tickets = itertools.count()
-        self._questions: dict[int, asyncio.Future[Census]] = {}
+        self._questions: dict[int, asyncio.Future[EngineStats]] = {}
 
     @property
     def tokenizer(self) -> Tokenizer | NoTokenizer:
@@ -147,7 +147,7 @@ class Desk:
                 await asyncio.wrap_future(self.engine.order_grammar(grammar.spec))
         return prepared
 
-    def open(self, prepared: Sequence[PreparedRequest]) -> Call:
+    def open(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
         """Submit all requests of a call, or none when there is no room for one of them."""
         if any(each.params.priority for each in prepared) and not self.rules.has_priorities:
             raise RequestError(
@@ -168,22 +168,22 @@ class Desk:
             for live in lives:
                 self.frontend.abort(live)
             raise
-        call = Call(lives)
-        self._calls.update((live.request_id, call) for live in lives)
-        return call
+        handle = RequestHandle(lives)
+        self._calls.update((live.request_id, handle) for live in lives)
+        return handle
 
-    def close(self, call: Call) -> None:
+    def close(self, handle: RequestHandle) -> None:
         """The caller has what it wanted, or has gone: what still runs is aborted."""
-        for live in call.lives:
+        for live in handle.lives:
             self.frontend.abort(live)
             if self._calls.pop(live.request_id, None) is not None:
                 self.meter.note_request(live)
 
-    async def census(self) -> Census:
+    async def stats(self) -> EngineStats:
         """How full the engine is once it has done what it was told so far."""
-        return await self._ask(AskCensus)
+        return await self._ask(StatsRequest)
 
-    async def flush(self) -> Census:
+    async def flush(self) -> EngineStats:
         """Forget all cached prefixes."""
         return await self._ask(AskFlush)
 
@@ -191,15 +191,15 @@ class Desk:
         self.worker_pid = pid
         self.engine.attach(send)
 
-    def hear(self, message: News | ToldCensus) -> None:
-        if isinstance(message, ToldCensus):
+    def hear(self, message: News | StatsReply) -> None:
+        if isinstance(message, StatsReply):
             question = self._questions.pop(message.ticket, None)
             if question is not None and not question.done():
-                question.set_result(message.census)
+                question.set_result(message.stats)
             return
         self.engine.take(message.updates)
         self._deliver(update.request_id for update in message.updates)
-        self.meter.note_census(message.census, num_flights=self.engine.num_flights)
+        self.meter.note_stats(message.stats, num_flights=self.engine.num_flights)
 
     def end(self) -> None:
         self.meter.note_loss()
@@ -216,11 +216,11 @@ class Desk:
             if owner in self._calls:
                 self._calls[owner].wake()
 
-    async def _ask(self, question: type[AskCensus] | type[AskFlush]) -> Census:
+    async def _ask(self, question: type[StatsRequest] | type[AskFlush]) -> EngineStats:
         if not self.engine.has_worker:
             raise restarting()
         ticket = next(self._tickets)
         answer = self._questions[ticket] = asyncio.get_running_loop().create_future()
         self.engine.send(question(ticket))
-        census: Census = await answer
-        return census
+        stats: EngineStats = await answer
+        return stats

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from outrider.frontend.live_request import LiveRequest
-from outrider.wire.engine_stats import Census
+from outrider.wire.engine_stats import EngineStats
 from outrider.wire.submission import Progress, RequestUpdate
 
 _PREFIX = "outrider:"
@@ -63,21 +63,21 @@ class Meter:
         """The exposition format."""
         return generate_latest(self._registry)
 
-    def note_census(self, census: Census, *, num_flights: int) -> None:
+    def note_stats(self, stats: EngineStats, *, num_flights: int) -> None:
         """Take over what the worker counts itself; its sums begin again with every worker."""
-        self._running.set(census.queue.running)
-        self._waiting.set(max(0, num_flights - census.queue.running))
-        self._kv.set(1 - census.pages.free / census.pages.total)
-        work, faults = census.work, census.faults
+        self._running.set(stats.queue.running)
+        self._waiting.set(max(0, num_flights - stats.queue.running))
+        self._kv.set(1 - stats.pages.free / stats.pages.total)
+        work, faults = stats.work, stats.faults
         now = {
             self._busy: work.busy_s,
             self._steps: work.counts.steps,
             self._eager: work.counts.eager,
-            self._unrecordable: work.counts.unrecordable,
+            self._unrecordable: work.counts.uncapturable,
             self._failed: faults.failed_steps,
             self._drafter: faults.drafter_failures,
-            self._queried: census.prefix.queried_tokens,
-            self._hits: census.prefix.hit_tokens,
+            self._queried: stats.prefix.queried_tokens,
+            self._hits: stats.prefix.hit_tokens,
         }
         for counter, total in now.items():
             counter.inc(max(0, total - self._seen.get(counter, 0)))
@@ -122,15 +122,15 @@ class Meter:
     def _note_round(self, before: Progress, after: Progress) -> None:
         drafted = after.drafted - before.drafted
         self._total_rounds += after.rounds - before.rounds
-        self._total_kept += after.kept - before.kept
+        self._total_kept += after.num_accepted - before.num_accepted
         self._budget.observe(drafted)
         if not drafted:
             return
         self._drafts.inc(after.rounds - before.rounds)
         self._drafted.inc(drafted)
-        self._kept.inc(after.kept - before.kept)
-        old = (*before.kept_per_depth, *[0] * len(after.kept_per_depth))
-        for position, (now, then) in enumerate(zip(after.kept_per_depth, old, strict=False)):
+        self._kept.inc(after.num_accepted - before.num_accepted)
+        old = (*before.accepted_per_depth, *[0] * len(after.accepted_per_depth))
+        for position, (now, then) in enumerate(zip(after.accepted_per_depth, old, strict=False)):
             self._kept_at.labels(self._model, position).inc(now - then)
 
     def _gauge(self, name: str, text: str) -> Gauge:

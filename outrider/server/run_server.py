@@ -17,12 +17,12 @@ from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
-from outrider.server.async_engine import Desk, DeskRules
+from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
-from outrider.server.worker_link import Heard
-from outrider.structured.grammar_cache import MAX_ORDERED, GrammarShop
+from outrider.server.worker_link import OnProgress
+from outrider.structured.grammar_cache import MAX_ORDERED, GrammarCache
 
 _SEND_BYTES = 2**17  # kept by the kernel for a client that does not read; else it takes megabytes
 _UNBOUNDED = 2**31  # requests that may wait in the worker: the front bounds them
@@ -37,14 +37,14 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
-    rules: DeskRules
+    rules: AsyncEngineRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
     """Who hears how far the server is."""
 
-    loading: Heard
+    loading: OnProgress
     ready: Callable[[str], None]  # with the URL
 
 
@@ -67,16 +67,18 @@ async def _serve(
     try:
         facts = await supervisor.start()
         meter = Meter(settings.model_name)
-        grammars = GrammarShop(
+        grammars = GrammarCache(
             lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_ordered=MAX_ORDERED
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
-        desk = Desk(engine, tokenizer, meter, settings.rules)
-        app = make_app(desk, ServedModel(name=settings.model_name), api_key=settings.api_key)
+        async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
+        app = make_app(
+            async_engine, ServedModel(name=settings.model_name), api_key=settings.api_key
+        )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}"))
-        supervising = asyncio.create_task(supervisor.run(desk))
+        supervising = asyncio.create_task(supervisor.run(async_engine))
         supervising.add_done_callback(lambda _: server.leave())  # deaf, it would answer nobody
         await server.serve([listener])
         supervising.cancel()

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from outrider.config.engine_config import EngineConfig
 from outrider.errors import ConfigError
-from outrider.server.worker_link import Heard, WorkerLink, open_link
-from outrider.server.worker_messages import Down, News, ToldCensus
+from outrider.server.worker_link import OnProgress, WorkerLink, open_link
+from outrider.server.worker_messages import Down, News, StatsReply
 from outrider.wire.runner_facts import RunnerFacts
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
@@ -24,7 +24,7 @@ class Listener(Protocol):
         """A worker is ready."""
         ...
 
-    def hear(self, message: News | ToldCensus) -> None: ...
+    def hear(self, message: News | StatsReply) -> None: ...
 
     def end(self) -> None:
         """The worker is gone, with everything it was computing."""
@@ -34,10 +34,10 @@ class Listener(Protocol):
 class Supervisor:
     """Owns the present worker."""
 
-    def __init__(self, folder: Path, config: EngineConfig, heard: Heard) -> None:
+    def __init__(self, folder: Path, config: EngineConfig, on_progress: OnProgress) -> None:
         self._folder = folder
         self._config = config
-        self._heard = heard
+        self._on_progress = on_progress
         self._links: list[WorkerLink] = []  # one, or none while there is no worker
 
     async def start(self) -> RunnerFacts:
@@ -74,7 +74,7 @@ class Supervisor:
         link = await open_link(self._folder, self._config)
         self._links.append(link)
         try:
-            return await link.ready(self._heard)
+            return await link.ready(self._on_progress)
         except BaseException:
             await self._close()
             raise

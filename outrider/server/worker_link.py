@@ -20,7 +20,7 @@ from outrider.server.worker_messages import (
     Loading,
     News,
     Ready,
-    ToldCensus,
+    StatsReply,
     Unable,
     Up,
     WorkerOrder,
@@ -29,7 +29,7 @@ from outrider.server.worker_messages import (
 )
 from outrider.wire.runner_facts import RunnerFacts
 
-Heard = Callable[[int, int], None]  # how many shapes are recorded, and of how many
+OnProgress = Callable[[int, int], None]  # how many shapes are recorded, and of how many
 
 _GOODBYE_S = 5.0
 _LAST_WORDS_MS = 100  # after the end of the process all that it said lies in the socket already
@@ -51,13 +51,13 @@ class WorkerLink:
     def pid(self) -> int:
         return self._process.pid
 
-    async def ready(self, heard: Heard) -> RunnerFacts:
+    async def ready(self, on_progress: OnProgress) -> RunnerFacts:
         """Wait until the model is loaded; raises if it cannot be."""
         async for message in self._messages():
             if isinstance(message, Ready):
                 return message.facts
             if isinstance(message, Loading):
-                heard(message.done, message.total)
+                on_progress(message.done, message.total)
             elif isinstance(message, Unable):
                 raise ConfigError(message.reason)
         code = await self._exit
@@ -70,10 +70,10 @@ class WorkerLink:
         sent = asyncio.ensure_future(self._socket.send(encode(message), flags=zmq.NOBLOCK))
         sent.add_done_callback(_settle)
 
-    async def news(self) -> AsyncIterator[News | ToldCensus]:
+    async def news(self) -> AsyncIterator[News | StatsReply]:
         """What the worker says until its process ends."""
         async for message in self._messages():
-            assert isinstance(message, News | ToldCensus), "it is loaded"
+            assert isinstance(message, News | StatsReply), "it is loaded"
             yield message
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from outrider.config.engine_config import EngineConfig
-from outrider.wire.engine_stats import Census
+from outrider.wire.engine_stats import EngineStats
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import RequestUpdate, Submission
 
@@ -28,7 +28,7 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
-class AskCensus(msgspec.Struct, frozen=True, tag=True):
+class StatsRequest(msgspec.Struct, frozen=True, tag=True):
     """Say how full the engine is, after everything that was sent before."""
 
     ticket: int
@@ -63,18 +63,18 @@ class News(msgspec.Struct, frozen=True, tag=True):
     """The outcome of a step."""
 
     updates: tuple[RequestUpdate, ...]
-    census: Census
+    stats: EngineStats
 
 
-class ToldCensus(msgspec.Struct, frozen=True, tag=True):
+class StatsReply(msgspec.Struct, frozen=True, tag=True):
     """The answer to the question with this ticket."""
 
     ticket: int
-    census: Census
+    stats: EngineStats
 
 
-Down = Submit | Abort | AskCensus | AskFlush
-Up = Loading | Ready | Unable | News | ToldCensus
+Down = Submit | Abort | StatsRequest | AskFlush
+Up = Loading | Ready | Unable | News | StatsReply
 
 _encoder = msgspec.msgpack.Encoder()
 _down = msgspec.msgpack.Decoder(Down)

@@ -20,8 +20,8 @@ from outrider.server.worker_messages import (
     Loading,
     News,
     Ready,
+    StatsReply,
     Submit,
-    ToldCensus,
     Unable,
     Up,
     WorkerOrder,
@@ -76,7 +76,7 @@ class Worker:
         else:
             if isinstance(message, AskFlush):
                 self._engine.flush()
-            self._say(ToldCensus(message.ticket, self._engine.census))
+            self._say(StatsReply(message.ticket, self._engine.stats))
 
     def _add(self, submission: Submission) -> None:
         """Queue a request. The front has checked it, but by the sizes of the first worker."""
@@ -86,7 +86,7 @@ class Worker:
             refusal = RequestUpdate(
                 submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
             )
-            self._say(News((refusal,), self._engine.census))
+            self._say(News((refusal,), self._engine.stats))
 
     def _step(self) -> None:
         """Run a step and report it. Of who waited while the device was lost nothing is said: the
@@ -96,7 +96,7 @@ class Worker:
         self._is_tidy = False
         told = tuple([each for each in updates if each.request_id not in self._engine.unharmed])
         if told:
-            self._say(News(told, self._engine.census))
+            self._say(News(told, self._engine.stats))
 
     def _say(self, message: Up) -> None:
         self._socket.send(encode(message))
@@ -129,10 +129,10 @@ def _load(order: WorkerOrder, socket: "zmq.Socket[bytes]") -> Worker:
     bound_code()
     from outrider.frontend.build_engine import build_engine  # torch: after what it reads once
 
-    def heard(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         socket.send(encode(Loading(done, total)))
 
-    engine = build_engine(Path(order.folder), order.config, heard)
+    engine = build_engine(Path(order.folder), order.config, on_progress)
     socket.send(encode(Ready(engine.facts)))
     return Worker(engine, socket)
 

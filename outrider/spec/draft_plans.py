@@ -6,7 +6,7 @@ import torch
 
 from outrider.step.arena import Arena
 from outrider.step.attention_part import AttentionPart
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
 from outrider.step.planner import Binder, NoDraftPart
 from outrider.step.shape import ChunkShape, StepShape
 from outrider.wire.draft_budget import Budget
@@ -34,7 +34,7 @@ class DraftPlanner:
             self._arena.reserve(f"{name}.lengths", size, torch.int64)
         self._arena.reserve("catch_up.tokens", chunk.tokens, torch.int64)
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> DraftPlans:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         """The three plans that go with a step of this shape."""
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
         topk = shape.tree.topk  # a level's branches are siblings or cousins, never a chain
@@ -43,23 +43,23 @@ class DraftPlanner:
         catch_up = replace(shape, tree=_of_width(shape.tree.most_emitted))
         none = _cut(chunk)
         return DraftPlans(
-            level=self._make("level", level, uniform, uniform.rows, none),
+            level=self._make("level", level, decode, decode.rows, none),
             catch_up=self._make(
-                "catch_up", catch_up, uniform, uniform.rows, replace(chunk, tokens=tokens)
+                "catch_up", catch_up, decode, decode.rows, replace(chunk, tokens=tokens)
             ),
-            bonus=self._make("bonus", bonus, uniform, chunk.rows, none),
+            bonus=self._make("bonus", bonus, decode, chunk.rows, none),
         )
 
     def _make(
         self,
         name: str,
         shape: StepShape,
-        uniform: UniformRows,
+        decode: DecodeRows,
         rows: torch.Tensor,
         chunk: ChunkRows,
     ) -> StepPlan:
         lengths = self._arena.view(f"{name}.lengths", shape.rows)
-        own = UniformRows(rows=rows, lengths=lengths, budgets=uniform.budgets)
+        own = DecodeRows(rows=rows, lengths=lengths, budgets=decode.budgets)
         return self._binder.make(shape, own, chunk, NoDraftPart())
 
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
-from outrider.models.draft_model import Taps
-from outrider.step.draft_tree import DraftTree, Verdict
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.models.draft_model import AuxLayers
+from outrider.step.draft_tree import DraftTree, VerifyResult
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -16,11 +16,11 @@ from outrider.wire.scheduled_batch import RowAdmission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """What the target made of a step, as a drafter needs it."""
 
-    features: torch.Tensor  # [num_query, tapped] of every query token
-    verdict: Verdict
+    aux_hidden_states: torch.Tensor  # [num_query, tapped] of every query token
+    verify_result: VerifyResult
     chunk_choice: torch.Tensor  # [chunk.rows] the target's token after each chunk
 
 
@@ -31,11 +31,11 @@ class Drafter(Protocol):
     def facts(self) -> DraftFacts: ...
 
     @property
-    def taps(self) -> Taps:
+    def aux_layers(self) -> AuxLayers:
         """Which states of the target it wants to observe."""
         ...
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
         """Its own part of a plan, made once per shape."""
         ...
 
@@ -51,7 +51,7 @@ class Drafter(Protocol):
         """A tree for every uniform row of the plan, by device operations alone."""
         ...
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Catch up with what the target chose. Lengths in the plan are those before the step."""
         ...
 
@@ -70,11 +70,11 @@ class ModelessDrafter:
         return self._facts
 
     @property
-    def taps(self) -> Taps:
-        return Taps()
+    def aux_layers(self) -> AuxLayers:
+        return AuxLayers()
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
-        del shape, uniform, chunk
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+        del shape, decode, chunk
         return ()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
@@ -83,7 +83,7 @@ class ModelessDrafter:
     def forget(self) -> None:
         pass
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         pass
 
 
@@ -91,7 +91,7 @@ class NullDrafter(ModelessDrafter):
     """Proposes a tree of one node: the last token, whose successor the target then chooses."""
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        return single_node(table.last_tokens.index_select(0, plan.uniform.rows))
+        return single_node(table.last_tokens.index_select(0, plan.decode.rows))
 
 
 def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]

@@ -11,7 +11,7 @@ import torch
 from outrider.sampling.draft_topk import Likely
 from outrider.spec.draft_slots import DraftSlots
 from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import UniformRows
+from outrider.step.plan import DecodeRows
 from outrider.wire.draft_budget import Budget
 
 _STEP_COST = 1e-3  # of two nodes that are as likely, the shallower one is checked first
@@ -66,7 +66,7 @@ def level_of(candidates: Candidates, depth: int, topk: int) -> Candidates:
 def grow(
     tips: Frontier,
     likely: Likely,  # of n = rows * branches: the next token after each branch
-    uniform: UniformRows,
+    decode: DecodeRows,
     *,
     candidates: Candidates,  # the level of this depth is written
     slots: DraftSlots,
@@ -78,17 +78,17 @@ def grow(
     """
     level = level_of(candidates, depth, slots.tree.topk)
     if tips.scores.is_cuda:
-        return _grown_on_gpu(tips, likely, uniform, level, slots, depth)
-    expand(tips, likely, uniform.budgets, level=level, depth=depth)
+        return _grown_on_gpu(tips, likely, decode, level, slots, depth)
+    expand(tips, likely, decode.budgets, level=level, depth=depth)
     if not slots.num_branches(depth):
         return tips
-    return advance_frontier(tips, level, uniform, slots=slots, depth=depth)
+    return advance_frontier(tips, level, decode, slots=slots, depth=depth)
 
 
 def _grown_on_gpu(
     tips: Frontier,
     likely: Likely,
-    uniform: UniformRows,
+    decode: DecodeRows,
     level: Candidates,
     slots: DraftSlots,
     depth: int,
@@ -98,8 +98,8 @@ def _grown_on_gpu(
     scores, numbers, places, positions, tokens, depths, ancestors = grow_level(
         (tips.scores, tips.numbers, tips.nodes.ancestors),
         (likely.logprobs, likely.tokens),
-        budgets=uniform.budgets,
-        lengths=uniform.lengths,
+        budgets=decode.budgets,
+        lengths=decode.lengths,
         level=(level.scores, level.tokens, level.parents),
         numbering=(depth, first_number(depth, slots.tree.topk), slots.first_node(depth)),
         num_tips=slots.num_branches(depth),
@@ -133,21 +133,21 @@ def expand(
 
 
 def advance_frontier(
-    tips: Frontier, level: Candidates, uniform: UniformRows, *, slots: DraftSlots, depth: int
+    tips: Frontier, level: Candidates, decode: DecodeRows, *, slots: DraftSlots, depth: int
 ) -> Frontier:
     """The best candidates of a level; as many of them live as the row's own topk."""
     topk, num_tips = slots.tree.topk, slots.num_branches(depth)
     best, order = level.scores.sort(dim=1, descending=True, stable=True)
     scores, index = best[:, :num_tips], order[:, :num_tips]
     rank = torch.arange(num_tips, device=index.device)
-    is_alive = rank < uniform.budgets[1][:, None]
+    is_alive = rank < decode.budgets[1][:, None]
     places = index // topk  # each branch has `topk` children
     depths = torch.full_like(index, depth - 1)
     return Frontier(
         scores=torch.where(is_alive, scores, float("-inf")),
         numbers=first_number(depth, topk) + index,
         places=places,
-        positions=(uniform.lengths + depth + 1)[:, None].expand_as(index),
+        positions=(decode.lengths + depth + 1)[:, None].expand_as(index),
         nodes=DraftTree(
             tokens=level.tokens.gather(1, index),
             parents=depths,

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from outrider.models.draft_model import Taps
-from outrider.spec.drafter import Drafter, Outcome, chain
+from outrider.models.draft_model import AuxLayers
+from outrider.spec.drafter import Drafter, StepOutcome, chain
 from outrider.step.draft_tree import DraftTree
-from outrider.step.graph_break import is_written_down
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.graph_break import is_capturing
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -35,13 +35,13 @@ class GuardedDrafter:
         return self._drafter.facts
 
     @property
-    def taps(self) -> Taps:
-        return self._drafter.taps
+    def aux_layers(self) -> AuxLayers:
+        return self._drafter.aux_layers
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
         if not self.is_broken:
             try:
-                return self._drafter.bind(shape, uniform, chunk)
+                return self._drafter.bind(shape, decode, chunk)
             except Exception:
                 self._give_up("planning")
         return ()
@@ -68,9 +68,9 @@ class GuardedDrafter:
                 return self._drafter.propose(plan, table)
             except Exception:
                 self._give_up("proposing")
-        return _absent(table.last_tokens.index_select(0, plan.uniform.rows), plan.shape.nodes)
+        return _absent(table.last_tokens.index_select(0, plan.decode.rows), plan.shape.nodes)
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         if self.is_broken:
             return
         try:
@@ -79,7 +79,7 @@ class GuardedDrafter:
             self._give_up("catching up")
 
     def _give_up(self, doing: str) -> None:
-        if is_written_down():  # a step that failed to be recorded has been run all the same
+        if is_capturing():  # a step that failed to be recorded has been run all the same
             raise
         self.is_broken = True
         _log.exception("the drafter failed while %s; going on by plain decoding", doing)

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import torch
 
 from outrider.kv.kv_pool import ModelPool
-from outrider.models.draft_model import DraftModel, Taps
+from outrider.models.draft_model import AuxLayers, DraftModel
 from outrider.sampling.draft_topk import Likely, likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
-from outrider.spec.drafter import Outcome, chain, single_node
+from outrider.spec.drafter import StepOutcome, chain, single_node
 from outrider.spec.grow_tree import Frontier, grow, room_for, select
 from outrider.step.attention_part import AttentionPart
 from outrider.step.draft_tree import DraftTree
 from outrider.step.fill_plan import fill
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows, chunk_offsets
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan, chunk_offsets
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -50,11 +50,11 @@ class ModelDrafter:
         return self._facts
 
     @property
-    def taps(self) -> Taps:
-        return self._model.facts.taps
+    def aux_layers(self) -> AuxLayers:
+        return self._model.facts.aux_layers
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> DraftPlans:
-        return self._planner.bind(shape, uniform, chunk)
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
+        return self._planner.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         pass  # a row's state is written when its prompt ends
@@ -64,9 +64,9 @@ class ModelDrafter:
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Grow a tree from each row's state: `steps` selections, one forward less than that."""
-        tree, uniform = plan.shape.tree, plan.uniform
+        tree, decode = plan.shape.tree, plan.decode
         if tree.nodes == 1 or not tree.steps:
-            return single_node(table.last_tokens.index_select(0, uniform.rows))
+            return single_node(table.last_tokens.index_select(0, decode.rows))
         tips, states = self._plant(plan, table)
         root, slots = tips.nodes.tokens.squeeze(1), DraftSlots(tree=tree)
         candidates = room_for(tree, root)
@@ -74,16 +74,16 @@ class ModelDrafter:
             if depth > 1:
                 states = self._run_tips(plan, table, tips, states, slots.first_node(depth - 1))
             likely = self._likely(plan, tips, states)
-            tips = grow(tips, likely, uniform, candidates=candidates, slots=slots, depth=depth)
-        return select(root, candidates, uniform.budgets, tree)
+            tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
+        return select(root, candidates, decode.budgets, tree)
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run the draft model over what the target decided, on true features."""
         catch_up: StepPlan = plan.draft.catch_up
-        features = follow(plan, outcome, catch_up, self._facts.lead)
-        before = self._model.project(features)
-        after = self._run(catch_up, chain(outcome.verdict.emitted), before, table)
-        ends = catch_up.sampled.index[catch_up.shape.num_uniform :]
+        aux_hidden_states = follow(plan, outcome, catch_up, self._facts.lead)
+        before = self._model.project(aux_hidden_states)
+        after = self._run(catch_up, chain(outcome.verify_result.emitted), before, table)
+        ends = catch_up.sampled.index[catch_up.shape.num_decode_query :]
         if self._facts.lead and plan.shape.chunk.rows:
             keep(after, self._states, plan, outcome, ends[:0])
             self._run_bonus(plan, outcome, after.index_select(0, ends), table)
@@ -91,18 +91,18 @@ class ModelDrafter:
             keep(after, self._states, plan, outcome, ends)
 
     def _run_bonus(
-        self, plan: StepPlan, outcome: Outcome, before: torch.Tensor, table: RowTable
+        self, plan: StepPlan, outcome: StepOutcome, before: torch.Tensor, table: RowTable
     ) -> None:
         """The state after each chunk's follower: a head has seen it, a whole model must run it."""
         bonus: StepPlan = plan.draft.bonus
-        torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.uniform.lengths)
-        bonus.uniform.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
+        torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.decode.lengths)
+        bonus.decode.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
         after = self._run(bonus, single_node(outcome.chunk_choice), before, table)
         self._states.index_copy_(0, plan.chunk.rows, after)
 
     def _plant(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
         """Node 0 of every row, whose KV is history, and the state after it [rows, 1, width]."""
-        rows, lengths, lead = plan.uniform.rows, plan.uniform.lengths, self._facts.lead
+        rows, lengths, lead = plan.decode.rows, plan.decode.lengths, self._facts.lead
         level: StepPlan = plan.draft.level
         if rows.is_cuda:
             from outrider.ops.tree.draft_states_triton import (
@@ -114,11 +114,11 @@ class ModelDrafter:
                 lengths=lengths,
                 last_tokens=table.last_tokens,
                 states=self._states,
-                level_lengths=level.uniform.lengths,
+                level_lengths=level.decode.lengths,
                 lead=lead,
             )
         else:
-            torch.add(lengths, lead, out=level.uniform.lengths)
+            torch.add(lengths, lead, out=level.decode.lengths)
             zeros = rows.new_zeros(rows.shape[0], 1)
             scores, numbers, positions = zeros.float(), zeros - 1, lengths[:, None] + 1
             tokens = table.last_tokens.index_select(0, rows)[:, None]
@@ -171,10 +171,10 @@ class ModelDrafter:
         """The tokens most likely to be the target's below each tip."""
         topk = plan.shape.tree.topk
         logits, ids = self._model.logits(states.flatten(0, 1)), self._model.target_ids
-        if not plan.shape.warps.noise:
+        if not plan.shape.sampling_flags.noise:
             return likely_tokens(logits, ids, topk)
         is_alone = states.shape[1] == 1  # else the tips are the queries of a level
-        rows = plan.uniform.rows if is_alone else plan.draft.level.sampled.rows
+        rows = plan.decode.rows if is_alone else plan.draft.level.sampled.rows
         positions = tips.positions.flatten()
         return likely_samples(
             logits, ids, topk, table=self._sampling, rows=rows, positions=positions
@@ -193,25 +193,25 @@ def inherit(
     return states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))
 
 
-def follow(plan: StepPlan, outcome: Outcome, catch_up: StepPlan, lead: int) -> torch.Tensor:
+def follow(plan: StepPlan, outcome: StepOutcome, catch_up: StepPlan, lead: int) -> torch.Tensor:
     """Target features along the kept paths, then of the chunks as they lie: [num_query, tapped].
 
     Writes where the catch-up starts and the chunk tokens it runs: a head's row runs the next token.
     """
-    chunk, lengths, path = plan.chunk, plan.uniform.lengths, outcome.verdict.path
+    chunk, lengths, path = plan.chunk, plan.decode.lengths, outcome.verify_result.path
     if path.is_cuda:
         from outrider.ops.tree import draft_states_triton as kernels
 
         return kernels.follow(
-            outcome.features,
+            outcome.aux_hidden_states,
             path,
             lengths,
             chunk=(chunk.counts, chunk.owners, chunk.followers, chunk.tokens, outcome.chunk_choice),
-            new_lengths=catch_up.uniform.lengths,
+            new_lengths=catch_up.decode.lengths,
             new_tokens=catch_up.chunk.tokens,
             lead=lead,
         )
-    torch.add(lengths, lead, out=catch_up.uniform.lengths)
+    torch.add(lengths, lead, out=catch_up.decode.lengths)
     tokens = chunk.tokens if lead else next_tokens(chunk, outcome.chunk_choice)
     catch_up.chunk.tokens.copy_(tokens)
     return _along_path(outcome, plan.shape)
@@ -221,11 +221,15 @@ def keep(
     after: torch.Tensor,  # [num_query, width] of the catch-up
     states: torch.Tensor,  # [table_rows, width], written
     plan: StepPlan,
-    outcome: Outcome,
+    outcome: StepOutcome,
     ends: torch.Tensor,  # [chunk.rows] or none: the last query token of each chunk
 ) -> None:
     """Remember the state after each row's last known token."""
-    uniform, kept, width = plan.uniform, outcome.verdict.kept, plan.shape.tree.most_emitted
+    decode, num_accepted, width = (
+        plan.decode,
+        outcome.verify_result.num_accepted,
+        plan.shape.tree.most_emitted,
+    )
     chunk_rows = plan.chunk.rows[: ends.shape[0]]
     if after.is_cuda:
         from outrider.ops.tree import draft_states_triton as kernels
@@ -233,23 +237,25 @@ def keep(
         kernels.keep(
             after,
             states,
-            kept=kept,
-            uniform_rows=uniform.rows,
+            num_accepted=num_accepted,
+            decode_rows=decode.rows,
             most_emitted=width,
             chunk_ends=ends,
             chunk_rows=chunk_rows,
         )
         return
-    tips = width * torch.arange(plan.shape.rows, device=kept.device) + kept
+    tips = width * torch.arange(plan.shape.rows, device=num_accepted.device) + num_accepted
     index = torch.cat([tips, ends])
-    states.index_copy_(0, torch.cat([uniform.rows, chunk_rows]), after.index_select(0, index))
+    states.index_copy_(0, torch.cat([decode.rows, chunk_rows]), after.index_select(0, index))
 
 
-def _along_path(outcome: Outcome, shape: StepShape) -> torch.Tensor:  # [.., tapped]
+def _along_path(outcome: StepOutcome, shape: StepShape) -> torch.Tensor:  # [.., tapped]
     """Target features in the order of the kept path, then of the chunks as they lie."""
-    nodes, chunks = torch.split(outcome.features, [shape.num_uniform, shape.chunk.tokens])
+    nodes, chunks = torch.split(
+        outcome.aux_hidden_states, [shape.num_decode_query, shape.chunk.tokens]
+    )
     by_row = nodes.view(shape.rows, shape.nodes, nodes.shape[1])
-    path = outcome.verdict.path[:, :, None].expand(-1, -1, nodes.shape[1])
+    path = outcome.verify_result.path[:, :, None].expand(-1, -1, nodes.shape[1])
     return torch.cat([by_row.gather(1, path).flatten(0, 1), chunks])
 
 

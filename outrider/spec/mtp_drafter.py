@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import torch
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.spec.drafter import Outcome, chain
+from outrider.spec.drafter import StepOutcome, chain
 from outrider.spec.mtp_plans import WindowPlanner
 from outrider.spec.mtp_window import Seen, make_memory, see, take
 from outrider.step.attention_part import AttentionBackend
 from outrider.step.draft_tree import DraftTree
 from outrider.step.fill_plan import fill
 from outrider.step.host_copy import upload
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -58,11 +58,11 @@ class ModuleDrafter:
         return self._facts
 
     @property
-    def taps(self) -> Taps:
-        return self._modules.facts.taps
+    def aux_layers(self) -> AuxLayers:
+        return self._modules.facts.aux_layers
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> StepPlan:
-        return self._planner.bind(shape, uniform, chunk)
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> StepPlan:
+        return self._planner.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """A new owner has no pairs yet: rows that the prefix cache served are never stale."""
@@ -75,25 +75,25 @@ class ModuleDrafter:
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """The chain that was drafted while catching up, as far as each row's budget reaches."""
-        uniform, num_drafts = plan.uniform, plan.shape.nodes - 1
-        steps, _, nodes = uniform.budgets
+        decode, num_drafts = plan.decode, plan.shape.nodes - 1
+        steps, _, nodes = decode.budgets
         reach = torch.minimum(steps, nodes - 1)[:, None]  # [rows, 1]
         depth = torch.arange(1, num_drafts + 1, device=reach.device)
-        drafts = self._drafts[:, :num_drafts].index_select(0, uniform.rows)
-        root = table.last_tokens.index_select(0, uniform.rows)[:, None]
+        drafts = self._drafts[:, :num_drafts].index_select(0, decode.rows)
+        root = table.last_tokens.index_select(0, decode.rows)[:, None]
         return chain(torch.cat([root, drafts.masked_fill(depth > reach, -1)], dim=1))
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run every module over what the target decided and what that made stale; draft anew."""
         catch_up: StepPlan = plan.draft
         seen = see(self._memory, plan, outcome, catch_up, len(self._modules))
         self._fill(catch_up, seen, table)
-        before = seen.features
+        before = seen.aux_hidden_states
         for index in range(len(self._modules)):
             after = self._modules.run(index, catch_up, before, self._kv, self._attention)
             tips = after.index_select(0, seen.windows.tips)
             take(self._guess(plan, seen, tips, index), index, seen, catch_up, self._drafts)
-            before = after if self._modules.is_chained else seen.features
+            before = after if self._modules.is_chained else seen.aux_hidden_states
 
     def _fill(self, catch_up: StepPlan, seen: Seen, table: RowTable) -> None:
         """Place the windows and the chunks as the first module runs them."""
@@ -105,7 +105,7 @@ class ModuleDrafter:
             attention=self._attention,
             page_size=self._kv.layout.page_size,
         )
-        slots = catch_up.queries.slots[: catch_up.shape.num_uniform]
+        slots = catch_up.queries.slots[: catch_up.shape.num_decode_query]
         slots.masked_fill_(seen.is_idle.flatten(), 0)
 
     def _guess(
@@ -113,7 +113,7 @@ class ModuleDrafter:
     ) -> torch.Tensor:  # states [n, width] -> [n]
         """The token that a module holds most likely to be the target's."""
         logits, ids = self._modules.scores(index, states), self._modules.target_ids
-        if not plan.shape.warps.noise:
+        if not plan.shape.sampling_flags.noise:
             return likely_tokens(logits, ids, 1).tokens.squeeze(1)
         catch_up: StepPlan = plan.draft
         return likely_samples(
@@ -121,6 +121,6 @@ class ModuleDrafter:
             ids,
             1,
             table=self._sampling,
-            rows=catch_up.uniform.rows,
+            rows=catch_up.decode.rows,
             positions=seen.windows.positions + index,
         ).tokens.squeeze(1)

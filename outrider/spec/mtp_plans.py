@@ -6,7 +6,7 @@ import torch
 
 from outrider.step.arena import Arena
 from outrider.step.attention_part import AttentionBackend
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
 from outrider.step.planner import Binder, NoDraftPart
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import Budget
@@ -35,13 +35,13 @@ class WindowPlanner:
         self._arena.reserve("windows.lengths", widest.rows, torch.int64)
         self._arena.reserve("chunk.tokens", largest.chunk.tokens, torch.int64)
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> StepPlan:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> StepPlan:
         """The catch-up that goes with a step of this shape."""
         own = self._shape(shape)
-        windows = UniformRows(
+        windows = DecodeRows(
             rows=self._arena.view("windows.rows", own.rows),
             lengths=self._arena.view("windows.lengths", own.rows),
-            budgets=uniform.budgets,
+            budgets=decode.budgets,
         )
         tokens = self._arena.view("chunk.tokens", shape.chunk.tokens)
         return self._binder.make(own, windows, replace(chunk, tokens=tokens), NoDraftPart())

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.spec.drafter import Outcome, chain
+from outrider.spec.drafter import StepOutcome, chain
 from outrider.spec.model_drafter import next_tokens
 from outrider.step.draft_tree import DraftTree
 from outrider.step.plan import ChunkRows, StepPlan, chunk_offsets
@@ -29,7 +29,7 @@ class Pairs:
     """Committed pairs by row, newest last: those remembered, then those of a step."""
 
     tokens: torch.Tensor  # [rows, columns]
-    features: torch.Tensor  # [rows, columns, width]
+    aux_hidden_states: torch.Tensor  # [rows, columns, width]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Memory:
         """The pairs of some rows, and how many each has."""
         pairs = Pairs(
             tokens=self.pairs.tokens.index_select(0, rows),
-            features=self.pairs.features.index_select(0, rows),
+            aux_hidden_states=self.pairs.aux_hidden_states.index_select(0, rows),
         )
         return pairs, self.num.index_select(0, rows)
 
@@ -52,12 +52,12 @@ class Memory:
         room = self.pairs.tokens.shape[1]
         num = (self.num.index_select(0, rows) + num_new).clamp_max(room)
         self.pairs.tokens.index_copy_(0, rows, pairs.tokens)
-        self.pairs.features.index_copy_(0, rows, pairs.features)
+        self.pairs.aux_hidden_states.index_copy_(0, rows, pairs.aux_hidden_states)
         self.num.index_copy_(0, rows, num * (rows > 0))
 
     def forget(self) -> None:
         """Make all rows what they were at first."""
-        self.pairs.features.zero_()
+        self.pairs.aux_hidden_states.zero_()
         self.num.zero_()
 
 
@@ -66,7 +66,7 @@ def make_memory(*, rows: int, room: int, width: int, like: torch.Tensor) -> Memo
     return Memory(
         pairs=Pairs(
             tokens=like.new_zeros(rows, room, dtype=torch.int64),
-            features=like.new_zeros(rows, room, width),
+            aux_hidden_states=like.new_zeros(rows, room, width),
         ),
         num=like.new_zeros(rows, dtype=torch.int64),
     )
@@ -102,31 +102,33 @@ class Seen:
     windows: Windows
     nodes: DraftTree  # [n, width] what the first module runs; idle ones see the first node alone
     is_idle: torch.Tensor  # [n, width] bool: these write to page 0
-    features: torch.Tensor  # [num_query, width] of the catch-up's query tokens; idle ones' are 0
+    aux_hidden_states: (
+        torch.Tensor
+    )  # [num_query, width] of the catch-up's query tokens; idle ones' are 0
     following: torch.Tensor  # [chunk.tokens] the token after each chunk token
 
 
 def see(
-    memory: Memory, plan: StepPlan, outcome: Outcome, catch_up: StepPlan, num_modules: int
+    memory: Memory, plan: StepPlan, outcome: StepOutcome, catch_up: StepPlan, num_modules: int
 ) -> Seen:
     """Windows over what a step decided; remembers its newest pairs.
 
     Writes which rows the catch-up runs and where their windows start.
     """
-    if outcome.features.is_cuda and not plan.shape.chunk.rows:
+    if outcome.aux_hidden_states.is_cuda and not plan.shape.chunk.rows:
         return _see_on_gpu(memory, plan, outcome, catch_up, num_modules)
-    torch.cat([plan.uniform.rows, plan.chunk.rows], out=catch_up.uniform.rows)
-    old, num_old = memory.of(catch_up.uniform.rows)
+    torch.cat([plan.decode.rows, plan.chunk.rows], out=catch_up.decode.rows)
+    old, num_old = memory.of(catch_up.decode.rows)
     decodes, chunks = _split(old, plan.shape.rows)
     following = next_tokens(plan.chunk, outcome.chunk_choice)
     emitted = decoded_pairs(plan, outcome, decodes)
     windows = _windows(plan, outcome, catch_up, (emitted, chunks, following), num_old, num_modules)
-    flat = outcome.features[plan.shape.num_uniform :]  # [chunk.tokens, width]
+    flat = outcome.aux_hidden_states[plan.shape.num_decode_query :]  # [chunk.tokens, width]
     newest = _joined(
-        newest_of_decodes(emitted, outcome.verdict.kept, old.tokens.shape[1]),
+        newest_of_decodes(emitted, outcome.verify_result.num_accepted, old.tokens.shape[1]),
         newest_of_chunks(plan.chunk, following, flat, chunks),
     )
-    memory.keep(catch_up.uniform.rows, newest, windows.num_known - old.tokens.shape[1])
+    memory.keep(catch_up.decode.rows, newest, windows.num_known - old.tokens.shape[1])
     width = catch_up.shape.nodes
     is_idle = torch.arange(width, device=flat.device) >= windows.num_real[:, None]
     in_windows = _in_windows(emitted, chunks, windows, width)
@@ -135,7 +137,7 @@ def see(
         nodes=_nodes(windows.run_by(0, width), is_idle),
         is_idle=is_idle,
         # What lies in idle places may be a former owner's, who may have left no numbers.
-        features=torch.cat([in_windows.masked_fill(is_idle.view(-1, 1), 0), flat]),
+        aux_hidden_states=torch.cat([in_windows.masked_fill(is_idle.view(-1, 1), 0), flat]),
         following=following,
     )
 
@@ -151,7 +153,7 @@ def take(
 
     Nothing else of the plan changes from one module to the next.
     """
-    windows, rows, shape = seen.windows, catch_up.uniform.rows, catch_up.shape
+    windows, rows, shape = seen.windows, catch_up.decode.rows, catch_up.shape
     if tokens.is_cuda and not shape.chunk.rows:
         from outrider.ops.tree.mtp_window_triton import take as launch
 
@@ -167,17 +169,17 @@ def take(
 
 
 def _see_on_gpu(
-    memory: Memory, plan: StepPlan, outcome: Outcome, catch_up: StepPlan, num_modules: int
+    memory: Memory, plan: StepPlan, outcome: StepOutcome, catch_up: StepPlan, num_modules: int
 ) -> Seen:
     """The same where there are no chunks, in three launches."""
     from outrider.ops.tree import mtp_window_triton as kernels  # a CPU installation has no Triton
 
-    uniform, verdict, width = plan.uniform, outcome.verdict, catch_up.shape.nodes
+    decode, verify_result, width = plan.decode, outcome.verify_result, catch_up.shape.nodes
     opened = kernels.open_windows(
-        (uniform.rows, uniform.lengths),
-        (verdict.kept, verdict.emitted),
+        (decode.rows, decode.lengths),
+        (verify_result.num_accepted, verify_result.emitted),
         (memory.pairs.tokens, memory.num),
-        out=(catch_up.uniform.rows, catch_up.uniform.lengths),
+        out=(catch_up.decode.rows, catch_up.decode.lengths),
         width=width,
         num_modules=num_modules,
     )
@@ -189,19 +191,21 @@ def _see_on_gpu(
         tips=opened.tips,
         positions=opened.positions,
     )
-    features = kernels.window_features(
-        uniform.rows,
+    aux_hidden_states = kernels.window_hidden_states(
+        decode.rows,
         (windows.first, windows.num_real),
-        memory.pairs.features,
-        outcome.features.view(plan.shape.rows, plan.shape.nodes, outcome.features.shape[1]),
-        verdict.path,
+        memory.pairs.aux_hidden_states,
+        outcome.aux_hidden_states.view(
+            plan.shape.rows, plan.shape.nodes, outcome.aux_hidden_states.shape[1]
+        ),
+        verify_result.path,
         width,
     )
     kernels.remember(
-        (uniform.rows, verdict.kept, windows.first),
+        (decode.rows, verify_result.num_accepted, windows.first),
         windows.tokens,
-        features.view(-1, width, features.shape[1]),
-        (memory.pairs.tokens, memory.pairs.features, memory.num),
+        aux_hidden_states.view(-1, width, aux_hidden_states.shape[1]),
+        (memory.pairs.tokens, memory.pairs.aux_hidden_states, memory.num),
     )
     nodes = DraftTree(
         tokens=opened.node_tokens,
@@ -213,14 +217,14 @@ def _see_on_gpu(
         windows=windows,
         nodes=nodes,
         is_idle=opened.is_idle,
-        features=features,
+        aux_hidden_states=aux_hidden_states,
         following=plan.chunk.tokens,
     )
 
 
 def _windows(
     plan: StepPlan,
-    outcome: Outcome,
+    outcome: StepOutcome,
     catch_up: StepPlan,
     brought: tuple[Pairs, Pairs, torch.Tensor],  # of decodes, what chunks remember, their tokens
     num_old: torch.Tensor,  # [n]
@@ -229,16 +233,16 @@ def _windows(
     """Where the windows lie, and their tokens; writes where they start."""
     (emitted, old, following), chunk = brought, plan.chunk
     room, num_rows, width = old.tokens.shape[1], plan.shape.rows, catch_up.shape.nodes
-    num_new = torch.cat([outcome.verdict.kept + 1, chunk.counts])
+    num_new = torch.cat([outcome.verify_result.num_accepted + 1, chunk.counts])
     spare = num_modules + 1  # guesses, and one column that nobody reads
     columns = emitted.tokens.shape[1] - room + spare
     # What a chunk brings is run as a chunk: its window ends before it.
     end = room + torch.cat([num_new[:num_rows], torch.zeros_like(chunk.counts)])
     first = torch.maximum(room - num_old, end - width)
-    lengths = torch.cat([plan.uniform.lengths, chunk.starts])
-    torch.add(lengths - room, first, out=catch_up.uniform.lengths)
+    lengths = torch.cat([plan.decode.lengths, chunk.starts])
+    torch.add(lengths - room, first, out=catch_up.decode.lengths)
     node = torch.arange(num_rows, device=end.device) * width + (end - first - 1)[:num_rows]
-    ends = catch_up.shape.num_uniform + (chunk.counts.cumsum(0) - 1).clamp_min(0)
+    ends = catch_up.shape.num_decode_query + (chunk.counts.cumsum(0) - 1).clamp_min(0)
     return Windows(
         tokens=torch.cat(
             [
@@ -269,19 +273,19 @@ def _in_windows(emitted: Pairs, chunks: Pairs, windows: Windows, width: int) -> 
     """The features of all windows, flat: [n * width, width of a feature]."""
     column = windows.first[:, None] + torch.arange(width, device=windows.first.device)
     cut = emitted.tokens.shape[0]
-    of_decodes = _taken(emitted.features, column[:cut])
-    return torch.cat([of_decodes, _taken(chunks.features, column[cut:])])
+    of_decodes = _taken(emitted.aux_hidden_states, column[:cut])
+    return torch.cat([of_decodes, _taken(chunks.aux_hidden_states, column[cut:])])
 
 
-def decoded_pairs(plan: StepPlan, outcome: Outcome, old: Pairs) -> Pairs:
+def decoded_pairs(plan: StepPlan, outcome: StepOutcome, old: Pairs) -> Pairs:
     """What decoding rows remember and then what they emitted, along the kept paths."""
-    shape, verdict = plan.shape, outcome.verdict
-    width = outcome.features.shape[1]
-    nodes = outcome.features[: shape.num_uniform].view(shape.rows, shape.nodes, width)
-    path = verdict.path[:, :, None].expand(-1, -1, width)
+    shape, verify_result = plan.shape, outcome.verify_result
+    width = outcome.aux_hidden_states.shape[1]
+    nodes = outcome.aux_hidden_states[: shape.num_decode_query].view(shape.rows, shape.nodes, width)
+    path = verify_result.path[:, :, None].expand(-1, -1, width)
     return Pairs(
-        tokens=torch.cat([old.tokens, verdict.emitted], dim=1),
-        features=torch.cat([old.features, nodes.gather(1, path)], dim=1),
+        tokens=torch.cat([old.tokens, verify_result.emitted], dim=1),
+        aux_hidden_states=torch.cat([old.aux_hidden_states, nodes.gather(1, path)], dim=1),
     )
 
 
@@ -301,7 +305,7 @@ def chunk_pairs(
 def newest_of_chunks(
     chunk: ChunkRows,
     following: torch.Tensor,  # [chunk.tokens]
-    features: torch.Tensor,  # [chunk.tokens, width]
+    aux_hidden_states: torch.Tensor,  # [chunk.tokens, width]
     old: Pairs,
 ) -> Pairs:
     """The last pairs of chunks; a short chunk leaves some that were there before."""
@@ -311,19 +315,26 @@ def newest_of_chunks(
     begin = chunk.counts.cumsum(0) - chunk.counts
     index = (begin[:, None] + offset).clamp(0, following.shape[0] - 1)
     before = (offset + room).clamp_max(room - 1)
-    wide = before[:, :, None].expand(-1, -1, features.shape[1])
+    wide = before[:, :, None].expand(-1, -1, aux_hidden_states.shape[1])
     is_new = offset >= 0
     return Pairs(
         tokens=torch.where(is_new, following[index], old.tokens.gather(1, before)),
-        features=torch.where(is_new[:, :, None], features[index], old.features.gather(1, wide)),
+        aux_hidden_states=torch.where(
+            is_new[:, :, None], aux_hidden_states[index], old.aux_hidden_states.gather(1, wide)
+        ),
     )
 
 
-def newest_of_decodes(pairs: Pairs, kept: torch.Tensor, room: int) -> Pairs:
+def newest_of_decodes(pairs: Pairs, num_accepted: torch.Tensor, room: int) -> Pairs:
     """The last pairs of decoding rows, which have emitted `kept` + 1 tokens each."""
-    column = kept[:, None] + 1 + torch.arange(room, device=kept.device)  # [rows, room]
-    wide = column[:, :, None].expand(-1, -1, pairs.features.shape[2])
-    return Pairs(tokens=pairs.tokens.gather(1, column), features=pairs.features.gather(1, wide))
+    column = (
+        num_accepted[:, None] + 1 + torch.arange(room, device=num_accepted.device)
+    )  # [rows, room]
+    wide = column[:, :, None].expand(-1, -1, pairs.aux_hidden_states.shape[2])
+    return Pairs(
+        tokens=pairs.tokens.gather(1, column),
+        aux_hidden_states=pairs.aux_hidden_states.gather(1, wide),
+    )
 
 
 def run_in_chunks(
@@ -343,21 +354,23 @@ def run_in_chunks(
 
 
 def _split(pairs: Pairs, num_first: int) -> tuple[Pairs, Pairs]:
-    tokens, features = pairs.tokens, pairs.features
+    tokens, aux_hidden_states = pairs.tokens, pairs.aux_hidden_states
     return (
-        Pairs(tokens=tokens[:num_first], features=features[:num_first]),
-        Pairs(tokens=tokens[num_first:], features=features[num_first:]),
+        Pairs(tokens=tokens[:num_first], aux_hidden_states=aux_hidden_states[:num_first]),
+        Pairs(tokens=tokens[num_first:], aux_hidden_states=aux_hidden_states[num_first:]),
     )
 
 
 def _joined(first: Pairs, second: Pairs) -> Pairs:
     return Pairs(
         tokens=torch.cat([first.tokens, second.tokens]),
-        features=torch.cat([first.features, second.features]),
+        aux_hidden_states=torch.cat([first.aux_hidden_states, second.aux_hidden_states]),
     )
 
 
-def _taken(features: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+def _taken(aux_hidden_states: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
     """Features of these columns, flat: [rows, columns, width], [rows, n] -> [rows * n, width]."""
-    index = column.clamp_max(features.shape[1] - 1)[:, :, None]
-    return features.gather(1, index.expand(-1, -1, features.shape[2])).flatten(0, 1)
+    index = column.clamp_max(aux_hidden_states.shape[1] - 1)[:, :, None]
+    return aux_hidden_states.gather(1, index.expand(-1, -1, aux_hidden_states.shape[2])).flatten(
+        0, 1
+    )

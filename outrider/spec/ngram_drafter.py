@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from outrider.spec.drafter import ModelessDrafter, Outcome, single_node
+from outrider.spec.drafter import ModelessDrafter, StepOutcome, single_node
 from outrider.spec.grow_tree import Candidates, select
 from outrider.spec.text_table import TextTable
 from outrider.step.draft_tree import DraftTree
@@ -27,7 +27,7 @@ _AGE_COST = 1e-5  # decides between branches that are as likely: the later text 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class NgramMatch:
     """How many of the last tokens must have stood together before, and how many are compared."""
 
     least: int  # at least 1
@@ -45,7 +45,9 @@ class Occurrences:
 class NgramDrafter(ModelessDrafter):
     """Owns the text it looks into."""
 
-    def __init__(self, facts: DraftFacts, *, text: TextTable, match: Match, page_size: int) -> None:
+    def __init__(
+        self, facts: DraftFacts, *, text: TextTable, match: NgramMatch, page_size: int
+    ) -> None:
         super().__init__(facts)
         self._text = text
         self._match = match
@@ -56,22 +58,22 @@ class NgramDrafter(ModelessDrafter):
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Continuations that compete make a tree; a row that finds none proposes nothing."""
-        tree, uniform = plan.shape.tree, plan.uniform
-        root = table.last_tokens.index_select(0, uniform.rows)
+        tree, decode = plan.shape.tree, plan.decode
+        root = table.last_tokens.index_select(0, decode.rows)
         if tree.nodes == 1 or not tree.steps:
             return single_node(root)
         # No row of the step is longer than the pages that attention may read.
-        text = self._text.read(uniform.rows, plan.shape.pages * self._page_size)
-        found = find(text, uniform.lengths, self._match)
-        paths = follow(text, found, uniform.lengths, tree.steps)
-        return select(root, merge(paths, weigh(found), uniform.budgets), uniform.budgets, tree)
+        text = self._text.read(decode.rows, plan.shape.pages * self._page_size)
+        found = find(text, decode.lengths, self._match)
+        paths = follow(text, found, decode.lengths, tree.steps)
+        return select(root, merge(paths, weigh(found), decode.budgets), decode.budgets, tree)
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Append what was emitted; what lies past the kept drafts is overwritten by the next."""
         del table
-        uniform, chunk, emitted = plan.uniform, plan.chunk, outcome.verdict.emitted
+        decode, chunk, emitted = plan.decode, plan.chunk, outcome.verify_result.emitted
         ahead = torch.arange(1, emitted.shape[1] + 1, device=emitted.device)
-        self._text.write(uniform.rows, uniform.lengths[:, None] + ahead, emitted)
+        self._text.write(decode.rows, decode.lengths[:, None] + ahead, emitted)
         is_end = (chunk.followers < 0).long()  # inside a prompt the next token is known and stays
         position = (chunk.starts + chunk.counts) * is_end
         self._text.write(chunk.rows * is_end, position[:, None], outcome.chunk_choice[:, None])
@@ -80,7 +82,7 @@ class NgramDrafter(ModelessDrafter):
 def find(
     text: torch.Tensor,  # [rows, width]
     lengths: torch.Tensor,  # [rows] position of the last token
-    match: Match,
+    match: NgramMatch,
 ) -> Occurrences:
     """Where the last tokens stood before, compared one by one backwards from every position."""
     width, margin = text.shape[1], match.most - 1

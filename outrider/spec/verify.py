@@ -2,28 +2,28 @@
 
 import torch
 
-from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.draft_tree import DraftTree, VerifyResult
 
 
-def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> Verdict:
+def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> VerifyResult:
     """Keep the deepest path the target confirms; `choice` [rows, nodes] is its token after each.
 
     No path of the tree has more than `most_emitted` nodes.
     """
     if choice.is_cuda:
-        from outrider.ops.tree.verify_triton import judge  # a CPU installation has no Triton
+        from outrider.ops.tree.verify_triton import verify_tree  # a CPU installation has no Triton
 
         columns = tree.tokens, tree.parents, tree.depths, tree.ancestors
-        path, kept, emitted, drafted = judge(columns, choice, most_emitted)
-        return Verdict(path=path, kept=kept, emitted=emitted, drafted=drafted)
+        path, num_accepted, emitted, drafted = verify_tree(columns, choice, most_emitted)
+        return VerifyResult(path=path, num_accepted=num_accepted, emitted=emitted, drafted=drafted)
     agreed = tree.tokens == choice.gather(1, tree.parents.clamp_min(0))  # [rows, nodes]
     agreed |= tree.parents < 0  # node 0 was emitted before
     alive = _all_ancestors(agreed, tree.ancestors)
     tip = (tree.depths.masked_fill(~alive, -1)).argmax(1, keepdim=True)  # [rows, 1]
     path = _path_to(tip, tree)[:, :most_emitted]
-    return Verdict(
+    return VerifyResult(
         path=path,
-        kept=tree.depths.gather(1, tip).squeeze(1),
+        num_accepted=tree.depths.gather(1, tip).squeeze(1),
         emitted=choice.gather(1, path),
         drafted=(tree.tokens[:, 1:] >= 0).sum(1),
     )

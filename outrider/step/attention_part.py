@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from outrider.step.arena import Arena
-from outrider.step.plan import ChunkRows, UniformRows
+from outrider.step.plan import ChunkRows, DecodeRows
 from outrider.step.shape import StepShape
 
 
@@ -14,7 +14,7 @@ from outrider.step.shape import StepShape
 class Geometry:
     """Who may see what. History is [0, length) of a row; the tail is this step's own tokens."""
 
-    uniform: UniformRows
+    decode: DecodeRows
     ancestors: torch.Tensor  # [rows, nodes] int64 bitmask over the nodes of the row's tree
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol
 
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.scheduled_batch import ScheduledBatch
 
@@ -53,7 +53,7 @@ class Buckets:
     chunk_tokens: Sizes = EXACT
     pages: Sizes = EXACT
 
-    def fit(self, batch: ScheduledBatch, *, warps: Warps) -> StepShape:
+    def fit(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepShape:
         """The padded shape of this batch; its tree is as large as the largest budget asks."""
         num_decodes, tree = len(batch.decodes), _widest(batch.decodes.budgets)
         return StepShape(
@@ -61,7 +61,7 @@ class Buckets:
             tree=tree,
             chunk=self._fit_chunks(tuple([len(chunk.tokens) for chunk in batch.chunks])),
             pages=self.pages.up(-(-self._most_keys(batch, tree) // self.page_size)),
-            warps=warps,
+            sampling_flags=sampling_flags,
         )
 
     def _fit_chunks(self, counts: tuple[int, ...]) -> ChunkShape:
@@ -109,7 +109,7 @@ def largest_shape(
             width=buckets.chunk_tokens.up(max(chunk.width, tokens - chunk.tokens)),
         ),
         pages=buckets.pages.up(pages),
-        warps=Warps(),
+        sampling_flags=SamplingFlags(),
     )
 
 

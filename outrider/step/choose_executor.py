@@ -6,7 +6,7 @@ from outrider.step.graph_executor import GraphExecutor, up_to_long_chunks, witho
 from outrider.step.tape_executor import TapeExecutor
 
 
-def choose_executor(name: Name) -> Executor:
+def make_executor(name: Name) -> Executor:
     """A new executor of this name, with nothing recorded."""
     match name:
         case "eager":

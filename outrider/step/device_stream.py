@@ -7,27 +7,27 @@ from typing import Protocol
 import torch
 
 
-class Mark(Protocol):
+class DeviceEvent(Protocol):
     """A moment in a lane: everything submitted before it, nothing after."""
 
     def wait(self) -> None:
         """Return once the lane has come this far."""
         ...
 
-    def seconds_until(self, later: "Mark") -> float:
+    def seconds_until(self, later: "DeviceEvent") -> float:
         """Time of the device between two moments that both have passed."""
         ...
 
 
-class Lane(Protocol):
+class DeviceStream(Protocol):
     """Runs what is submitted inside `active`, in order."""
 
     def active(self) -> AbstractContextManager[object]: ...
 
-    def mark(self) -> Mark: ...
+    def record_event(self) -> DeviceEvent: ...
 
 
-class HostMark:
+class HostEvent:
     """A moment of the calling thread: it has passed as soon as it exists."""
 
     def __init__(self) -> None:
@@ -36,22 +36,22 @@ class HostMark:
     def wait(self) -> None:
         pass
 
-    def seconds_until(self, later: Mark) -> float:
-        assert isinstance(later, HostMark), "marks of one lane are of one kind"
+    def seconds_until(self, later: DeviceEvent) -> float:
+        assert isinstance(later, HostEvent), "marks of one lane are of one kind"
         return later._moment - self._moment
 
 
-class HostLane:
+class HostStream:
     """A CPU works while it is told to."""
 
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def mark(self) -> HostMark:
-        return HostMark()
+    def record_event(self) -> HostEvent:
+        return HostEvent()
 
 
-class StreamMark:
+class CudaEvent:
     """An event of a CUDA stream."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -61,13 +61,13 @@ class StreamMark:
     def wait(self) -> None:
         self._event.synchronize()
 
-    def seconds_until(self, later: Mark) -> float:
-        assert isinstance(later, StreamMark), "marks of one lane are of one kind"
+    def seconds_until(self, later: DeviceEvent) -> float:
+        assert isinstance(later, CudaEvent), "marks of one lane are of one kind"
         milliseconds: float = self._event.elapsed_time(later._event)
         return milliseconds / 1e3
 
 
-class StreamLane:
+class CudaStream:
     """Owns a CUDA stream; graphs cannot be captured on the default one."""
 
     def __init__(self, device: torch.device) -> None:
@@ -78,15 +78,15 @@ class StreamLane:
     def active(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream)
 
-    def mark(self) -> StreamMark:
-        return StreamMark(self._stream)
+    def record_event(self) -> CudaEvent:
+        return CudaEvent(self._stream)
 
 
-def mark_here(device: torch.device) -> Mark:
+def record_event_here(device: torch.device) -> DeviceEvent:
     """A moment of the lane that is active on this device."""
-    return StreamMark(torch.cuda.current_stream(device)) if device.type == "cuda" else HostMark()
+    return CudaEvent(torch.cuda.current_stream(device)) if device.type == "cuda" else HostEvent()
 
 
-def open_lane(device: torch.device) -> Lane:
+def open_device_stream(device: torch.device) -> DeviceStream:
     """The lane of a device."""
-    return StreamLane(device) if device.type == "cuda" else HostLane()
+    return CudaStream(device) if device.type == "cuda" else HostStream()

@@ -19,10 +19,10 @@ class DraftTree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerifyResult:
     """What the target kept of each row's tree. `path` lists node indices, node 0 first."""
 
     path: torch.Tensor  # [rows, most_emitted] kept nodes; past `kept` the last one repeated
-    kept: torch.Tensor  # [rows] number of drafts agreed with
+    num_accepted: torch.Tensor  # [rows] number of drafts agreed with
     emitted: torch.Tensor  # [rows, most_emitted] the target's token after each node of `path`
     drafted: torch.Tensor  # [rows] number of drafts proposed

@@ -12,7 +12,7 @@ class Executor(Protocol):
     """Runs a program: a pure function of its plan, the weights and the device tables."""
 
     num_eager: int  # steps that no recording served
-    num_refused: int  # shapes that could not be recorded
+    num_uncapturable: int  # shapes that could not be recorded
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T: ...
 
@@ -20,7 +20,7 @@ class Executor(Protocol):
 class EagerExecutor:
     """Calls the program."""
 
-    num_refused = 0
+    num_uncapturable = 0
 
     def __init__(self) -> None:
         self.num_eager = 0

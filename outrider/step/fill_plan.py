@@ -10,7 +10,7 @@ from outrider.step.row_table import RowTable
 
 def resolve_lengths(plan: StepPlan, table: RowTable) -> None:
     """Look up how much each uniform row has cached; a drafter needs it before the tree exists."""
-    torch.index_select(table.lengths, 0, plan.uniform.rows, out=plan.uniform.lengths)
+    torch.index_select(table.lengths, 0, plan.decode.rows, out=plan.decode.lengths)
 
 
 def fill(
@@ -34,7 +34,7 @@ def fill(
     attention.fill(
         plan.attention,
         Geometry(
-            uniform=plan.uniform,
+            decode=plan.decode,
             ancestors=tree.ancestors,
             chunk=plan.chunk,
             page_table=table.pages,
@@ -52,7 +52,7 @@ def _fill_on_gpu(
     queries, sampled, chunk = plan.queries, plan.sampled, plan.chunk
     fill_queries(
         nodes=(tree.tokens, tree.depths),
-        uniform=(plan.uniform.rows, plan.uniform.lengths),
+        decode=(plan.decode.rows, plan.decode.lengths),
         chunk=(chunk.rows, chunk.starts, chunk.counts, chunk.owners, chunk.tokens),
         pages=table.pages,
         queries=(queries.tokens, queries.positions, queries.slots),
@@ -65,17 +65,17 @@ def _fill_on_gpu(
 def _fill_queries(
     plan: StepPlan, tree: DraftTree, table: RowTable, page_size: int, first_node: int
 ) -> None:
-    shape, queries, uniform = plan.shape, plan.queries, plan.uniform
-    split = [shape.num_uniform, shape.chunk.tokens]
+    shape, queries, decode = plan.shape, plan.queries, plan.decode
+    split = [shape.num_decode_query, shape.chunk.tokens]
     positions, chunk_positions = torch.split(queries.positions, split)
     slots, chunk_slots = torch.split(queries.slots, split)
     # A node is seen at its depth (siblings share a position) but stored at its own index.
     node = torch.arange(first_node, first_node + shape.nodes, device=positions.device)
-    stored = uniform.lengths[:, None] + node  # [rows, nodes]
+    stored = decode.lengths[:, None] + node  # [rows, nodes]
     torch.cat([tree.tokens.flatten(), plan.chunk.tokens], out=queries.tokens)
     queries.tokens.clamp_min_(0)  # absent nodes run as some token that nobody asks about
-    positions.copy_((uniform.lengths[:, None] + tree.depths).flatten())
-    rows = uniform.rows[:, None].expand_as(stored)
+    positions.copy_((decode.lengths[:, None] + tree.depths).flatten())
+    rows = decode.rows[:, None].expand_as(stored)
     slots.copy_(table.slots(rows, stored, page_size).flatten())
     chunk = plan.chunk
     chunk_positions.copy_(chunk.starts[chunk.owners] + chunk_offsets(chunk))
@@ -85,11 +85,11 @@ def _fill_queries(
 
 
 def _fill_sampled(plan: StepPlan) -> None:
-    shape, sampled, uniform = plan.shape, plan.sampled, plan.uniform
-    nodes = torch.arange(shape.num_uniform, device=sampled.index.device)
-    ends = shape.num_uniform + _last_tokens(plan.chunk)
+    shape, sampled, decode = plan.shape, plan.sampled, plan.decode
+    nodes = torch.arange(shape.num_decode_query, device=sampled.index.device)
+    ends = shape.num_decode_query + _last_tokens(plan.chunk)
     torch.cat([nodes, ends], out=sampled.index)
-    torch.cat([uniform.rows.repeat_interleave(shape.nodes), plan.chunk.rows], out=sampled.rows)
+    torch.cat([decode.rows.repeat_interleave(shape.nodes), plan.chunk.rows], out=sampled.rows)
     torch.add(plan.queries.positions[sampled.index], 1, out=sampled.positions)
 
 

@@ -13,10 +13,10 @@ def _make_now(call: Call, *args: Any) -> None:
 
 
 _listener: ContextVar[Call] = ContextVar("live_calls", default=_make_now)
-_is_written_down: ContextVar[bool] = ContextVar("written_down", default=False)
+_is_capturing: ContextVar[bool] = ContextVar("capturing", default=False)
 
 
-def live(call: Call, *args: Any) -> None:
+def graph_break(call: Call, *args: Any) -> None:
     """Make a call here, and at this place of every replay.
 
     It returns nothing: what it computes goes to tensors among its arguments. A recorder keeps the
@@ -26,7 +26,7 @@ def live(call: Call, *args: Any) -> None:
 
 
 @contextmanager
-def heard_by(listener: Call) -> Iterator[None]:
+def handle_breaks(listener: Call) -> Iterator[None]:
     """Hand every live call made inside, and its arguments, to the listener."""
     token = _listener.set(listener)
     try:
@@ -36,15 +36,15 @@ def heard_by(listener: Call) -> Iterator[None]:
 
 
 @contextmanager
-def written_down() -> Iterator[None]:
+def capturing() -> Iterator[None]:
     """What runs inside computes nothing: it is only recorded, and may fail without loss."""
-    token = _is_written_down.set(True)
+    token = _is_capturing.set(True)
     try:
         yield
     finally:
-        _is_written_down.reset(token)
+        _is_capturing.reset(token)
 
 
-def is_written_down() -> bool:
+def is_capturing() -> bool:
     """Whether the program is only being recorded."""
-    return _is_written_down.get()
+    return _is_capturing.get()

@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 import torch
 
 from outrider.step.borrowed_tensor import borrow
-from outrider.step.graph_break import Call, heard_by, written_down
+from outrider.step.graph_break import Call, capturing, handle_breaks
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 
 T = TypeVar("T")
 
-MAX_RECORDINGS = 512  # a few hundred kilobytes for each of their segments
+MAX_GRAPHS = 512  # a few hundred kilobytes for each of their segments
 MAX_FAILURES = 8  # after that, nothing more is recorded
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class _CapturedGraph:
     """Segments and the live calls between them, in order, and what the program returned."""
 
     parts: tuple[Callable[[], None], ...]
@@ -48,24 +48,24 @@ class _Recorder:
         self._graph = torch.cuda.CUDAGraph()
         self._parts: list[Callable[[], None]] = []
 
-    def record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> _Recording:
+    def record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> _CapturedGraph:
         self._begin()
         try:
-            with written_down(), heard_by(self._break):
+            with capturing(), handle_breaks(self._break):
                 output = program(plan)
             self._end()
         except BaseException:  # an interrupt, too, must not leave the stream capturing
             with suppress(RuntimeError):  # it reports the same failure again
                 self._graph.capture_end()
             raise
-        return _Recording(tuple(self._parts), output)
+        return _CapturedGraph(tuple(self._parts), output)
 
     def _break(self, call: Call, *args: Any) -> None:
         """End a segment, remember the call, begin the next. Nothing runs while recording."""
         self._end()
         # Borrowed, not kept: what comes later in the program may use their memory again.
-        kept = tuple(borrow(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        self._parts.append(lambda: call(*kept))
+        num_accepted = tuple(borrow(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        self._parts.append(lambda: call(*num_accepted))
         self._begin()
 
     def _begin(self) -> None:
@@ -87,69 +87,73 @@ class GraphExecutor:
 
     def __init__(self, admits: Callable[[StepShape], bool]) -> None:
         self._admits = admits
-        self._recordings: dict[StepShape, _Recording] = {}  # the one used last is the last
-        self._latest: tuple[tuple[StepPlan, _Recording], ...] = ()  # replayed last, if any
+        self._graphs: dict[StepShape, _CapturedGraph] = {}  # the one used last is the last
+        self._latest: tuple[tuple[StepPlan, _CapturedGraph], ...] = ()  # replayed last, if any
         self._met: set[StepShape] = set()  # with chunks, run once
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
         self.num_eager = 0
-        self.num_refused = 0
+        self.num_uncapturable = 0
 
     @property
-    def num_recordings(self) -> int:
-        return len(self._recordings)
+    def num_graphs(self) -> int:
+        return len(self._graphs)
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
-        recording = self._find(plan)
-        if recording is not None:
-            recording.replay()
-            return recording.output  # type: ignore[no-any-return]
+        graph = self._find(plan)
+        if graph is not None:
+            graph.replay()
+            return graph.output  # type: ignore[no-any-return]
         self.num_eager += 1
         output = program(plan)
-        if self._can_record(plan.shape):
-            self._record(program, plan)
+        if self._can_capture(plan.shape):
+            self._capture(program, plan)
         return output
 
-    def _find(self, plan: StepPlan) -> _Recording | None:
+    def _find(self, plan: StepPlan) -> _CapturedGraph | None:
         """The recording of a plan; steps in a row mostly have the same one."""
-        for latest, recording in self._latest:
+        for latest, graph in self._latest:
             if latest is plan:
-                return recording
-        found = self._recordings.pop(plan.shape, None)
+                return graph
+        found = self._graphs.pop(plan.shape, None)
         if found is not None:
-            self._recordings[plan.shape] = found
+            self._graphs[plan.shape] = found
             self._latest = ((plan, found),)
         return found
 
-    def _can_record(self, shape: StepShape) -> bool:
+    def _can_capture(self, shape: StepShape) -> bool:
         """Decoding shapes at first sight; those with chunks, of which many come once, at second."""
-        if not self._admits(shape) or shape in self._refused or self.num_refused >= MAX_FAILURES:
+        if (
+            not self._admits(shape)
+            or shape in self._refused
+            or self.num_uncapturable >= MAX_FAILURES
+        ):
             return False
         if not shape.chunk.rows or shape in self._met:
             return True
         self._met.add(shape)
         return False
 
-    def _record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
+    def _capture(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
         """Record a step that has just run. If that fails nothing is lost but its speed."""
         try:
-            recording = _Recorder(self._pool).record(program, plan)
+            graph = _Recorder(self._pool).record(program, plan)
         except Exception:
             self._refused.add(plan.shape)
-            self.num_refused += 1
+            self.num_uncapturable += 1
             self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
             _log.exception("steps of %s cannot be recorded and run eagerly", plan.shape)
             return
         self._latest = ()
-        if self.num_recordings >= MAX_RECORDINGS:  # none of the last few steps used this one
-            del self._recordings[next(iter(self._recordings))]
-        self._recordings[plan.shape] = recording
-        _log.debug("recorded %s with %d breaks", plan.shape, recording.num_breaks)
+        if self.num_graphs >= MAX_GRAPHS:  # none of the last few steps used this one
+            del self._graphs[next(iter(self._graphs))]
+        self._graphs[plan.shape] = graph
+        _log.debug("recorded %s with %d breaks", plan.shape, graph.num_breaks)
 
 
 def without_breaks(shape: StepShape) -> bool:
     """Uniform rows without a grammar: programs without a live call."""
-    return not shape.chunk.rows and not shape.warps.grammar
+    return not shape.chunk.rows and not shape.sampling_flags.grammar
 
 
 MOST_BROKEN_TOKENS = 2048  # a longer step keeps the device busy while the host launches it
@@ -160,6 +164,6 @@ def up_to_long_chunks(shape: StepShape) -> bool:
 
     Steps that score prompts are rare and work on many logits, whose memory no recording shall keep.
     """
-    if shape.warps.scores:
+    if shape.sampling_flags.scores:
         return False
     return shape.num_query <= MOST_BROKEN_TOKENS or not shape.chunk.rows

@@ -18,7 +18,7 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformRows:
+class DecodeRows:
     """Rows that run one draft tree each. Padding is row 0."""
 
     rows: torch.Tensor  # [rows] int64 index into the device tables
@@ -53,7 +53,7 @@ class StepPlan:
 
     shape: StepShape
     queries: Queries
-    uniform: UniformRows
+    decode: DecodeRows
     chunk: ChunkRows
     sampled: Sampled
     attention: Any  # the backend's own part; only that backend looks inside

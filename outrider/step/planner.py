@@ -10,9 +10,9 @@ from outrider.step.arena import Arena
 from outrider.step.attention_part import AttentionPart
 from outrider.step.buckets import Buckets
 from outrider.step.host_copy import pinned_for
-from outrider.step.plan import ChunkRows, Queries, Sampled, StepPlan, UniformRows
+from outrider.step.plan import ChunkRows, DecodeRows, Queries, Sampled, StepPlan
 from outrider.step.row_table import RowTable
-from outrider.step.shape import StepShape, Warps
+from outrider.step.shape import SamplingFlags, StepShape
 from outrider.wire.scheduled_batch import NO_DECODES, ScheduledBatch
 
 # Plans are a few dozen views each. Exact shapes differ from step to step, so old ones are dropped.
@@ -24,14 +24,14 @@ _NOBODY = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO
 class DraftPart(Protocol):
     """A drafter's hand in planning: it binds its own part of every plan."""
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any: ...
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any: ...
 
 
 class NoDraftPart:
     """For plans that no drafter looks into."""
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
-        del shape, uniform, chunk
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+        del shape, decode, chunk
         return ()
 
 
@@ -48,7 +48,7 @@ class Binder:
         attention.reserve(arena, largest)
 
     def make(
-        self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows, draft: DraftPart
+        self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows, draft: DraftPart
     ) -> StepPlan:
         """A plan of this shape over the given rows."""
         arena, query, sampled = self._arena, shape.num_query, shape.num_sampled
@@ -59,7 +59,7 @@ class Binder:
                 positions=arena.view("queries.positions", query),
                 slots=arena.view("queries.slots", query),
             ),
-            uniform=uniform,
+            decode=decode,
             chunk=chunk,
             sampled=Sampled(
                 index=arena.view("sampled.index", sampled),
@@ -67,7 +67,7 @@ class Binder:
                 positions=arena.view("sampled.positions", sampled),
             ),
             attention=self._attention.bind(arena, shape),
-            draft=draft.bind(shape, uniform, chunk),
+            draft=draft.bind(shape, decode, chunk),
         )
 
 
@@ -96,9 +96,9 @@ class Planner:
         arena.reserve("inputs", sum(_input_sizes(largest)) + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
-    def plan(self, batch: ScheduledBatch, *, warps: Warps) -> StepPlan:
+    def plan(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepPlan:
         """The plan this batch runs on. Its inputs and page grants go down in one copy."""
-        plan = self.bind(self._buckets.fit(batch, warps=warps))
+        plan = self.bind(self._buckets.fit(batch, sampling_flags=sampling_flags))
         self._stage(batch, plan)
         return plan
 
@@ -109,16 +109,16 @@ class Planner:
         if shape not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)))
-            uniform, chunk = self._inputs(shape)
-            self._plans[shape] = self._binder.make(shape, uniform, chunk, self._draft)
+            decode, chunk = self._inputs(shape)
+            self._plans[shape] = self._binder.make(shape, decode, chunk, self._draft)
         self._latest = (self._plans[shape],)
         return self._plans[shape]
 
-    def _inputs(self, shape: StepShape) -> tuple[UniformRows, ChunkRows]:
+    def _inputs(self, shape: StepShape) -> tuple[DecodeRows, ChunkRows]:
         """The packed host inputs, cut into their parts and named in the order of `_input_sizes`."""
         sizes = _input_sizes(shape)
         packed = torch.split(self._arena.view("inputs", sum(sizes)), sizes)
-        uniform = UniformRows(
+        decode = DecodeRows(
             rows=packed[0],
             lengths=self._arena.view("lengths", shape.rows),
             budgets=packed[1].view(3, shape.rows),
@@ -131,7 +131,7 @@ class Planner:
             owners=packed[6],
             tokens=packed[7],
         )
-        return uniform, chunk
+        return decode, chunk
 
     def null(self, shape: StepShape) -> StepPlan:
         """The plan of a shape whose rows are all padding: it may run at any time, for practice."""

@@ -6,7 +6,7 @@ from outrider.wire.draft_budget import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warps:
+class SamplingFlags:
     """Which parts of the sampling law any row of the step needs; a part nobody needs is not run.
 
     Leaving a part out never changes the token of a row that does not use it.
@@ -41,27 +41,27 @@ class StepShape:
     tree: Budget  # the largest of their draft trees; each of its nodes is a query token
     chunk: ChunkShape
     pages: int  # page-table columns attention may read
-    warps: Warps
+    sampling_flags: SamplingFlags
 
     @property
     def nodes(self) -> int:
         return self.tree.nodes
 
     @property
-    def num_uniform(self) -> int:
+    def num_decode_query(self) -> int:
         return self.rows * self.nodes
 
     @property
     def num_query(self) -> int:
-        return self.num_uniform + self.chunk.tokens
+        return self.num_decode_query + self.chunk.tokens
 
     @property
     def num_sampled(self) -> int:
         """Query tokens whose logits are needed: every node, and the last token of each chunk."""
-        return self.num_uniform + self.chunk.rows
+        return self.num_decode_query + self.chunk.rows
 
     @property
     def num_reported(self) -> tuple[int, int]:
         """Query tokens with log-probabilities: those sampled, and those of prompts to be scored."""
-        sampled = self.num_sampled if self.warps.logprobs else 0
-        return sampled, self.chunk.tokens if self.warps.scores else 0
+        sampled = self.num_sampled if self.sampling_flags.logprobs else 0
+        return sampled, self.chunk.tokens if self.sampling_flags.scores else 0

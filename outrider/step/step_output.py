@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from outrider.sampling.logprobs import LogprobTensors
-from outrider.step.draft_tree import Verdict
+from outrider.step.draft_tree import VerifyResult
 from outrider.step.shape import StepShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedOutput:
     """All integers of an output in one tensor, all reals in another, in the order of `pack`."""
 
     integers: torch.Tensor  # [n] int64
@@ -23,7 +23,7 @@ class Packed:
 class UnpackedTokens:
     """What every row of a step brings to the host."""
 
-    kept: list[int]  # [rows]
+    num_accepted: list[int]  # [rows]
     drafted: list[int]  # [rows]
     emitted: list[list[int]]  # [rows, most_emitted]
     chunk_choice: list[int]  # [chunk.rows]
@@ -57,16 +57,22 @@ class UnpackedTrees:
     parents: list[list[int]]  # [rows, nodes]
 
 
-def pack(
-    verdict: Verdict,
+def pack_output(
+    verify_result: VerifyResult,
     chunk_choice: torch.Tensor,  # [chunk.rows]
     logprobs: LogprobTensors,
     trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
-) -> Packed:
+) -> PackedOutput:
     """One tensor per type, so that one copy each takes them home."""
-    drafts = (verdict.kept, verdict.drafted, verdict.path, verdict.emitted, chunk_choice)
+    drafts = (
+        verify_result.num_accepted,
+        verify_result.drafted,
+        verify_result.path,
+        verify_result.emitted,
+        chunk_choice,
+    )
     asked = (logprobs.rank, logprobs.top_ids)
-    return Packed(
+    return PackedOutput(
         integers=torch.cat([part.flatten() for part in (*drafts, *asked, *trees)]),
         reals=torch.cat(
             [logprobs.chosen, logprobs.top_values.flatten(), logprobs.named_values.flatten()]
@@ -74,34 +80,34 @@ def pack(
     )
 
 
-def send(packed: Packed) -> Packed:
+def copy_to_host(packed: PackedOutput) -> PackedOutput:
     """Host copies, on their way: to be read after a mark of the lane has passed."""
-    return Packed(integers=_send(packed.integers), reals=_send(packed.reals))
+    return PackedOutput(integers=_send(packed.integers), reals=_send(packed.reals))
 
 
-def unpack_tokens(packed: Packed, shape: StepShape) -> UnpackedTokens:
+def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
     """The tokens of a host copy that has arrived."""
-    kept, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
+    num_accepted, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
     return UnpackedTokens(
-        kept=kept.tolist(),
+        num_accepted=num_accepted.tolist(),
         drafted=drafted.tolist(),
         emitted=emitted.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         chunk_choice=chunk_choice.tolist(),
     )
 
 
-def unpack_details(packed: Packed, shape: StepShape) -> UnpackedDetails:
+def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
     """All the rest of it."""
     asked, top, named = (
         sum(shape.num_reported),
-        shape.warps.top_logprobs,
-        shape.warps.named_logprobs,
+        shape.sampling_flags.top_logprobs,
+        shape.sampling_flags.named_logprobs,
     )
-    shown = shape.num_uniform if shape.warps.trees else 0
+    shown = shape.num_decode_query if shape.sampling_flags.trees else 0
     sizes = [*_token_sizes(shape), asked, asked * top, shown, shown]
     _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
     chosen, values, others = _cut(packed.reals, [asked, asked * top, asked * named])
-    trees = (shape.rows if shape.warps.trees else 0, shape.nodes)
+    trees = (shape.rows if shape.sampling_flags.trees else 0, shape.nodes)
     return UnpackedDetails(
         path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         logprobs=UnpackedLogprobs(

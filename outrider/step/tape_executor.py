@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from outrider.step.graph_break import Call, heard_by
+from outrider.step.graph_break import Call, handle_breaks
 from outrider.step.plan import StepPlan
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
 
-    def hear(self, call: Call, *args: Any) -> None:
+    def on_break(self, call: Call, *args: Any) -> None:
         """Make a live call and remember it as a call; what happens inside is not recorded."""
         with _disable_current_modes():
             call(*args)
@@ -67,7 +67,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class TapeExecutor:
     """Owns one tape per (program, plan). The plan's addresses are the tape's inputs."""
 
-    num_refused = 0
+    num_uncapturable = 0
 
     def __init__(self) -> None:
         self.num_eager = 0
@@ -78,7 +78,7 @@ class TapeExecutor:
         if key not in self._tapes:
             self.num_eager += 1
             recorder = _Recorder()
-            with heard_by(recorder.hear), recorder:
+            with handle_breaks(recorder.on_break), recorder:
                 output = program(plan)
             self._tapes[key] = (recorder.operations, output)
             return output

@@ -67,7 +67,7 @@ class NoGrammars:
 NO_GRAMMARS = NoGrammars()
 
 
-class GrammarShop:
+class GrammarCache:
     """Owns the compiling process, started when first needed, and what it has compiled.
 
     What was refused is remembered, too: the same bomb costs its time once.
@@ -86,7 +86,9 @@ class GrammarShop:
         self._known: OrderedDict[GrammarSpec, Future[str]] = OrderedDict()
         self._lock = threading.Lock()  # callers may be threads of a server
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._smiths: list[_Smith] = []  # one, or none before the first and after a fallen one
+        self._smiths: list[
+            _CompilerProcess
+        ] = []  # one, or none before the first and after a fallen one
         self._vocabularies: list[Vocabulary] = []  # likewise
 
     def check(self, spec: GrammarSpec) -> None:
@@ -113,11 +115,11 @@ class GrammarShop:
     def close(self) -> None:
         """End the compiling process, whatever it is at: who still waits is refused."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        for smith in self._smiths:
-            smith.kill()
+        for compiler_process in self._smiths:
+            compiler_process.kill()
         self._thread.shutdown()
-        for smith in self._smiths:
-            smith.end()
+        for compiler_process in self._smiths:
+            compiler_process.end()
         self._smiths.clear()
 
     def _check_room(self) -> None:
@@ -129,7 +131,7 @@ class GrammarShop:
         if self._smiths and not self._smiths[0].is_alive:  # of something else than this grammar
             self._smiths.pop().end()
         if not self._smiths:
-            self._smiths.append(_start_smith(self.vocabulary()))
+            self._smiths.append(_start_compiler(self.vocabulary()))
         try:
             return self._smiths[0].compile(spec)
         except (OSError, EOFError) as error:  # it fell, or took too long
@@ -147,16 +149,16 @@ def _drop_oldest(known: "OrderedDict[GrammarSpec, Future[str]]") -> None:
         del known[spec]
 
 
-def _start_smith(vocabulary: Vocabulary) -> "_Smith":
+def _start_compiler(vocabulary: Vocabulary) -> "_CompilerProcess":
     if importlib.util.find_spec("xgrammar") is None:
         raise RequestError("structured output needs xgrammar: pip install 'outrider[grammar]'")
     try:
-        return _Smith(vocabulary)
+        return _CompilerProcess(vocabulary)
     except (OSError, EOFError) as error:
         raise CapacityError("the compiler of grammars does not start; see the log") from error
 
 
-class _Smith:
+class _CompilerProcess:
     """Owns one compiling process."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.step.device_stream import Mark, mark_here
+from outrider.step.device_stream import DeviceEvent, record_event_here
 from outrider.step.draft_tree import DraftTree
 from outrider.step.host_copy import pinned_for
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
-from outrider.step.step_output import Packed, unpack_tokens
+from outrider.step.step_output import PackedOutput, unpack_tokens
 from outrider.structured.grammar_cache import Grammars
 from outrider.structured.grammar_matcher import WORD, MatcherStates, bit_of
 from outrider.structured.grammar_state import GrammarState, advance, mask_tree
@@ -86,8 +86,8 @@ class _Unheard:
 
     emitters: tuple[_Emitter, ...]
     shape: StepShape
-    landed: Mark
-    output: Packed
+    output_ready: DeviceEvent
+    output: PackedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Trees:
     """The draft trees of a step on their way to the host."""
 
     shape: StepShape
-    landed: Mark
+    output_ready: DeviceEvent
     packed: torch.Tensor  # [2 * num_uniform + num_sampled] tokens, parents, positions
 
 
@@ -146,14 +146,16 @@ class GrammarTable:
         )
         return bool(self._emitters)
 
-    def end(self, shape: StepShape, landed: Mark, output: Packed) -> dict[int, str]:
+    def end(
+        self, shape: StepShape, output_ready: DeviceEvent, output: PackedOutput
+    ) -> dict[int, str]:
         """The step is submitted; what it emits will be heard before the next masks are made.
 
         Returns the rows whose grammar was given up, and why.
         """
         if not self._emitters:
             return {}
-        self._unheard.append(_Unheard(self._emitters, shape, landed, output))
+        self._unheard.append(_Unheard(self._emitters, shape, output_ready, output))
         return {each.row: GIVEN_UP for each in self._emitters if each.grammar.is_given_up}
 
     def forget(self) -> None:
@@ -171,12 +173,12 @@ class GrammarTable:
         """A live call: start to copy the trees home, without waiting."""
         host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=packed.is_cuda)
         host.copy_(packed, non_blocking=True)
-        self._trees = [_Trees(shape, mark_here(packed.device), host)]
+        self._trees = [_Trees(shape, record_event_here(packed.device), host)]
 
     def write_masks(self, masks: torch.Tensor) -> None:
         """A live call: make the masks of the trees sent before and send them down."""
         (trees,) = self._trees
-        trees.landed.wait()
+        trees.output_ready.wait()
         # Steps before this one are over, so their copies of the masks are, too.
         bits = self._bits[0][: masks.shape[0]]
         bits.fill_(-1)
@@ -187,14 +189,14 @@ class GrammarTable:
     def _hear(self) -> None:
         """Advance the grammars by what earlier steps emitted. Who has lost its row is skipped."""
         for step in self._unheard:
-            step.landed.wait()
+            step.output_ready.wait()
             read = unpack_tokens(step.output, step.shape)
             for emitter in step.emitters:
                 if self._rows.get(emitter.row) is not emitter.grammar:
                     continue
                 place = emitter.place
                 emitted = (
-                    read.emitted[place][: read.kept[place] + 1]
+                    read.emitted[place][: read.num_accepted[place] + 1]
                     if not emitter.is_chunk
                     else [read.chunk_choice[place]]
                 )
@@ -202,13 +204,13 @@ class GrammarTable:
         self._unheard.clear()
 
     def _fill(self, bits: torch.Tensor, trees: _Trees) -> None:
-        num_uniform, nodes = trees.shape.num_uniform, trees.shape.nodes
-        sizes = [num_uniform, num_uniform, trees.shape.num_sampled]
+        num_decode_query, nodes = trees.shape.num_decode_query, trees.shape.nodes
+        sizes = [num_decode_query, num_decode_query, trees.shape.num_sampled]
         tokens, parents, positions = (part.tolist() for part in torch.split(trees.packed, sizes))
         for emitter in self._emitters:
             first, count = emitter.place * nodes, nodes
             if emitter.is_chunk:
-                first, count = num_uniform + emitter.place, 1
+                first, count = num_decode_query + emitter.place, 1
             own = slice(first, first + count)
             own_tokens = [0] if emitter.is_chunk else tokens[own]
             own_parents = [-1] if emitter.is_chunk else parents[own]

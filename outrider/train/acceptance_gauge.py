@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.train.batches import Batch
+from outrider.train.batches import TrainingBatch
 from outrider.train.loss import overlap
 from outrider.train.packing import AHEAD
 from outrider.train.target_states import Teacher
@@ -39,7 +39,7 @@ class Gauge:
         self._alive = ids.new_zeros(0)
         self._share = torch.zeros(0, device=ids.device)
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: TrainingBatch) -> None:
         self._alive = batch.anchors.reached.clone()
         self._share = torch.ones_like(self._alive, dtype=torch.float32)
         self._rounds += self._alive.index_select(0, batch.anchors.rows[0]).sum()
@@ -49,7 +49,7 @@ class Gauge:
         self,
         depth: int,
         logits: torch.Tensor,  # [trained, draft_vocab]
-        batch: Batch,
+        batch: TrainingBatch,
         teacher: Teacher,
     ) -> None:
         rows, grades = batch.anchors.rows[depth], batch.anchors.grades[depth]

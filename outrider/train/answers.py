@@ -14,14 +14,14 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_feed import Feed
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
-from outrider.train.conversations import Conversation
+from outrider.train.conversations import TrainingConversation
 from outrider.train.documents import Document, line_of, read_documents
 
 Note = Callable[[int], None]  # one more conversation is answered; it gave this many tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerLaw:
+class AnswerSampling:
     """How answers are drawn."""
 
     temperatures: tuple[float, ...]  # every conversation is answered once at each
@@ -35,16 +35,16 @@ class AnswerLaw:
 class Task:
     """One conversation at one temperature."""
 
-    conversation: Conversation
+    conversation: TrainingConversation
     temperature: float
 
 
 class Dialogue:
     """Owns what has been said in one conversation so far, as text and as tokens."""
 
-    def __init__(self, task: Task, law: AnswerLaw, frontend: Frontend) -> None:
+    def __init__(self, task: Task, sampling: AnswerSampling, frontend: Frontend) -> None:
         self._task = task
-        self._law = law
+        self._law = sampling
         self._frontend = frontend
         system = task.conversation.system
         self._messages = [{"role": "system", "content": system}] if system else []
@@ -68,11 +68,11 @@ class Dialogue:
             self._close()
         self._tokens = tokens
         self._num_asked += 1
-        task, law = self._task, self._law
+        task, sampling = self._task, self._law
         params = SamplingParams(
             temperature=task.temperature,
-            seed=_seed_of(task, law.seed),
-            max_tokens=min(law.max_tokens, law.max_context - len(tokens)),
+            seed=_seed_of(task, sampling.seed),
+            max_tokens=min(sampling.max_tokens, sampling.max_context - len(tokens)),
             detokenize=False,
         )
         return self._frontend.prepare(TokenPrompt(tokens), params)
@@ -125,7 +125,9 @@ class Dialogue:
 
 
 def plan_tasks(
-    conversations: Sequence[Conversation], law: AnswerLaw, done: Iterable[Document]
+    conversations: Sequence[TrainingConversation],
+    sampling: AnswerSampling,
+    done: Iterable[Document],
 ) -> list[Task]:
     """What is left to do: each conversation once before any is answered a second time.
 
@@ -133,10 +135,10 @@ def plan_tasks(
     """
     known = {(each.id, each.temperature) for each in done}
     order = list(conversations)
-    random.Random(law.seed).shuffle(order)
-    count = len(law.temperatures)
+    random.Random(sampling.seed).shuffle(order)
+    count = len(sampling.temperatures)
     tasks = (
-        Task(conversation=each, temperature=law.temperatures[(index + turn) % count])
+        Task(conversation=each, temperature=sampling.temperatures[(index + turn) % count])
         for turn in range(count)
         for index, each in enumerate(order)
     )
@@ -146,16 +148,16 @@ def plan_tasks(
 def answer_all(
     frontend: Frontend,
     tasks: Sequence[Task],
-    law: AnswerLaw,
+    sampling: AnswerSampling,
     path: Path,
     *,
     window: int,  # requests with the engine at a time
     note: Note,
 ) -> int:
     """Append a line to the file for every task that is answered in time; how many were left out."""
-    end_s = time.monotonic() + law.limit_s
+    end_s = time.monotonic() + sampling.limit_s
     num_skipped = 0
-    active = [Dialogue(task, law, frontend) for task in tasks]
+    active = [Dialogue(task, sampling, frontend) for task in tasks]
     with path.open("a", encoding="utf-8") as file:
         while active and time.monotonic() < end_s:
             waiting: list[Dialogue] = []

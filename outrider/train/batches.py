@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from outrider.errors import ConfigError
-from outrider.train.packing import AHEAD, Packed, reached_rows, trained_rows
+from outrider.train.packing import AHEAD, PackedDocuments, reached_rows, trained_rows
 
 Index = npt.NDArray[np.int64]
 
@@ -23,7 +23,7 @@ class Anchors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class TrainingBatch:
     """What one step trains on."""
 
     tokens: torch.Tensor  # [batch, length]
@@ -35,7 +35,7 @@ class Batch:
 class BatchOrder:
     """Owns the order: every epoch is another shuffle of whole sequences."""
 
-    def __init__(self, packed: Packed, *, size: int, seed: int) -> None:
+    def __init__(self, packed: PackedDocuments, *, size: int, seed: int) -> None:
         if len(packed) < size:
             raise ConfigError(
                 f"the answers fill {len(packed)} sequences and a batch takes {size}; give more "
@@ -46,13 +46,13 @@ class BatchOrder:
         self._size = size
         self._seed = seed
 
-    def at(self, step: int) -> Packed:
+    def at(self, step: int) -> PackedDocuments:
         epoch, place = divmod(step, self.per_epoch)
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self.packed))
         return self.packed.take(order[place * self._size : (place + 1) * self._size])
 
 
-def make_batch(packed: Packed, *, depth: int, device: torch.device) -> Batch:
+def make_batch(packed: PackedDocuments, *, depth: int, device: torch.device) -> TrainingBatch:
     """The sequences on the device, with their rows found on the host: no step waits for them."""
     trained = trained_rows(packed, depth=depth).reshape(depth, -1)
     rows = [np.flatnonzero(mask) for mask in trained]
@@ -65,7 +65,7 @@ def make_batch(packed: Packed, *, depth: int, device: torch.device) -> Batch:
         pinned = host.pin_memory() if device.type == "cuda" else host
         return pinned.to(device, non_blocking=True)
 
-    return Batch(
+    return TrainingBatch(
         tokens=on_device(packed.tokens.astype(np.int64)),
         documents=on_device(packed.documents),
         positions=on_device(packed.positions.astype(np.int64)),

@@ -21,7 +21,7 @@ _NAME = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """A moment of a run."""
 
     step: int  # how many steps have been taken
@@ -30,7 +30,7 @@ class Checkpoint:
     ids: torch.Tensor  # [draft_vocab]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+def save_checkpoint(folder: Path, checkpoint: TrainingCheckpoint) -> Path:
     """Write it down, and then drop the oldest ones."""
     path = folder / f"step-{checkpoint.step:08d}"
     if not path.is_dir():
@@ -63,7 +63,7 @@ def describe_last(folder: Path) -> str:
     return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path) -> TrainingCheckpoint:
     try:
         facts = json.loads((path / _FACTS).read_text(encoding="utf-8"))
         tensors: Mapping[str, torch.Tensor] = load_file(path / _TENSORS)
@@ -71,4 +71,4 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(f"{path} is no checkpoint of a training run ({error})") from error
     memory = {name: tensor for name, tensor in tensors.items() if name != "ids"}
-    return Checkpoint(step=step, facts=facts, memory=memory, ids=tensors["ids"])
+    return TrainingCheckpoint(step=step, facts=facts, memory=memory, ids=tensors["ids"])

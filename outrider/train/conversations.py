@@ -15,7 +15,7 @@ _SHAPES = 'write "prompt", "turns", "messages" or "prompt_token_ids"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class TrainingConversation:
     """What the user says. A model without a tokenizer gets `tokens` in place of turns."""
 
     id: str
@@ -25,7 +25,7 @@ class Conversation:
     tokens: tuple[int, ...]
 
 
-def read_conversations(path: Path) -> list[Conversation]:
+def read_conversations(path: Path) -> list[TrainingConversation]:
     """The conversation of every line that is not blank."""
     try:
         numbered = list(numbered_lines(path))
@@ -40,7 +40,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return found
 
 
-def _parse_line(line: str, place: str) -> Conversation:
+def _parse_line(line: str, place: str) -> TrainingConversation:
     try:
         value: Any = json.loads(line)
     except ValueError as error:
@@ -48,7 +48,7 @@ def _parse_line(line: str, place: str) -> Conversation:
     fields = value if isinstance(value, dict) else {"prompt": value}
     tokens = _tokens(fields.get("prompt_token_ids", []), place)
     system, turns = ("", ()) if tokens else _turns(fields, place)
-    return Conversation(
+    return TrainingConversation(
         id=str(fields.get("id", place.rpartition(" ")[2])),
         source=str(fields.get("source", "file")),
         system=system,

@@ -14,7 +14,7 @@ def check_size(size: int, *, vocab: int) -> None:
         raise ConfigError(f"--draft-vocab {size} exceeds the target's {vocab} tokens; lower it")
 
 
-def choose_tokens(
+def choose_draft_tokens(
     counts: Counter[int], *, size: int, vocab: int, always: Iterable[int]
 ) -> torch.Tensor:  # [size] int64, increasing
     """The `size` most frequent tokens. Of equals the smaller id wins; `always` are in anyway."""

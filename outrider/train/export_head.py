@@ -11,15 +11,15 @@ from outrider.errors import ConfigError
 from outrider.hub.atomic_folder import staged
 from outrider.models.eagle.head_tensors import LAYER
 from outrider.models.model_config import read_config
-from outrider.train.checkpoints import Checkpoint
-from outrider.train.head_design import Format, head_config, speculators_fields, token_maps
+from outrider.train.checkpoints import TrainingCheckpoint
+from outrider.train.head_design import Format, design_config, speculators_fields, token_maps
 
 _TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DTYPES = tuple(_TYPES)
 
 
 def export_head(
-    checkpoint: Checkpoint, folder: Path, *, target_folder: Path, format: Format, dtype: str
+    checkpoint: TrainingCheckpoint, folder: Path, *, target_folder: Path, format: Format, dtype: str
 ) -> int:
     """A new folder with config.json and model.safetensors; how many bytes the tensors take."""
     if folder.exists():
@@ -33,20 +33,20 @@ def export_head(
     return len(content)
 
 
-def _fields(checkpoint: Checkpoint, target_folder: Path, format: Format) -> dict[str, Any]:
+def _fields(checkpoint: TrainingCheckpoint, target_folder: Path, format: Format) -> dict[str, Any]:
     fields: dict[str, Any] = checkpoint.facts["fields"]
     if format == "eagle3":
         return fields
     theirs = json.loads((target_folder / "config.json").read_text(encoding="utf-8"))
     return speculators_fields(
         fields,
-        head_config(fields, read_config(target_folder)),
+        design_config(fields, read_config(target_folder)),
         target=checkpoint.facts["target"],
         architectures=theirs["architectures"],
     )
 
 
-def _tensors(checkpoint: Checkpoint, format: Format, dtype: str) -> dict[str, torch.Tensor]:
+def _tensors(checkpoint: TrainingCheckpoint, format: Format, dtype: str) -> dict[str, torch.Tensor]:
     weights = {
         name.removeprefix("weights."): tensor.to(_TYPES[dtype])
         for name, tensor in checkpoint.memory.items()

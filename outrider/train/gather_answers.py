@@ -8,10 +8,10 @@ from pathlib import Path
 from outrider.frontend.batch_bar import batch_bar
 from outrider.frontend.llm import LLM
 from outrider.hub.download_bars import BarReporter
-from outrider.hub.resolve_model import resolve
+from outrider.hub.resolve_model import resolve_model
 from outrider.models.model_config import read_config
-from outrider.train.answers import AnswerLaw, answer_all, plan_tasks, repair
-from outrider.train.conversations import Conversation, read_conversations
+from outrider.train.answers import AnswerSampling, answer_all, plan_tasks, repair
+from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.documents import Document, read_documents
 from outrider.train.training_log import say
 
@@ -23,7 +23,7 @@ class Part:
     number: int = 1
     of: int = 1
 
-    def share(self, conversations: Sequence[Conversation]) -> list[Conversation]:
+    def share(self, conversations: Sequence[TrainingConversation]) -> list[TrainingConversation]:
         """A conversation belongs to the same part in whichever order the files name it."""
         return [
             each
@@ -43,7 +43,7 @@ class Generator:
 
     @property
     def max_context(self) -> int:
-        return read_config(resolve(self.model, BarReporter())).max_context
+        return read_config(resolve_model(self.model, BarReporter())).max_context
 
     def start(self, max_context: int) -> LLM:
         return LLM(
@@ -58,32 +58,32 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class AnswerSource:
     """Where answers come from."""
 
     prompts: tuple[Path, ...]
     answers: tuple[Path, ...]  # files of them, or none: they are generated
-    law: AnswerLaw
+    sampling: AnswerSampling
     part: Part = Part()
 
 
 def gather(
-    source: Source, generator: Generator, path: Path, *, is_complete: bool
+    source: AnswerSource, generator: Generator, path: Path, *, is_complete: bool
 ) -> list[Document]:
     """All documents: those of the files, or those at the path once the target has answered."""
     if source.answers:
         return [each for file in source.answers for each in read_documents(file)]
     done = repair(path)
-    most = min(source.law.max_context, generator.max_context)
-    law = replace(source.law, max_context=most)
+    most = min(source.sampling.max_context, generator.max_context)
+    sampling = replace(source.sampling, max_context=most)
     conversations = [each for file in source.prompts for each in read_conversations(file)]
-    tasks = plan_tasks(source.part.share(conversations), law, done)
+    tasks = plan_tasks(source.part.share(conversations), sampling, done)
     if is_complete or not tasks:
         return done
-    llm = generator.start(law.max_context)
+    llm = generator.start(sampling.max_context)
     with batch_bar(len(tasks)) as note:
         window = 2 * generator.rows
-        skipped = answer_all(llm.frontend, tasks, law, path, window=window, note=note)
+        skipped = answer_all(llm.frontend, tasks, sampling, path, window=window, note=note)
     documents = read_documents(path)
     answered = sum(each.num_answered for each in documents)
     say(f"{len(documents)} documents with {answered} answered tokens; {skipped} did not fit")

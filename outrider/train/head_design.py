@@ -95,15 +95,15 @@ def speculators_fields(
         "draft_vocab_size": config.output.draft_vocab,
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_before_fc": False,
-        "fc_norm": config.features.norm == "each",
+        "fc_norm": config.aux_hidden_states.norm == "each",
         "norm_output": config.output.is_state_normed,
-        "target_hidden_size": config.features.target_hidden,
-        "eagle_aux_hidden_state_layer_ids": list(config.features.taps.layers),
+        "target_hidden_size": config.aux_hidden_states.target_hidden,
+        "eagle_aux_hidden_state_layer_ids": list(config.aux_hidden_states.aux_layers.layers),
         "embed_requires_grad": False,
     }
 
 
-def head_config(fields: dict[str, Any], target: ModelConfig) -> HeadConfig:
+def design_config(fields: dict[str, Any], target: ModelConfig) -> HeadConfig:
     """The head as the engine's own loader reads these fields."""
     return parse_head(fields, (), target)
 

@@ -100,7 +100,7 @@ class Later:
     value: torch.Tensor  # [batch, heads, length, head_dim]
 
 
-def attend(
+def attend_packed(
     block: BlockAttention,
     query: torch.Tensor,  # [batch, heads, length, head_dim], as are key and value
     key: torch.Tensor,

@@ -28,7 +28,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedDocuments:
     """Sequences of equal length."""
 
     tokens: Ints  # [sequences, length]
@@ -40,8 +40,8 @@ class Packed:
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
 
-    def take(self, index: npt.NDArray[np.int64]) -> "Packed":  # [chosen]
-        return Packed(
+    def take(self, index: npt.NDArray[np.int64]) -> "PackedDocuments":  # [chosen]
+        return PackedDocuments(
             tokens=self.tokens[index],
             documents=self.documents[index],
             positions=self.positions[index],
@@ -50,10 +50,10 @@ class Packed:
         )
 
 
-def padded(packed: Packed, size: int) -> Packed:
+def padded(packed: PackedDocuments, size: int) -> PackedDocuments:
     """The same with empty sequences below, up to a size: kernels are compiled for one."""
     blank = ((0, size - len(packed)), (0, 0))
-    return Packed(
+    return PackedDocuments(
         tokens=np.pad(packed.tokens, blank),
         documents=np.pad(packed.documents, blank, constant_values=PADDING),
         positions=np.pad(packed.positions, blank),
@@ -62,7 +62,7 @@ def padded(packed: Packed, size: int) -> Packed:
     )
 
 
-def pack(documents: Sequence[Document], *, length: int, seed: int) -> Packed:
+def pack_documents(documents: Sequence[Document], *, length: int, seed: int) -> PackedDocuments:
     """Every document whole in one sequence; what exceeds the length is cut off."""
     order = list(documents)
     random.Random(seed).shuffle(order)
@@ -73,7 +73,7 @@ def pack(documents: Sequence[Document], *, length: int, seed: int) -> Packed:
             "give more or other prompts"
         )
     blank = np.zeros((len(bins), length), dtype=np.int32)
-    packed = Packed(
+    packed = PackedDocuments(
         tokens=blank,
         documents=np.full_like(blank, PADDING),
         positions=np.tile(np.arange(length, dtype=np.int32), (len(bins), 1)),
@@ -88,7 +88,7 @@ def pack(documents: Sequence[Document], *, length: int, seed: int) -> Packed:
     return packed
 
 
-def trained_rows(packed: Packed, *, depth: int) -> Bools:  # [depth, sequences, length]
+def trained_rows(packed: PackedDocuments, *, depth: int) -> Bools:  # [depth, sequences, length]
     """Whether a row is trained at each depth.
 
     It is when everything it has predicted so far are answers of one turn of its own document, the
@@ -102,12 +102,12 @@ def trained_rows(packed: Packed, *, depth: int) -> Bools:  # [depth, sequences, 
     return rows
 
 
-def reached_rows(packed: Packed) -> Bools:  # [sequences, length]
+def reached_rows(packed: PackedDocuments) -> Bools:  # [sequences, length]
     """Rows that decoding drafts from: the token they read is an answer already."""
     return _ahead(packed, AHEAD - 1)
 
 
-def _ahead(packed: Packed, distance: int) -> Bools:
+def _ahead(packed: PackedDocuments, distance: int) -> Bools:
     """Whether the token that far ahead is an answer in the same document."""
     found = np.zeros_like(packed.is_answer)
     same = packed.documents[:, distance:] == packed.documents[:, :-distance]
@@ -135,7 +135,9 @@ def _first_fit(documents: Sequence[Document], length: int) -> list[list[Document
     return full + [members for _, members in opened]
 
 
-def _place(packed: Packed, document: Document, *, row: int, start: int, number: int) -> int:
+def _place(
+    packed: PackedDocuments, document: Document, *, row: int, start: int, number: int
+) -> int:
     """Write one document down; returns how many tokens it took."""
     size: int = min(len(document.tokens), packed.tokens.shape[1] - start)
     where = slice(start, start + size)

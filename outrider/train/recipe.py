@@ -10,7 +10,7 @@ OptimizerKind = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class LearningRates:
     """How fast weights move."""
 
     peak: float  # of the schedule, for everything but the scores
@@ -34,7 +34,7 @@ class Recipe:
     seed: int
 
 
-def rate_at(step: int, recipe: Recipe, rates: Rates) -> float:
+def rate_at(step: int, recipe: Recipe, rates: LearningRates) -> float:
     """A straight rise, then half a cosine down to the floor."""
     rise = max(1, round(recipe.steps * rates.warmup))
     if step < rise:
@@ -44,7 +44,7 @@ def rate_at(step: int, recipe: Recipe, rates: Rates) -> float:
     return low + (rates.peak - low) * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
 
 
-def scores_rate_at(step: int, recipe: Recipe, rates: Rates) -> float:
+def scores_rate_at(step: int, recipe: Recipe, rates: LearningRates) -> float:
     """The rate of the scores; 0 while they are frozen."""
     is_frozen = step < recipe.steps * rates.scores_frozen
     return 0.0 if is_frozen else rates.scores * rate_at(step, recipe, rates)

@@ -10,27 +10,34 @@ from typing import Any
 import torch
 
 from outrider.config.engine_config import EngineConfig
-from outrider.config.settings import resolve as resolve_settings
+from outrider.config.settings import resolve_settings
 from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.hub.download_bars import BarReporter
-from outrider.hub.resolve_model import resolve
+from outrider.hub.resolve_model import resolve_model
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.model_config import read_config
 from outrider.train.batches import BatchOrder
-from outrider.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
+from outrider.train.checkpoints import TrainingCheckpoint, list_checkpoints, load_checkpoint
 from outrider.train.documents import Document, count_tokens
-from outrider.train.draft_vocabulary import check_size, choose_tokens, coverage
+from outrider.train.draft_vocabulary import check_size, choose_draft_tokens, coverage
 from outrider.train.export_head import export_head
-from outrider.train.gather_answers import Generator, Source, gather
-from outrider.train.head_design import Design, Format, head_config, head_fields
+from outrider.train.gather_answers import AnswerSource, Generator, gather
+from outrider.train.head_design import Design, Format, design_config, head_fields
 from outrider.train.packed_attention import Kind
-from outrider.train.packing import Packed, pack
+from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
-from outrider.train.recipe import Rates, Recipe
-from outrider.train.trainer import Placement, Subject, Trainer
+from outrider.train.recipe import LearningRates, Recipe
+from outrider.train.trainer import Subject, Trainer, TrainingPlacement
 from outrider.train.training_log import say, sentence
-from outrider.train.training_loop import Cadence, Course, Run, check_same, free_device, steps_within
+from outrider.train.training_loop import (
+    Cadence,
+    TrainingCourse,
+    TrainingRun,
+    check_same,
+    free_device,
+    steps_within,
+)
 
 _HELD_OUT = 50  # one conversation of this many is examined and not trained on
 _MOST_HELD_OUT = 200  # documents
@@ -38,7 +45,7 @@ _SMALLEST_FLEX = 16  # head_dim that flex attention takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class TrainingMachine:
     """Where it runs."""
 
     device: str
@@ -51,7 +58,7 @@ class Plan:
     """How long and how."""
 
     recipe: Recipe  # steps 0: as many as the epochs take
-    rates: Rates
+    rates: LearningRates
     cadence: Cadence
     length: int  # of a sequence
     epochs: float
@@ -59,7 +66,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrainingOutcome:
     """What is written at the end."""
 
     folder: Path
@@ -71,18 +78,18 @@ class Outcome:
 def train_eagle3(
     generator: Generator,
     design: Design,
-    source: Source,
+    source: AnswerSource,
     plan: Plan,
-    machine: Machine,
-    outcome: Outcome,
+    machine: TrainingMachine,
+    outcome: TrainingOutcome,
 ) -> None:
     """Everything, in order. What an earlier run left is used, and never overwritten."""
-    target_folder = resolve(generator.model, BarReporter())
+    target_folder = resolve_model(generator.model, BarReporter())
     fields = head_fields(design, target_folder)
     before = _earlier(outcome)
     target = read_config(target_folder)
     check_size(design.draft_vocab, vocab=target.vocab_size)
-    config = head_config(fields, target)
+    config = design_config(fields, target)
     placement = _placement(machine, config)
     outcome.folder.mkdir(parents=True, exist_ok=True)
     answers = outcome.folder / "answers.jsonl"
@@ -95,18 +102,18 @@ def train_eagle3(
     asked = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
     facts: dict[str, Any] = {"fields": fields, "target": generator.model, "run": asked}
     trainer = Trainer(subject, plan.recipe, plan.rates, placement)
-    start = Checkpoint(step=0, facts=facts, memory={}, ids=ids)
+    start = TrainingCheckpoint(step=0, facts=facts, memory={}, ids=ids)
     for checkpoint in before:
         check_same(checkpoint.facts["run"] | checkpoint.facts["fields"], asked | fields)
         trainer.remember(checkpoint.memory)
         start = replace(start, step=checkpoint.step)
-    run = Run(trainer, course, plan.cadence, folder=outcome.folder, start=start)
+    run = TrainingRun(trainer, course, plan.cadence, folder=outcome.folder, start=start)
     last = run.finish()
     say(f"held out: {sentence(trainer.examine(course.held_out))}")
     _hand_over(load_checkpoint(last), outcome, target_folder)
 
 
-def _earlier(outcome: Outcome) -> tuple[Checkpoint, ...]:
+def _earlier(outcome: TrainingOutcome) -> tuple[TrainingCheckpoint, ...]:
     """The last checkpoint of a run to go on with, or nothing."""
     found = list_checkpoints(outcome.folder / "checkpoints")
     if found and not outcome.resume:
@@ -118,11 +125,11 @@ def _earlier(outcome: Outcome) -> tuple[Checkpoint, ...]:
     return tuple(load_checkpoint(path) for path in found[-1:])
 
 
-def _head_folder(outcome: Outcome) -> Path:
+def _head_folder(outcome: TrainingOutcome) -> Path:
     return outcome.folder / "head"
 
 
-def _placement(machine: Machine, config: HeadConfig) -> Placement:
+def _placement(machine: TrainingMachine, config: HeadConfig) -> TrainingPlacement:
     settings = resolve_settings(
         EngineConfig(device=machine.device),
         model_context=1,
@@ -130,7 +137,7 @@ def _placement(machine: Machine, config: HeadConfig) -> Placement:
     )
     is_cuda = settings.device != "cpu"
     usual: Kind = "flex" if is_cuda and _takes_flex(config) else "dense"
-    return Placement(
+    return TrainingPlacement(
         device=torch.device(settings.device),
         dtype=torch.bfloat16 if is_cuda else torch.float32,
         attention=machine.attention or usual,
@@ -145,7 +152,7 @@ def _takes_flex(config: HeadConfig) -> bool:
 def _choose(documents: Sequence[Document], design: Design, target_folder: Path) -> torch.Tensor:
     counts: Counter[int] = count_tokens(documents)
     tokenizer = load_tokenizer(target_folder)
-    ids = choose_tokens(
+    ids = choose_draft_tokens(
         counts,
         size=design.draft_vocab,
         vocab=read_config(target_folder).vocab_size,
@@ -155,30 +162,30 @@ def _choose(documents: Sequence[Document], design: Design, target_folder: Path) 
     return ids
 
 
-def _course(documents: Sequence[Document], plan: Plan) -> tuple[Course, int]:
+def _course(documents: Sequence[Document], plan: Plan) -> tuple[TrainingCourse, int]:
     """Sequences to train on and to examine, and a number that tells them from others."""
     held = [each for each in documents if zlib.crc32(each.id.encode()) % _HELD_OUT == 0]
     held = (held or list(documents)[-1:])[:_MOST_HELD_OUT]
     names = {each.id for each in held}
     rest = [each for each in documents if each.id not in names]
-    packed = pack(rest, length=plan.length, seed=plan.recipe.seed)
+    packed = pack_documents(rest, length=plan.length, seed=plan.recipe.seed)
     order = BatchOrder(packed, size=plan.recipe.batch, seed=plan.recipe.seed)
-    held_out = pack(held, length=plan.length, seed=plan.recipe.seed)
+    held_out = pack_documents(held, length=plan.length, seed=plan.recipe.seed)
     say(f"{_extent(packed)}; {len(held)} documents are held out")
-    return Course(order=order, held_out=held_out), zlib.crc32(packed.tokens.tobytes())
+    return TrainingCourse(order=order, held_out=held_out), zlib.crc32(packed.tokens.tobytes())
 
 
-def _extent(packed: Packed) -> str:
+def _extent(packed: PackedDocuments) -> str:
     used = float((packed.documents >= 0).mean())
     return f"{len(packed)} sequences of {packed.tokens.shape[1]} tokens, {used:.1%} filled"
 
 
 def _with_steps(
     plan: Plan,
-    course: Course,
+    course: TrainingCourse,
     subject: Subject,
-    placement: Placement,
-    before: Sequence[Checkpoint],
+    placement: TrainingPlacement,
+    before: Sequence[TrainingCheckpoint],
 ) -> Plan:
     """The plan with a number of steps: as asked, by epochs, and no more than the time allows."""
     steps = plan.recipe.steps or max(1, round(plan.epochs * course.order.per_epoch))
@@ -193,7 +200,9 @@ def _with_steps(
     return replace(plan, recipe=replace(plan.recipe, steps=steps))
 
 
-def _hand_over(checkpoint: Checkpoint, outcome: Outcome, target_folder: Path) -> None:
+def _hand_over(
+    checkpoint: TrainingCheckpoint, outcome: TrainingOutcome, target_folder: Path
+) -> None:
     """Export the head, and draw the run where that is possible."""
     folder = _head_folder(outcome)
     if not folder.exists():  # else the run had ended before

@@ -33,7 +33,7 @@ Turn = tuple[torch.Tensor, torch.Tensor]
 class PackedStates:
     """What a head may read of the target."""
 
-    features: torch.Tensor  # [batch, length, tapped] the tapped states side by side
+    aux_hidden_states: torch.Tensor  # [batch, length, tapped] the tapped states side by side
     hidden: torch.Tensor  # [batch, length, hidden] final and normalised
 
 
@@ -75,17 +75,17 @@ class PackedTarget:
         tokens: torch.Tensor,  # [batch, length]
         positions: torch.Tensor,  # [batch, length]
         attention: BlockAttention,
-        taps: Iterable[int],  # layer k is the stream after k layers
+        aux_layers: Iterable[int],  # layer k is the stream after k layers
     ) -> PackedStates:
         stream = F.embedding(tokens, self.embedding)
         turn = self._rotation.at(positions, stream.dtype)
-        streams, wanted = {0: stream}, tuple(taps)
+        streams, wanted = {0: stream}, tuple(aux_layers)
         for layer in range(self.config.num_layers):
             stream = self._block(f"model.layers.{layer}.", stream, turn, attention)
             if layer + 1 in wanted:
                 streams[layer + 1] = stream
         return PackedStates(
-            features=torch.cat([streams[layer] for layer in wanted], -1),
+            aux_hidden_states=torch.cat([streams[layer] for layer in wanted], -1),
             hidden=rms(stream, self.final_norm, self.config.block.norm_eps),
         )
 

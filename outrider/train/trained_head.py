@@ -17,7 +17,7 @@ from outrider.train.packed_attention import (
     BlockAttention,
     Later,
     PackedRotation,
-    attend,
+    attend_packed,
     join_heads,
     rms,
     rotate,
@@ -62,7 +62,7 @@ def initial_weights(
 class Reading:
     """What a head is fed: the target's side of a batch."""
 
-    features: torch.Tensor  # [batch, length, tapped]
+    aux_hidden_states: torch.Tensor  # [batch, length, tapped]
     tokens: torch.Tensor  # [batch, length]
     positions: torch.Tensor  # [batch, length]
     attention: BlockAttention
@@ -72,7 +72,7 @@ class TrainingHead:
     """Owns nothing but the form; weights come with every call, in the type to compute in."""
 
     def __init__(self, config: HeadConfig, *, embedding: torch.Tensor) -> None:
-        assert config.features.is_projected, "a trained head always projects what it taps"
+        assert config.aux_hidden_states.is_projected, "a trained head always projects what it taps"
         self._config = config
         self._embedding = embedding  # [vocab, width] the target's, frozen
         self._rotation = PackedRotation(
@@ -88,7 +88,7 @@ class TrainingHead:
 
         At depth k the row of position t stands at position t + k and reads the token after it.
         """
-        state = self._project(weights, reading.features)
+        state = self._project(weights, reading.aux_hidden_states)
         first: list[Later] = []  # key and value of depth 0, which all rows of a document see
         later: list[Later] = []
         for step in range(depth):
@@ -99,24 +99,24 @@ class TrainingHead:
             query, own, residual = self._look(weights, embedded, state, turn)
             (later if step else first).append(own)
             (seen,) = first
-            read = attend(reading.attention, query, seen.key, seen.value, later)
+            read = attend_packed(reading.attention, query, seen.key, seen.value, later)
             after = self._rest(weights, join_heads(read), residual)
             normed = self._norm(after, weights[_NORM])
             state = normed if self._config.output.is_state_normed else after
             yield normed
 
     def _project(
-        self, weights: Weights, features: torch.Tensor
+        self, weights: Weights, aux_hidden_states: torch.Tensor
     ) -> torch.Tensor:  # [batch, length, width]
-        config = self._config.features
+        config = self._config.aux_hidden_states
         if config.norm == "each":
-            parts = torch.split(features, config.target_hidden, -1)
+            parts = torch.split(aux_hidden_states, config.target_hidden, -1)
             normed = [
                 self._norm(part, weights[f"fc_norm.{index}.weight"])
                 for index, part in enumerate(parts)
             ]
-            features = torch.cat(normed, -1)
-        return F.linear(features, weights["fc.weight"])
+            aux_hidden_states = torch.cat(normed, -1)
+        return F.linear(aux_hidden_states, weights["fc.weight"])
 
     def _look(
         self,

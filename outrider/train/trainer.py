@@ -12,18 +12,18 @@ from torch import nn
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import HEAD
 from outrider.train.acceptance_gauge import Gauge, Measures
-from outrider.train.batches import Batch, make_batch
+from outrider.train.batches import TrainingBatch, make_batch
 from outrider.train.loss import LOSSES, Loss
 from outrider.train.optimizer import Mover
 from outrider.train.packed_attention import Kind, make_attention
-from outrider.train.packing import Packed, padded
-from outrider.train.recipe import Rates, Recipe, rate_at, scores_rate_at
+from outrider.train.packing import PackedDocuments, padded
+from outrider.train.recipe import LearningRates, Recipe, rate_at, scores_rate_at
 from outrider.train.target_states import PackedTarget
 from outrider.train.trained_head import Reading, TrainingHead, initial_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class TrainingPlacement:
     """Where and in which form a run computes; none of it changes what is learnt."""
 
     device: torch.device
@@ -45,20 +45,22 @@ class Trainer:
     """Owns the weights and the optimizer's memory of them."""
 
     def __init__(
-        self, subject: Subject, recipe: Recipe, rates: Rates, placement: Placement
+        self, subject: Subject, recipe: Recipe, rates: LearningRates, placement: TrainingPlacement
     ) -> None:
         self.recipe, self.rates = recipe, rates
         self._placement = placement
         device = placement.device
         self._target = PackedTarget(subject.target_folder, dtype=placement.dtype, device=device)
         self._head = TrainingHead(subject.config, embedding=self._target.embedding)
-        self._taps = subject.config.features.taps.layers
+        self._aux_layers = subject.config.aux_hidden_states.aux_layers.layers
         self._ids = subject.ids.to(device)
         self._loss = _loss(recipe, placement)
         self.weights = initial_weights(subject.config, self._target, self._ids, seed=recipe.seed)
         self._mover = Mover(self.weights, rates.optimizer)
 
-    def step(self, number: int, packed: Packed, gauges: Sequence[Gauge] = ()) -> torch.Tensor:
+    def step(
+        self, number: int, packed: PackedDocuments, gauges: Sequence[Gauge] = ()
+    ) -> torch.Tensor:
         """Move the weights once; the loss before that."""
         body, scores = self._rates_at(number)
         loss = self._run(packed, gauges)
@@ -68,7 +70,7 @@ class Trainer:
         return loss.detach()
 
     @torch.no_grad()
-    def examine(self, packed: Packed) -> Measures:
+    def examine(self, packed: PackedDocuments) -> Measures:
         """How the head does on sequences it is not trained on."""
         gauge, size = self.gauge(), self.recipe.batch
         for start in range(0, len(packed), size):
@@ -96,17 +98,17 @@ class Trainer:
                 each.copy_(memory[f"weights.{name}"])
         self._mover.remember(memory)
 
-    def _run(self, packed: Packed, gauges: Sequence[Gauge]) -> torch.Tensor:
+    def _run(self, packed: PackedDocuments, gauges: Sequence[Gauge]) -> torch.Tensor:
         """The loss of a batch over all depths."""
         depth, placement = self.recipe.depth, self._placement
         batch = make_batch(packed, depth=depth, device=placement.device)
         attention = make_attention(placement.attention, batch.documents)
-        states = self._target.run(batch.tokens, batch.positions, attention, self._taps)
+        states = self._target.run(batch.tokens, batch.positions, attention, self._aux_layers)
         hidden = states.hidden.flatten(0, 1).index_select(0, batch.anchors.graded)
         teacher = self._target.teach(hidden, self._ids)
         weights = {name: each.to(placement.dtype) for name, each in self.weights.items()}
         reading = Reading(
-            features=states.features,
+            aux_hidden_states=states.aux_hidden_states,
             tokens=batch.tokens,
             positions=batch.positions,
             attention=attention,
@@ -126,7 +128,7 @@ class Trainer:
             gauge.end(loss)
         return loss
 
-    def _weighed(self, losses: list[torch.Tensor], batch: Batch) -> torch.Tensor:
+    def _weighed(self, losses: list[torch.Tensor], batch: TrainingBatch) -> torch.Tensor:
         """All depths together, per anchor: deep rows that do not exist count as learnt."""
         num_anchors = max(batch.anchors.rows[0].shape[0], 1)
         factors = [self.recipe.decay**step / num_anchors for step in range(len(losses))]
@@ -139,6 +141,6 @@ class Trainer:
         return rate_at(step, self.recipe, self.rates), scores
 
 
-def _loss(recipe: Recipe, placement: Placement) -> Loss:
+def _loss(recipe: Recipe, placement: TrainingPlacement) -> Loss:
     loss = LOSSES[recipe.loss]
     return torch.compile(loss, dynamic=True) if placement.is_compiled else loss

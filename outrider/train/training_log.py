@@ -26,7 +26,7 @@ Kind = Literal["train", "held out"]
 Show = Callable[[int, str], None]  # how many steps are taken, and what to say about them
 
 
-class Journal:
+class TrainingLog:
     """Owns metrics.jsonl. Lines after the step that a run goes on from are dropped."""
 
     def __init__(self, path: Path, *, step: int) -> None:

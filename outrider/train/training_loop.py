@@ -13,11 +13,11 @@ from outrider.errors import ConfigError
 from outrider.frontend.interrupts import held_interrupts
 from outrider.train.acceptance_gauge import Measures
 from outrider.train.batches import BatchOrder
-from outrider.train.checkpoints import Checkpoint, describe_last, save_checkpoint
-from outrider.train.packing import Packed
+from outrider.train.checkpoints import TrainingCheckpoint, describe_last, save_checkpoint
+from outrider.train.packing import PackedDocuments
 from outrider.train.recipe import rate_at
 from outrider.train.trainer import Trainer
-from outrider.train.training_log import Journal, Show, say, sentence, training_bar
+from outrider.train.training_log import Show, TrainingLog, say, sentence, training_bar
 
 _WARM_STEPS = 3  # before speed is measured: kernels are compiled in the first
 _TIMED_STEPS = 10
@@ -33,29 +33,29 @@ class Cadence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class TrainingCourse:
     """The sequences of a run."""
 
     order: BatchOrder
-    held_out: Packed
+    held_out: PackedDocuments
 
 
-class Run:
+class TrainingRun:
     """Owns a run in progress: its trainer, its files and how far it has come."""
 
     def __init__(
         self,
         trainer: Trainer,
-        course: Course,
+        course: TrainingCourse,
         cadence: Cadence,
         *,
         folder: Path,
-        start: Checkpoint,  # step, facts and ids; its memory is the trainer's already
+        start: TrainingCheckpoint,  # step, facts and ids; its memory is the trainer's already
     ) -> None:
         self._trainer, self._course, self._cadence = trainer, course, cadence
         self._start = start
         self._checkpoints = folder / "checkpoints"
-        self._journal = Journal(folder / "metrics.jsonl", step=start.step)
+        self._journal = TrainingLog(folder / "metrics.jsonl", step=start.step)
         self._is_whole = True  # no step has begun that did not end
         self._clock_s, self._clock_step = time.monotonic(), start.step
         self.step = start.step

@@ -28,7 +28,7 @@ _MOST_DRAWS = 20  # for every turn that is wanted: some models never end one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnLaw:
+class TurnSampling:
     """How turns are drawn."""
 
     count: int
@@ -56,38 +56,47 @@ def opening(frontend: Frontend) -> tuple[int, ...]:
 
 
 def write_turns(
-    frontend: Frontend, law: TurnLaw, path: Path, *, window: int, note: Callable[[int], None]
+    frontend: Frontend,
+    sampling: TurnSampling,
+    path: Path,
+    *,
+    window: int,
+    note: Callable[[int], None],
 ) -> int:
     """Append prompts to the file until there are enough of them; how many lie in it now."""
     lines = _lines(path)
     known = {_key(line["prompt"]) for line in lines}
     first = 1 + max((_number(line) for line in lines), default=-1)
-    end_s = time.monotonic() + law.limit_s
+    end_s = time.monotonic() + sampling.limit_s
     with path.open("a", encoding="utf-8") as file:
-        for number, answer in _drawn(frontend, law, first=first, window=window):
+        for number, answer in _drawn(frontend, sampling, first=first, window=window):
             text = answer.text.strip()
             if _is_turn(answer) and _key(text) not in known:
                 known.add(_key(text))
-                line = {"id": f"{SOURCE}-{law.seed}-{number}", "source": SOURCE, "prompt": text}
+                line = {
+                    "id": f"{SOURCE}-{sampling.seed}-{number}",
+                    "source": SOURCE,
+                    "prompt": text,
+                }
                 file.write(json.dumps(line) + "\n")
                 note(len(answer.token_ids))
-            if len(known) >= law.count or time.monotonic() > end_s:
+            if len(known) >= sampling.count or time.monotonic() > end_s:
                 break
     return len(known)
 
 
 def _drawn(
-    frontend: Frontend, law: TurnLaw, *, first: int, window: int
+    frontend: Frontend, sampling: TurnSampling, *, first: int, window: int
 ) -> Iterator[tuple[int, CompletionOutput]]:
     """What the target wrote, whether it is a turn or not: who waits looks at the clock."""
     prompt = opening(frontend)
 
     def requests() -> Iterator[tuple[int, PreparedRequest]]:
-        for number in range(first, first + _MOST_DRAWS * law.count):
+        for number in range(first, first + _MOST_DRAWS * sampling.count):
             params = SamplingParams(
-                temperature=law.temperature,
-                max_tokens=law.max_tokens,
-                seed=zlib.crc32(f"turn/{law.seed}/{number}".encode()),
+                temperature=sampling.temperature,
+                max_tokens=sampling.max_tokens,
+                seed=zlib.crc32(f"turn/{sampling.seed}/{number}".encode()),
             )
             yield number, frontend.prepare(TokenPrompt(prompt), params)
 

@@ -33,11 +33,11 @@ class StepCounts:
 
     steps: int
     eager: int  # that no recording served
-    unrecordable: int  # shapes that could not be recorded
+    uncapturable: int  # shapes that could not be recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DeviceWork:
     """What the device has done."""
 
     busy_s: float
@@ -53,7 +53,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class EngineStats:
     """One moment of an engine. With nothing to do, every row and page is free: else one leaked."""
 
     queue: Queue
@@ -61,4 +61,4 @@ class Census:
     pages: Stock  # a page that only the prefix cache remembers is free
     prefix: PrefixCounts
     faults: Faults
-    work: Work
+    work: DeviceWork

@@ -1,5 +1,6 @@
 """What the computing half tells the deciding half about itself, once, before the first step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +9,13 @@ from outrider.wire.draft_budget import Budget
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
+
+OnProgress = Callable[[int, int], None]  # called with shapes captured so far, and of how many
+
+
+def ignore_progress(done: int, total: int) -> None:
+    """An `OnProgress` that shows nothing."""
+    del done, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class ScheduledChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRows:
+class ScheduledDecodes:
     """Rows that continue from their own last tokens, which only the device knows.
 
     They are columns of one length: in a step of hundreds of rows, a record each would be the cost.
@@ -54,7 +54,7 @@ class DecodeRows:
         return len(self.rows)
 
 
-NO_DECODES = DecodeRows(rows=(), bounds=(), budgets=())
+NO_DECODES = ScheduledDecodes(rows=(), bounds=(), budgets=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ScheduledBatch:
     admissions: tuple[RowAdmission, ...]
     grants: tuple[PageGrant, ...]
     chunks: tuple[ScheduledChunk, ...]
-    decodes: DecodeRows
+    decodes: ScheduledDecodes
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -39,14 +39,14 @@ class RoundTrace:
     emitted: tuple[int, ...]
 
     @property
-    def kept(self) -> int:
+    def num_accepted(self) -> int:
         """Drafts that became part of the output."""
         return len(self.path) - 1
 
     @property
     def has_bonus(self) -> bool:
         """Whether its last token is the target's own; an answer may end on a kept draft."""
-        return len(self.emitted) > self.kept
+        return len(self.emitted) > self.num_accepted
 
     def cut(self, num_tokens: int) -> "RoundTrace":
         """The round of an output that ended after this many of its tokens."""

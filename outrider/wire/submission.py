@@ -39,15 +39,15 @@ class Progress(NamedTuple):
     cached: int  # prompt tokens served by the prefix cache at first admission
     rounds: int
     drafted: int
-    kept_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
+    accepted_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
     preemptions: int
 
     @property
-    def kept(self) -> int:
-        return sum(self.kept_per_depth)
+    def num_accepted(self) -> int:
+        return sum(self.accepted_per_depth)
 
 
-NOTHING_YET = Progress(cached=0, rounds=0, drafted=0, kept_per_depth=(), preemptions=0)
+NOTHING_YET = Progress(cached=0, rounds=0, drafted=0, accepted_per_depth=(), preemptions=0)
 
 
 class RequestUpdate(NamedTuple):

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from outrider.bench.acceptance.acceptance_args import choose_questions, name_of, parse_tree
-from outrider.bench.acceptance.acceptance_report import ALL, AcceptanceReport, Answer, Setup
+from outrider.bench.acceptance.acceptance_report import (
+    ALL,
+    AcceptanceAnswer,
+    AcceptanceReport,
+    Setup,
+)
 from outrider.cli.bench_flags import short_names
 from outrider.cli.main import run
 from outrider.config.draft_config import TreeSize
@@ -37,8 +42,8 @@ def test_every_drafter_tree_and_temperature_is_measured_by_source(tiny_folder, t
 def test_the_numbers_of_a_share_are_those_of_its_answers_together():
     setup = Setup(drafter="d", tree="chain of 2", temperature=0.0)
     answers = (
-        Answer(setup=setup, source="x", tokens=5, rounds=3, kept_per_position=(1,)),
-        Answer(setup=setup, source="y", tokens=4, rounds=1, kept_per_position=(1, 1)),
+        AcceptanceAnswer(setup=setup, source="x", tokens=5, rounds=3, kept_per_position=(1,)),
+        AcceptanceAnswer(setup=setup, source="y", tokens=4, rounds=1, kept_per_position=(1, 1)),
     )
     report = AcceptanceReport(model="m", device="cpu", max_tokens=5, answers=answers)
     x, y, both = report.shares()

@@ -5,7 +5,13 @@ import json
 import pytest
 
 from outrider.bench.speculation.prompt_kinds import Prompt, choose_prompts
-from outrider.bench.speculation.speculation_report import ALL, PLAIN, Cost, Run, SpeculationReport
+from outrider.bench.speculation.speculation_report import (
+    ALL,
+    PLAIN,
+    Cost,
+    SpeculationReport,
+    SpeculationRun,
+)
 from outrider.cli.main import run
 
 
@@ -53,7 +59,7 @@ def test_prompts_of_a_file_are_named_by_source_and_ours_fill_the_other_kinds(tmp
 
 def made(kind, drafter, tokens, *, rounds, kept=(), total_s=1.0):
     cost = Cost(total_s=total_s, draft_s=0.2, catch_up_s=0.1)
-    return Run(
+    return SpeculationRun(
         kind=kind,
         drafter=drafter,
         tokens=tuple(tokens),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.bench.bandwidth import read_bandwidth
-from outrider.bench.offline.decode_floor import Floor, kv_bytes, weight_bytes
+from outrider.bench.offline.decode_floor import DecodeFloor, kv_bytes, weight_bytes
 from outrider.models.model_config import ModelConfig, read_config
 
 # hidden 32, intermediate 48, 3 layers, 4 heads and 2 key-value heads of 8, vocabulary 67
@@ -46,7 +46,7 @@ def test_kv_bytes_are_keys_and_values_of_all_layers(config, dtype, item):
 
 
 def test_a_floor_reads_its_bytes_once_per_step():
-    floor = Floor(dtype="int8", batch=8, weight_bytes=900, kv_bytes=100, bandwidth=2000.0)
+    floor = DecodeFloor(dtype="int8", batch=8, weight_bytes=900, kv_bytes=100, bandwidth=2000.0)
     assert floor.step_s == 0.5
     assert floor.tokens_per_s == 16.0
 

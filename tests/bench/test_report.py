@@ -3,9 +3,14 @@
 import pytest
 
 from outrider.bench.machine import this_machine
-from outrider.bench.offline.decode_floor import Floor
+from outrider.bench.offline.decode_floor import DecodeFloor
 from outrider.bench.offline.offline_args import Lengths
-from outrider.bench.offline.offline_report import Decode, EngineResult, OfflineReport, Setting
+from outrider.bench.offline.offline_report import (
+    Decode,
+    EngineResult,
+    OfflineReport,
+    OfflineSetting,
+)
 from outrider.bench.offline.run_trace import DecodeSpeed
 from outrider.bench.offline.workload import Workload
 
@@ -24,10 +29,10 @@ def result(engine, dtype, *rates):
 def report(*results, bandwidth=1000.0):
     lengths = Lengths(prompt=2, answer=2)
     floors = tuple(
-        Floor(dtype=dtype, batch=1, weight_bytes=size, kv_bytes=0, bandwidth=bandwidth)
+        DecodeFloor(dtype=dtype, batch=1, weight_bytes=size, kv_bytes=0, bandwidth=bandwidth)
         for dtype, size in (("float32", 4), ("int8", 1))
     )
-    setting = Setting(
+    setting = OfflineSetting(
         model="m",
         machine=this_machine(has_busy_neighbour=False),
         workload=Workload(prompts=((1, 2),), lengths=lengths, origin="by hand"),

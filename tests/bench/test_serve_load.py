@@ -25,15 +25,15 @@ from outrider.bench.serve.arrivals import poisson_arrivals
 from outrider.bench.serve.client_lag import ClientLoad, LagMeter
 from outrider.bench.serve.http_client import Client, open_session
 from outrider.bench.serve.load_driver import Driver
-from outrider.bench.serve.load_journal import Journal
+from outrider.bench.serve.load_journal import LoadJournal
 from outrider.bench.serve.load_summary import Summary, course_of, percentile, spread_of
-from outrider.bench.serve.request_outcome import Answer, Failure, Timeline, Tokens
+from outrider.bench.serve.request_outcome import AnswerTokens, Failure, ServerAnswer, Timeline
 from outrider.bench.serve.serve_args import (
     ClosedLoop,
     Endpoint,
     LoadAsked,
+    LoadQuestions,
     OpenLoop,
-    Questions,
     Slo,
     choose_pattern,
     parse_base_url,
@@ -41,7 +41,7 @@ from outrider.bench.serve.serve_args import (
 )
 from outrider.bench.serve.serve_report import LoadReport, print_report
 from outrider.bench.serve.server_acceptance import (
-    Acceptance,
+    ServerAcceptance,
     between,
     read_counters,
     read_metrics_field,
@@ -78,10 +78,10 @@ def parse(*pieces):
 
 
 def answer(*, sent_s, texts_s, output, prompt=0, index=0):
-    return Answer(
+    return ServerAnswer(
         index=index,
         timeline=Timeline(sent_s=sent_s, texts_s=texts_s, ended_s=texts_s[-1]),
-        tokens=Tokens(prompt=prompt, output=output, is_counted_by_server=True),
+        tokens=AnswerTokens(prompt=prompt, output=output, is_counted_by_server=True),
         acceptances=(),
     )
 
@@ -280,7 +280,9 @@ def test_counters_tell_the_acceptance_between_two_scrapes():
     (before,) = read_counters(counters(10.0, 40.0, 20.0, (10.0,)))
     (after,) = read_counters(counters("1.1e+02", 440.0, 170.0, (90.0, 60.0, 20.0)))
     (moved,) = between(before, after)
-    assert moved == Acceptance(rounds=100, drafted=400, kept=150, kept_per_position=(80, 60, 20))
+    assert moved == ServerAcceptance(
+        rounds=100, drafted=400, kept=150, kept_per_position=(80, 60, 20)
+    )
     assert moved.accept_length == 2.5
     assert moved.accept_rate == 0.375
     assert moved.kept_rates == (0.8, 0.6, 0.2)
@@ -304,12 +306,12 @@ def test_the_histogram_of_an_answer_gives_what_each_position_kept():
     (found,) = read_metrics_field(told)
     assert found.kept_per_position == (6, 4, 1)
     assert sum(found.kept_per_position) == found.kept
-    assert Acceptance.sum_of([found, found]).kept_per_position == (12, 8, 2)
+    assert ServerAcceptance.sum_of([found, found]).kept_per_position == (12, 8, 2)
     assert read_metrics_field({"num_spec_steps": None}) == ()
 
 
 def test_what_answers_tell_comes_before_counters_that_others_move_too():
-    one = Acceptance(rounds=2, drafted=8, kept=3, kept_per_position=(2, 1))
+    one = ServerAcceptance(rounds=2, drafted=8, kept=3, kept_per_position=(2, 1))
     before, after = read_counters(counters(10, 40, 20)), read_counters(counters(30, 120, 70))
     silent = answer(sent_s=0.0, texts_s=(1.0,), output=1)
     telling = replace(silent, acceptances=(one,))
@@ -342,12 +344,14 @@ def test_a_pattern_is_open_or_closed_and_not_both():
 
 
 def test_bodies_hold_standard_fields_and_a_seed_only_where_one_is_used():
-    greedy = Questions(prompts=("a", "b"), origin="f", num=3, seed=7, fields={"temperature": 0.0})
+    greedy = LoadQuestions(
+        prompts=("a", "b"), origin="f", num=3, seed=7, fields={"temperature": 0.0}
+    )
     body = greedy.body(2, model="m", endpoint="chat")
     assert body["messages"] == [{"role": "user", "content": "a"}]  # from the first again
     assert body["stream_options"] == {"include_usage": True}
     assert "seed" not in body
-    warm = Questions(prompts=("a",), origin="f", num=3, seed=7, fields={"temperature": 1.0})
+    warm = LoadQuestions(prompts=("a",), origin="f", num=3, seed=7, fields={"temperature": 1.0})
     body = warm.body(2, model="m", endpoint="completions")
     assert (body["prompt"], body["seed"]) == ("a", 9)
 
@@ -374,7 +378,7 @@ def drive(pattern, num, ask, journal):
 
 
 def test_a_closed_loop_never_runs_more_than_its_clients():
-    journal, most, order = Journal(), [], random.Random(1)
+    journal, most, order = LoadJournal(), [], random.Random(1)
 
     async def ask(index):
         most.append(journal.num_running)
@@ -389,7 +393,7 @@ def test_a_closed_loop_never_runs_more_than_its_clients():
 
 
 def test_an_open_loop_does_not_wait_for_answers():
-    journal = Journal()
+    journal = LoadJournal()
 
     async def ask(index):
         while len(journal.lates_s) < 50:  # nobody is answered before all have been sent
@@ -401,7 +405,7 @@ def test_an_open_loop_does_not_wait_for_answers():
 
 
 def test_a_stopped_run_keeps_what_was_measured():
-    journal = Journal()
+    journal = LoadJournal()
 
     async def main():
         async def ask(index):
@@ -419,7 +423,7 @@ def test_a_stopped_run_keeps_what_was_measured():
 
 
 def test_a_run_that_cannot_succeed_ends_at_its_first_refusal():
-    journal = Journal()
+    journal = LoadJournal()
 
     async def refuse(index):
         return failure("http 401")
@@ -430,7 +434,7 @@ def test_a_run_that_cannot_succeed_ends_at_its_first_refusal():
     async def busy(index):
         return failure("http 429")
 
-    journal = Journal()
+    journal = LoadJournal()
     drive(ClosedLoop(concurrency=1), 100, busy, journal)
     assert len(journal.failures) == 100
 
@@ -470,7 +474,7 @@ def test_the_lag_is_what_the_clock_shows_beyond_the_sleep():
 )
 def test_a_client_that_did_not_keep_up_is_warned_about(capsys, lag_s, cpu_share, words):
     load = ClientLoad(lag=spread_of([lag_s]), cpu_share=cpu_share, late=spread_of([]))
-    questions = Questions(prompts=("a",), origin="f", num=1, seed=0, fields={})
+    questions = LoadQuestions(prompts=("a",), origin="f", num=1, seed=0, fields={})
     asked = LoadAsked(
         endpoint=Endpoint(base_url="http://h", name="chat", api_key="", timeout_s=1.0),
         models=(),
@@ -513,9 +517,9 @@ def test_an_answer_cut_anywhere_is_read_whole(seed):
     usage = usage_event(prompt=11, output=7, metrics={"speculative_decoding": metrics})
     stream = b": hi\n\n" + b"".join(ANSWER) + usage + DONE
     found, server, num_chunks = ask_once(Reply(pieces=cut(stream, seed)))
-    assert isinstance(found, Answer)
+    assert isinstance(found, ServerAnswer)
     assert found.index == 3
-    assert found.tokens == Tokens(prompt=11, output=7, is_counted_by_server=True)
+    assert found.tokens == AnswerTokens(prompt=11, output=7, is_counted_by_server=True)
     assert len(found.timeline.texts_s) == num_chunks == 3
     times = (found.timeline.sent_s, *found.timeline.texts_s, found.timeline.ended_s)
     assert list(times) == sorted(times)
@@ -525,13 +529,13 @@ def test_an_answer_cut_anywhere_is_read_whole(seed):
 
 def test_without_usage_chunks_are_counted_and_said_so():
     found, _, _ = ask_once(Reply(pieces=[*ANSWER, DONE]))
-    assert isinstance(found, Answer)
-    assert found.tokens == Tokens(prompt=0, output=3, is_counted_by_server=False)
+    assert isinstance(found, ServerAnswer)
+    assert found.tokens == AnswerTokens(prompt=0, output=3, is_counted_by_server=False)
 
 
 def test_a_stream_may_end_without_done_once_its_answer_has_ended():
     found, _, _ = ask_once(Reply(pieces=[b"".join(ANSWER).rstrip()]))
-    assert isinstance(found, Answer)
+    assert isinstance(found, ServerAnswer)
 
 
 @pytest.mark.parametrize(

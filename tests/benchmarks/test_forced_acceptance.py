@@ -7,7 +7,7 @@ import torch
 from support.engines import ask
 from support.trees import random_tree, tree_of
 
-from benchmarks.forced_acceptance import SimulatedJudge
+from benchmarks.forced_acceptance import ForcedVerifier
 from benchmarks.steps.bench_engines import build, head_drafting, load_target
 from benchmarks.steps.body import find_body
 from benchmarks.steps.step_args import Place, Tree
@@ -28,50 +28,54 @@ def test_a_whole_number_of_tokens_is_emitted_by_every_row_as_deep_as_its_tree(no
     rng = random.Random(nodes)
     tree = random_tree(rng, rows=7, nodes=nodes, vocab=200)
     choice = torch.tensor([[rng.randrange(200) for _ in range(nodes)] for _ in range(7)])
-    verdict = SimulatedJudge(mean, device=CPU)(tree, choice, nodes)
-    assert verdict.drafted.tolist() == [nodes - 1] * 7
+    verify_result = ForcedVerifier(mean, device=CPU)(tree, choice, nodes)
+    assert verify_result.drafted.tolist() == [nodes - 1] * 7
     for row in range(7):
         tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
         deepest = max(depth_of(parents, node) for node in range(nodes))
-        kept = verdict.kept[row].item()
-        assert kept == min(int(mean) - 1, deepest)
-        path = verdict.path[row].tolist()
+        num_accepted = verify_result.num_accepted[row].item()
+        assert num_accepted == min(int(mean) - 1, deepest)
+        path = verify_result.path[row].tolist()
         assert path[0] == 0
-        assert [parents[node] for node in path[1 : kept + 1]] == path[:kept]  # it exists
-        assert path[kept:] == [path[kept]] * (nodes - kept)
-        emitted = verdict.emitted[row].tolist()
-        assert emitted[:kept] == [tokens[node] for node in path[1 : kept + 1]]
-        assert emitted[kept] == choice[row, path[kept]].item()  # the bonus is the target's
+        assert [parents[node] for node in path[1 : num_accepted + 1]] == path[
+            :num_accepted
+        ]  # it exists
+        assert path[num_accepted:] == [path[num_accepted]] * (nodes - num_accepted)
+        emitted = verify_result.emitted[row].tolist()
+        assert emitted[:num_accepted] == [tokens[node] for node in path[1 : num_accepted + 1]]
+        assert (
+            emitted[num_accepted] == choice[row, path[num_accepted]].item()
+        )  # the bonus is the target's
 
 
 def test_absent_nodes_are_never_kept_nor_counted():
     tree = tree_of([[7, 3, -1, -1], [7, -1, -1, -1]], [[-1, 0, 0, 0], [-1, 0, 0, 0]])
-    verdict = SimulatedJudge(3.0, device=CPU)(tree, torch.zeros(2, 4, dtype=torch.int64), 3)
-    assert verdict.kept.tolist() == [1, 0]
-    assert verdict.drafted.tolist() == [1, 0]
-    assert verdict.emitted[0, :2].tolist() == [3, 0]
-    assert verdict.path.shape == verdict.emitted.shape == (2, 3)
+    verify_result = ForcedVerifier(3.0, device=CPU)(tree, torch.zeros(2, 4, dtype=torch.int64), 3)
+    assert verify_result.num_accepted.tolist() == [1, 0]
+    assert verify_result.drafted.tolist() == [1, 0]
+    assert verify_result.emitted[0, :2].tolist() == [3, 0]
+    assert verify_result.path.shape == verify_result.emitted.shape == (2, 3)
 
 
 def test_a_bonus_that_happens_to_be_a_draft_keeps_no_more_than_was_asked():
     tree = chain(torch.tensor([[1, 2, 3, 4]]))
-    verdict = SimulatedJudge(2.0, device=CPU)(tree, torch.tensor([[2, 3, 4, 5]]), 4)
-    assert verdict.kept.tolist() == [1]
-    assert verdict.emitted[0, :2].tolist() == [2, 3]
+    verify_result = ForcedVerifier(2.0, device=CPU)(tree, torch.tensor([[2, 3, 4, 5]]), 4)
+    assert verify_result.num_accepted.tolist() == [1]
+    assert verify_result.emitted[0, :2].tolist() == [2, 3]
 
 
 def test_without_drafts_a_round_emits_the_targets_token():
-    judge = SimulatedJudge(3.0, device=CPU)
-    verdict = judge(single_node(torch.tensor([4, 9])), torch.tensor([[7], [8]]), 1)
-    assert verdict.kept.tolist() == [0, 0]
-    assert verdict.emitted.tolist() == [[7], [8]]
+    verifier = ForcedVerifier(3.0, device=CPU)
+    verify_result = verifier(single_node(torch.tensor([4, 9])), torch.tensor([[7], [8]]), 1)
+    assert verify_result.num_accepted.tolist() == [0, 0]
+    assert verify_result.emitted.tolist() == [[7], [8]]
 
 
 @pytest.mark.parametrize("mean", [1.25, 2.5, 2.9])
 def test_a_fraction_alternates_between_its_neighbours_and_is_kept_by_each_row_and_each_step(mean):
-    judge, steps, rows = SimulatedJudge(mean, device=CPU), 40, 32
+    verifier, steps, rows = ForcedVerifier(mean, device=CPU), 40, 32
     tree = chain(torch.arange(6).expand(rows, 6))
-    emitted = torch.stack([judge(tree, tree.tokens, 6).kept + 1 for _ in range(steps)])
+    emitted = torch.stack([verifier(tree, tree.tokens, 6).num_accepted + 1 for _ in range(steps)])
     assert set(emitted.flatten().tolist()) == {int(mean), int(mean) + 1}
     assert (emitted.sum(0) - steps * mean).abs().max() <= 1  # by row
     assert (emitted.sum(1) / rows - mean).abs().max() < 0.1  # by step: rows do not tick together
@@ -80,7 +84,7 @@ def test_a_fraction_alternates_between_its_neighbours_and_is_kept_by_each_row_an
 def test_less_than_one_token_cannot_be_emitted():
     for mean in (0.5, float("nan")):
         with pytest.raises(ConfigError, match="1 or more"):
-            SimulatedJudge(mean, device=CPU)
+            ForcedVerifier(mean, device=CPU)
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.trees import random_tree, tree_of
 
-from benchmarks.forced_acceptance import SimulatedJudge
+from benchmarks.forced_acceptance import ForcedVerifier
 from benchmarks.forced_acceptance_triton import agree
 
 
@@ -14,22 +14,22 @@ from benchmarks.forced_acceptance_triton import agree
 @pytest.mark.parametrize("mean", [1.0, 2.5, 4.0])
 def test_the_kernel_forces_what_the_torch_law_forces(nodes, mean):
     rng = random.Random(nodes)
-    judge = SimulatedJudge(mean, device=torch.device("cpu"))
-    clock = judge._clock.clone()
+    verifier = ForcedVerifier(mean, device=torch.device("cpu"))
+    clock = verifier._clock.clone()
     for _ in range(3):  # the clock goes on
         tree = random_tree(rng, rows=5, nodes=nodes, vocab=90)
-        check(judge, clock, tree, torch.tensor([[rng.randrange(90)] * nodes for _ in range(5)]))
-    assert torch.equal(clock, judge._clock)
+        check(verifier, clock, tree, torch.tensor([[rng.randrange(90)] * nodes for _ in range(5)]))
+    assert torch.equal(clock, verifier._clock)
 
 
 def test_absent_nodes_are_left_out():
     tree = tree_of([[7, 3, -1, -1], [7, -1, -1, -1]], [[-1, 0, 0, 0], [-1, 0, 0, 0]])
-    judge = SimulatedJudge(3.0, device=torch.device("cpu"))
-    check(judge, judge._clock.clone(), tree, torch.zeros(2, 4, dtype=torch.int64))
+    verifier = ForcedVerifier(3.0, device=torch.device("cpu"))
+    check(verifier, verifier._clock.clone(), tree, torch.zeros(2, 4, dtype=torch.int64))
 
 
-def check(judge, clock, tree, choice):
+def check(verifier, clock, tree, choice):
     columns = (tree.tokens, tree.parents, tree.depths, tree.ancestors)
-    got = agree(columns, choice, clock, judge._pace)
-    for ours, expected in zip(got, judge._agree(tree, choice), strict=True):
+    got = agree(columns, choice, clock, verifier._pace)
+    for ours, expected in zip(got, verifier._agree(tree, choice), strict=True):
         assert torch.equal(ours, expected)

@@ -10,10 +10,11 @@ import torch
 from support.trees import tree_of
 from typer.testing import CliRunner
 
+from benchmarks.__main__ import app, run
 from benchmarks.dummy_models import dummy_decoder, dummy_head
 from benchmarks.steps.body import find_body
 from benchmarks.steps.breakdown import Kernel, class_of, summarise
-from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.free_drafter import fixed_tree
 from benchmarks.steps.step_args import PROMPTS_A_STEP, Case, plan_work
 from benchmarks.steps.step_floors import (
@@ -26,8 +27,7 @@ from benchmarks.steps.step_floors import (
     total_s,
 )
 from benchmarks.steps.v4_floors import v4_cache_bytes, v4_held_bytes, v4_step_bytes
-from benchmarks.steps.vllm_numbers import Subject, drafting_step, plain_step
-from benchmarks.__main__ import app, run
+from benchmarks.steps.vllm_numbers import PeerSubject, drafting_step, plain_step
 from outrider.runtime.build_runner import MAX_CHUNKS
 from outrider.wire.draft_budget import Budget
 
@@ -251,7 +251,7 @@ def test_wrong_flags_are_found_before_torch_is_loaded():
     assert done.returncode == 0, done.stderr
 
 
-RATES = Rates(name="", bandwidth=1000.0, matrix=5000.0)
+RATES = DeviceRates(name="", bandwidth=1000.0, matrix=5000.0)
 
 
 def test_a_step_reads_every_weight_and_the_kv_of_every_row_once():
@@ -272,19 +272,19 @@ def test_a_step_of_many_nodes_takes_as_long_as_its_products():
 def test_an_iteration_is_verification_catching_up_and_one_draft_step_less_than_the_depth():
     config = find_body("tiny").config
     draft = DraftShape(vocab=128, steps=5, topk=1, nodes=6, emitted=3.0)
-    rates = Rates(name="", bandwidth=1000.0, matrix=1e30)  # only bytes count
+    rates = DeviceRates(name="", bandwidth=1000.0, matrix=1e30)  # only bytes count
     verify, *drafts = iteration_passes(config, "bfloat16", draft, rows=1, context=10.0)
     assert (verify,) == step_passes(config, "bfloat16", rows=1, nodes=6, context=10.0)
     layer = 2 * (HEAD_LAYER + HEAD_NORMS) + 10 * KV_TOKEN * 2
-    score, features = 2 * 128 * 64, 2 * 64 * 3 * 64
-    catch_up = features + layer + score
+    score, aux_hidden_states = 2 * 128 * 64, 2 * 64 * 3 * 64
+    catch_up = aux_hidden_states + layer + score
     assert total_s(drafts, rates) == pytest.approx((catch_up + 4 * (layer + score)) / 1000.0)
 
 
 def test_an_iteration_with_modules_reads_a_module_and_the_head_for_every_step():
     config = find_body("tiny").config
     draft = DraftShape(vocab=512, steps=3, topk=1, nodes=4, emitted=2.0)
-    rates = Rates(name="", bandwidth=1000.0, matrix=1e30)  # only bytes count
+    rates = DeviceRates(name="", bandwidth=1000.0, matrix=1e30)  # only bytes count
     verify, *drafts = module_passes(config, "bfloat16", draft, rows=2, context=10.0)
     assert (verify,) == step_passes(config, "bfloat16", rows=2, nodes=4, context=10.0)
     module = 2 * (LAYER + 2 * 64 + 64 * 128 + 3 * 64) + 2 * 10 * KV_TOKEN * 2
@@ -293,7 +293,7 @@ def test_an_iteration_with_modules_reads_a_module_and_the_head_for_every_step():
 
 def test_the_floor_of_the_8b_body_is_the_published_one_less_the_embedding_no_step_reads():
     config = find_body("llama-8b").config
-    rates = Rates(name="", bandwidth=3.85e12, matrix=782e12)
+    rates = DeviceRates(name="", bandwidth=3.85e12, matrix=782e12)
     assert held_bytes(config, "bfloat16") / 3.85e12 == pytest.approx(4.17e-3, rel=1e-3)
     embedding_s = 128256 * 4096 * 2 / 3.85e12
     (step,) = step_passes(config, "bfloat16", rows=1, nodes=1, context=0.0)
@@ -309,7 +309,7 @@ def test_prefill_counts_matrices_causal_attention_and_one_row_of_logits():
 
 
 def test_the_peer_stands_only_beside_what_it_was_measured_on():
-    ours = Subject(model="llama-8b", dtype="bfloat16", card="NVIDIA H200")
+    ours = PeerSubject(model="llama-8b", dtype="bfloat16", card="NVIDIA H200")
     (plain,) = plain_step(Case(rows=8, prompt=128), ours)
     assert plain.step_s == 4.97e-3
     assert plain.tokens_per_s == pytest.approx(8 / 4.97e-3)
@@ -397,5 +397,5 @@ def test_dummy_weights_keep_states_finite_and_are_equal_on_every_call():
     assert one.embedding.dtype == torch.bfloat16
     assert one.embedding.std().item() == pytest.approx(0.02, rel=0.05)
     head = dummy_head(one, draft_vocab=128, dtype="bfloat16")
-    assert head.facts.taps.layers == (2, 2, 1)
+    assert head.facts.aux_layers.layers == (2, 2, 1)
     assert head.target_ids.tolist() == list(range(0, 512, 4))

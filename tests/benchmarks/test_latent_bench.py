@@ -5,11 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.__main__ import app, run
 from benchmarks.steps.body import find_body
-from benchmarks.steps.device_rates import Rates
+from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.step_floors import prefill_flops, step_passes
 from outrider.bench.offline.decode_floor import asked_share, weight_bytes
-from benchmarks.__main__ import app, run
 
 # tiny-latent: hidden 64, 4 heads, query rank 32, latent 32, 16 lanes each; 1 dense layer of 96,
 # then 8 experts of 32, of which 2 are asked, and a shared one; vocabulary 512
@@ -61,7 +61,7 @@ def test_a_layer_of_deepseek_v3_has_the_bytes_that_are_published():
 
 def test_the_heads_of_deepseek_v3_take_longer_to_compute_than_latents_to_read():
     config = find_body("deepseek-v3", layers=1).config
-    rates = Rates(name="", bandwidth=3.85e12, matrix=775e12)
+    rates = DeviceRates(name="", bandwidth=3.85e12, matrix=775e12)
     (empty,) = step_passes(config, "bfloat16", rows=128, nodes=1, context=0.0)
     (long,) = step_passes(config, "bfloat16", rows=128, nodes=1, context=65536.0)
     added = long.seconds(rates) - empty.seconds(rates)

@@ -4,9 +4,9 @@ import json
 
 from typer.testing import CliRunner
 
+from benchmarks.__main__ import app
 from benchmarks.steps.body import find_body
 from benchmarks.steps.step_floors import step_passes
-from benchmarks.__main__ import app
 
 BODY = ["--body", "tiny-recurrent", "--dtype", "float32", "--device", "cpu"]
 

@@ -12,19 +12,19 @@ import torch
 from support.engines import NO_DRAFT, Shape, ask, engine_of, run_all
 from support.heads import write_head
 from support.modules import add_modules, module_tensors
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 from support.tiny import SIZES, VOCAB
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
+from benchmarks.__main__ import app, run
 from benchmarks.steps.body import Body, find_body
-from benchmarks.widen.fit_body import IDENTITY, fit, spread, spread_taps, usual_taps
+from benchmarks.widen.fit_body import IDENTITY, fit, spread, spread_aux_layers, usual_aux_layers
 from benchmarks.widen.load_widened import build_wide, build_wide_heads, opened
 from benchmarks.widen.places import Noise
-from benchmarks.widen.widened_answers import Crowd, Questions, count_equal, window_tokens
+from benchmarks.widen.widened_answers import Crowd, WidenedQuestions, count_equal, window_tokens
 from benchmarks.widen.widened_tensors import WideTensors
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
-from benchmarks.__main__ import app, run
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder_loader import load_decoder
@@ -104,10 +104,10 @@ def logits_of(decoder, tokens):
         dtype=decoder.dtype,
     )
     pool = KVPool(layout, num_pages=device.num_pages, device=CPU)
-    plan = device.planner.plan(batch_of({}, {1: (0, tokens)}, nodes=1), warps=NO_WARPS)
+    plan = device.planner.plan(batch_of({}, {1: (0, tokens)}, nodes=1), sampling_flags=NO_FLAGS)
     with torch.inference_mode():
         resolve_lengths(plan, device.table)
-        tree = single_node(device.table.last_tokens[plan.uniform.rows])
+        tree = single_node(device.table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=4)
         return decoder.logits(decoder.hidden(plan, pool, device.attention))
 
@@ -244,7 +244,7 @@ def test_a_widened_head_proposes_what_the_small_one_proposes(name, small, tmp_pa
     for budget in (CHAIN, TREE):
         expected, found = drafted(narrow, head, budget), drafted(wide, wide_head, budget)
         assert found == expected  # tokens, rounds and what was kept at every depth
-    assert sum(progress.kept for progress in found[1].values()) > 0
+    assert sum(progress.num_accepted for progress in found[1].values()) > 0
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -275,10 +275,10 @@ def test_the_head_written_beside_the_model_drafts_as_the_small_one_does(small, w
 def test_small_layers_are_spread_so_that_the_usual_taps_read_the_same_states():
     layers = spread(30, 32)
     assert [index for index, layer in enumerate(layers) if layer == IDENTITY] == [15, 28]
-    for small_tap, wide_tap in zip(usual_taps(30), usual_taps(32), strict=True):
+    for small_tap, wide_tap in zip(usual_aux_layers(30), usual_aux_layers(32), strict=True):
         assert sum(layer != IDENTITY for layer in layers[:wide_tap]) == small_tap
-    assert spread_taps((2, 15, 27), layers) == (2, 16, 29)
-    assert spread_taps((0, 16, 30), layers) == (0, 17, 32)
+    assert spread_aux_layers((2, 15, 27), layers) == (2, 16, 29)
+    assert spread_aux_layers((0, 16, 30), layers) == (0, 17, 32)
     assert spread(3, 5) == (0, 1, 2, IDENTITY, IDENTITY)  # the usual taps are not in order
 
 
@@ -287,7 +287,7 @@ def test_smollm2_fits_into_8b_with_exact_norms_and_angles():
     found = fit(small, body, name="llama-8b")
     wide = found.wide
     assert (wide.block.hidden, wide.num_layers, wide.vocab_size) == (4096, 32, 128256)
-    assert found.lane_share**0.5 == 0.375
+    assert found.channel_share**0.5 == 0.375
     assert wide.block.norm_eps * 4096 + found.constant**2 == pytest.approx(1e-5 * 576, rel=1e-12)
     ours = scaled_frequencies(wide.rope, wide.attention.head_dim)
     assert torch.equal(ours[::2], scaled_frequencies(small.rope, small.attention.head_dim))
@@ -362,7 +362,7 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
     head_folder = write_head(tmp_path / "head", model.config, seed=2)
     head = load_head(head_folder, target=model, target_folder=small, dtype="float32", device=CPU)
     engine = engine_of(model, Shape(page_size=4, max_rows=2), ModelDraft(model=head, budget=CHAIN))
-    questions = Questions(
+    questions = WidenedQuestions(
         prompts=tuple(tuple(prompt(4 + seed, seed)) for seed in range(3)),
         limits=Limits(max_tokens=7, stop_ids=frozenset()),
     )
@@ -387,7 +387,9 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
 
 
 def test_few_rows_are_timed_over_as_many_answers_as_eight():
-    questions = Questions(prompts=((1,),), limits=Limits(max_tokens=10, stop_ids=frozenset()))
+    questions = WidenedQuestions(
+        prompts=((1,),), limits=Limits(max_tokens=10, stop_ids=frozenset())
+    )
     assert [window_tokens(questions, rows=rows) for rows in (1, 8, 32)] == [80, 80, 320]
 
 
@@ -399,9 +401,7 @@ def test_the_command_writes_a_model_and_its_head(tiny_folder, tmp_path):
     head = write_head(tmp_path / "head", read_config(tiny_folder))
     out = tmp_path / "out"
     flags = ["--model", str(tiny_folder), "--body", "tiny", "--dtype", "float32"]
-    done = CliRunner().invoke(
-        app, ["widen", *flags, "--draft", str(head), "--out", str(out)]
-    )
+    done = CliRunner().invoke(app, ["widen", *flags, "--draft", str(head), "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "in the shapes of tiny" in done.output
     wide = load_decoder(out, dtype="float32", device=CPU)
@@ -418,9 +418,7 @@ def test_iterations_of_a_widened_model_answer_real_questions(tiny_folder, tmp_pa
     place = ["--body", "tiny", "--dtype", "float32", "--device", "cpu", "--rows", "1,3"]
     trees = ["--tree", "2", "--tree", "2x2x4", "--max-tokens", "6"]
     target = tmp_path / "out.json"
-    done = CliRunner().invoke(
-        app, ["iteration", *flags, *place, *trees, "--json", str(target)]
-    )
+    done = CliRunner().invoke(app, ["iteration", *flags, *place, *trees, "--json", str(target)])
     assert done.exit_code == 0, done.output
     assert max(map(len, done.output.splitlines())) <= 100
     outcomes = json.loads(target.read_text())["outcomes"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.cli.batch.batch_output import Journal
-from outrider.cli.batch.run_batch import Batch, BatchDefaults, count_lines
+from outrider.cli.batch.batch_output import BatchOutput
+from outrider.cli.batch.run_batch import BatchDefaults, BatchRun, count_lines
 from outrider.errors import ConfigError
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import SamplingParams
@@ -34,9 +34,9 @@ def files(tmp_path):
 
 def run(frontend, files):
     source, target = files
-    with Journal(target) as journal:
+    with BatchOutput(target) as journal:
         total = count_lines(source, journal)
-        Batch(frontend, DEFAULTS, journal).run(source, lambda _tokens: None)
+        BatchRun(frontend, DEFAULTS, journal).run(source, lambda _tokens: None)
     return total
 
 
@@ -153,8 +153,8 @@ def test_a_full_disk_is_one_error_that_names_the_file(frontend, files):
 def test_a_line_without_room_is_left_to_the_next_run(make_frontend, files):
     source, target = files
     source.write_text('"a"\n{"prompt": "b", "n": 3}\n')
-    with Journal(target) as journal:
-        batch = Batch(make_frontend(max_queued=2), DEFAULTS, journal)
+    with BatchOutput(target) as journal:
+        batch = BatchRun(make_frontend(max_queued=2), DEFAULTS, journal)
         batch.run(source, lambda _tokens: None)
         assert (len(batch.refusals), journal.num_failed) == (1, 0)
     assert sorted(records(target)) == [0]
@@ -167,9 +167,9 @@ def test_failures_of_an_earlier_run_are_counted(frontend, files):
     run(frontend, files)
     with files[0].open("a") as source:
         source.write("8\n")
-    with Journal(files[1]) as journal:
+    with BatchOutput(files[1]) as journal:
         assert journal.num_failed == 1
-        Batch(frontend, DEFAULTS, journal).run(files[0], lambda _tokens: None)
+        BatchRun(frontend, DEFAULTS, journal).run(files[0], lambda _tokens: None)
         assert journal.num_failed == 2
 
 
@@ -196,9 +196,9 @@ def test_the_system_message_opens_conversations_that_have_none(frontend, files):
     source.write_text(
         "".join(json.dumps({"messages": each}) + "\n" for each in ([user], [system, user]))
     )
-    with Journal(target) as journal:
+    with BatchOutput(target) as journal:
         defaults = replace(DEFAULTS, system="be kind")
-        Batch(frontend, defaults, journal).run(source, lambda _tokens: None)
+        BatchRun(frontend, defaults, journal).run(source, lambda _tokens: None)
     lengths = [records(target)[number]["prompt_tokens"] for number in (0, 1)]
     kind = {"role": "system", "content": "be kind"}
     rendered = [frontend.render(each) for each in ([kind, user], [system, user])]

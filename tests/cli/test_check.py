@@ -81,14 +81,14 @@ def test_a_token_that_was_not_the_targets_is_found_and_fails(
 ):
 
     def mistaken(tree, choice, most_emitted):
-        verdict = verify(tree, choice, most_emitted)
+        verify_result = verify(tree, choice, most_emitted)
         if tree.tokens.shape[1] == 1:
-            return verdict
-        emitted = verdict.emitted.clone()
+            return verify_result
+        emitted = verify_result.emitted.clone()
         emitted[:, 0] = (emitted[:, 0] + 1) % 50
-        return dataclasses.replace(verdict, emitted=emitted)
+        return dataclasses.replace(verify_result, emitted=emitted)
 
-    monkeypatch.setitem(assemble_runner.__kwdefaults__, "judge", mistaken)
+    monkeypatch.setitem(assemble_runner.__kwdefaults__, "verifier", mistaken)
     assert run([*command, *one_prompt, "--steps", "2"]) == 1
     shown = capsys.readouterr().out
     assert "chain, greedy, eager, overlap 0, prompt 0 alone: token 1 is " in shown

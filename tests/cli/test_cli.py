@@ -76,7 +76,7 @@ def test_an_interrupted_command_says_so_in_one_line(monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("outrider.hub.resolve_model.resolve", interrupt)
+    monkeypatch.setattr("outrider.hub.resolve_model.resolve_model", interrupt)
     assert run(["pull", "anything"]) == 130
     shown = capsys.readouterr()
     assert shown.err == "interrupted; run the same command again to go on\n"

@@ -2,14 +2,14 @@ import pytest
 
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
-from outrider.config.settings import resolve
+from outrider.config.settings import resolve_settings
 from outrider.errors import ConfigError
 
 CHAIN = DraftConfig(drafter="ngram", steps=3)
 
 
 def settings(config, *, num_cuda=0):
-    return resolve(config, model_context=100, num_cuda=num_cuda)
+    return resolve_settings(config, model_context=100, num_cuda=num_cuda)
 
 
 @pytest.mark.parametrize(

@@ -183,4 +183,4 @@ def test_drafts_past_the_end_of_an_answer_are_not_counted_as_kept():
     engine.add(submission("a", [1, 2, 3], max_tokens=3))  # one from the prompt, two from a round
     while engine.has_work:
         for update in engine.step():
-            assert update.progress.kept <= 2
+            assert update.progress.num_accepted <= 2

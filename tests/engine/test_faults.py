@@ -213,14 +213,18 @@ class ForgetfulGrammars(NoGrammars):
     """Forgets a grammar that it hands out; what was ordered since is compiled when told so."""
 
     def __init__(self):
-        self._orders = []
+        self._pending_grammars = []
 
     def order(self, spec):
-        self._orders = self._orders or [Future()]
-        return self._orders.pop() if self._orders[0].done() else self._orders[0]
+        self._pending_grammars = self._pending_grammars or [Future()]
+        return (
+            self._pending_grammars.pop()
+            if self._pending_grammars[0].done()
+            else self._pending_grammars[0]
+        )
 
     def compile(self):
-        for order in self._orders:
+        for order in self._pending_grammars:
             if not order.done():
                 order.set_result("compiled")
 

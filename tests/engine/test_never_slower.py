@@ -19,11 +19,11 @@ class Priced(PaperRunner):
     keep_rate = 0.0
 
     def _decode(self, row, bound, nodes):
-        kept = 1
-        while kept < nodes and self.rng.random() < self.keep_rate:
-            kept += 1
-        self.lengths[row] += kept
-        return (1,) * kept
+        num_accepted = 1
+        while num_accepted < nodes and self.rng.random() < self.keep_rate:
+            num_accepted += 1
+        self.lengths[row] += num_accepted
+        return (1,) * num_accepted
 
     def _chunk(self, chunk):
         self.lengths[chunk.row] = chunk.start + len(chunk.tokens)

@@ -1,16 +1,16 @@
 import pytest
 
-from outrider.engine.draft_pace import Pace
+from outrider.engine.draft_pace import DraftPace
 from outrider.wire.draft_budget import PLAIN, Budget
 
 LARGE = Budget(steps=15, topk=1, nodes=16)
 
 
 def steps_after(*rounds):
-    pace = Pace()
-    for drafted, kept in rounds:
+    pace = DraftPace()
+    for drafted, num_accepted in rounds:
         pace.within(LARGE)
-        pace.note_round(drafted=drafted, kept=kept)
+        pace.note_round(drafted=drafted, num_accepted=num_accepted)
     return pace.within(LARGE).steps
 
 
@@ -32,19 +32,19 @@ def test_drafts_reach_as_far_as_they_are_kept(rounds, steps):
 
 
 def test_success_beyond_the_budget_is_not_hoarded():
-    pace = Pace()
+    pace = DraftPace()
     for _ in range(10):
         pace.within(LARGE)
-        pace.note_round(drafted=15, kept=15)
+        pace.note_round(drafted=15, num_accepted=15)
     pace.within(LARGE)
-    pace.note_round(drafted=15, kept=0)
+    pace.note_round(drafted=15, num_accepted=0)
     assert pace.within(LARGE).steps == 7
 
 
 @pytest.mark.parametrize("budget", [PLAIN, Budget(steps=1, topk=2, nodes=2)])
 def test_a_smaller_budget_is_never_exceeded(budget):
-    assert Pace().within(budget) == budget
+    assert DraftPace().within(budget) == budget
 
 
 def test_a_tree_is_checked_at_the_cost_of_a_chain_of_its_depth():
-    assert Pace().within(Budget(steps=9, topk=2, nodes=19)) == Budget(steps=3, topk=2, nodes=4)
+    assert DraftPace().within(Budget(steps=9, topk=2, nodes=19)) == Budget(steps=3, topk=2, nodes=4)

@@ -23,7 +23,7 @@ from support.tiny import VOCAB
 
 from outrider.runtime.draft_kinds import NgramDraft
 from outrider.structured import row_grammars as runtime_grammars
-from outrider.structured.grammar_cache import GrammarShop
+from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState, MatcherStates
 from outrider.wire.grammar_spec import Grammar, GrammarSpec
 from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
@@ -32,7 +32,7 @@ pytest.importorskip("xgrammar")
 
 MAX_TOKENS = 24
 PROMPTS = [[7, 3, 44, 19, 60, 31, 8, 8, 25, 13, 21, 40], [50], [4, 66, 12, 9, 33], [7, 3, 44, 19]]
-LAWS = {
+SAMPLINGS = {
     "greedy": RowSampling(seed=0, temperature=0.0),
     "sampled": RowSampling(seed=11, temperature=1.0),
     "warped": RowSampling(
@@ -48,16 +48,16 @@ LAWS = {
 
 
 @pytest.fixture(scope="module")
-def shop():
-    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB)
-    yield shop
-    shop.close()
+def grammar_cache():
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
+    yield grammar_cache
+    grammar_cache.close()
 
 
 @pytest.fixture(scope="module")
-def right(models, shop):
+def right(models, grammar_cache):
     """The reference decoder's answers, each computed once."""
-    masks, known = PlainMasks(MatcherStates(shop)), {}
+    masks, known = PlainMasks(MatcherStates(grammar_cache)), {}
 
     def answer(submission):
         key = (submission.prompt, submission.sampling, submission.limits)
@@ -92,7 +92,7 @@ class Case:
 def all_cases():
     drafters = [("none", "chain"), *itertools.product(["twin", "relative", "ngram"], TREES)]
     for executor, depth, pad, extra, law, (drafter, tree), hit in itertools.product(
-        ["eager", "tape"], [0, 1], [1, 4], [1, 60], LAWS, drafters, [False, True]
+        ["eager", "tape"], [0, 1], [1, 4], [1, 60], SAMPLINGS, drafters, [False, True]
     ):
         nodes = 1 if drafter == "none" else TREES[tree].nodes
         shape = Shape(executor=executor, depth=depth, pad=pad, step_tokens=4 * nodes + extra)
@@ -112,17 +112,17 @@ def submissions(law, *, specs=tuple(SPECS)):
         ask(
             name,
             PROMPTS[i % len(PROMPTS)],
-            replace(LAWS[law], seed=LAWS[law].seed + 1000 * i, grammar=grammar),
+            replace(SAMPLINGS[law], seed=SAMPLINGS[law].seed + 1000 * i, grammar=grammar),
             max_tokens=MAX_TOKENS,
             stop_ids=(END,),
         )
         for i, (name, grammar) in enumerate(zip(specs, grammars, strict=True))
     ]
-    return [*asked, ask("free", PROMPTS[1], LAWS[law], max_tokens=MAX_TOKENS)]
+    return [*asked, ask("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS)]
 
 
-def wrong_answers(models, shop, right, case):
-    engine = engine_of(models.target, case.shape, draft_of(models, case), shop)
+def wrong_answers(models, grammar_cache, right, case):
+    engine = engine_of(models.target, case.shape, draft_of(models, case), grammar_cache)
     asked = submissions(case.law)
     if case.is_prefix_hit:
         run_all(engine, asked)
@@ -136,20 +136,22 @@ def wrong_answers(models, shop, right, case):
 
 
 @pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
-def test_a_grammar_row_answers_as_plain_decoding_does(models, shop, right, case):
-    assert wrong_answers(models, shop, right, case) == []
+def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, right, case):
+    assert wrong_answers(models, grammar_cache, right, case) == []
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", list(all_cases()), ids=str)
-def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(models, shop, right, case):
-    assert wrong_answers(models, shop, right, case) == []
+def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(models, grammar_cache, right, case):
+    assert wrong_answers(models, grammar_cache, right, case) == []
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_every_answer_is_of_its_grammar(models, shop, law):
+@pytest.mark.parametrize("law", SAMPLINGS)
+def test_every_answer_is_of_its_grammar(models, grammar_cache, law):
     draft = models.draft("relative", TREES["tree"])
-    heard = run_all(engine_of(models.target, Shape(depth=1), draft, shop), submissions(law))
+    heard = run_all(
+        engine_of(models.target, Shape(depth=1), draft, grammar_cache), submissions(law)
+    )
     texts = {name: spelled(entry.tokens) for name, entry in heard.items() if name in SPECS}
     finishes = {name: heard[name].last.finish for name in SPECS}
     assert is_prefix_of("choice", texts["choice"])
@@ -160,15 +162,19 @@ def test_every_answer_is_of_its_grammar(models, shop, law):
     assert finishes["choice"] == "stop"
 
 
-def test_a_row_without_a_grammar_does_not_notice_its_neighbours(models, shop):
+def test_a_row_without_a_grammar_does_not_notice_its_neighbours(models, grammar_cache):
     alone = run_all(engine_of(models.target, Shape()), submissions("warped")[-1:])
     draft = models.draft("relative", TREES["tree"])
-    together = run_all(engine_of(models.target, Shape(depth=1), draft, shop), submissions("warped"))
+    together = run_all(
+        engine_of(models.target, Shape(depth=1), draft, grammar_cache), submissions("warped")
+    )
     assert together["free"].tokens == alone["free"].tokens
 
 
 @pytest.mark.parametrize("drafter", ["none", "twin"])
-def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(models, shop, right, drafter):
+def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(
+    models, grammar_cache, right, drafter
+):
     scarce = Shape(kv_tokens=64, max_context=48, step_tokens=30, depth=1, prefix_cache=False)
     asked = [
         ask(
@@ -180,27 +186,27 @@ def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(models, shop, 
         )
         for i in range(4)
     ]
-    engine = engine_of(models.target, scarce, models.draft(drafter, TREES["chain"]), shop)
+    engine = engine_of(models.target, scarce, models.draft(drafter, TREES["chain"]), grammar_cache)
     heard = run_all(engine, asked)
     assert sum(entry.last.progress.preemptions for entry in heard.values())
     for each in asked:
         assert heard[each.request_id].tokens == right(each)
 
 
-def test_rows_change_owners_while_a_step_is_in_flight(models, shop, right):
+def test_rows_change_owners_while_a_step_is_in_flight(models, grammar_cache, right):
     """One row for all: the next owner's grammar never hears of the last one's tokens."""
     asked = submissions("sampled", specs=("choice", "regex", "json", "ebnf"))[:-1]
     single = Shape(max_rows=1, depth=1, step_tokens=20)
     draft = models.draft("twin", TREES["chain"])
-    heard = run_all(engine_of(models.target, single, draft, shop), asked)
+    heard = run_all(engine_of(models.target, single, draft, grammar_cache), asked)
     for each in asked:
         assert heard[each.request_id].tokens == right(each)
 
 
-def test_an_aborted_row_leaves_nothing_to_its_successor(models, shop, right):
+def test_an_aborted_row_leaves_nothing_to_its_successor(models, grammar_cache, right):
     first, second = submissions("sampled", specs=("json", "json"))[:2]
     second = replace(second, request_id="second")
-    engine = engine_of(models.target, Shape(max_rows=1, depth=1), grammars=shop)
+    engine = engine_of(models.target, Shape(max_rows=1, depth=1), grammars=grammar_cache)
     engine.add(first)
     for _ in range(6):
         engine.step()
@@ -209,11 +215,13 @@ def test_an_aborted_row_leaves_nothing_to_its_successor(models, shop, right):
 
 
 @pytest.mark.parametrize("drafter", ["none", "twin", "relative"])
-def test_an_answer_that_must_go_on_repeats_its_end(models, shop, drafter):
+def test_an_answer_that_must_go_on_repeats_its_end(models, grammar_cache, drafter):
     law = RowSampling(seed=1, grammar=Grammar(spec=SPECS["choice"], ends=(END, OTHER_END)))
     asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS)  # nothing stops it
     draft = models.draft(drafter, TREES["tree"])
-    tokens = run_all(engine_of(models.target, Shape(depth=1), draft, shop), [asked])["r"].tokens
+    tokens = run_all(engine_of(models.target, Shape(depth=1), draft, grammar_cache), [asked])[
+        "r"
+    ].tokens
     text = spelled(tokens)
     num_ends = sum(token in (END, OTHER_END) for token in tokens)
     assert text in ("red", "green", "green abc", "12")
@@ -221,31 +229,31 @@ def test_an_answer_that_must_go_on_repeats_its_end(models, shop, drafter):
     assert set(tokens[-num_ends:]) <= {END, OTHER_END}
 
 
-def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, shop):
+def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, grammar_cache):
     ban = Ban(before=len(PROMPTS[0]) + 20, tokens=(END,))
     law = RowSampling(seed=1, ban=ban, grammar=Grammar(spec=SPECS["choice"], ends=(END,)))
     asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
-    tokens = run_all(engine_of(models.target, Shape(), grammars=shop), [asked])["r"].tokens
+    tokens = run_all(engine_of(models.target, Shape(), grammars=grammar_cache), [asked])["r"].tokens
     assert tokens[-1] == END
     # "green" alone could still become "green abc", so there the ban held.
     assert spelled(tokens) in ("red", "green abc", "12")
 
 
-def test_a_grammar_that_cannot_be_spelled_ends_the_answer(models, shop):
+def test_a_grammar_that_cannot_be_spelled_ends_the_answer(models, grammar_cache):
     stuck = replace(SPECS["choice"], text='root ::= "ab" "Z"')  # no token holds a capital letter
     law = RowSampling(seed=1, grammar=Grammar(spec=stuck, ends=(END,)))
     asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
     draft = models.draft("twin", TREES["chain"])
-    tokens = run_all(engine_of(models.target, Shape(), draft, shop), [asked])["r"].tokens
+    tokens = run_all(engine_of(models.target, Shape(), draft, grammar_cache), [asked])["r"].tokens
     assert spelled(tokens) == "ab"
     assert tokens[-1] == END
 
 
-def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, shop):
+def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, grammar_cache):
     bad = Grammar(spec=replace(SPECS["regex"], text="(ab"), ends=(END,))
     asked = submissions("greedy")
     asked.append(ask("bad", PROMPTS[0], RowSampling(seed=0, grammar=bad)))
-    heard = run_all(engine_of(models.target, Shape(depth=1), grammars=shop), asked)
+    heard = run_all(engine_of(models.target, Shape(depth=1), grammars=grammar_cache), asked)
     assert heard["bad"].last.finish == "error"
     assert "parenthesis" in heard["bad"].last.reason
     assert heard["choice"].last.finish == "stop"
@@ -253,7 +261,7 @@ def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, shop):
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_grammar_that_takes_too_long_ends_its_request_alone(
-    models, shop, right, monkeypatch, depth
+    models, grammar_cache, right, monkeypatch, depth
 ):
     asked = submissions("greedy")
     slow, others = asked[0], asked[1:-1]
@@ -270,7 +278,7 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
     monkeypatch.setattr(runtime_grammars, "mask_tree", crawl)
     monkeypatch.setattr(runtime_grammars, "MAX_STEP_S", 0.005)
     monkeypatch.setattr(runtime_grammars, "MAX_TOKEN_S", 0.0)
-    engine = engine_of(models.target, Shape(depth=depth), grammars=shop)
+    engine = engine_of(models.target, Shape(depth=depth), grammars=grammar_cache)
     heard = run_all(engine, [slow, *others])
     assert heard["json"].last.finish == "error"
     assert "takes too long" in heard["json"].last.reason
@@ -338,7 +346,7 @@ def freeze_the_masks_while_recording(monkeypatch):
     """Masks are made by the program itself, where a recording keeps those of the first step."""
     from outrider.runtime import program
 
-    monkeypatch.setattr(program, "live", lambda call, *args: call(*args))
+    monkeypatch.setattr(program, "graph_break", lambda call, *args: call(*args))
 
 
 @pytest.mark.parametrize(
@@ -352,18 +360,20 @@ def freeze_the_masks_while_recording(monkeypatch):
         (freeze_the_masks_while_recording, "tape"),
     ],
 )
-def test_known_mistakes_change_an_answer(models, shop, right, monkeypatch, mutate, executor):
+def test_known_mistakes_change_an_answer(
+    models, grammar_cache, right, monkeypatch, mutate, executor
+):
     # Cut answers: their rows emit more, for nobody, which other answers could begin with.
     pairs = Grammar(spec=GrammarSpec(kind="regex", text="([0-9][a-e])+"), ends=(END,))
     cut = [
         ask("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3) for i in range(12)
     ]
-    whole = [each for law in LAWS for each in submissions(law)[:-1]]
+    whole = [each for law in SAMPLINGS for each in submissions(law)[:-1]]
     asked = [replace(each, request_id=str(i)) for i, each in enumerate([*cut, *whole])]
     answers = [right(each) for each in asked]
     mutate(monkeypatch)
     shape = Shape(executor=executor, depth=1, max_rows=3)
-    engine = engine_of(models.target, shape, models.draft("twin", TREES["tree"]), shop)
+    engine = engine_of(models.target, shape, models.draft("twin", TREES["tree"]), grammar_cache)
     heard = run_all(engine, asked)
     assert engine.num_failed_steps or any(
         heard[each.request_id].tokens != answer for each, answer in zip(asked, answers, strict=True)

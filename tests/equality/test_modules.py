@@ -12,7 +12,7 @@ import torch
 from support import module_rounds
 from support.engines import UNLIMITED, Shape, ask, engine_of, run_all
 from support.module_oracle import ModuleOracle, TheirModules
-from support.module_rounds import ForcedJudge, mistakes, run, seed_of
+from support.module_rounds import ScriptedVerifier, mistakes, run, seed_of
 from support.modules import TABLES, with_modules
 from support.tiny import VOCAB
 
@@ -25,7 +25,7 @@ from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.buckets import Listed
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
@@ -74,7 +74,7 @@ def check(
         ask(f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget)
         for i, (prompt, law, budget) in enumerate(zip(prompts, laws, budgets, strict=True))
     ]
-    notes, judge, heard = run(
+    notes, verifier, heard = run(
         monkeypatch,
         made,
         shape,
@@ -86,20 +86,20 @@ def check(
     texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
     samplings = [each.sampling for each in asked]
     wrong = mistakes(notes, oracle(made, num=num), texts, samplings)
-    return wrong, notes, judge, heard
+    return wrong, notes, verifier, heard
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("name", TABLES)
 def test_drafts_and_kv_follow_from_the_text_alone(monkeypatch, made, name, executor):
     shape = Shape(page_size=4, step_tokens=64, max_rows=1, executor=executor)
-    wrong, notes, judge, _ = check(monkeypatch, made(name), shape, [PROMPT])
+    wrong, notes, verifier, _ = check(monkeypatch, made(name), shape, [PROMPT])
     assert not wrong
     assert len(notes) > 4
-    assert (judge.total_kept[: NUM + 1] > 0).sum() > 2  # several lengths of acceptance
+    assert (verifier.total_kept[: NUM + 1] > 0).sum() > 2  # several lengths of acceptance
 
 
-LAWS = [GREEDY, SAMPLED, GREEDY, SAMPLED, SAMPLED]
+SAMPLINGS = [GREEDY, SAMPLED, GREEDY, SAMPLED, SAMPLED]
 PROMPTS = [PROMPT, [50], PROMPT[:7], [4, 66, 12, 9, 33, 8, 8], [13, 2]]
 
 
@@ -118,7 +118,7 @@ def test_many_rows_in_small_chunks_follow_from_their_texts_alone(
         depth=depth,
         pad=4,
     )
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS, seed=step_tokens)
+    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, seed=step_tokens)
     assert not wrong
 
 
@@ -127,14 +127,18 @@ def test_many_rows_in_small_chunks_follow_from_their_texts_alone(
 def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, num, seed):
     target = made("deepseek", num=5)
     shape = Shape(page_size=4, step_tokens=40, max_rows=3, executor="tape")
-    wrong, _, judge, _ = check(monkeypatch, target, shape, PROMPTS, num=num, seed=seed, laws=LAWS)
+    wrong, _, verifier, _ = check(
+        monkeypatch, target, shape, PROMPTS, num=num, seed=seed, laws=SAMPLINGS
+    )
     assert not wrong
-    assert (judge.total_kept > 0).sum() >= num
+    assert (verifier.total_kept > 0).sum() >= num
 
 
 def test_a_batch_above_the_largest_bucket_is_exact(monkeypatch, made):
     shape = Shape(page_size=4, step_tokens=40, max_rows=5, executor="tape")
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS, rows=Listed((1, 2)))
+    wrong, *_ = check(
+        monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, rows=Listed((1, 2))
+    )
     assert not wrong
 
 
@@ -154,11 +158,11 @@ def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body,
     """Latents, partly rotated heads, experts and all: a module's block is made as the target's."""
     target = made("deepseek", num=4, body=body)
     shape = Shape(page_size=4, step_tokens=30, max_rows=4, executor="tape", pad=4)
-    wrong, notes, judge, _ = check(
+    wrong, notes, verifier, _ = check(
         monkeypatch, target, shape, PROMPTS, num=num, seed=seed, oracle=TheirModules
     )
     assert not wrong
-    assert (judge.total_kept > 0).sum() >= num
+    assert (verifier.total_kept > 0).sum() >= num
     assert sum(one.is_decoding for one in notes) > 10
 
 
@@ -179,7 +183,7 @@ def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, name, pa
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_requests_that_gave_way_and_came_back_are_exact(monkeypatch, made, executor):
     shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor=executor, kv_tokens=88)
-    wrong, _, _, heard = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS)
+    wrong, _, _, heard = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
     assert not wrong
     assert sum(one.last.progress.preemptions for one in heard.values()) > 0
 
@@ -193,14 +197,20 @@ def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made
         tree = Budget(steps=NUM, topk=1, nodes=NUM + 1)
         for tokens in (0, 9):
             chunk = ChunkShape(rows=2 if tokens else 0, tokens=tokens, width=tokens)
-            engine._runner.practise(
-                StepShape(rows=3, tree=tree, chunk=chunk, pages=4, warps=Warps(noise=True))
+            engine._runner.dummy_run(
+                StepShape(
+                    rows=3,
+                    tree=tree,
+                    chunk=chunk,
+                    pages=4,
+                    sampling_flags=SamplingFlags(noise=True),
+                )
             )
         return engine
 
     monkeypatch.setattr(module_rounds, "engine_of", practised)
     shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor="tape")
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS)
+    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
     assert not wrong
 
 
@@ -209,10 +219,14 @@ def test_rows_that_draft_less_than_there_are_modules_stay_exact(monkeypatch, mad
     """A short draft leaves fewer rejected rows, so the window is as wide as the modules ask."""
     shape = Shape(page_size=4, step_tokens=40, max_rows=3, executor="tape")
     limited = [Budget(steps=steps, topk=1, nodes=steps + 1), UNLIMITED, Budget()]
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS[:3], laws=LAWS[:3], budgets=limited)
+    wrong, *_ = check(
+        monkeypatch, made("mimo"), shape, PROMPTS[:3], laws=SAMPLINGS[:3], budgets=limited
+    )
     assert not wrong
     alone = [limited[0]] * 3
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS[:3], laws=LAWS[:3], budgets=alone)
+    wrong, *_ = check(
+        monkeypatch, made("mimo"), shape, PROMPTS[:3], laws=SAMPLINGS[:3], budgets=alone
+    )
     assert not wrong
 
 
@@ -305,7 +319,7 @@ def answer_all_prompts(monkeypatch, made, executor):
     """Short chunks, decoding rows beside them, and a prefix that another text left behind."""
     shape = Shape(page_size=4, step_tokens=21, max_rows=5, executor=executor)
     before = [ask("before", [*PROMPT[:9], 1, 2, 3, 4, 5], GREEDY, max_tokens=4)]
-    return check(monkeypatch, made("mimo"), shape, PROMPTS, laws=LAWS, before=before)[0]
+    return check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, before=before)[0]
 
 
 def test_the_unharmed_drafter_passes_where_mutants_are_caught(monkeypatch, made):
@@ -356,16 +370,16 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, law):
     drafted = run_all(engine_of(made.target, shape, draft), asked)
     for name, one in drafted.items():
         assert one.tokens == plain[name].tokens
-        assert one.last.progress.kept == one.last.progress.drafted > 0
+        assert one.last.progress.num_accepted == one.last.progress.drafted > 0
 
 
 def wrong_repeats(monkeypatch, target, seed, steps=5):
     """Rounds of the loop that runs every draft model which a recomputation contradicts."""
-    judge = ForcedJudge(random_counts(seed, steps))
+    verifier = ScriptedVerifier(random_counts(seed, steps))
     budget = Budget(steps=steps, topk=1, nodes=steps + 1)
     draft = ModelDraft(model=target.load(most=1), budget=budget)
     shape = Shape(page_size=4, step_tokens=7, max_rows=1)
-    engine = engine_of(target.target, shape, draft, judge=judge)
+    engine = engine_of(target.target, shape, draft, verifier=verifier)
     proposals = note_proposals(monkeypatch)
     heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=24)])["r"]
     text, oracle = [*PROMPT, *heard.tokens], ModuleOracle(target, num=1)
@@ -381,7 +395,7 @@ def note_proposals(monkeypatch):
     def noted(self, plan, table):
         tree = propose(self, plan, table)
         if plan.shape.rows:
-            proposals.append((int(plan.uniform.lengths[0]), tree.tokens[0, 1:].tolist()))
+            proposals.append((int(plan.decode.lengths[0]), tree.tokens[0, 1:].tolist()))
         return tree
 
     monkeypatch.setattr(ModelDrafter, "propose", noted)

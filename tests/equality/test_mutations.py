@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.engines import Shape
-from support.matrix import LAWS, Case, mismatches, run_case
+from support.matrix import SAMPLINGS, Case, mismatches, run_case
 
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.runtime import program, runner
@@ -26,9 +26,9 @@ def plan_attention_before_padding(monkeypatch):
     """The attention part is made for the batch as it was before `fit` padded it."""
     fit, bind, exact = Buckets.fit, ReferenceAttention.bind, {}
 
-    def remembering_fit(self, batch, *, warps):
-        shape = fit(self, batch, warps=warps)
-        exact[shape] = fit(Buckets(page_size=self.page_size), batch, warps=warps)
+    def remembering_fit(self, batch, *, sampling_flags):
+        shape = fit(self, batch, sampling_flags=sampling_flags)
+        exact[shape] = fit(Buckets(page_size=self.page_size), batch, sampling_flags=sampling_flags)
         return shape
 
     monkeypatch.setattr(Buckets, "fit", remembering_fit)
@@ -39,27 +39,27 @@ def plan_attention_before_padding(monkeypatch):
 
 def read_results_out_of_the_executors_buffers(monkeypatch):
     """A result is not copied, so the next replay overwrites it before it is read."""
-    monkeypatch.setattr(runner, "send", lambda packed: packed)
+    monkeypatch.setattr(runner, "copy_to_host", lambda packed: packed)
 
 
 def fill_attention_only_once(monkeypatch):
     """Metadata counts as ready because some earlier step made it so."""
-    fill_uniform, done = ReferenceAttention._fill_uniform, set()
+    fill_decode, done = ReferenceAttention._fill_decode, set()
 
     def once(self, group, geometry):
         if group.mask.shape not in done:
             done.add(group.mask.shape)
-            fill_uniform(self, group, geometry)
+            fill_decode(self, group, geometry)
 
-    monkeypatch.setattr(ReferenceAttention, "_fill_uniform", once)
+    monkeypatch.setattr(ReferenceAttention, "_fill_decode", once)
 
 
 def freeze_lengths_while_recording(monkeypatch):
     """Lengths pass through the host, where a recording cannot follow them."""
 
     def through_the_host(plan, table):
-        lengths = table.lengths[plan.uniform.rows].tolist()
-        plan.uniform.lengths.copy_(torch.tensor(lengths, dtype=torch.int64))
+        lengths = table.lengths[plan.decode.rows].tolist()
+        plan.decode.lengths.copy_(torch.tensor(lengths, dtype=torch.int64))
 
     monkeypatch.setattr(program, "resolve_lengths", through_the_host)
 
@@ -95,8 +95,8 @@ def count_the_prompts_last_token_as_cached(monkeypatch):
     """An off-by-one between what is cached and what is known."""
     original = program.commit
 
-    def off_by_one(plan, verdict, chunk_choice, *, table, kv):
-        original(plan, verdict, chunk_choice, table=table, kv=kv)
+    def off_by_one(plan, verify_result, chunk_choice, *, table, kv):
+        original(plan, verify_result, chunk_choice, table=table, kv=kv)
         table.lengths.index_add_(0, plan.chunk.rows, (plan.chunk.rows > 0).long())
 
     monkeypatch.setattr(program, "commit", off_by_one)
@@ -110,17 +110,17 @@ def write_all_draft_steps_to_the_same_slots(monkeypatch):
 def swap_scratch_between_rows(monkeypatch):
     bind = DraftPlanner.bind
 
-    def swapped(self, shape, uniform, chunk):
-        other = replace(uniform, rows=uniform.rows.roll(1))
+    def swapped(self, shape, decode, chunk):
+        other = replace(decode, rows=decode.rows.roll(1))
         return replace(
-            bind(self, shape, uniform, chunk), level=bind(self, shape, other, chunk).level
+            bind(self, shape, decode, chunk), level=bind(self, shape, other, chunk).level
         )
 
     monkeypatch.setattr(DraftPlanner, "bind", swapped)
 
 
 def leave_accepted_kv_where_the_tree_put_it(monkeypatch):
-    monkeypatch.setattr(commit, "_compact", lambda plan, verdict, table, kv: None)
+    monkeypatch.setattr(commit, "_compact", lambda plan, verify_result, table, kv: None)
 
 
 def skip_every_second_catch_up(monkeypatch):
@@ -144,7 +144,7 @@ def take_the_hosts_bound_for_the_length(monkeypatch):
 
     def from_the_host(plan, table):
         padded = bounds + [0] * (plan.shape.rows - len(bounds))
-        plan.uniform.lengths.copy_(torch.tensor(padded, dtype=torch.int64))
+        plan.decode.lengths.copy_(torch.tensor(padded, dtype=torch.int64))
 
     monkeypatch.setattr(Runner, "submit", remembering)
     monkeypatch.setattr(program, "resolve_lengths", from_the_host)
@@ -173,12 +173,12 @@ def forget_that_a_whole_model_runs_ahead(monkeypatch):
     monkeypatch.setattr(ModelDrafter, "__init__", forgetful)
 
 
-ALWAYS = [Case(PADDED_TAPE, is_prefix_hit=False, law=law) for law in LAWS]
+ALWAYS = [Case(PADDED_TAPE, is_prefix_hit=False, law=law) for law in SAMPLINGS]
 EAGER = replace(PADDED_TAPE, executor="eager", step_tokens=40)
 SPECULATIVE = [
     Case(shape, is_prefix_hit=False, law=law, drafter=drafter, tree=tree)
     for shape in (EAGER, replace(EAGER, executor="tape"))
-    for law in LAWS
+    for law in SAMPLINGS
     for drafter, tree in [("twin", "chain"), ("relative", "tree")]
 ]
 MUTATIONS = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import LAWS
+from support.matrix import SAMPLINGS
 from support.reference import decode
 
 from outrider.runtime.draft_kinds import NgramDraft
@@ -24,20 +24,21 @@ FEW_WORDS = tuple((token, 30.0) for token in (5, 6, 7))
 _answers: dict[tuple[str, int], list[int]] = {}
 
 
-def law_of(name: str):
-    return replace(LAWS[name], bias=FEW_WORDS)
+def sampling_of(name: str):
+    return replace(SAMPLINGS[name], bias=FEW_WORDS)
 
 
 def right_answer(models, law: str, index: int) -> list[int]:
     if (law, index) not in _answers:
-        answer = decode(models.theirs, PROMPTS[index], law_of(law), max_tokens=MAX_TOKENS)
+        answer = decode(models.theirs, PROMPTS[index], sampling_of(law), max_tokens=MAX_TOKENS)
         _answers[law, index] = answer.tokens
     return _answers[law, index]
 
 
 def ask_all(law: str):
     return [
-        ask(f"r{i}", prompt, law_of(law), max_tokens=MAX_TOKENS) for i, prompt in enumerate(PROMPTS)
+        ask(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(PROMPTS)
     ]
 
 
@@ -49,7 +50,9 @@ def assert_right(models, law, heard):
 def cases():
     """Every law, drafter, executor and depth with each other; the sizes are drawn."""
     rng = random.Random(0)
-    for law, draft, executor, depth in itertools.product(LAWS, DRAFTS, ("eager", "tape"), (0, 1)):
+    for law, draft, executor, depth in itertools.product(
+        SAMPLINGS, DRAFTS, ("eager", "tape"), (0, 1)
+    ):
         page, pad, chunk = rng.choice([1, 4, 16]), rng.choice([1, 3]), rng.choice([1, 7, 30])
         step_tokens = 4 * DRAFTS[draft].budget.nodes + chunk  # the trees of four rows and a chunk
         name = f"{law}-{draft}-{executor}-depth{depth}-page{page}-pad{pad}-chunk{chunk}"
@@ -67,7 +70,7 @@ def test_the_tokens_are_those_of_the_reference_decoder(models, law, draft, shape
     assert_right(models, law, again)
     progress = [entry.last.progress for entry in again.values()]
     assert any(each.cached for each in progress)
-    assert 0 < sum(each.kept for each in progress) < sum(each.drafted for each in progress)
+    assert 0 < sum(each.num_accepted for each in progress) < sum(each.drafted for each in progress)
 
 
 @pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
@@ -89,15 +92,15 @@ def test_a_preempted_request_drafts_from_all_of_its_text(models):
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
 def test_a_text_that_loops_is_drafted_completely(models, draft, depth):
-    stuck = replace(LAWS["greedy"], bias=((5, 1000.0),))
+    stuck = replace(SAMPLINGS["greedy"], bias=((5, 1000.0),))
     engine = engine_of(models.target, Shape(depth=depth), draft)
     steps = draft.budget.steps
     heard = run_all(engine, [ask("r", [5] * 6, stuck, max_tokens=8 * (steps + 1))])["r"]
     assert heard.tokens == [5] * (8 * (steps + 1))
     progress = heard.last.progress
-    assert len(progress.kept_per_depth) == steps  # the pace reached the whole budget
+    assert len(progress.accepted_per_depth) == steps  # the pace reached the whole budget
     # A loop is one path: a tree's other branches are not kept, its deepest one is.
-    assert progress.kept_per_depth[0] == progress.rounds
+    assert progress.accepted_per_depth[0] == progress.rounds
 
 
 def test_requests_may_draft_less_or_nothing_beside_others_that_draft(models):
@@ -111,5 +114,5 @@ def test_requests_may_draft_less_or_nothing_beside_others_that_draft(models):
     heard = run_all(engine, asked)
     assert_right(models, "greedy", heard)
     assert heard["r0"].last.progress.drafted == 0
-    assert len(heard["r1"].last.progress.kept_per_depth) <= 2
-    assert heard["r2"].last.progress.kept > 0
+    assert len(heard["r1"].last.progress.accepted_per_depth) <= 2
+    assert heard["r2"].last.progress.num_accepted > 0

@@ -38,7 +38,7 @@ class Spy:
     """Notes every proposal of the first row, and decides how much of it is kept."""
 
     def __init__(self, monkeypatch, engine, seed):
-        self.proposals, self.kept = [], []
+        self.proposals, self.accepted = [], []
         self._rng = random.Random(seed)
         propose = ModelDrafter.propose
 
@@ -57,12 +57,12 @@ class Spy:
             while node > 0:  # the target agrees with everything on the way to this node
                 choice[0, parents[node]] = tokens[node]
                 node = parents[node]
-            verdict = verify(tree, choice, most_emitted)
-            self.kept.append(int(verdict.kept[0]))
-            return verdict
+            verify_result = verify(tree, choice, most_emitted)
+            self.accepted.append(int(verify_result.num_accepted[0]))
+            return verify_result
 
         monkeypatch.setattr(ModelDrafter, "propose", noted)
-        monkeypatch.setattr(engine._runner._program, "_judge", forced)
+        monkeypatch.setattr(engine._runner._program, "_verifier", forced)
 
 
 def mistakes(
@@ -88,7 +88,7 @@ def mistakes(
         assert heard.last.progress.cached
     text, rest, wrong = [*PROMPT, heard.tokens[0]], heard.tokens[1:], []
     with torch.no_grad():
-        for proposal, kept in zip(spy.proposals, spy.kept, strict=True):
+        for proposal, kept in zip(spy.proposals, spy.accepted, strict=True):
             if not rest:
                 break  # with overlap a round may run after the answer has ended
             right = oracle.chain(text, STEPS if budget == CHAIN else 1, head.target_ids)
@@ -96,7 +96,7 @@ def mistakes(
                 wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
             text, rest = text + rest[: kept + 1], rest[kept + 1 :]
     assert len(spy.proposals) > 3
-    assert max(spy.kept) > 0
+    assert max(spy.accepted) > 0
     return wrong
 
 
@@ -151,8 +151,12 @@ def catch_up_on_features_in_the_order_of_the_tree(monkeypatch):
     original = model_drafter._along_path
 
     def first_nodes(outcome, shape):
-        path = torch.arange(outcome.verdict.path.shape[1]).expand_as(outcome.verdict.path)
-        return original(replace(outcome, verdict=replace(outcome.verdict, path=path)), shape)
+        path = torch.arange(outcome.verify_result.path.shape[1]).expand_as(
+            outcome.verify_result.path
+        )
+        return original(
+            replace(outcome, verify_result=replace(outcome.verify_result, path=path)), shape
+        )
 
     monkeypatch.setattr(model_drafter, "_along_path", first_nodes)
 
@@ -161,8 +165,10 @@ def keep_the_state_of_the_first_node(monkeypatch):
     original = ModelDrafter.observe
 
     def stale(self, plan, outcome, table):
-        verdict = replace(outcome.verdict, kept=outcome.verdict.kept * 0)
-        original(self, plan, replace(outcome, verdict=verdict), table)
+        verify_result = replace(
+            outcome.verify_result, num_accepted=outcome.verify_result.num_accepted * 0
+        )
+        original(self, plan, replace(outcome, verify_result=verify_result), table)
 
     monkeypatch.setattr(ModelDrafter, "observe", stale)
 

@@ -47,7 +47,7 @@ def test_cutting_a_round_cuts_its_path_with_its_tokens():
     whole = RoundTrace(
         tokens=(1, 2, 3, 9), parents=(-1, 0, 1, 0), path=(0, 1, 2), emitted=(2, 3, 4)
     )
-    assert whole.kept == 2
+    assert whole.num_accepted == 2
     assert whole.has_bonus
     assert whole.cut(3) == whole
     assert (whole.cut(2).path, whole.cut(2).emitted) == ((0, 1, 2), (2, 3))

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import LAWS, MAX_TOKENS, PROMPTS, TREES, law_of, right_answer
+from support.matrix import MAX_TOKENS, PROMPTS, SAMPLINGS, TREES, right_answer, sampling_of
 
 from outrider.runtime import runner
 
@@ -31,7 +31,7 @@ def result_may_be_read(monkeypatch):
         columns = {f.name: getattr(sent, f.name).as_subclass(torch.Tensor) for f in fields(sent)}
         return type(sent)(**columns)
 
-    monkeypatch.setattr(runner, "send", plain)
+    monkeypatch.setattr(runner, "copy_to_host", plain)
 
 
 def test_the_object_really_raises():
@@ -40,14 +40,14 @@ def test_the_object_really_raises():
 
 
 @pytest.mark.parametrize("drafter", ["none", "relative", "eagle3"])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", SAMPLINGS)
 def test_nothing_reads_a_length_on_the_host(models, monkeypatch, law, drafter):
     result_may_be_read(monkeypatch)
     engine = engine_of(models.target, Shape(depth=1), models.draft(drafter, TREES["tree"]))
     rows = engine._runner._program.state.rows
     rows.lengths = rows.lengths.as_subclass(Untouchable)
     asked = [
-        ask(f"r{i}", prompt, law_of(law, i), max_tokens=MAX_TOKENS)
+        ask(f"r{i}", prompt, sampling_of(law, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
     heard = run_all(engine, asked)

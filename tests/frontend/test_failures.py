@@ -12,7 +12,7 @@ from outrider.cli.main import run
 from outrider.frontend.output_text import OutputText
 from outrider.frontend.transcript import StopRules, Transcript
 from outrider.models.decoder import Decoder
-from outrider.step.device_stream import HostMark
+from outrider.step.device_stream import HostEvent
 from outrider.wire.submission import Progress, RequestUpdate
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -75,7 +75,7 @@ def test_a_failed_answer_keeps_its_text_also_what_was_held_back(tokenizer):
     params = SamplingParams(stop="stop")
     rules = StopRules(named=frozenset(), is_shown=False)
     transcript = Transcript(OutputText(tokenizer, params, prompt=(5,)), rules)
-    progress = Progress(cached=0, rounds=1, drafted=0, kept_per_depth=(), preemptions=0)
+    progress = Progress(cached=0, rounds=1, drafted=0, accepted_per_depth=(), preemptions=0)
     tokens = tuple(tokenizer.encode("go sto", add_special=False))
     said = {"request_id": "0", "logprobs": (), "progress": progress}
     transcript.push(RequestUpdate(tokens=tokens, finish="running", **said))
@@ -132,7 +132,7 @@ def test_a_batch_on_a_lost_device_ends_and_says_what_to_do(on_model, tmp_path, m
 
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(f"{json.dumps(f'the road {i}')}\n" for i in range(300)))
-    monkeypatch.setattr(HostMark, "wait", lose)
+    monkeypatch.setattr(HostEvent, "wait", lose)
     assert run(["generate", "--input", str(source), "--output", str(target), *on_model]) == 1
     summary = capsys.readouterr().err.splitlines()[-1]
     assert "300 left to the next run" in summary

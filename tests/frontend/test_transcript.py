@@ -12,7 +12,7 @@ END = 0  # the end of sequence of the test tokenizer
 
 
 def update(tokens, finish="running", logprobs=(), rounds=()):
-    progress = Progress(cached=0, rounds=1, drafted=0, kept_per_depth=(), preemptions=0)
+    progress = Progress(cached=0, rounds=1, drafted=0, accepted_per_depth=(), preemptions=0)
     return RequestUpdate(
         request_id="0",
         tokens=tuple(tokens),

@@ -138,7 +138,7 @@ def test_a_recorded_step_follows_new_lengths():
         backend.fill(plan, case.geometry)
         out = backend.run(case.query, case.layer, plan, SCALE)
     for lengths in ([7, 299], [256, 0]):
-        case.geometry.uniform.lengths.copy_(torch.tensor(lengths))
+        case.geometry.decode.lengths.copy_(torch.tensor(lengths))
         arena.poison()
         graph.replay()
         assert torch.equal(out, run(backend, case))

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import TREES, Models, law_of
+from support.matrix import TREES, Models, sampling_of
 from support.model_set import make_models
 from support.tiny import VOCAB
 
@@ -45,7 +45,9 @@ def models(request, tmp_path_factory):
 
 
 def answers(models, shape, draft, law, prompts):
-    asked = [ask(f"r{i}", prompt, law_of(law, i), max_tokens=24) for i, prompt in prompts.items()]
+    asked = [
+        ask(f"r{i}", prompt, sampling_of(law, i), max_tokens=24) for i, prompt in prompts.items()
+    ]
     heard = run_all(engine_of(models.target, shape, draft), asked)
     return {name: (one.tokens, one.logprobs) for name, one in heard.items()}
 

@@ -9,20 +9,20 @@ from support.engines import Shape, ask, engine_of, run_all
 from support.matrix import (
     CHAINS_ONLY,
     DRAFTERS,
-    LAWS,
     MIXED,
+    SAMPLINGS,
     TREES,
     Case,
-    law_of,
     mismatches,
     run_case,
+    sampling_of,
 )
 from support.model_set import make_models
 
 from outrider.config.engine_config import EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.engine.engine import Engine
 from outrider.runtime.build_runner import build_runner
-from outrider.step.graph_break import is_written_down
+from outrider.step.graph_break import is_capturing
 
 DRAFTS = [
     ("none", "chain"),
@@ -43,7 +43,7 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", SAMPLINGS)
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
 def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, depth, executor):
     shape = Shape(device="cuda", pad=4, depth=depth, step_tokens=90, executor=executor)
@@ -64,7 +64,7 @@ def _some_cases(num, seed):
             executor=rng.choice(EXECUTORS),
             step_tokens=4 * nodes + rng.choice([1, 7, 60]),
         )
-        yield Case(shape, rng.random() < 0.5, rng.choice([*LAWS, MIXED]), drafter, tree)
+        yield Case(shape, rng.random() < 0.5, rng.choice([*SAMPLINGS, MIXED]), drafter, tree)
 
 
 @pytest.mark.parametrize("case", list(_some_cases(60, seed=4)), ids=str)
@@ -86,7 +86,7 @@ def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
 def test_shapes_that_are_forgotten_are_recorded_again(models, monkeypatch):
     from outrider.step import graph_executor as graph
 
-    monkeypatch.setattr(graph, "MAX_RECORDINGS", 1)
+    monkeypatch.setattr(graph, "MAX_GRAPHS", 1)
     shape = Shape(device="cuda", pad=1, depth=1, step_tokens=90, executor="graph")
     assert not mismatches(models, Case(shape, False, "mixed", "relative", "tree"))
     assert not mismatches(models, Case(replace(shape, pad=4), True, "mixed", "eagle3", "chain"))
@@ -104,21 +104,21 @@ def test_a_shape_that_cannot_be_recorded_runs_eagerly_and_drafts_on(models, monk
     shape = Shape(device="cuda", depth=1, step_tokens=90, executor="graph")
     engine = engine_of(models.target, shape, models.draft("relative", TREES["chain"]))
     program = engine._runner._program
-    original = program._judge
+    original = program._verifier
 
-    def unrecordable(tree, choice, most_emitted):
-        if is_written_down():
+    def uncapturable(tree, choice, most_emitted):
+        if is_capturing():
             raise RuntimeError("no memory for a recording")
         return original(tree, choice, most_emitted)
 
-    monkeypatch.setattr(program, "_judge", unrecordable)
-    heard = run_all(engine, [ask("r", [3, 4, 5], law_of("greedy", 0), max_tokens=12)])["r"]
+    monkeypatch.setattr(program, "_verifier", uncapturable)
+    heard = run_all(engine, [ask("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)])["r"]
     plain = engine_of(models.target, Shape(device="cuda"))
-    right = run_all(plain, [ask("r", [3, 4, 5], law_of("greedy", 0), max_tokens=12)])["r"]
+    right = run_all(plain, [ask("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)])["r"]
     assert heard.tokens == right.tokens
     assert heard.last.progress.drafted > 0
-    assert engine._runner._executor.num_refused > 0
-    assert engine._runner._executor.num_recordings == 0
+    assert engine._runner._executor.num_uncapturable > 0
+    assert engine._runner._executor.num_graphs == 0
 
 
 def test_real_sizes_are_rehearsed_and_recorded_at_start(models):
@@ -131,7 +131,7 @@ def test_real_sizes_are_rehearsed_and_recorded_at_start(models):
     engine = Engine(runner, facts)
     num_shapes = heard[-1][1]
     assert heard[-1] == (num_shapes, num_shapes)
-    assert runner._executor.num_recordings == num_shapes > 6
-    asked = [ask(f"r{i}", [3 + i, 4], law_of("greedy", i), max_tokens=5) for i in range(6)]
+    assert runner._executor.num_graphs == num_shapes > 6
+    asked = [ask(f"r{i}", [3 + i, 4], sampling_of("greedy", i), max_tokens=5) for i in range(6)]
     assert len(run_all(engine, asked)) == 6
     assert facts.num_pages > 6 * 128 // 16

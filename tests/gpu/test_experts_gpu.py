@@ -4,9 +4,9 @@ import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
 from support.expert_cases import (
-    GROUPED_LAWS,
-    LAWS,
+    GROUPED_ROUTINGS,
     PAGE_SIZE,
+    ROUTINGS,
     SHAPES,
     expected_sum,
     logits_of,
@@ -14,13 +14,13 @@ from support.expert_cases import (
     routing_of,
     step_of,
 )
-from support.matrix import LAWS as SAMPLING
 from support.matrix import PROMPTS, TREES
+from support.matrix import ROUTINGS as SAMPLING
 from support.reference import decode
 from support.tiny import save_tiny
 
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.layers.router import choose, route, without_padding
+from outrider.models.layers.router import choose_experts, route, without_padding
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 
@@ -39,11 +39,13 @@ REAL = [  # tokens, experts, top_k, hidden, intermediate
 
 
 @pytest.mark.parametrize("num_experts", [8, 11, 128, 256])
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize("law", ROUTINGS.values(), ids=ROUTINGS)
 def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts):
     logits = logits_of(300, num_experts)
     bias = torch.empty(0) if law.score == "softmax" else logits_of(1, num_experts, seed=1)[0]
-    right = without_padding(choose(logits, law, bias), step_of(300, padded=[7]), num_experts)
+    right = without_padding(
+        choose_experts(logits, law, bias), step_of(300, padded=[7]), num_experts
+    )
     step = step_of(300, device="cuda", padded=[7])
     ours = route(logits.cuda(), law, bias.cuda(), step)
     assert torch.equal(ours.experts.cpu().long(), right.experts)
@@ -51,10 +53,10 @@ def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts):
 
 
 @pytest.mark.parametrize("num_experts", [64, 256])
-@pytest.mark.parametrize("law", GROUPED_LAWS.values(), ids=GROUPED_LAWS)
+@pytest.mark.parametrize("law", GROUPED_ROUTINGS.values(), ids=GROUPED_ROUTINGS)
 def test_only_the_best_groups_are_asked(law, num_experts):
     logits, bias = logits_of(300, num_experts), logits_of(1, num_experts, seed=1)[0]
-    right = choose(logits, law, bias)
+    right = choose_experts(logits, law, bias)
     ours = route(logits.cuda(), law, bias.cuda(), step_of(300, device="cuda"))
     assert torch.equal(ours.experts.cpu().long(), right.experts)
     torch.testing.assert_close(ours.weights.cpu(), right.weights)
@@ -107,7 +109,7 @@ def test_the_bits_of_a_row_depend_on_nothing_but_the_row(sizes):
 
 def test_a_recorded_mixture_follows_its_inputs():
     x, gate_up, down, residual = mixture_of(16, 128, 256, 64, device="cuda", dtype=torch.bfloat16)
-    logits, law = logits_of(16, 128, device="cuda"), LAWS["qwen3"]
+    logits, law = logits_of(16, 128, device="cuda"), ROUTINGS["qwen3"]
     step, no_bias = step_of(16, device="cuda"), torch.empty(0, device="cuda")
     out = residual.clone()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import TREES, law_of
+from support.matrix import TREES, sampling_of
 from support.recovery import check_recovery, failed
 
 from outrider.runtime.watchdog import Watchdog
@@ -75,9 +75,9 @@ def test_a_device_error_that_stays_fails_everybody_and_stops_the_engine():
 def test_a_kernel_that_runs_too_long_is_reported(models, caplog):
     engine = engine_of(models.target, Shape(device="cuda"))
     engine._runner.watchdog = Watchdog(timeout_s=0.05)
-    run_all(engine, [ask("before", [5, 4, 3], law_of("greedy", 0), max_tokens=1)])  # compiles
-    engine.add(ask("a", [3, 4, 5], law_of("greedy", 0), max_tokens=1))
-    with caplog.at_level(logging.ERROR), engine._runner._lane.active():
+    run_all(engine, [ask("before", [5, 4, 3], sampling_of("greedy", 0), max_tokens=1)])  # compiles
+    engine.add(ask("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
+    with caplog.at_level(logging.ERROR), engine._runner._stream.active():
         torch.cuda._sleep(2 * 10**9)  # cycles: about a second
         (update,) = engine.step()
     assert update.finish == "length"

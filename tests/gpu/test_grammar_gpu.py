@@ -17,7 +17,7 @@ from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, R
 
 WORDS = ["red", "green", "greens", "green abc", "abcabcabc", "123123000", "{ab}"]
 MAX_TOKENS = 12
-LAWS = {
+SAMPLINGS = {
     "greedy": RowSampling(seed=0, temperature=0.0),
     "sampled": RowSampling(seed=11, temperature=1.0),
     "warped": RowSampling(
@@ -54,7 +54,7 @@ def test_the_compiled_kernel_masks_as_the_law_does(dtype, rows, vocab):
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", SAMPLINGS)
 @pytest.mark.parametrize(
     ("drafter", "tree"), [("none", "chain"), ("twin", "chain"), ("relative", "tree")]
 )
@@ -68,13 +68,13 @@ def test_a_grammar_row_answers_as_plain_decoding_does(
         ask(
             f"r{i}",
             PROMPTS[i % len(PROMPTS)],
-            replace(LAWS[law], seed=LAWS[law].seed + i, grammar=grammar),
+            replace(SAMPLINGS[law], seed=SAMPLINGS[law].seed + i, grammar=grammar),
             max_tokens=MAX_TOKENS,
             stop_ids=(END,),
         )
         for i in range(6)  # more than there are rows: owners change in flight
     ]
-    free = ask("free", PROMPTS[1], LAWS[law], max_tokens=MAX_TOKENS)
+    free = ask("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS)
     shape = Shape(device="cuda", pad=4, depth=depth, step_tokens=60, executor=executor)
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]), grammars)
     heard = run_all(engine, [*asked, free])

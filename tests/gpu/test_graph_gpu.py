@@ -3,12 +3,12 @@
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of
-from support.matrix import PROMPTS, TREES, law_of
+from support.matrix import PROMPTS, TREES, sampling_of
 from support.model_set import make_models
 
-from outrider.step.graph_break import live
+from outrider.step.graph_break import graph_break
 from outrider.step.graph_executor import GraphExecutor
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import PLAIN
 
 
@@ -22,17 +22,19 @@ class Plan:
 
     def __init__(self, values):
         chunk = ChunkShape(rows=0, tokens=0, width=0)
-        self.shape = StepShape(rows=len(values), tree=PLAIN, chunk=chunk, pages=1, warps=Warps())
+        self.shape = StepShape(
+            rows=len(values), tree=PLAIN, chunk=chunk, pages=1, sampling_flags=SamplingFlags()
+        )
         self.x = torch.tensor(values, device="cuda")
 
 
 @pytest.fixture
-def lane():
+def stream():
     with torch.cuda.stream(torch.cuda.Stream()):
         yield
 
 
-def test_a_replay_computes_from_what_the_inputs_hold_now(lane):
+def test_a_replay_computes_from_what_the_inputs_hold_now(stream):
     executor, plan = GraphExecutor(lambda shape: True), Plan([1.0, 2.0])
     state = torch.zeros(2, device="cuda")
 
@@ -45,10 +47,10 @@ def test_a_replay_computes_from_what_the_inputs_hold_now(lane):
         plan.x.fill_(value)
         results.append(executor.run(program, plan).tolist())
     assert results == [[2, 2], [22, 22], [222, 222]]
-    assert (executor.num_recordings, executor.num_eager) == (1, 1)
+    assert (executor.num_graphs, executor.num_eager) == (1, 1)
 
 
-def test_a_live_call_breaks_the_recording_and_is_made_anew(lane):
+def test_a_live_call_breaks_the_recording_and_is_made_anew(stream):
     executor, plan, said = GraphExecutor(lambda shape: True), Plan([1.0]), []
 
     def add_what_the_host_says(goal):
@@ -57,15 +59,15 @@ def test_a_live_call_breaks_the_recording_and_is_made_anew(lane):
 
     def program(plan):
         doubled = plan.x * 2
-        live(add_what_the_host_says, doubled)
+        graph_break(add_what_the_host_says, doubled)
         return doubled + 0.5
 
     # 1 * 2 + n + 0.5, where n counts the calls; recording makes none
     assert [executor.run(program, plan).item() for _ in range(3)] == [3.5, 4.5, 5.5]
-    assert executor._recordings[plan.shape].num_breaks == 1
+    assert executor._graphs[plan.shape].num_breaks == 1
 
 
-def test_borrowed_memory_is_not_kept_from_later_operations(lane):
+def test_borrowed_memory_is_not_kept_from_later_operations(stream):
     executor, plan = GraphExecutor(lambda shape: True), Plan([1.0] * 4096)
 
     def double(source, goal):
@@ -75,7 +77,7 @@ def test_borrowed_memory_is_not_kept_from_later_operations(lane):
         value = plan.x
         for _ in range(20):
             source, goal = value + 1, torch.empty_like(value)
-            live(double, source, goal)
+            graph_break(double, source, goal)
             value = goal
         return value
 
@@ -90,7 +92,7 @@ def test_borrowed_memory_is_not_kept_from_later_operations(lane):
 def test_a_steady_loop_never_waits_for_the_device(models, drafter, tree, executor):
     shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor, page_size=4)
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]))
-    law = law_of("greedy", 0)
+    law = sampling_of("greedy", 0)
     for index, prompt in enumerate(PROMPTS):
         engine.add(ask(f"r{index}", prompt, law, max_tokens=60))
     for _ in range(12):
@@ -109,10 +111,10 @@ def test_chunks_are_segments_between_live_attention_calls(models):
     engine = engine_of(models.target, shape)
     executor = engine._runner._executor
     for index in range(3):
-        engine.add(ask(f"r{index}", PROMPTS[3], law_of("greedy", 0), max_tokens=3))
+        engine.add(ask(f"r{index}", PROMPTS[3], sampling_of("greedy", 0), max_tokens=3))
         while engine.has_work:
             engine.step()
-    chunked = [r for shape, r in executor._recordings.items() if shape.chunk.rows]
-    uniform = [r for shape, r in executor._recordings.items() if not shape.chunk.rows]
+    chunked = [r for shape, r in executor._graphs.items() if shape.chunk.rows]
+    decode = [r for shape, r in executor._graphs.items() if not shape.chunk.rows]
     assert {recording.num_breaks for recording in chunked} == {models.target.config.num_layers}
-    assert {recording.num_breaks for recording in uniform} == {0}
+    assert {recording.num_breaks for recording in decode} == {0}

@@ -19,7 +19,7 @@ from support.attention_cases import (
     run,
 )
 from support.engines import Shape
-from support.matrix import LAWS, MIXED, Case, mismatches, run_case
+from support.matrix import MIXED, SAMPLINGS, Case, mismatches, run_case
 from support.model_set import make_models
 
 from benchmarks.dummy_models import dummy_decoder
@@ -153,7 +153,7 @@ def test_a_recorded_step_follows_new_lengths():
         backend.fill(plan, case.geometry)
         out = backend.run_latent(case.query, case.layer, plan, SCALE, V3.latent)
     for lengths in ([7, 1299], [512, 0]):
-        case.geometry.uniform.lengths.copy_(torch.tensor(lengths))
+        case.geometry.decode.lengths.copy_(torch.tensor(lengths))
         arena.poison()
         graph.replay()
         assert torch.equal(out, run(backend, case))
@@ -201,7 +201,7 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("law", [*LAWS, MIXED])
+@pytest.mark.parametrize("law", [*SAMPLINGS, MIXED])
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
 def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, executor):
     shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
@@ -231,7 +231,7 @@ def test_a_layer_at_real_sizes_stays_finite(name):
     draw = random.Random(0)
     prompts = [[draw.randrange(4096) for _ in range(length)] for length in (1, 40, 200)]
     asked = [
-        ask(f"r{i}", tokens, LAWS["greedy"], max_tokens=20) for i, tokens in enumerate(prompts)
+        ask(f"r{i}", tokens, SAMPLINGS["greedy"], max_tokens=20) for i, tokens in enumerate(prompts)
     ]
     heard = run_all(engine_of(model, shape), asked)
     for entry in heard.values():

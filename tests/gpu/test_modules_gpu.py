@@ -25,7 +25,7 @@ PROMPTS = [
     [4, 66, 12, 9, 33, 8, 8],
     [13, 2],
 ]
-LAWS = [RowSampling(seed=seed_of(i), temperature=0.9 * (i % 2)) for i in range(len(PROMPTS))]
+SAMPLINGS = [RowSampling(seed=seed_of(i), temperature=0.9 * (i % 2)) for i in range(len(PROMPTS))]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def made(tmp_path_factory):
 
 
 def check(
-    monkeypatch, target, shape, *, seed, before=(), rows=None, oracle=ModuleOracle, laws=LAWS
+    monkeypatch, target, shape, *, seed, before=(), rows=None, oracle=ModuleOracle, laws=SAMPLINGS
 ):
     rng = random.Random(seed)
     asked = [
@@ -53,11 +53,11 @@ def check(
         for i, (prompt, law) in enumerate(zip(PROMPTS, laws, strict=True))
     ]
     counts = [rng.randint(0, NUM) for _ in range(37)]
-    notes, judge, heard = run(
+    notes, verifier, heard = run(
         monkeypatch, target, shape, asked, num=NUM, counts=counts, before=before, rows=rows
     )
     texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(PROMPTS)]
-    assert (judge.total_kept > 0).sum() >= NUM
+    assert (verifier.total_kept > 0).sum() >= NUM
     return mistakes(notes, oracle(target, num=NUM), texts, laws), heard
 
 
@@ -87,7 +87,7 @@ def test_a_batch_above_the_largest_bucket_is_exact(monkeypatch, made, executor):
 def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, executor):
     shape = Shape(device="cuda", page_size=4, step_tokens=30, max_rows=5, executor=executor)
     other = [*PROMPTS[0][:11], 1, 2, 3, 4, 5]
-    before = [ask("before", other, LAWS[0], max_tokens=4)]
+    before = [ask("before", other, SAMPLINGS[0], max_tokens=4)]
     wrong, heard = check(monkeypatch, made("mimo"), shape, seed=4, before=before)
     assert not wrong
     assert heard["r0"].last.progress.cached == 8
@@ -102,7 +102,7 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
 @pytest.mark.parametrize("body", ["deepseek-v3", "glm4-moe"])
 def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body, executor):
     shape = Shape(device="cuda", page_size=4, step_tokens=30, max_rows=5, pad=4, executor=executor)
-    greedy = [replace(law, temperature=0.0) for law in LAWS]
+    greedy = [replace(law, temperature=0.0) for law in SAMPLINGS]
     target = made("deepseek", body=body)
     wrong, _ = check(monkeypatch, target, shape, seed=6, oracle=TheirModules, laws=greedy)
     assert not wrong
@@ -122,7 +122,7 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, executor):
         else ModulesDraft(modules=chain, budget=budget)
     )
     asked = [
-        ask(f"r{i}", prompt, replace(LAWS[i], seed=i), max_tokens=13)
+        ask(f"r{i}", prompt, replace(SAMPLINGS[i], seed=i), max_tokens=13)
         for i, prompt in enumerate(PROMPTS)
     ]
     shape = Shape(device="cuda", step_tokens=23, max_rows=5, executor=executor, depth=1)
@@ -130,4 +130,4 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, executor):
     drafted = run_all(engine_of(made.target, shape, draft), asked)
     for name, one in drafted.items():
         assert one.tokens == plain[name].tokens
-        assert one.last.progress.kept == one.last.progress.drafted > 0
+        assert one.last.progress.num_accepted == one.last.progress.drafted > 0

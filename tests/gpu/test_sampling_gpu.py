@@ -19,36 +19,38 @@ from outrider.ops.sampling.gumbel_noise import gumbel_at
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.fused_sampler import _edit_, _penalised, floors_of
 from outrider.sampling.logits_processing import _masses, edit_, filter_, penalise_
-from outrider.sampling.sampler import choose
-from outrider.step.shape import Warps
+from outrider.sampling.sampler import choose_tokens
+from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Filters, Penalties, RowSampling
 
 FLOATS = [torch.bfloat16, torch.float32]
-NO_NOISE, NOISE = Warps(), Warps(noise=True)
+NO_NOISE, NOISE = SamplingFlags(), SamplingFlags(noise=True)
 
 
 def plain_samplings(n):
     return [RowSampling(seed=31 * i, temperature=TEMPERATURES[i % 5]) for i in range(n)]
 
 
-def assert_same_tokens(choices, samplings, warps):
+def assert_same_tokens(choices, samplings, sampling_flags):
     on_gpu = choices.to("cuda", samplings)
-    assert torch.equal(choose(*on_gpu.arguments(warps)).cpu(), choices.law(warps))
+    assert torch.equal(
+        choose_tokens(*on_gpu.arguments(sampling_flags)).cpu(), choices.law(sampling_flags)
+    )
 
 
-@pytest.mark.parametrize("warps", [NO_NOISE, NOISE])
+@pytest.mark.parametrize("sampling_flags", [NO_NOISE, NOISE])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     ("n", "vocab"), [(1, 128_256), (3, 256_000), (5, 3001), (64, 151_936), (100, 49_152)]
 )
-def test_tokens_are_those_of_the_law(n, vocab, dtype, warps):
+def test_tokens_are_those_of_the_law(n, vocab, dtype, sampling_flags):
     samplings = plain_samplings(n)
     choices = random_choices(n, samplings, vocab=vocab, dtype=dtype)
-    assert_same_tokens(choices, samplings, warps)
+    assert_same_tokens(choices, samplings, sampling_flags)
 
 
-@pytest.mark.parametrize("warps", [NO_NOISE, NOISE])
-def test_tokens_of_thousands_of_rows_are_those_of_the_law(warps):
+@pytest.mark.parametrize("sampling_flags", [NO_NOISE, NOISE])
+def test_tokens_of_thousands_of_rows_are_those_of_the_law(sampling_flags):
     samplings = plain_samplings(7)
     table = table_of(samplings, vocab=10_007)
     rows = torch.arange(4096) % 7 + 1
@@ -59,11 +61,11 @@ def test_tokens_of_thousands_of_rows_are_those_of_the_law(warps):
         positions=torch.arange(4096),
         path=torch.empty((4096, 0), dtype=torch.int64),
     )
-    assert_same_tokens(choices, samplings, warps)
+    assert_same_tokens(choices, samplings, sampling_flags)
 
 
-@pytest.mark.parametrize("warps", [NO_NOISE, NOISE])
-def test_infinities_and_nan_win_and_lose_as_in_torch(warps):
+@pytest.mark.parametrize("sampling_flags", [NO_NOISE, NOISE])
+def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     samplings = plain_samplings(6)
     choices = random_choices(3, samplings, vocab=32_000)
     choices.logits[0] = -torch.inf
@@ -72,7 +74,7 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(warps):
     choices.logits[3, [10_300, 2]] = torch.nan
     choices.logits[4] = -torch.nan
     choices.logits[5] = -0.0
-    assert_same_tokens(choices, samplings, warps)
+    assert_same_tokens(choices, samplings, sampling_flags)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -186,7 +188,7 @@ def test_a_recorded_choice_follows_its_inputs():
         random_choices(seed, samplings, vocab=49_152, dtype=torch.bfloat16) for seed in (1, 2)
     )
     on_gpu = first.to("cuda", samplings)
-    graph, tokens = recorded(lambda: choose(*on_gpu.arguments(EVERYTHING)))
+    graph, tokens = recorded(lambda: choose_tokens(*on_gpu.arguments(EVERYTHING)))
     for choices in (first, second):
         for name in ("logits", "rows", "positions", "path"):
             vars(on_gpu)[name].copy_(vars(choices)[name])
@@ -212,5 +214,5 @@ def test_logits_are_not_written_without_penalties_or_bias():
     samplings = [RowSampling(seed=3, filters=Filters(top_p=0.9), penalties=Penalties(presence=1.0))]
     on_gpu = random_choices(1, samplings, vocab=32_000).to("cuda", samplings)
     before = on_gpu.logits.clone()
-    choose(*on_gpu.arguments(Warps(noise=True, filters=True, penalties=True)))
+    choose_tokens(*on_gpu.arguments(SamplingFlags(noise=True, filters=True, penalties=True)))
     assert torch.equal(on_gpu.logits, before)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.trees import random_tree
 
-from benchmarks.forced_acceptance import SimulatedJudge
+from benchmarks.forced_acceptance import ForcedVerifier
 from outrider.cli.main import run
 from outrider.step.draft_tree import DraftTree
 
@@ -16,7 +16,7 @@ from outrider.step.draft_tree import DraftTree
 @pytest.mark.parametrize("mean", [1.0, 2.5, 3.0])
 def test_a_verdict_on_the_gpu_is_that_of_the_cpu(nodes, mean):
     rng = random.Random(nodes)
-    here, there = (SimulatedJudge(mean, device=torch.device(d)) for d in ("cpu", "cuda"))
+    here, there = (ForcedVerifier(mean, device=torch.device(d)) for d in ("cpu", "cuda"))
     for _ in range(4):
         tree = random_tree(rng, rows=65, nodes=nodes, vocab=90)
         choice = torch.tensor([[rng.randrange(90) for _ in range(nodes)] for _ in range(65)])
@@ -24,7 +24,7 @@ def test_a_verdict_on_the_gpu_is_that_of_the_cpu(nodes, mean):
         names = ("tokens", "parents", "depths", "ancestors")
         moved = DraftTree(**dict(zip(names, (each.cuda() for each in columns), strict=True)))
         ours, expected = there(moved, choice.cuda(), nodes), here(tree, choice, nodes)
-        for name in ("path", "kept", "emitted", "drafted"):
+        for name in ("path", "num_accepted", "emitted", "drafted"):
             assert torch.equal(getattr(ours, name).cpu(), getattr(expected, name)), name
 
 

@@ -13,11 +13,11 @@ from support.step_kernels import (
     check_growth,
     check_plant,
     check_states,
-    check_verdict,
+    check_verify,
     moved,
     node_0,
     random_likely,
-    random_verdict,
+    random_verify_result,
     some_tree,
 )
 
@@ -26,13 +26,13 @@ from outrider.spec.drafter import chain
 from outrider.spec.grow_tree import grow, room_for, select
 from outrider.spec.verify import verify
 from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import UniformRows
+from outrider.step.plan import DecodeRows
 from outrider.wire.draft_budget import Budget
 
 CHECKS = [
     check_fill,
     check_growth,
-    check_verdict,
+    check_verify,
     check_commit,
     check_chain,
     check_plant,
@@ -55,49 +55,49 @@ def test_the_largest_trees_equal_the_law():
             Budget(steps=5, topk=16, nodes=64),
         ]
     ):
-        uniform = uniform_of(rows=33, tree=tree)
+        decode = decode_rows_of(rows=33, tree=tree)
         likely = likely_of(tree, rows=33, seed=seed)
-        there, likely_there = moved(uniform, "cuda"), [moved(each, "cuda") for each in likely]
-        assert_same(grown(tree, there, likely_there), grown(tree, uniform, likely))
+        there, likely_there = moved(decode, "cuda"), [moved(each, "cuda") for each in likely]
+        assert_same(grown(tree, there, likely_there), grown(tree, decode, likely))
 
 
 def test_a_recorded_round_follows_its_inputs():
     """One graph from log-probabilities to the verdict, replayed on inputs it has not seen."""
     tree, rows = Budget(steps=5, topk=4, nodes=16), 7
-    uniform = moved(uniform_of(rows=rows, tree=tree), "cuda")
+    decode = moved(decode_rows_of(rows=rows, tree=tree), "cuda")
     likely = [moved(each, "cuda") for each in likely_of(tree, rows=rows, seed=0)]
     choice = torch.zeros(rows, tree.nodes, dtype=torch.int64, device="cuda")
 
     def program():
-        grown_tree = grown(tree, uniform, likely)
-        verdict = verify(grown_tree, choice, tree.most_emitted)
-        return grown_tree, verdict, chain(verdict.emitted)
+        grown_tree = grown(tree, decode, likely)
+        verify_result = verify(grown_tree, choice, tree.most_emitted)
+        return grown_tree, verify_result, chain(verify_result.emitted)
 
-    graph, (found, verdict, follow_up) = recorded(program)
+    graph, (found, verify_result, follow_up) = recorded(program)
     for seed in range(1, 20):
         fresh = likely_of(tree, rows=rows, seed=seed)
         for mine, other in zip(likely, fresh, strict=True):
             mine.logprobs.copy_(other.logprobs)
             mine.tokens.copy_(other.tokens)
-        right = grown(tree, moved(uniform, "cpu"), fresh)
-        chosen, _ = random_verdict(random.Random(seed), right)
+        right = grown(tree, moved(decode, "cpu"), fresh)
+        chosen, _ = random_verify_result(random.Random(seed), right)
         choice.copy_(chosen)
         graph.replay()
         assert_same(found, right)
-        right_verdict = verify(right, chosen, tree.most_emitted)
-        assert_same(verdict, right_verdict)
-        assert_same(follow_up, chain(right_verdict.emitted))
+        right_result = verify(right, chosen, tree.most_emitted)
+        assert_same(verify_result, right_result)
+        assert_same(follow_up, chain(right_result.emitted))
 
 
 def test_nothing_waits_for_the_host():
     tree = Budget(steps=3, topk=3, nodes=8)
-    uniform = moved(uniform_of(rows=3, tree=tree), "cuda")
+    decode = moved(decode_rows_of(rows=3, tree=tree), "cuda")
     likely = [moved(each, "cuda") for each in likely_of(tree, rows=3, seed=0)]
     choice = torch.zeros(3, tree.nodes, dtype=torch.int64, device="cuda")
-    verify(grown(tree, uniform, likely), choice, tree.most_emitted)  # compiles
+    verify(grown(tree, decode, likely), choice, tree.most_emitted)  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        verify(grown(tree, uniform, likely), choice, tree.most_emitted)
+        verify(grown(tree, decode, likely), choice, tree.most_emitted)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -107,13 +107,13 @@ def test_absent_nodes_are_kept_by_nobody():
     tree = replace(tree, tokens=tree.tokens.index_fill(1, torch.arange(1, 16), -1))
     choice = torch.zeros(9, 16, dtype=torch.int64)
     found = verify(moved(tree, "cuda"), choice.cuda(), 6)
-    assert found.kept.tolist() == [0] * 9
+    assert found.num_accepted.tolist() == [0] * 9
     assert found.drafted.tolist() == [0] * 9
 
 
-def uniform_of(*, rows: int, tree: Budget) -> UniformRows:
+def decode_rows_of(*, rows: int, tree: Budget) -> DecodeRows:
     sizes = torch.tensor([tree.steps, tree.topk, tree.nodes])
-    return UniformRows(
+    return DecodeRows(
         rows=torch.arange(rows),
         lengths=torch.arange(rows) * 7,
         budgets=sizes[:, None].expand(3, rows).contiguous(),
@@ -126,16 +126,16 @@ def likely_of(tree: Budget, *, rows: int, seed: int):
     return [random_likely(generator, rows * width, tree.topk) for width in widths]
 
 
-def grown(tree: Budget, uniform: UniformRows, likely) -> DraftTree:
-    root = uniform.rows + 1
+def grown(tree: Budget, decode: DecodeRows, likely) -> DraftTree:
+    root = decode.rows + 1
     tips, candidates, slots = (
-        node_0(root, uniform.lengths),
+        node_0(root, decode.lengths),
         room_for(tree, root),
         DraftSlots(tree=tree),
     )
     for depth, each in enumerate(likely, start=1):
-        tips = grow(tips, each, uniform, candidates=candidates, slots=slots, depth=depth)
-    return select(root, candidates, uniform.budgets, tree)
+        tips = grow(tips, each, decode, candidates=candidates, slots=slots, depth=depth)
+    return select(root, candidates, decode.budgets, tree)
 
 
 def recorded(program):

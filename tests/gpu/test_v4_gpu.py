@@ -11,8 +11,8 @@ from support.row_matrix import (
     PLAIN,
     PROMPTS,
     Case,
-    law_of,
     mismatches,
+    sampling_of,
     shape_of,
 )
 from support.v4 import saved_v4
@@ -130,7 +130,7 @@ def test_a_steady_loop_never_waits_for_the_device(target, draft, executor):
     shape = shape_of(draft, chunk=66, device="cuda", executor=executor, depth=1, pad=4)
     engine = engine_of(target, shape, draft)
     for index, prompt in enumerate(PROMPTS):
-        engine.add(ask(f"r{index}", prompt, law_of("greedy"), max_tokens=70))
+        engine.add(ask(f"r{index}", prompt, sampling_of("greedy"), max_tokens=70))
     for _ in range(12):
         engine.step()
     torch.cuda.set_sync_debug_mode("error")
@@ -151,12 +151,13 @@ def test_drafts_of_the_module_change_no_token(tmp_path_factory, law, executor):
     draft = StreamDraft(model=module, budget=Budget(steps=3, topk=1, nodes=4))
     shape = shape_of(draft, chunk=7, device="cuda", executor=executor, depth=1, pad=4)
     asked = [
-        ask(f"r{i}", text, law_of(law), max_tokens=MAX_TOKENS) for i, text in enumerate(PROMPTS)
+        ask(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
+        for i, text in enumerate(PROMPTS)
     ]
     heard = run_all(engine_of(target, shape, draft), asked)
     assert sum(one.last.progress.drafted for one in heard.values()) > 0
     for i, text in enumerate(PROMPTS):
-        right = decode(oracle.theirs, text, law_of(law), max_tokens=MAX_TOKENS)
+        right = decode(oracle.theirs, text, sampling_of(law), max_tokens=MAX_TOKENS)
         assert heard[f"r{i}"].tokens == right.tokens
 
 
@@ -167,7 +168,7 @@ def test_with_fixed_arithmetic_drafts_and_batch_change_no_bit(folder, law, execu
 
     def answers(draft, prompts, **how):
         shape = shape_of(draft, chunk=30, device="cuda", arithmetic="fixed", **how)
-        asked = [ask(f"r{i}", PROMPTS[i], law_of(law), max_tokens=MAX_TOKENS) for i in prompts]
+        asked = [ask(f"r{i}", PROMPTS[i], sampling_of(law), max_tokens=MAX_TOKENS) for i in prompts]
         heard = run_all(engine_of(fixed, shape, draft), asked)
         return {name: (one.tokens, one.logprobs) for name, one in heard.items()}
 

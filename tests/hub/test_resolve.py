@@ -12,14 +12,14 @@ import pytest
 
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import SilentReporter
-from outrider.hub.resolve_model import list_models, resolve
+from outrider.hub.resolve_model import list_local_models, resolve_model
 
 SILENT = SilentReporter()
 
 
 def refusal(name: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        resolve(name, SILENT)
+        resolve_model(name, SILENT)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -50,7 +50,7 @@ def model_folder(folder: Path, *names: str) -> Path:
 
 def test_a_complete_folder_is_itself(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model", "config.json", "model.safetensors")
-    assert resolve(str(folder), SILENT) == folder
+    assert resolve_model(str(folder), SILENT) == folder
 
 
 def test_a_folder_without_config_is_refused(tmp_path: Path, cache: Path) -> None:
@@ -69,30 +69,30 @@ def test_a_folder_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
 
 def test_a_gguf_file_is_converted_once(make_gguf: Callable, tmp_path: Path, cache: Path) -> None:
     path = make_gguf("llama").write(tmp_path / "tiny.gguf")
-    first = resolve(str(path), SILENT)
+    first = resolve_model(str(path), SILENT)
     written = (first / "model.safetensors").stat().st_mtime_ns
-    assert resolve(str(path), SILENT) == first
+    assert resolve_model(str(path), SILENT) == first
     assert (first / "model.safetensors").stat().st_mtime_ns == written
     os.utime(path, (0, 0))  # another file took its place
-    assert resolve(str(path), SILENT) != first
+    assert resolve_model(str(path), SILENT) != first
     assert len(os.listdir(cache)) == 2
 
 
 def test_a_cached_model_is_listed_and_found_by_its_name(
     make_gguf: Callable, tmp_path: Path, cache: Path
 ) -> None:
-    folder = resolve(str(make_gguf("qwen3").write(tmp_path / "tiny.gguf")), SILENT)
+    folder = resolve_model(str(make_gguf("qwen3").write(tmp_path / "tiny.gguf")), SILENT)
     (cache / ".other.partial-host-1-00ff").mkdir()  # somebody is writing
-    (listed,) = [model for model in list_models() if model.origin == "converted"]
+    (listed,) = [model for model in list_local_models() if model.origin == "converted"]
     assert (listed.name, listed.folder) == (folder.name, folder)
     assert listed.num_bytes == sum(file.stat().st_size for file in folder.iterdir())
-    assert resolve(listed.name, SILENT) == folder
+    assert resolve_model(listed.name, SILENT) == folder
 
 
 @pytest.mark.parametrize("alias", ["smollm2", "SmolLM2-135M-Instruct"])
 def test_every_alias_of_a_model_finds_its_folder(cache: Path, alias: str) -> None:
     folder = model_folder(cache / "smollm2-135m-instruct", "config.json", "model.safetensors")
-    assert resolve(alias, SILENT) == folder
+    assert resolve_model(alias, SILENT) == folder
 
 
 def test_a_cached_folder_that_lost_a_file_names_the_fix(cache: Path) -> None:
@@ -148,7 +148,7 @@ def test_ctrl_c_while_converting_leaves_the_cache_empty(
 
     path = make_gguf("llama").write(tmp_path / "tiny.gguf")
     with pytest.raises(KeyboardInterrupt):
-        resolve(str(path), Interrupter())
+        resolve_model(str(path), Interrupter())
     assert os.listdir(cache) == []
 
 
@@ -172,7 +172,7 @@ def test_two_processes_that_convert_at_once_both_end_well(
     path = make_gguf("llama").write(tmp_path / "tiny.gguf")
     both = [run_resolve(path), run_resolve(path)]
     folders = {process.communicate()[0].strip() for process in both}
-    assert folders == {str(resolve(str(path), SILENT))}
+    assert folders == {str(resolve_model(str(path), SILENT))}
     assert [str(cache / name) for name in os.listdir(cache)] == list(folders)
 
 
@@ -180,7 +180,7 @@ def test_two_processes_that_convert_at_once_both_end_well(
 def test_a_file_of_a_folder_is_refused_in_favour_of_the_folder(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(ConfigError, match="pass the folder that holds it"):
-        resolve(str(tmp_path / name), SILENT)
+        resolve_model(str(tmp_path / name), SILENT)
 
 
 @pytest.mark.parametrize("content", [b"", b"GG", b"FUGG and more", b"my notes"])
@@ -188,7 +188,7 @@ def test_a_file_that_is_no_gguf_is_refused_by_its_first_bytes(tmp_path, content)
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is no GGUF file; pass a GGUF file, a folder or a name"):
-        resolve(str(path), SILENT)
+        resolve_model(str(path), SILENT)
 
 
 @pytest.mark.parametrize("name", ["", "  "])
@@ -196,4 +196,4 @@ def test_an_empty_name_is_refused_even_inside_a_model_folder(tmp_path, monkeypat
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"the name of the model .--model. is empty"):
-        resolve(name, SILENT)
+        resolve_model(name, SILENT)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 from support.trees import random_tree
 
 from outrider.step.fill_plan import fill, resolve_lengths
@@ -43,7 +43,9 @@ def test_every_query_sees_its_history_and_ancestors_and_nothing_else(page_size, 
     chunks = {3: (5, [1, 2, 3, 4, 5, 6]), 5: (0, [9, 8])}
     for row, length in lengths.items():
         device.table.lengths[row] = length
-    plan = device.planner.plan(batch_of(lengths, chunks, nodes=nodes, slack=2), warps=NO_WARPS)
+    plan = device.planner.plan(
+        batch_of(lengths, chunks, nodes=nodes, slack=2), sampling_flags=NO_FLAGS
+    )
     resolve_lengths(plan, device.table)
     tree = random_tree(rng, rows=plan.shape.rows, nodes=nodes, vocab=100)
     fill(plan, tree, table=device.table, attention=device.attention, page_size=page_size)
@@ -57,7 +59,7 @@ def test_every_query_sees_its_history_and_ancestors_and_nothing_else(page_size, 
             slots = [device.slot(row, position) for position in seen]
             right = attend_to(query[index * nodes + node], layer, slots, 0.3)
             torch.testing.assert_close(out[index * nodes + node].double(), right, atol=1e-5, rtol=0)
-    first = plan.shape.num_uniform
+    first = plan.shape.num_decode_query
     for row, (start, tokens) in chunks.items():
         for offset in range(len(tokens)):
             slots = [device.slot(row, position) for position in range(start + offset + 1)]

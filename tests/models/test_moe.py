@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import LAWS, PROMPTS, TREES
+from support.matrix import PROMPTS, ROUTINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny, tiny_model
 from transformers import DeepseekV2Config, DeepseekV3Config, DeepseekV4Config
@@ -22,7 +22,7 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
 
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.expert_config import ExpertGroups, NoExperts, RoutingLaw
+from outrider.models.expert_config import ExpertGroups, NoExperts, RoutingConfig
 from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.linear import PlainLinear
 from outrider.models.layers.mlp import FeedStep, Mlp
@@ -33,7 +33,7 @@ from outrider.models.layers.moe import (
     make_experts,
     place_by_expert,
 )
-from outrider.models.layers.router import choose
+from outrider.models.layers.router import choose_experts
 from outrider.models.model_config import parse_config
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import ModelDraft, NoDraft
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # largest difference of any logit, in float32
 NO_BIAS = torch.empty(0)
 EXPERTS, HIDDEN, WIDE, TOP_K = 6, 16, 12, 2
-SOFTMAX = RoutingLaw(top_k=TOP_K, score="softmax", is_normed=True)
+SOFTMAX = RoutingConfig(top_k=TOP_K, score="softmax", is_normed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_groups_bias_and_scale_are_those_of_deepseek_v3():
     torch.nn.init.normal_(theirs.weight)
     theirs.e_score_correction_bias.normal_()
     x = torch.randn(50, HIDDEN)
-    law = RoutingLaw(
+    law = RoutingConfig(
         top_k=4,
         score="sigmoid",
         is_normed=True,
@@ -112,7 +112,7 @@ def test_groups_bias_and_scale_are_those_of_deepseek_v3():
         groups=ExpertGroups(num=6, kept=2, judged=2),
     )
     with torch.no_grad():
-        ours = choose(F.linear(x, theirs.weight), law, theirs.e_score_correction_bias)
+        ours = choose_experts(F.linear(x, theirs.weight), law, theirs.e_score_correction_bias)
         assert_routes_like(ours, theirs(x))
 
 
@@ -131,12 +131,12 @@ def test_groups_judged_by_one_expert_are_those_of_deepseek_v2():
     torch.nn.init.normal_(theirs.weight)
     x = torch.randn(50, HIDDEN)
     groups = ExpertGroups(num=4, kept=2, judged=1)
-    law = RoutingLaw(top_k=3, score="softmax", is_normed=False, scale=16.0, groups=groups)
+    law = RoutingConfig(top_k=3, score="softmax", is_normed=False, scale=16.0, groups=groups)
     with torch.no_grad():
-        assert_routes_like(choose(F.linear(x, theirs.weight), law, NO_BIAS), theirs(x))
+        assert_routes_like(choose_experts(F.linear(x, theirs.weight), law, NO_BIAS), theirs(x))
 
 
-V4 = RoutingLaw(top_k=3, score="sqrtsoftplus", is_normed=True, scale=1.5)
+V4 = RoutingConfig(top_k=3, score="sqrtsoftplus", is_normed=True, scale=1.5)
 
 
 def v4_config():
@@ -156,7 +156,7 @@ def test_scores_of_a_root_of_softplus_are_those_of_deepseek_v4():
     theirs.e_score_correction_bias.normal_()
     x = torch.randn(50, HIDDEN)
     with torch.no_grad():
-        ours = choose(F.linear(x, theirs.weight), V4, theirs.e_score_correction_bias)
+        ours = choose_experts(F.linear(x, theirs.weight), V4, theirs.e_score_correction_bias)
         assert_routes_like(ours, theirs(x))
 
 
@@ -185,7 +185,9 @@ def test_shared_experts_are_added_like_those_of_deepseek_v3():
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter)
     shared = theirs.shared_experts
-    law = RoutingLaw(top_k=2, score="sigmoid", is_normed=True, scale=config.routed_scaling_factor)
+    law = RoutingConfig(
+        top_k=2, score="sigmoid", is_normed=True, scale=config.routed_scaling_factor
+    )
     gate_up = torch.cat([shared.gate_proj.weight, shared.up_proj.weight])
     ours = MoeMlp(
         router=TopKRouter(
@@ -408,12 +410,12 @@ def test_drafts_of_a_twin_change_no_token_of_a_mixture(law, executor, tmp_path):
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(pad=4, executor=executor, depth=1)
-    asked = [ask(f"r{i}", tokens, LAWS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    asked = [ask(f"r{i}", tokens, ROUTINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
     drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
     plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)
     for i, tokens in enumerate(PROMPTS):
-        right = decode(theirs, tokens, LAWS[law], max_tokens=9).tokens
+        right = decode(theirs, tokens, ROUTINGS[law], max_tokens=9).tokens
         assert plain[f"r{i}"].tokens == right
         assert drafted[f"r{i}"].tokens == right
     progress = [entry.last.progress for entry in drafted.values()]
-    assert sum(each.kept for each in progress) == sum(each.drafted for each in progress) > 0
+    assert sum(each.num_accepted for each in progress) == sum(each.drafted for each in progress) > 0

@@ -14,7 +14,7 @@ from outrider.ops.attention import decode_triton as kernel
 from outrider.ops.attention import splits_triton as law
 from outrider.ops.gpu_facts import HOPPER_SHARED
 
-SMALL = kernel.Tiles(keys=16, split=16)  # many splits at small lengths
+SMALL = kernel.DecodeTiles(keys=16, split=16)  # many splits at small lengths
 
 
 def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
@@ -23,7 +23,7 @@ def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
     width = law.partial_width(case.model.heads, case.model.head_dim)
     room = (rows_at_once or case.shape.rows) * case.shape.nodes * splits * width
     out = torch.full(case.query.shape, float("nan"), dtype=case.query.dtype)
-    kernel.attend_uniform(
+    kernel.attend_decode(
         case.query,
         case.layer,
         out,
@@ -109,7 +109,7 @@ def test_one_split_written_directly_has_the_bits_of_a_merge():
         shape=replace(shape, pages=40),
         geometry=replace(case.geometry, page_table=wide),
     )
-    tiles = kernel.Tiles(keys=16, split=32)
+    tiles = kernel.DecodeTiles(keys=16, split=32)
     direct = attend(case, is_tree=True, tiles=tiles)
     for is_whole in (False, True):
         merged = attend(longer, is_tree=True, tiles=tiles, is_whole=is_whole)

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
-from outrider.ops.linear.bulk_linear_triton import MOST_SHARED, Tile, choose_tile, launch
+from outrider.ops.linear.bulk_linear_triton import MOST_SHARED, BulkTile, choose_tile, launch
 
 ALIGNED = [*(shape for shape in SHAPES if shape[2] % 4 == 0), (17, 65, 132)]
 TILES = [
-    Tile(rows=16, columns=32, stages=2, warps=4),
-    Tile(rows=32, more=16, columns=32, stages=2, warps=4),
+    BulkTile(rows=16, columns=32, stages=2, sampling_flags=4),
+    BulkTile(rows=32, more=16, columns=32, stages=2, sampling_flags=4),
 ]
 
 

@@ -16,7 +16,7 @@ from support.laws import (
 
 from outrider.sampling.fused_sampler import _edit_, _penalised, choose_fused, floors_of
 from outrider.sampling.logits_processing import _masses, edit_, filter_, penalise_
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Ban, Filters, RowSampling
 
 pytest.importorskip("triton")
@@ -57,12 +57,14 @@ def plain_choices(logits, samplings):
 def test_greedy_and_noisy_rows_choose_as_the_law_does(vocab, dtype):
     samplings = [RowSampling(seed=9 * t, temperature=x) for t, x in enumerate(TEMPERATURES)]
     choices = plain_choices(random_logits(1, len(samplings), vocab, dtype), samplings)
-    for warps in (Warps(), Warps(noise=True)):
-        assert torch.equal(choose_fused(*choices.arguments(warps)), choices.law(warps))
+    for sampling_flags in (SamplingFlags(), SamplingFlags(noise=True)):
+        assert torch.equal(
+            choose_fused(*choices.arguments(sampling_flags)), choices.law(sampling_flags)
+        )
 
 
-@pytest.mark.parametrize("warps", [Warps(), Warps(noise=True)])
-def test_infinities_and_nan_win_and_lose_as_in_torch(warps):
+@pytest.mark.parametrize("sampling_flags", [SamplingFlags(), SamplingFlags(noise=True)])
+def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     logits = torch.zeros(6, 2050)
     logits[0] = -torch.inf
     logits[1, 7:] = -torch.inf
@@ -73,8 +75,8 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(warps):
     logits[5, :1800] = -0.0
     samplings = [RowSampling(seed=4, temperature=0.0 if row == 5 else 0.8) for row in range(6)]
     choices = plain_choices(logits, samplings)
-    tokens = choose_fused(*choices.arguments(warps))
-    assert torch.equal(tokens, choices.law(warps))
+    tokens = choose_fused(*choices.arguments(sampling_flags))
+    assert torch.equal(tokens, choices.law(sampling_flags))
     assert tokens[[0, 2, 3, 4, 5]].tolist() == [0, 1500, 2, 0, 0]
 
 
@@ -84,9 +86,9 @@ def test_each_warp_alone_chooses_as_the_law_does(part, dtype):
     rng = random.Random(5)
     samplings = [random_sampling(rng, 1000) for _ in range(6)]
     choices = random_choices(6, samplings, vocab=1000, dtype=dtype)
-    warps = Warps(noise=True, **{part: True})
-    expected = choices.law(warps)
-    assert torch.equal(choose_fused(*choices.arguments(warps)), expected)
+    sampling_flags = SamplingFlags(noise=True, **{part: True})
+    expected = choices.law(sampling_flags)
+    assert torch.equal(choose_fused(*choices.arguments(sampling_flags)), expected)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -184,5 +186,5 @@ def test_a_banned_token_that_is_also_biased_stays_banned():
         seed=0, temperature=0.0, bias=((3, 50.0),), ban=Ban(before=9, tokens=(3, 3))
     )
     choices = plain_choices(torch.zeros(2, 5), [sampling, sampling])
-    tokens = choose_fused(*choices.arguments(Warps(bias=True)))
+    tokens = choose_fused(*choices.arguments(SamplingFlags(bias=True)))
     assert tokens.tolist() == [0, 3]  # at positions 0 and 17

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from support.expert_cases import (
-    GROUPED_LAWS,
-    LAWS,
+    GROUPED_ROUTINGS,
     PAGE_SIZE,
+    ROUTINGS,
     SHAPES,
     expected_sum,
     logits_of,
@@ -15,7 +15,7 @@ from support.expert_cases import (
 )
 
 from outrider.models.layers.moe import GroupedExperts
-from outrider.models.layers.router import Routing, choose, without_padding
+from outrider.models.layers.router import Routing, choose_experts, without_padding
 
 pytest.importorskip("triton")
 from outrider.ops.moe import routing_triton as kernels
@@ -38,23 +38,23 @@ def launch_route(logits, bias, step, law):
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_experts", [8, 11])
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize("law", ROUTINGS.values(), ids=ROUTINGS)
 def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts, has_bias):
     logits = logits_of(7, num_experts)
     bias = logits_of(1, num_experts, seed=1)[0] if has_bias else torch.empty(0)
     step = step_of(7, padded=[2, 6])
-    right = without_padding(choose(logits, law, bias), step, num_experts)
+    right = without_padding(choose_experts(logits, law, bias), step, num_experts)
     experts, weights = launch_route(logits, bias, step, law)
     assert torch.equal(experts.long(), right.experts)
     torch.testing.assert_close(weights, right.weights)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("law", GROUPED_LAWS.values(), ids=GROUPED_LAWS)
+@pytest.mark.parametrize("law", GROUPED_ROUTINGS.values(), ids=GROUPED_ROUTINGS)
 def test_only_the_best_groups_are_asked(law, has_bias):
     logits = logits_of(9, 32)
     bias = logits_of(1, 32, seed=1)[0] if has_bias else torch.empty(0)
-    right = choose(logits, law, bias)
+    right = choose_experts(logits, law, bias)
     experts, weights = launch_route(logits, bias, step_of(9), law)
     assert torch.equal(experts.long(), right.experts)
     torch.testing.assert_close(weights, right.weights)
@@ -62,7 +62,7 @@ def test_only_the_best_groups_are_asked(law, has_bias):
 
 def test_of_equal_experts_the_first_is_asked():
     logits = torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0]])
-    experts, weights = launch_route(logits, torch.empty(0), step_of(1), LAWS["mixtral"])
+    experts, weights = launch_route(logits, torch.empty(0), step_of(1), ROUTINGS["mixtral"])
     assert experts.tolist() == [[1, 2]]
     assert weights.tolist() == [[0.5, 0.5]]
 

@@ -16,7 +16,7 @@ from outrider.ops.attention import latent_decode_triton as kernel
 from outrider.ops.attention import latent_slices_triton as slices
 from outrider.ops.attention.splits_triton import partial_width
 
-SMALL = kernel.Tiles(rows=16, keys=16, split=16)  # many splits at small lengths
+SMALL = kernel.LatentTiles(rows=16, keys=16, split=16)  # many splits at small lengths
 LIKE = torch.empty(0)
 
 
@@ -25,8 +25,8 @@ def attend(case, *, span, is_tree=True, rows_at_once=None):
     splits = slices.num_splits(case.shape.pages * model.page_size, split=SMALL.split)
     per_row = case.shape.nodes * splits * partial_width(model.heads, model.latent)
     room = (rows_at_once or case.shape.rows) * per_row
-    out = torch.full((case.shape.num_uniform, model.heads, model.latent), float("nan"))
-    kernel.attend_uniform(
+    out = torch.full((case.shape.num_decode_query, model.heads, model.latent), float("nan"))
+    kernel.attend_decode(
         case.query,
         case.layer,
         out,

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from outrider.ops.attention import prefill_triton as kernel
 
-SMALL = kernel.Tiles(rows=16, keys=16, num_warps=4)
+SMALL = kernel.PrefillTiles(rows=16, keys=16, num_warps=4)
 
 
 def place(case):

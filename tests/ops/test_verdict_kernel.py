@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from support.step_kernels import check_verdict
+from support.step_kernels import check_verify
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_verdicts_on_random_trees_are_those_of_the_law(seed):
-    check_verdict(seed, "cpu")
+    check_verify(seed, "cpu")

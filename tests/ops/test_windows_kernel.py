@@ -32,11 +32,13 @@ def use_kernels(monkeypatch):
         if plan.shape.chunk.rows:
             return see(memory, plan, outcome, catch_up, num_modules)
         calls.append("see")
-        verdict = outcome.verdict  # a GPU's judge packs what torch leaves as views
+        verify_result = outcome.verify_result  # a GPU's judge packs what torch leaves as views
         packed = replace(
-            verdict, path=verdict.path.contiguous(), emitted=verdict.emitted.contiguous()
+            verify_result,
+            path=verify_result.path.contiguous(),
+            emitted=verify_result.emitted.contiguous(),
         )
-        outcome = replace(outcome, verdict=packed)
+        outcome = replace(outcome, verify_result=packed)
         return windows._see_on_gpu(memory, plan, outcome, catch_up, num_modules)
 
     def taken(tokens, module, found, catch_up, drafts):
@@ -44,7 +46,7 @@ def use_kernels(monkeypatch):
             take(tokens, module, found, catch_up, drafts)
             return
         facts = found.windows.num_known, found.windows.first
-        rows, queries = catch_up.uniform.rows, catch_up.queries.tokens
+        rows, queries = catch_up.decode.rows, catch_up.queries.tokens
         kernels.take(tokens, found.windows.tokens, facts, rows, drafts, queries, module)
 
     monkeypatch.setattr(module_drafter, "see", seen)

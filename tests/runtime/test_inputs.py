@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.engines import Shape, ask, engine_of
-from support.matrix import TREES, law_of
+from support.matrix import TREES, sampling_of
 
 from outrider.runtime.draft_kinds import NgramDraft
 
@@ -22,15 +22,15 @@ def test_no_step_writes_its_inputs(models, drafter, executor, monkeypatch):
     planner = engine._runner._planner
     plan_of, inputs, sent = planner.plan, planner._arena._buffers["inputs"], []
 
-    def plan_and_note(batch, *, warps):
-        plan = plan_of(batch, warps=warps)
+    def plan_and_note(batch, *, sampling_flags):
+        plan = plan_of(batch, sampling_flags=sampling_flags)
         sent.append(inputs.clone())
         return plan
 
     monkeypatch.setattr(planner, "plan", plan_and_note)
     for index in range(3):
         prompt = [3 + index, 4, 5, 3, 4, 5, 6] * (1 + 2 * index)
-        engine.add(ask(f"r{index}", prompt, law_of("sampled", index), max_tokens=12))
+        engine.add(ask(f"r{index}", prompt, sampling_of("sampled", index), max_tokens=12))
     while engine.has_work:
         engine.step()
         assert torch.equal(inputs, sent[-1])

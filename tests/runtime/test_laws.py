@@ -1,10 +1,15 @@
 """Which parts of the sampling law a batch needs, from the laws of its rows."""
 
-from outrider.runtime.row_samplings import LawBook
-from outrider.step.shape import Warps
+from outrider.runtime.row_samplings import RowSamplings
+from outrider.step.shape import SamplingFlags
 from outrider.wire.draft_budget import PLAIN
 from outrider.wire.row_sampling import Filters, LogprobsAsked, PromptLogprobs, RowSampling
-from outrider.wire.scheduled_batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
+from outrider.wire.scheduled_batch import (
+    RowAdmission,
+    ScheduledBatch,
+    ScheduledChunk,
+    ScheduledDecodes,
+)
 
 GREEDY = RowSampling(seed=1, temperature=0.0)
 FILTERED = RowSampling(seed=2, filters=Filters(top_k=4))
@@ -15,9 +20,9 @@ SCORED = RowSampling(
 )
 
 
-def book_of(laws):
-    book = LawBook()
-    book.admit([admission(row, law) for row, law in laws.items()])
+def book_of(samplings):
+    book = RowSamplings()
+    book.admit([admission(row, law) for row, law in samplings.items()])
     return book
 
 
@@ -31,28 +36,28 @@ def batch_of(*rows, prompts=()):
         admissions=(),
         grants=(),
         chunks=tuple(ScheduledChunk(row=row, start=0, tokens=(1,), follower=-1) for row in prompts),
-        decodes=DecodeRows(rows=rows, bounds=(9,) * len(rows), budgets=(PLAIN,) * len(rows)),
+        decodes=ScheduledDecodes(rows=rows, bounds=(9,) * len(rows), budgets=(PLAIN,) * len(rows)),
     )
 
 
 def test_a_step_needs_what_any_of_its_rows_needs():
     book = book_of({1: GREEDY, 2: FILTERED, 3: GREEDY})
-    assert book.warps_of(batch_of(1, 3)) == Warps()
-    assert book.warps_of(batch_of(1, 2, 3)) == Warps(noise=True, filters=True)
+    assert book.flags_of(batch_of(1, 3)) == SamplingFlags()
+    assert book.flags_of(batch_of(1, 2, 3)) == SamplingFlags(noise=True, filters=True)
     assert book.of(batch_of(3, 2)) == (GREEDY, FILTERED)
 
 
 def test_a_prompt_is_scored_while_it_runs_and_not_later():
     book = book_of({1: GREEDY, 4: SCORED})
-    running = Warps(logprobs=True, top_logprobs=5, scores=True)
-    assert book.warps_of(batch_of(1, prompts=[4])) == running
-    assert book.warps_of(batch_of(1, 4)) == Warps(logprobs=True, top_logprobs=1)
+    running = SamplingFlags(logprobs=True, top_logprobs=5, scores=True)
+    assert book.flags_of(batch_of(1, prompts=[4])) == running
+    assert book.flags_of(batch_of(1, 4)) == SamplingFlags(logprobs=True, top_logprobs=1)
 
 
 def test_the_law_of_a_row_is_that_of_its_present_owner():
     book = book_of({1: FILTERED})
     book.admit([admission(1, GREEDY)])
-    assert book.warps_of(batch_of(1)) == Warps()
+    assert book.flags_of(batch_of(1)) == SamplingFlags()
     book.forget()
     book.admit([admission(2, FILTERED)])
-    assert book.warps_of(batch_of(2)) == Warps(noise=True, filters=True)
+    assert book.flags_of(batch_of(2)) == SamplingFlags(noise=True, filters=True)

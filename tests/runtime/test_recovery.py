@@ -4,13 +4,13 @@ import pytest
 import torch
 from support.engines import Shape, ask, engine_of, run_all
 from support.faults import Fault, break_steps
-from support.matrix import TREES, law_of
+from support.matrix import TREES, sampling_of
 from support.recovery import check_recovery, failed
 
 from outrider.errors import CapacityError
 from outrider.runtime.draft_kinds import NgramDraft
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.step.device_stream import HostMark
+from outrider.step.device_stream import HostEvent
 
 
 def draft_of(models, name):
@@ -46,7 +46,7 @@ def test_a_tape_is_replayed_after_a_failure(models, where):
 
 
 def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models, monkeypatch):
-    run, law = models.target.run, law_of("greedy", 0)
+    run, law = models.target.run, sampling_of("greedy", 0)
     engine = engine_of(models.target, Shape(max_rows=1))
 
     def run_short(plan, *others):
@@ -65,12 +65,12 @@ def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeyp
     def lose(mark):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    engine, law = engine_of(models.target, Shape(max_rows=1)), law_of("greedy", 0)
+    engine, law = engine_of(models.target, Shape(max_rows=1)), sampling_of("greedy", 0)
     engine.add(ask("runs", [3, 4], law))
     engine.add(ask("waits", [3, 4], law))
     (first,) = engine.step()
     assert (first.finish, len(first.tokens)) == ("running", 1)
-    monkeypatch.setattr(HostMark, "wait", lose)  # an error of CUDA stays
+    monkeypatch.setattr(HostEvent, "wait", lose)  # an error of CUDA stays
     updates = engine.step()
     assert [(each.request_id, each.finish) for each in updates] == [
         ("runs", "error"),
@@ -83,7 +83,7 @@ def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeyp
 def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
     engine = engine_of(models.target, Shape(pad=3))
     break_steps(engine, at_submit={2})
-    run_all(engine, [ask("a", [3, 4, 5], law_of("sampled", 0))])
+    run_all(engine, [ask("a", [3, 4, 5], sampling_of("sampled", 0))])
     state = engine._runner._program.state
     assert torch.isfinite(state.kv.storage).all()
     assert not state.rows.pages.any()
@@ -94,20 +94,24 @@ def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
 def memory_of(engine):
     """What a drafter remembers of its rows."""
     drafter = engine._runner._program.drafter._drafter
-    return drafter._states if isinstance(drafter, ModelDrafter) else drafter._memory.pairs.features
+    return (
+        drafter._states
+        if isinstance(drafter, ModelDrafter)
+        else drafter._memory.pairs.aux_hidden_states
+    )
 
 
 @pytest.mark.parametrize("drafter", ["relative", "eagle3", "modules"])
 def test_a_restarted_drafter_remembers_no_broken_number(models, drafter):
     engine = engine_of(models.target, Shape(pad=3), models.draft(drafter, TREES["chain"]))
     break_steps(engine, at_submit={2})
-    run_all(engine, [ask("a", [3, 4, 5], law_of("sampled", 0))])
+    run_all(engine, [ask("a", [3, 4, 5], sampling_of("sampled", 0))])
     assert not memory_of(engine).any()
 
 
 def test_what_a_former_owner_left_is_not_written_to_draft_kv(models):
     """A new row's window has idle places only, and page 0, to which they write, is read masked."""
-    law = law_of("greedy", 0)
+    law = sampling_of("greedy", 0)
     engine = engine_of(models.target, Shape(), models.draft("modules", TREES["chain"]))
     memory_of(engine).fill_(float("nan"))
     run_all(engine, [ask("long", [5] * 13, law), ask("short", [3] * 8, law)])

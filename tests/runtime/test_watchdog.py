@@ -8,16 +8,20 @@ from dataclasses import replace
 
 import pytest
 from support.engines import Shape, ask, engine_of
-from support.matrix import law_of
+from support.matrix import sampling_of
 
 from outrider.runtime.watchdog import Watchdog
-from outrider.step.device_stream import HostMark
+from outrider.step.device_stream import HostEvent
 from outrider.step.executor import EagerExecutor
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import PLAIN
 
 SHAPE = StepShape(
-    rows=3, tree=PLAIN, chunk=ChunkShape(rows=0, tokens=0, width=0), pages=2, warps=Warps()
+    rows=3,
+    tree=PLAIN,
+    chunk=ChunkShape(rows=0, tokens=0, width=0),
+    pages=2,
+    sampling_flags=SamplingFlags(),
 )
 LONG_S = 20.0  # nothing here takes a second unless it is broken
 
@@ -98,7 +102,7 @@ def test_the_thread_begins_with_the_first_wait_and_ends_with_its_owner():
     assert gone() is None
 
 
-class Hanging(HostMark):
+class Hanging(HostEvent):
     """The end of a step that comes only after somebody has complained about it."""
 
     def __init__(self, complained):
@@ -127,7 +131,7 @@ def complained():
 def run_hanging(engine):
     """One step, which comes home in the end."""
     engine._runner.watchdog = Watchdog(timeout_s=0.01)
-    engine.add(ask("a", [3, 4, 5], law_of("greedy", 0), max_tokens=1))
+    engine.add(ask("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
     (update,) = engine.step()
     assert update.finish == "length"
     assert engine._runner.watchdog.num_hung == 1
@@ -139,7 +143,7 @@ def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(mode
 
     def submit_hanging(batch):
         pending = submit(batch)
-        pending._flight = replace(pending._flight, landed=Hanging(complained))
+        pending._flight = replace(pending._flight, output_ready=Hanging(complained))
         return pending
 
     engine._runner.submit = submit_hanging

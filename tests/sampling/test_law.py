@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from outrider.sampling.sampler import choose
+from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.scheduled_batch import RowAdmission
 
@@ -42,8 +42,13 @@ def count_sequences(model, table, *, batches, positions=range(FIRST_POSITION, FI
         prefix = torch.zeros(BATCH, dtype=torch.int64)
         for logits, position in zip(model, positions, strict=True):
             place = torch.full((BATCH,), position)
-            tokens = choose(
-                logits.index_select(0, prefix), table, rows, place, NO_PATH, Warps(noise=True)
+            tokens = choose_tokens(
+                logits.index_select(0, prefix),
+                table,
+                rows,
+                place,
+                NO_PATH,
+                SamplingFlags(noise=True),
             )
             prefix = prefix * VOCAB + tokens
         counts += torch.bincount(prefix, minlength=VOCAB**LENGTH)

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outrider.sampling.sampler import choose
-from outrider.sampling.sampling_flags import decode_need, joined
+from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampling_flags import decode_flags, joined_flags
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
 from outrider.wire.scheduled_batch import RowAdmission
 
@@ -44,12 +44,12 @@ def table_of(samplings):
     return table
 
 
-def choose_rows(logits, table, rows, warps):
+def choose_rows(logits, table, rows, sampling_flags):
     """Tokens and final scores of some rows; row r stands at position 40 r, after tokens 5 and r."""
     rows = torch.tensor(rows)
     path = torch.stack([torch.full_like(rows, 5), rows], dim=1)
     scores = logits[rows - 1]
-    return choose(scores, table, rows, rows * 40, path, warps), scores
+    return choose_tokens(scores, table, rows, rows * 40, path, sampling_flags), scores
 
 
 @settings(deadline=None, max_examples=80)
@@ -61,10 +61,12 @@ def test_a_row_chooses_in_any_batch_what_it_chooses_alone(data, samplings, seed)
     logits = torch.randn(len(samplings), VOCAB, generator=generator).mul_(3)
     table = table_of(samplings)
     order = data.draw(st.permutations(range(1, len(samplings) + 1)))
-    tokens, scores = choose_rows(logits, table, order, joined([*map(decode_need, samplings)]))
+    tokens, scores = choose_rows(
+        logits, table, order, joined_flags([*map(decode_flags, samplings)])
+    )
     for place, row in enumerate(order):
         sampling = samplings[row - 1]
-        token, score = choose_rows(logits, table, [row], decode_need(sampling))
+        token, score = choose_rows(logits, table, [row], decode_flags(sampling))
         assert tokens[place] == token
         if (
             sampling.temperature > 0
@@ -76,8 +78,8 @@ def test_greedy_ties_go_to_the_lowest_id():
     table = table_of([RowSampling(seed=1, temperature=0.0), RowSampling(seed=1)])
     logits = torch.zeros(2, VOCAB)
     logits[:, 31] = logits[:, 17] = logits[:, 44] = 60.0  # far above any noise
-    greedy, _ = choose_rows(logits, table, [1], Warps())
-    beside_noise, _ = choose_rows(logits, table, [1, 2], Warps(noise=True, filters=True))
+    greedy, _ = choose_rows(logits, table, [1], SamplingFlags())
+    beside_noise, _ = choose_rows(logits, table, [1, 2], SamplingFlags(noise=True, filters=True))
     assert greedy.tolist() == [17]
     assert beside_noise[0] == 17
 
@@ -85,7 +87,7 @@ def test_greedy_ties_go_to_the_lowest_id():
 def test_temperature_towards_zero_becomes_greedy():
     table = table_of([RowSampling(seed=1, temperature=1e-4), RowSampling(seed=1, temperature=0.0)])
     logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(0)).expand(2, VOCAB)
-    tokens, _ = choose_rows(logits, table, [1, 2], Warps(noise=True))
+    tokens, _ = choose_rows(logits, table, [1, 2], SamplingFlags(noise=True))
     assert tokens[0] == tokens[1]
 
 
@@ -95,27 +97,27 @@ def test_choosing_reads_nothing_on_the_host():
             assert func is not torch.ops.aten._local_scalar_dense.default
             return func(*args, **(kwargs or {}))
 
-    everything = Warps(noise=True, filters=True, penalties=True, bias=True)
+    everything = SamplingFlags(noise=True, filters=True, penalties=True, bias=True)
     table = table_of([RowSampling(seed=1)] * 3)
     logits = torch.randn(3, VOCAB)
     rows, path = torch.tensor([1, 2, 3]), torch.full((3, 2), -1)
     with RefusesHostReads():
-        choose(logits, table, rows, rows, path, everything)
+        choose_tokens(logits, table, rows, rows, path, everything)
 
 
 def test_a_part_is_needed_if_any_row_needs_it():
-    assert joined([]) == Warps()
-    assert decode_need(RowSampling(seed=1, temperature=0.0)) == Warps()
+    assert joined_flags([]) == SamplingFlags()
+    assert decode_flags(RowSampling(seed=1, temperature=0.0)) == SamplingFlags()
     laws = [
         RowSampling(seed=1, temperature=0.0, ban=Ban(before=3, tokens=(1,))),
         RowSampling(seed=2, filters=Filters(min_p=0.1)),
         RowSampling(seed=3, logprobs=LogprobsAsked(chosen=True, top=4)),
     ]
-    assert joined([*map(decode_need, laws)]) == Warps(
+    assert joined_flags([*map(decode_flags, laws)]) == SamplingFlags(
         noise=True, filters=True, bias=True, logprobs=True, top_logprobs=5
     )
 
 
 def test_filters_of_a_greedy_row_are_not_needed():
     greedy = RowSampling(seed=1, temperature=0.0, filters=Filters(top_k=4))
-    assert decode_need(greedy) == Warps()
+    assert decode_flags(greedy) == SamplingFlags()

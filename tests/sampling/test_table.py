@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from outrider.sampling.sampler import choose
-from outrider.sampling.sampling_flags import decode_need
+from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampling_flags import decode_flags
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.wire.row_sampling import (
     MAX_BANNED,
@@ -37,27 +37,27 @@ def admission(row, sampling, *, prompt=(), output=()):
     return RowAdmission(row=row, sampling=sampling, prompt=prompt, output=output)
 
 
-def law_of(table, row):
+def sampling_of(table, row):
     """The scores of a row at one place, all parts run."""
     logits = torch.linspace(-3, 3, VOCAB)[None]
     rows, positions = torch.tensor([row]), torch.tensor([50])
-    choose(logits, table, rows, positions, rows.new_empty((1, 0)), decode_need(DEMANDING))
+    choose_tokens(logits, table, rows, positions, rows.new_empty((1, 0)), decode_flags(DEMANDING))
     return logits
 
 
 def test_a_new_owner_inherits_nothing(table):
     table.admit([admission(1, DEMANDING, prompt=(1, 2), output=(3, 3, 4))])
     table.admit([admission(1, PLAIN), admission(2, PLAIN)])
-    assert torch.equal(law_of(table, 1), law_of(table, 2))
+    assert torch.equal(sampling_of(table, 1), sampling_of(table, 2))
     assert table.output_counts[1].sum() == 0
     assert not table.prompt_seen[1].any()
 
 
 def test_admission_leaves_other_rows_alone(table):
     table.admit([admission(1, DEMANDING, prompt=(1,), output=(2,))])
-    before = law_of(table, 1)
+    before = sampling_of(table, 1)
     table.admit([admission(3, PLAIN), admission(2, DEMANDING, output=(7,))])
-    assert torch.equal(law_of(table, 1), before)
+    assert torch.equal(sampling_of(table, 1), before)
 
 
 def test_a_preempted_row_returns_with_the_counts_it_had(table):
@@ -75,10 +75,10 @@ def test_tokens_that_were_not_emitted_are_counted_nowhere(table):
 
 def test_padding_chooses_greedily(table):
     assert table.temperature[0] == 0
-    assert torch.equal(law_of(table, 0).argmax(1), torch.tensor([VOCAB - 1]))
+    assert torch.equal(sampling_of(table, 0).argmax(1), torch.tensor([VOCAB - 1]))
 
 
 def test_admitting_nobody_changes_nothing(table):
-    before = law_of(table, 1)
+    before = sampling_of(table, 1)
     table.admit([])
-    assert torch.equal(law_of(table, 1), before)
+    assert torch.equal(sampling_of(table, 1), before)

@@ -6,11 +6,11 @@ import random
 import pytest
 
 from outrider.server.protocol.tool_call_parser import (
-    BlockReader,
     CallPart,
     ForcedReader,
     Gain,
     PlainReader,
+    ToolBlockReader,
     read_whole,
 )
 
@@ -84,7 +84,7 @@ def cut(text, rng):
 
 
 def blocks(most=None):
-    return BlockReader(["add", "say"], most=most)
+    return ToolBlockReader(["add", "say"], most=most)
 
 
 @pytest.mark.parametrize("text", BLOCKS)

@@ -1,9 +1,9 @@
 import pytest
 
 from outrider.step.buckets import Buckets
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
-from outrider.wire.scheduled_batch import DecodeRows, ScheduledBatch
+from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledDecodes
 
 ENGINE = Budget(steps=8, topk=4, nodes=64)
 
@@ -31,12 +31,12 @@ def test_a_batch_of_different_budgets_reads_as_far_as_its_common_tree_writes():
         admissions=(),
         grants=(),
         chunks=(),
-        decodes=DecodeRows(
+        decodes=ScheduledDecodes(
             rows=tuple(range(len(budgets))),
             bounds=(100,) * len(budgets),
             budgets=tuple(budgets),
         ),
     )
-    shape = Buckets(page_size=1, lead=1).fit(batch, warps=Warps())
+    shape = Buckets(page_size=1, lead=1).fit(batch, sampling_flags=SamplingFlags())
     assert shape.tree == Budget(steps=8, topk=8, nodes=16)
     assert shape.pages == 100 + 1 + 7 * 8  # every branch of all steps but the last

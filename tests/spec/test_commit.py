@@ -1,7 +1,7 @@
 import random
 
 import torch
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 from support.trees import tree_of
 
 from outrider.kv.kv_pool import KVLayout, KVPool
@@ -15,7 +15,7 @@ def test_kept_nodes_move_to_the_positions_after_the_history():
     lengths = {2: 7, 4: 2}
     for row, length in lengths.items():
         device.table.lengths[row] = length
-    plan = device.planner.plan(batch_of(lengths, {}, nodes=5, topk=2), warps=NO_WARPS)
+    plan = device.planner.plan(batch_of(lengths, {}, nodes=5, topk=2), sampling_flags=NO_FLAGS)
     resolve_lengths(plan, device.table)
     #       0 -> 1 -> 3 -> 4 and 0 -> 2
     tree = tree_of([[1, 5, 6, 7, 8]] * 2, [[-1, 0, 0, 1, 3]] * 2)
@@ -25,8 +25,8 @@ def test_kept_nodes_move_to_the_positions_after_the_history():
     for layer in kv.layers:  # every slot holds its own number
         layer.copy_(torch.arange(device.num_pages * 4.0).view(-1, 4, 1, 1).expand_as(layer))
     before = kv.layers[0].clone().view(-1, 2, 2)
-    verdict = verify(tree, torch.tensor([[5, 7, 0, 9, 0], [6, 0, 3, 0, 0]]), 4)
-    commit(plan, verdict, torch.empty(0, dtype=torch.int64), table=device.table, kv=kv)
+    verify_result = verify(tree, torch.tensor([[5, 7, 0, 9, 0], [6, 0, 3, 0, 0]]), 4)
+    commit(plan, verify_result, torch.empty(0, dtype=torch.int64), table=device.table, kv=kv)
     after = kv.layers[1].view(-1, 2, 2)
     moved = {device.slot(2, 8): device.slot(2, 8), device.slot(2, 9): device.slot(2, 10)}
     moved[device.slot(4, 3)] = device.slot(4, 4)

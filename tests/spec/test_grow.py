@@ -12,7 +12,7 @@ from outrider.sampling.draft_topk import likely_tokens
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.grow_tree import Candidates, Frontier, grow, room_for, select
 from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import UniformRows
+from outrider.step.plan import DecodeRows
 from outrider.wire.draft_budget import Budget
 
 VOCAB = 7
@@ -30,7 +30,7 @@ Law = Callable[[Frontier], torch.Tensor]  # [rows * branches, vocab] logits belo
 def growth(tree: Budget, budgets: list[Budget], law: Law) -> tuple[Candidates, DraftTree]:
     """Candidates and tree of every row, grown the way a drafter grows them; tokens as they are."""
     root = torch.arange(len(budgets))
-    uniform = UniformRows(
+    decode = DecodeRows(
         rows=root,
         lengths=torch.zeros_like(root),
         budgets=torch.tensor([[b.steps, b.topk, b.nodes] for b in budgets]).T,
@@ -38,8 +38,8 @@ def growth(tree: Budget, budgets: list[Budget], law: Law) -> tuple[Candidates, D
     slots, tips, candidates = DraftSlots(tree=tree), node_0(root), room_for(tree, root)
     for depth in range(1, tree.steps + 1):
         likely = likely_tokens(law(tips), torch.arange(VOCAB), tree.topk)
-        tips = grow(tips, likely, uniform, candidates=candidates, slots=slots, depth=depth)
-    return candidates, select(root, candidates, uniform.budgets, tree)
+        tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
+    return candidates, select(root, candidates, decode.budgets, tree)
 
 
 def node_0(root: torch.Tensor) -> Frontier:

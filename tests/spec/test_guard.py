@@ -12,8 +12,8 @@ from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 from outrider.spec.drafter import NullDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
-from outrider.step.graph_break import written_down
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.step.graph_break import capturing
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
@@ -68,7 +68,7 @@ def test_a_failure_to_be_recorded_is_the_recorders_and_leaves_the_drafter_whole(
             raise RuntimeError("no memory for a recording")
 
     drafter = GuardedDrafter(Unrecordable(NoDraft().facts))
-    with written_down(), pytest.raises(RuntimeError, match="no memory for a recording"):
+    with capturing(), pytest.raises(RuntimeError, match="no memory for a recording"):
         drafter.propose(None, None)
     assert not drafter.is_broken
 
@@ -81,5 +81,7 @@ def test_padding_as_long_as_the_largest_chunk_reads_no_page_that_is_not_there(ta
     engine = engine_of(target, Shape(max_rows=1, max_context=32, step_tokens=400), draft)
     runner = engine._runner
     chunk = ChunkShape(rows=2, tokens=400, width=400)
-    runner.practise(StepShape(rows=1, tree=draft.budget, chunk=chunk, pages=2, warps=Warps()))
+    runner.dummy_run(
+        StepShape(rows=1, tree=draft.budget, chunk=chunk, pages=2, sampling_flags=SamplingFlags())
+    )
     assert not runner._program.drafter.is_broken

@@ -7,22 +7,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.steps import NO_WARPS, small_device
+from support.steps import NO_FLAGS, small_device
 
-from outrider.spec.drafter import Outcome
-from outrider.spec.ngram_drafter import Match, NgramDrafter
+from outrider.spec.drafter import StepOutcome
+from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
 from outrider.spec.text_table import TextTable
-from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import resolve_lengths
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import DecodeRows, RowAdmission, ScheduledBatch, ScheduledChunk
+from outrider.wire.scheduled_batch import (
+    RowAdmission,
+    ScheduledBatch,
+    ScheduledChunk,
+    ScheduledDecodes,
+)
 
 CHAIN = Budget(steps=3, topk=1, nodes=4)
 TREE = Budget(steps=3, topk=3, nodes=12)
 PAGE = 4
-MATCH = Match(least=2, most=3)
+MATCH = NgramMatch(least=2, most=3)
 
 
 class Scene:
@@ -55,9 +60,9 @@ class Scene:
         lengths = self.device.table.lengths
         rows = tuple(range(1, 1 + len(budgets)))
         bounds = tuple(int(lengths[row]) + 2 for row in rows)
-        decodes = DecodeRows(rows=rows, bounds=bounds, budgets=budgets)
+        decodes = ScheduledDecodes(rows=rows, bounds=bounds, budgets=budgets)
         batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes)
-        plan = self.device.planner.plan(batch, warps=NO_WARPS)
+        plan = self.device.planner.plan(batch, sampling_flags=NO_FLAGS)
         resolve_lengths(plan, self.device.table)
         return plan
 
@@ -100,13 +105,13 @@ def test_of_equally_frequent_continuations_the_latest_wins():
 
 def test_tokens_past_the_longest_compared_match_do_not_count():
     text = [1, 2, 3, 8, 4, 2, 3, 9, 5, 1, 2, 3]
-    assert Scene(text, match=Match(least=1, most=2)).propose(CHAIN)[0][0] == (9,)
+    assert Scene(text, match=NgramMatch(least=1, most=2)).propose(CHAIN)[0][0] == (9,)
 
 
 def test_a_match_that_is_too_short_proposes_nothing():
     text = [1, 3, 8, 2, 3]
     assert Scene(text).propose(CHAIN) == [[]]
-    assert Scene(text, match=Match(least=1, most=3)).propose(CHAIN)[0][0] == (8,)
+    assert Scene(text, match=NgramMatch(least=1, most=3)).propose(CHAIN)[0][0] == (8,)
 
 
 @pytest.mark.parametrize("text", [[4], [4, 5], [4, 5, 6, 7]])
@@ -180,7 +185,7 @@ def test_emitted_tokens_become_text():
     scene = Scene([1, 2, 3, 4])
     plan = scene.plan(CHAIN)
     emitted = torch.tensor([[1, 2, 2, 2]])  # one draft kept, then the bonus, then nothing
-    scene.drafter.observe(plan, outcome_of(emitted, kept=1), scene.device.table)
+    scene.drafter.observe(plan, outcome_of(emitted, num_accepted=1), scene.device.table)
     scene.device.table.lengths[1] += 2
     assert scene.propose(CHAIN) == [[(3,), (3, 4), (3, 4, 1)]]
 
@@ -191,24 +196,26 @@ def test_the_token_after_a_chunk_is_chosen_only_at_the_end_of_the_prompt(followe
     scene = Scene([9], prompt)
     chunk = ScheduledChunk(row=2, start=0, tokens=tuple(prompt[:5]), follower=follower)
     plan = scene.plan(CHAIN, chunks=(chunk,))
-    outcome = outcome_of(torch.full((1, 4), 9), kept=0, chunk_choice=torch.tensor([6]))
+    outcome = outcome_of(torch.full((1, 4), 9), num_accepted=0, chunk_choice=torch.tensor([6]))
     scene.drafter.observe(plan, outcome, scene.device.table)
     text = scene.drafter._text.read(torch.tensor([2]), 8)[0].tolist()
     assert tuple(text[5:6]) == expected
 
 
-def outcome_of(emitted, *, kept, chunk_choice=None) -> Outcome:
-    verdict = Verdict(
+def outcome_of(emitted, *, num_accepted, chunk_choice=None) -> StepOutcome:
+    verify_result = VerifyResult(
         path=torch.zeros_like(emitted),
-        kept=torch.tensor([kept]),
+        num_accepted=torch.tensor([num_accepted]),
         emitted=emitted,
         drafted=torch.tensor([3]),
     )
     choice = torch.zeros(0, dtype=torch.int64) if chunk_choice is None else chunk_choice
-    return Outcome(features=torch.zeros(0, 0), verdict=verdict, chunk_choice=choice)
+    return StepOutcome(
+        aux_hidden_states=torch.zeros(0, 0), verify_result=verify_result, chunk_choice=choice
+    )
 
 
-def slow_search(text: list[int], match: Match) -> list[tuple[int, int]]:
+def slow_search(text: list[int], match: NgramMatch) -> list[tuple[int, int]]:
     """Earlier occurrences of the last tokens, best first: how many agree, and where it ends."""
 
     def num_equal(end):
@@ -221,7 +228,7 @@ def slow_search(text: list[int], match: Match) -> list[tuple[int, int]]:
     return sorted((entry for entry in found if entry[0] >= match.least), reverse=True)[:8]
 
 
-def slow_tree(text: list[int], match: Match, budget: Budget) -> list[tuple[int, ...]]:
+def slow_tree(text: list[int], match: NgramMatch, budget: Budget) -> list[tuple[int, ...]]:
     """Every path with the occurrences that begin with it, pruned to the budget."""
     occurrences = slow_search(text, match)
     users: dict[tuple[int, ...], list[int]] = {}
@@ -252,7 +259,7 @@ texts = st.lists(st.integers(1, 3), min_size=1, max_size=40)
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(st.tuples(texts, budgets), min_size=1, max_size=3), least=st.integers(1, 3))
 def test_any_batch_gets_the_trees_of_a_slow_search(texts, least):
-    match = Match(least=least, most=4)
+    match = NgramMatch(least=least, most=4)
     scene = Scene(*[text for text, _ in texts], match=match, pad=2)
     drafts = scene.propose(*[budget for _, budget in texts])
     for (text, budget), found in zip(texts, drafts, strict=True):

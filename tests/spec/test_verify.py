@@ -20,26 +20,26 @@ def test_verdict_is_the_walk_from_node_0_along_the_targets_own_tokens(nodes, see
         for node in range(1, nodes):
             if rng.random() < 0.6:
                 choice[row][parents[row][node]] = tokens[row][node]
-    verdict = verify(tree, torch.tensor(choice), nodes)
+    verify_result = verify(tree, torch.tensor(choice), nodes)
     for row in range(rows):
         path = walk(tree, choice, row)
-        assert verdict.kept[row] == len(path) - 1
-        assert verdict.path[row, : len(path)].tolist() == path
-        assert verdict.path[row, len(path) :].tolist() == [path[-1]] * (nodes - len(path))
-        assert verdict.emitted[row, : len(path)].tolist() == [choice[row][n] for n in path]
+        assert verify_result.num_accepted[row] == len(path) - 1
+        assert verify_result.path[row, : len(path)].tolist() == path
+        assert verify_result.path[row, len(path) :].tolist() == [path[-1]] * (nodes - len(path))
+        assert verify_result.emitted[row, : len(path)].tolist() == [choice[row][n] for n in path]
 
 
 def test_a_tree_of_one_node_emits_the_targets_token():
-    verdict = verify(single_node(torch.tensor([4, 9])), torch.tensor([[7], [8]]), 1)
-    assert verdict.kept.tolist() == [0, 0]
-    assert verdict.emitted.tolist() == [[7], [8]]
+    verify_result = verify(single_node(torch.tensor([4, 9])), torch.tensor([[7], [8]]), 1)
+    assert verify_result.num_accepted.tolist() == [0, 0]
+    assert verify_result.emitted.tolist() == [[7], [8]]
 
 
 def test_a_chain_is_kept_up_to_the_first_disagreement():
     chain = tree_of([[1, 2, 3, 4]], [[-1, 0, 1, 2]])
-    verdict = verify(chain, torch.tensor([[2, 3, 9, 5]]), 4)
-    assert verdict.kept.item() == 2
-    assert verdict.emitted[0, :3].tolist() == [2, 3, 9]
+    verify_result = verify(chain, torch.tensor([[2, 3, 9, 5]]), 4)
+    assert verify_result.num_accepted.item() == 2
+    assert verify_result.emitted[0, :3].tolist() == [2, 3, 9]
 
 
 def test_path_tokens_are_the_drafts_from_node_0_down_to_each_node():

@@ -3,7 +3,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import pytest
 import torch
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 from support.trees import random_tree
 
 from outrider.step.fill_plan import fill, resolve_lengths
@@ -16,7 +16,7 @@ def planned(device, lengths, chunks, seed=0):
     for row, length in lengths.items():
         device.table.lengths[row] = length
     batch = batch_of(lengths, chunks, nodes=NODES, slack=1)
-    plan = device.planner.plan(batch, warps=NO_WARPS)
+    plan = device.planner.plan(batch, sampling_flags=NO_FLAGS)
     resolve_lengths(plan, device.table)
     tree = random_tree(random.Random(seed), rows=plan.shape.rows, nodes=NODES, vocab=50)
     fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
@@ -50,28 +50,28 @@ def test_fill_writes_every_element_of_every_view(pad):
 def test_rows_that_go_on_decoding_are_not_sent_again():
     device = small_device(random.Random(0), page_size=4, nodes=NODES)
     plan, _ = planned(device, {2: 5, 4: 6}, {})
-    plan.uniform.rows.fill_(3)  # so it stays, unless the same is sent again
+    plan.decode.rows.fill_(3)  # so it stays, unless the same is sent again
     again, _ = planned(device, {2: 6, 4: 7}, {})
-    assert again.uniform.rows.tolist() == [3, 3]
+    assert again.decode.rows.tolist() == [3, 3]
     other, _ = planned(device, {4: 7, 2: 6}, {})  # the same rows in another order
-    assert other.uniform.rows.tolist() == [4, 2]
+    assert other.decode.rows.tolist() == [4, 2]
 
 
 def test_pages_that_are_granted_to_decoding_rows_go_down_alone():
     device = small_device(random.Random(0), page_size=4, nodes=NODES)
     plan, _ = planned(device, {2: 5, 4: 6}, {})
-    before, inputs = device.table.pages.clone(), plan.uniform.rows.tolist()
+    before, inputs = device.table.pages.clone(), plan.decode.rows.tolist()
     grants = (
         PageGrant(row=2, first=7, pages=(91, 92)),
         PageGrant(row=4, first=3, pages=(93,)),
     )
     batch = replace(batch_of({2: 5, 4: 6}, {}, nodes=NODES, slack=1), grants=grants)
-    device.planner.plan(batch, warps=NO_WARPS)
+    device.planner.plan(batch, sampling_flags=NO_FLAGS)
     changed = {tuple(place) for place in (device.table.pages != before).nonzero().tolist()}
     assert changed == {(2, 7), (2, 8), (4, 3)}
     assert device.table.pages[2, 7:9].tolist() == [91, 92]
     assert device.table.pages[4, 3] == 93
-    assert plan.uniform.rows.tolist() == inputs
+    assert plan.decode.rows.tolist() == inputs
 
 
 def test_equal_shapes_share_one_plan_and_its_addresses():
@@ -103,7 +103,7 @@ def test_padding_is_row_0_and_writes_only_to_page_0():
     plan, _ = planned(device, {2: 5}, {3: (4, [1, 2, 3])})
     assert plan.shape.rows == 4
     assert plan.shape.chunk.tokens == 4
-    assert plan.uniform.rows.tolist() == [2, 0, 0, 0]
+    assert plan.decode.rows.tolist() == [2, 0, 0, 0]
     real = {device.slot(2, 5 + n) for n in range(NODES)} | {device.slot(3, 4 + n) for n in range(3)}
     others = [slot for slot in plan.queries.slots.tolist() if slot not in real]
     assert len(others) == 3 * NODES + 1

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from outrider.step.graph_break import live
+from outrider.step.graph_break import graph_break
 from outrider.step.tape_executor import TapeExecutor
 
 
@@ -90,7 +90,7 @@ def test_a_live_call_is_made_anew_on_every_replay():
 
     def program(plan):
         doubled = total * 2
-        live(add_what_the_host_says, doubled)
+        graph_break(add_what_the_host_says, doubled)
         total.copy_(doubled)
 
     executor, plan = TapeExecutor(), plan_of([0.0])

@@ -5,7 +5,7 @@ import threading
 import pytest
 from support.engines import Shape, ask, engine_of
 from support.grammars import END, SPECS, TINY
-from support.matrix import law_of
+from support.matrix import sampling_of
 from support.tiny import VOCAB
 
 from outrider.errors import RequestError
@@ -18,7 +18,7 @@ pytest.importorskip("xgrammar")
 LONG_S = 20.0  # nothing here takes seconds unless it is broken
 
 
-class ForgetfulShop(shops.GrammarShop):
+class ForgetfulCache(shops.GrammarCache):
     """Forgets what it has compiled when told so; calls `again` before it compiles anything then."""
 
     def __init__(self):
@@ -37,8 +37,8 @@ class ForgetfulShop(shops.GrammarShop):
 
 
 @pytest.fixture
-def shop():
-    opened = ForgetfulShop()
+def grammar_cache():
+    opened = ForgetfulCache()
     yield opened
     opened.close()
 
@@ -48,17 +48,17 @@ def spelling(name, kind, max_tokens):
     return ask(name, [7, 3], RowSampling(seed=1, grammar=grammar), max_tokens=max_tokens)
 
 
-def waiting_engine(models, shop):
+def waiting_engine(models, grammar_cache):
     """Two rows are taken, one of them for long, and a request with a compiled grammar waits."""
-    engine = engine_of(models.target, Shape(max_rows=2), grammars=shop)
-    engine.add(ask("runs", [5, 6], law_of("greedy", 0), max_tokens=60))
-    engine.add(ask("ends", [5, 8], law_of("greedy", 0), max_tokens=4))
+    engine = engine_of(models.target, Shape(max_rows=2), grammars=grammar_cache)
+    engine.add(ask("runs", [5, 6], sampling_of("greedy", 0), max_tokens=60))
+    engine.add(ask("ends", [5, 8], sampling_of("greedy", 0), max_tokens=4))
     engine.step()
     engine.add(spelling("waits", "regex", 3))
-    shop.order(SPECS["regex"]).result()
+    grammar_cache.order(SPECS["regex"]).result()
     engine.step()  # it is in the queue
-    assert engine.census.queue.waiting == 1
-    shop.forget()
+    assert engine.stats.queue.waiting == 1
+    grammar_cache.forget()
     return engine
 
 
@@ -69,13 +69,13 @@ def run(engine):
     return last
 
 
-def test_nobody_waits_for_a_grammar_that_is_compiled_again(models, shop):
-    engine, has_gone_on, has_waited = waiting_engine(models, shop), threading.Event(), []
+def test_nobody_waits_for_a_grammar_that_is_compiled_again(models, grammar_cache):
+    engine, has_gone_on, has_waited = waiting_engine(models, grammar_cache), threading.Event(), []
 
     def compile_after_that():
         has_waited.append(has_gone_on.wait(LONG_S))
 
-    shop.again = compile_after_that
+    grammar_cache.again = compile_after_that
     updates = [update for _ in range(20) for update in engine.step()]
     assert sum(len(update.tokens) for update in updates if update.request_id == "runs") == 20
     assert not any(update.request_id == "waits" for update in updates)
@@ -86,14 +86,14 @@ def test_nobody_waits_for_a_grammar_that_is_compiled_again(models, shop):
     assert last["runs"].finish == "length"
 
 
-def test_a_grammar_that_cannot_be_compiled_again_fails_its_own_request_alone(models, shop):
+def test_a_grammar_that_cannot_be_compiled_again_fails_its_own_request_alone(models, grammar_cache):
     def fail():
         raise RequestError("too complex")
 
-    engine = waiting_engine(models, shop)
-    shop.again = fail
+    engine = waiting_engine(models, grammar_cache)
+    grammar_cache.again = fail
     last = run(engine)
     assert (last["waits"].finish, last["waits"].reason) == ("error", "too complex")
     assert last["runs"].finish == "length"
     assert engine.num_failed_steps == 0
-    assert engine.census.queue.waiting == 0
+    assert engine.stats.queue.waiting == 0

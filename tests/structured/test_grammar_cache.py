@@ -9,17 +9,17 @@ from support.tiny import VOCAB
 from outrider.errors import CapacityError, RequestError
 from outrider.structured import grammar_cache as shop_module
 from outrider.structured.grammar_bounds import MAX_DEPTH, check_bounds
-from outrider.structured.grammar_cache import NO_GRAMMARS, GrammarShop
+from outrider.structured.grammar_cache import NO_GRAMMARS, GrammarCache
 from outrider.wire.grammar_spec import GrammarSpec
 
 pytest.importorskip("xgrammar")
 
 
 @pytest.fixture(scope="module")
-def shop():
-    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB + 5)  # a model with ids nobody uses
-    yield shop
-    shop.close()
+def grammar_cache():
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB + 5)  # a model with ids nobody uses
+    yield grammar_cache
+    grammar_cache.close()
 
 
 def nested(depth):
@@ -30,9 +30,9 @@ def nested(depth):
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
-def test_a_good_grammar_is_compiled_once(shop, spec):
-    shop.check(spec)
-    assert shop.order(spec) is shop.order(spec)
+def test_a_good_grammar_is_compiled_once(grammar_cache, spec):
+    grammar_cache.check(spec)
+    assert grammar_cache.order(spec) is grammar_cache.order(spec)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_a_good_grammar_is_compiled_once(shop, spec):
         ("structural_tag", "{}", "the structural tag is refused"),
     ],
 )
-def test_a_bad_grammar_is_refused_with_the_reason(shop, kind, text, reason):
+def test_a_bad_grammar_is_refused_with_the_reason(grammar_cache, kind, text, reason):
     with pytest.raises(RequestError, match=reason) as refusal:
-        shop.check(GrammarSpec(kind=kind, text=text))
+        grammar_cache.check(GrammarSpec(kind=kind, text=text))
     assert len(str(refusal.value)) < 300
     assert "/project" not in str(refusal.value)  # no places inside the library
 
@@ -64,36 +64,36 @@ BOMBS = [
 
 
 @pytest.mark.parametrize(("kind", "text"), BOMBS)
-def test_a_bomb_is_refused_and_the_next_grammar_is_served(shop, monkeypatch, kind, text):
-    shop.check(SPECS["choice"])  # the process runs
+def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeypatch, kind, text):
+    grammar_cache.check(SPECS["choice"])  # the process runs
     monkeypatch.setattr(shop_module, "TIMEOUT_S", 1.0)
     spec = GrammarSpec(kind=kind, text=text)
     with pytest.raises(RequestError, match="too complex"):
-        shop.check(spec)
+        grammar_cache.check(spec)
     with pytest.raises(RequestError, match="too complex"):
-        shop.check(spec)
-    assert not shop._smiths  # nobody tried again
+        grammar_cache.check(spec)
+    assert not grammar_cache._smiths  # nobody tried again
     monkeypatch.undo()
-    shop.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
+    grammar_cache.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
 
 
-def test_a_grammar_that_grows_slower_with_every_token_is_refused(shop):
+def test_a_grammar_that_grows_slower_with_every_token_is_refused(grammar_cache):
     with pytest.raises(RequestError, match="too ambiguous"):
-        shop.check(GrammarSpec(kind="regex", text="((a{1,1000}){1,1000}){1,1000}"))
+        grammar_cache.check(GrammarSpec(kind="regex", text="((a{1,1000}){1,1000}){1,1000}"))
 
 
-def test_a_process_that_dies_is_replaced(shop):
-    shop.check(SPECS["choice"])
-    shop._smiths[0]._process.kill()
-    shop._smiths[0]._process.wait()
-    shop.check(GrammarSpec(kind="regex", text="[0-9]{8}"))
+def test_a_process_that_dies_is_replaced(grammar_cache):
+    grammar_cache.check(SPECS["choice"])
+    grammar_cache._smiths[0]._process.kill()
+    grammar_cache._smiths[0]._process.wait()
+    grammar_cache.check(GrammarSpec(kind="regex", text="[0-9]{8}"))
 
 
-def test_old_grammars_are_forgotten(shop, monkeypatch):
+def test_old_grammars_are_forgotten(grammar_cache, monkeypatch):
     monkeypatch.setattr(shop_module, "MAX_KEPT", 3)
     for num in range(1, 6):
-        shop.check(GrammarSpec(kind="regex", text=f"a{{{num}}}"))
-    assert len(shop._known) <= 4
+        grammar_cache.check(GrammarSpec(kind="regex", text=f"a{{{num}}}"))
+    assert len(grammar_cache._known) <= 4
 
 
 def test_an_engine_without_text_refuses_every_grammar():
@@ -106,15 +106,15 @@ def test_brackets_are_counted_as_they_nest():
 
 
 def test_a_shop_with_a_full_order_book_refuses_new_grammars_but_not_known_ones():
-    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB, max_ordered=2)
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB, max_ordered=2)
     specs = [GrammarSpec(kind="regex", text=text) for text in ("a", "b", "c")]
     try:
-        orders = [shop.order(spec) for spec in specs[:2]]
+        orders = [grammar_cache.order(spec) for spec in specs[:2]]
         with pytest.raises(CapacityError, match="try again"):
-            shop.order(specs[2])
-        assert shop.order(specs[0]) is orders[0]
+            grammar_cache.order(specs[2])
+        assert grammar_cache.order(specs[0]) is orders[0]
         for order in orders:
             order.result(120)
-        shop.order(specs[2]).result(120)
+        grammar_cache.order(specs[2]).result(120)
     finally:
-        shop.close()
+        grammar_cache.close()

@@ -79,9 +79,9 @@ def test_what_was_tried_and_forgotten_leaves_no_trace(states, name, seed):
             token = rng.choice([*allowed(state), rng.randrange(VOCAB)])
             if state.ride(token):
                 tried.append(token)
-        kept = rng.randrange(len(tried) + 1) if rng.random() < 0.5 else 0
-        state.commit(kept)
-        advance(twin, tried[:kept])
+        num_accepted = rng.randrange(len(tried) + 1) if rng.random() < 0.5 else 0
+        state.commit(num_accepted)
+        advance(twin, tried[:num_accepted])
         assert mask_of(state) == mask_of(twin)
 
 

@@ -8,8 +8,8 @@ import torch
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.step.arena import Arena
 from outrider.step.attention_part import AttentionBackend, Geometry
-from outrider.step.plan import ChunkRows, UniformRows
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.step.plan import ChunkRows, DecodeRows
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from support.trees import random_tree
 
@@ -96,13 +96,13 @@ def make_case(
         tree=Budget(steps=nodes, topk=max(nodes, 1), nodes=nodes),
         chunk=ChunkShape(rows=len(chunks), tokens=sum(counts), width=max([0, *counts])),
         pages=num_pages,
-        warps=Warps(),
+        sampling_flags=SamplingFlags(),
     )
     layer_shape = (len(pages) + 1, model.page_size, model.vectors, model.head_dim)
     wide = torch.randn(shape.num_query, model.heads + 2, model.head_dim, generator=generator)
     layer = torch.randn(layer_shape, generator=generator)
     geometry = Geometry(
-        uniform=_uniform(lengths, device),
+        decode=_decode(lengths, device),
         ancestors=ancestors.to(device),
         chunk=_chunk(chunks, device),
         page_table=table.to(device),
@@ -136,12 +136,12 @@ def trace(case: Case) -> dict[str, torch.Tensor]:
     sizes = {
         "out_pages": (shape.rows, shape.pages),
         "out_lengths": (shape.rows,),
-        "limits": (shape.num_uniform,),
-        "tails": (shape.num_uniform, 64),
+        "limits": (shape.num_decode_query,),
+        "tails": (shape.num_decode_query, 64),
     }
     views = {name: torch.full(size, -7, dtype=torch.int32) for name, size in sizes.items()}
-    uniform = geometry.uniform
-    trace_paths(uniform.rows, uniform.lengths, geometry.ancestors, geometry.page_table, **views)
+    decode = geometry.decode
+    trace_paths(decode.rows, decode.lengths, geometry.ancestors, geometry.page_table, **views)
     return views
 
 
@@ -160,11 +160,11 @@ def assert_like_reference(backend: AttentionBackend, case: Case) -> None:
 def decode_of_node(case: Case, row: int, node: int) -> Case:
     """The same text as plain decoding sees it: the path's KV moved to its own positions."""
     model, geometry = case.model, case.geometry
-    mask, length = int(geometry.ancestors[row, node]), int(geometry.uniform.lengths[row])
+    mask, length = int(geometry.ancestors[row, node]), int(geometry.decode.lengths[row])
     path = [n for n in range(64) if mask >> n & 1]
     text = [*range(length), *(length + n for n in path)]
     flat = case.layer.view(-1, *case.layer.shape[2:])
-    pages = geometry.page_table[geometry.uniform.rows[row]].tolist()
+    pages = geometry.page_table[geometry.decode.rows[row]].tolist()
     size = model.page_size
     slots = torch.tensor([pages[p // size] * size + p % size for p in text], device=flat.device)
     one = make_case(model, lengths=[length + len(path) - 1], seed=5)
@@ -205,17 +205,17 @@ def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[
 def row_alone(case: Case, row: int) -> Case:
     """One uniform row of a case without its neighbours, in a shape no larger than it needs."""
     nodes, geometry = case.shape.nodes, case.geometry
-    keys = int(geometry.uniform.lengths[row]) + max(nodes, 1)
+    keys = int(geometry.decode.lengths[row]) + max(nodes, 1)
     shape = replace(case.shape, rows=1, pages=case.model.pages_of(keys))
-    uniform = UniformRows(
-        rows=geometry.uniform.rows[row : row + 1],
-        lengths=geometry.uniform.lengths[row : row + 1],
-        budgets=geometry.uniform.budgets[:, row : row + 1],
+    decode = DecodeRows(
+        rows=geometry.decode.rows[row : row + 1],
+        lengths=geometry.decode.lengths[row : row + 1],
+        budgets=geometry.decode.budgets[:, row : row + 1],
     )
     return replace(
         case,
         shape=shape,
-        geometry=replace(geometry, uniform=uniform, ancestors=geometry.ancestors[row : row + 1]),
+        geometry=replace(geometry, decode=decode, ancestors=geometry.ancestors[row : row + 1]),
         query=case.query[row * nodes : (row + 1) * nodes],
     )
 
@@ -239,9 +239,9 @@ def level_ancestors(rng: random.Random, *, rows: int, topk: int, step: int) -> t
     return torch.tensor(masks)  # [rows, topk]
 
 
-def _uniform(lengths: list[int], device: str) -> UniformRows:
+def _decode(lengths: list[int], device: str) -> DecodeRows:
     rows = len(lengths)
-    return UniformRows(
+    return DecodeRows(
         rows=torch.arange(1, rows + 1, device=device),
         lengths=torch.tensor(lengths, dtype=torch.int64, device=device),
         budgets=torch.zeros(3, rows, dtype=torch.int64, device=device),

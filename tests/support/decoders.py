@@ -10,7 +10,7 @@ from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
-from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
+from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
 from support.tiny import VOCAB
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ class Harness:
             table.lengths[row], table.last_tokens[row] = length, token
         lengths = {row: length for row, (length, _) in decodes.items()}
         batch = batch_of(lengths, chunks, nodes=1)
-        plan = self.device.planner.plan(batch, warps=NO_WARPS)
+        plan = self.device.planner.plan(batch, sampling_flags=NO_FLAGS)
         with torch.inference_mode():
             return execute(self.program, plan)
 
@@ -41,7 +41,7 @@ class Harness:
         self.device.table.lengths[row] = length
         nodes = tree.tokens.shape[1]
         batch = batch_of({row: length}, {}, nodes=nodes, topk=nodes)
-        plan = self.device.planner.plan(batch, warps=NO_WARPS)
+        plan = self.device.planner.plan(batch, sampling_flags=NO_FLAGS)
         with torch.inference_mode():
             return self.program(plan, tree)
 
@@ -49,7 +49,7 @@ class Harness:
         device = self.device
         resolve_lengths(plan, device.table)
         if tree is None:
-            tree = single_node(device.table.last_tokens[plan.uniform.rows])
+            tree = single_node(device.table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
         hidden = self.decoder.hidden(plan, self.pool, device.attention)
         return self.decoder.logits(hidden)

@@ -14,8 +14,8 @@ from outrider.models.recurrent.recurrent_plan import FRESH, RecurrentPlan, State
 from outrider.ops.recurrent import delta_rule as delta
 from outrider.ops.recurrent import delta_rule_triton as kernels
 from outrider.ops.recurrent.delta_chunk_triton import WORTH
-from outrider.ops.recurrent.delta_rule import DeltaLaw
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.ops.recurrent.delta_rule import DeltaRule
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 
 STATE_BY_BLOCKS = {torch.float32: 1e-4}  # products of half precision keep ten bits
@@ -74,7 +74,9 @@ def make_plan(case: DeltaCase) -> RecurrentPlan:
     num_chunk, num_rows = sum(case.chunks), len(counts)
     chunk = ChunkShape(rows=len(case.chunks), tokens=num_chunk, width=max(case.chunks, default=0))
     tree = Budget(steps=max(case.nodes - 1, 1), topk=1, nodes=case.nodes)
-    shape = StepShape(rows=case.rows, tree=tree, chunk=chunk, pages=1, warps=Warps())
+    shape = StepShape(
+        rows=case.rows, tree=tree, chunk=chunk, pages=1, sampling_flags=SamplingFlags()
+    )
     count = torch.tensor(counts)
     nothing = torch.zeros(0, dtype=torch.int64)
     return RecurrentPlan(
@@ -98,9 +100,9 @@ def check_recurrence(case: DeltaCase, where, seed: int = 0) -> None:
     device, dtype = where
     sizes, plan = case.sizes, make_plan(case)
     num_query, table_rows = plan.shape.num_query, len(case.folds) + 2
-    law = DeltaLaw(
+    law = DeltaRule(
         sizes=sizes,
-        taps=torch.zeros(0),
+        conv_weight=torch.zeros(0),
         pace=-torch.rand(sizes.value_heads) * (1e-3 if case.repeats else 1.0),
         pace_bias=torch.randn(sizes.value_heads),
         is_fixed=case.is_fixed,
@@ -112,14 +114,14 @@ def check_recurrence(case: DeltaCase, where, seed: int = 0) -> None:
         state=torch.randn(heads),
     )
     # Lanes come as parts of a wider map.
-    lanes = torch.randn(num_query, sizes.mixed + 2 * sizes.value_heads + 3).to(dtype)
+    channels = torch.randn(num_query, sizes.mixed + 2 * sizes.value_heads + 3).to(dtype)
     if case.repeats:
-        lanes = lanes[:1].repeat(num_query, 1)
-        lanes[:, sizes.mixed : sizes.mixed + sizes.value_heads] = 6.0  # rates near one
+        channels = channels[:1].repeat(num_query, 1)
+        channels[:, sizes.mixed : sizes.mixed + sizes.value_heads] = 6.0  # rates near one
     there = moved(store, device)
-    mixed, gates = lanes[:, : sizes.mixed], lanes[:, sizes.mixed : -3]
+    mixed, gates = channels[:, : sizes.mixed], channels[:, sizes.mixed : -3]
     right = delta.recur(mixed, gates, store, plan, law)
-    far = lanes.to(device)
+    far = channels.to(device)
     far_plan = replace(plan, states=moved(plan.states, device))
     found = delta.recur_on_gpu(
         far[:, : sizes.mixed], far[:, sizes.mixed : -3], there, far_plan, moved(law, device)
@@ -135,12 +137,15 @@ def check_mixing(num_query: int, width: int, window: int, where, seed: int = 0) 
     torch.manual_seed(seed)
     device, dtype = where
     slots = 11
-    ring, lanes = torch.randn(slots, width).to(dtype), torch.randn(num_query, width + 5).to(dtype)
+    ring, channels = (
+        torch.randn(slots, width).to(dtype),
+        torch.randn(num_query, width + 5).to(dtype),
+    )
     sources = torch.randint(-1, slots + num_query, (num_query, window))
-    taps = torch.randn(width, window)
+    conv_weight = torch.randn(width, window)
     part = RingPart(sources=sources, writes=sources[:, 0])
-    right = delta.mix(Tokens(ring, lanes[:, :width]), part, taps)
-    far = [each.to(device) for each in (ring, lanes, sources, taps)]
+    right = delta.mix(Tokens(ring, channels[:, :width]), part, conv_weight)
+    far = [each.to(device) for each in (ring, channels, sources, conv_weight)]
     found = kernels.mix(far[0], far[1][:, :width], far[2], far[3])
     torch.testing.assert_close(found.cpu(), right, rtol=0, atol=4 * TOLERANCES[dtype])
 
@@ -149,10 +154,10 @@ def check_gated_norm(num_query: int, heads: int, dim: int, where, seed: int = 0)
     torch.manual_seed(seed)
     device, dtype = where
     read = torch.randn(num_query, heads, dim).to(dtype)
-    lanes, weight = torch.randn(num_query, heads * dim + 3).to(dtype), torch.rand(dim).to(dtype)
-    gate = lanes[:, : heads * dim]
+    channels, weight = torch.randn(num_query, heads * dim + 3).to(dtype), torch.rand(dim).to(dtype)
+    gate = channels[:, : heads * dim]
     normed = F.rms_norm(read.float(), (dim,), eps=1e-6).to(dtype).float() * weight.float()
     right = (normed.flatten(1) * F.silu(gate.float())).to(dtype)
-    far = lanes.to(device)[:, : heads * dim]
+    far = channels.to(device)[:, : heads * dim]
     found = kernels.gated_norm(read.to(device), far, weight.to(device), 1e-6)
     torch.testing.assert_close(found.cpu(), right, rtol=0, atol=TOLERANCES[dtype])

@@ -7,7 +7,7 @@ from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
 from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_kinds import DraftKind, NoDraft
-from outrider.runtime.program import Judge
+from outrider.runtime.program import Verifier
 from outrider.spec.verify import verify
 from outrider.step.buckets import Buckets, Multiples, Sizes
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
@@ -41,7 +41,7 @@ def engine_of(
     shape: Shape,
     draft: DraftKind = NO_DRAFT,
     grammars: Grammars = NO_GRAMMARS,
-    judge: Judge = verify,
+    verifier: Verifier = verify,
     rows: Sizes | None = None,
 ) -> Engine:
     settings = Settings(
@@ -74,13 +74,13 @@ def engine_of(
         kv_tokens=shape.kv_tokens,
         buckets=buckets,
         grammars=grammars,
-        judge=judge,
+        verifier=verifier,
     )
     return Engine(runner, facts, grammars)
 
 
 @dataclass
-class Heard:
+class OnProgress:
     """Everything the engine said about one request."""
 
     tokens: list[int]
@@ -103,14 +103,14 @@ def ask(
     )
 
 
-def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, Heard]:
+def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, OnProgress]:
     """Submit everything at once and listen until the engine falls silent."""
     for submission in submissions:
         engine.add(submission)
-    heard: dict[str, Heard] = {}
+    heard: dict[str, OnProgress] = {}
     while engine.has_work:
         for update in engine.step():
-            entry = heard.setdefault(update.request_id, Heard([], [], update))
+            entry = heard.setdefault(update.request_id, OnProgress([], [], update))
             entry.tokens += update.tokens
             entry.logprobs += [logprobs.chosen for logprobs in update.logprobs]
             entry.last = update

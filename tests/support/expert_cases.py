@@ -2,16 +2,16 @@
 
 import torch
 
-from outrider.models.expert_config import ExpertGroups, RoutingLaw
+from outrider.models.expert_config import ExpertGroups, RoutingConfig
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.router import Routing, choose, without_padding
+from outrider.models.layers.router import Routing, choose_experts, without_padding
 
 PAGE_SIZE = 4
-LAWS = {
-    "mixtral": RoutingLaw(top_k=2, score="softmax", is_normed=True),
-    "qwen3": RoutingLaw(top_k=3, score="softmax", is_normed=False),
-    "deepseek-v3": RoutingLaw(top_k=4, score="sigmoid", is_normed=True, scale=2.5),
-    "deepseek-v4": RoutingLaw(top_k=5, score="sqrtsoftplus", is_normed=True, scale=1.5),
+ROUTINGS = {
+    "mixtral": RoutingConfig(top_k=2, score="softmax", is_normed=True),
+    "qwen3": RoutingConfig(top_k=3, score="softmax", is_normed=False),
+    "deepseek-v3": RoutingConfig(top_k=4, score="sigmoid", is_normed=True, scale=2.5),
+    "deepseek-v4": RoutingConfig(top_k=5, score="sqrtsoftplus", is_normed=True, scale=1.5),
 }
 SHAPES = [  # tokens, experts, top_k, hidden, intermediate
     (1, 8, 2, 32, 48),
@@ -19,15 +19,15 @@ SHAPES = [  # tokens, experts, top_k, hidden, intermediate
     (33, 7, 2, 40, 36),
     (70, 3, 1, 32, 32),
 ]
-GROUPED_LAWS = {  # for a power of two of experts
-    "deepseek-v2": RoutingLaw(
+GROUPED_ROUTINGS = {  # for a power of two of experts
+    "deepseek-v2": RoutingConfig(
         top_k=3,
         score="softmax",
         is_normed=False,
         scale=16.0,
         groups=ExpertGroups(num=4, kept=2, judged=1),
     ),
-    "deepseek-v3": RoutingLaw(
+    "deepseek-v3": RoutingConfig(
         top_k=4,
         score="sigmoid",
         is_normed=True,
@@ -64,8 +64,8 @@ def mixture_of(tokens, experts, hidden, intermediate, *, device="cpu", dtype=tor
 
 def routing_of(tokens, experts, top_k, *, device="cpu", padded=(), seed=0):
     """Experts and weights as the kernels take them."""
-    law = RoutingLaw(top_k=top_k, score="softmax", is_normed=True)
-    routing = choose(logits_of(tokens, experts, seed=seed), law, torch.empty(0))
+    law = RoutingConfig(top_k=top_k, score="softmax", is_normed=True)
+    routing = choose_experts(logits_of(tokens, experts, seed=seed), law, torch.empty(0))
     routing = without_padding(routing, step_of(tokens, padded=padded), experts)
     return routing.experts.int().to(device), routing.weights.to(device)
 

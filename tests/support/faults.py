@@ -20,7 +20,7 @@ class Fault(RuntimeError):
     """What a kernel that fails raises."""
 
 
-class BrokenMark:
+class BrokenEvent:
     """The end of a step that the device never reached."""
 
     def wait(self) -> None:
@@ -44,7 +44,7 @@ class FaultyExecutor:
         self._num_steps += 1
         output = self._executor.run(program, plan)
         if self._num_steps in self._at:
-            self._break(torch.cat([plan.uniform.rows, plan.chunk.rows]))
+            self._break(torch.cat([plan.decode.rows, plan.chunk.rows]))
             raise Fault("the step broke while it was submitted")
         return output
 
@@ -57,7 +57,7 @@ class FaultyExecutor:
         if isinstance(self._drafter, ModelDrafter):
             self._drafter._states.index_fill_(0, rows, float("nan"))
         if isinstance(self._drafter, ModuleDrafter):
-            self._drafter._memory.pairs.features.index_fill_(0, rows, float("nan"))
+            self._drafter._memory.pairs.aux_hidden_states.index_fill_(0, rows, float("nan"))
 
 
 def break_steps(
@@ -72,7 +72,7 @@ def break_steps(
     def submit_some(batch: ScheduledBatch) -> Pending:
         number, pending = next(numbers), submit(batch)
         if number in at_wait:
-            pending._flight = replace(pending._flight, landed=BrokenMark())
+            pending._flight = replace(pending._flight, output_ready=BrokenEvent())
         return pending
 
     runner.submit = submit_some  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ class Oracle:
         self._variant = variant
         self._weights = tensors
 
-    def features(self, tokens):
+    def aux_hidden_states(self, tokens):
         """What the head reads of the target at every position."""
         model, variant = self._model.model, self._variant
         stream = model.embed_tokens(torch.tensor([tokens]))
@@ -32,19 +32,19 @@ class Oracle:
         captured = variant.layers or (2, 1, 0)  # the usual ones of a target of three layers
         return torch.cat([streams[layer][0] for layer in captured], -1)
 
-    def project(self, features):
+    def project(self, aux_hidden_states):
         variant, weights = self._variant, self._weights
         if variant.algorithm == "eagle" or not variant.uses_aux:
-            return features
+            return aux_hidden_states
         if variant.norm_before_fc:
-            features = self._rms(features, "input_norm")
+            aux_hidden_states = self._rms(aux_hidden_states, "input_norm")
         if variant.fc_norm:
             width = weights["fc_norm.0.weight"].shape[0]
-            parts = features.split(width, -1)
-            features = torch.cat(
+            parts = aux_hidden_states.split(width, -1)
+            aux_hidden_states = torch.cat(
                 [self._rms(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1
             )
-        return features @ weights["fc.weight"].T
+        return aux_hidden_states @ weights["fc.weight"].T
 
     def advance(self, tokens, states):
         """States after every row, given those before."""
@@ -72,7 +72,7 @@ class Oracle:
 
     def chain(self, tokens, steps, target_ids):
         """The greedy drafts after a text, of which every feature is the target's own."""
-        read, states = list(tokens[1:]), self.project(self.features(tokens[:-1]))
+        read, states = list(tokens[1:]), self.project(self.aux_hidden_states(tokens[:-1]))
         drafts = []
         for _ in range(steps):
             last = self.advance(read, states)[-1:]

@@ -104,7 +104,7 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
     query, key = _heads(target)[0] * variant.head_dim, _heads(target)[1] * variant.head_dim
     is_eagle3 = variant.algorithm == "eagle3"
     read = 2 * hidden if is_eagle3 else hidden
-    num_taps = len(variant.captured(target))
+    num_aux_layers = len(variant.captured(target))
     norms = {"post_attention_layernorm": (hidden,)}
     if is_eagle3:
         norms |= {"input_layernorm": (hidden,), "hidden_norm": (hidden,)}
@@ -128,11 +128,11 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
         shapes |= {"fc.bias": (hidden,)} if variant.fc_bias else {}
     else:
         shapes["norm.weight"] = (hidden,)
-        shapes |= {"fc.weight": (hidden, num_taps * own)} if variant.uses_aux else {}
+        shapes |= {"fc.weight": (hidden, num_aux_layers * own)} if variant.uses_aux else {}
     if variant.norm_before_fc:
-        shapes["input_norm.weight"] = (num_taps * own,)
+        shapes["input_norm.weight"] = (num_aux_layers * own,)
     if variant.fc_norm:
-        shapes |= {f"fc_norm.{index}.weight": (own,) for index in range(num_taps)}
+        shapes |= {f"fc_norm.{index}.weight": (own,) for index in range(num_aux_layers)}
     if variant.own_embedding:
         shapes["embed_tokens.weight"] = (target.vocab_size, hidden)
     if variant.own_head:

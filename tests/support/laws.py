@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.sampling.sampler import choose
+from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.step.shape import Warps
+from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Ban, Filters, Penalties, RowSampling
 from outrider.wire.scheduled_batch import RowAdmission
 
-EVERYTHING = Warps(noise=True, filters=True, penalties=True, bias=True)
+EVERYTHING = SamplingFlags(noise=True, filters=True, penalties=True, bias=True)
 TEMPERATURES = [0.0, 0.3, 0.7, 1.0, 1.7]
 
 
@@ -25,14 +25,16 @@ class Choices:
     positions: torch.Tensor
     path: torch.Tensor
 
-    def arguments(self, warps):
-        return self.logits, self.table, self.rows, self.positions, self.path, warps
+    def arguments(self, sampling_flags):
+        return self.logits, self.table, self.rows, self.positions, self.path, sampling_flags
 
-    def law(self, warps):
+    def law(self, sampling_flags):
         """The tokens that the torch law chooses, of float32 copies of the same logits."""
         logits = self.logits.float()
         logits = logits.clone() if logits is self.logits else logits
-        return choose(logits, self.table, self.rows, self.positions, self.path, warps)
+        return choose_tokens(
+            logits, self.table, self.rows, self.positions, self.path, sampling_flags
+        )
 
     def to(self, device, samplings):
         """The same on another device."""

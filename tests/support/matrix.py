@@ -17,7 +17,7 @@ from support.engines import Shape, ask, engine_of, run_all
 from support.reference import Answer, decode
 
 ASKED = LogprobsAsked(chosen=True, top=2)
-LAWS = {
+SAMPLINGS = {
     "greedy": RowSampling(seed=0, temperature=0.0, logprobs=ASKED),
     "sampled": RowSampling(seed=11, temperature=0.8, logprobs=ASKED),
     "warped": RowSampling(
@@ -33,9 +33,9 @@ LAWS = {
 MIXED = "mixed"  # every prompt of the batch under another law
 
 
-def law_of(name: str, index: int) -> RowSampling:
+def sampling_of(name: str, index: int) -> RowSampling:
     """The law of one prompt: every row draws noise of its own."""
-    law = LAWS[list(LAWS)[index % len(LAWS)]] if name == MIXED else LAWS[name]
+    law = SAMPLINGS[list(SAMPLINGS)[index % len(SAMPLINGS)]] if name == MIXED else SAMPLINGS[name]
     return replace(
         law, seed=law.seed + 1000 * index, logprobs=LogprobsAsked(chosen=True, top=index)
     )
@@ -121,7 +121,7 @@ def all_cases() -> list[Case]:
             [0, 1],
             [1, 7, 60],
             [False, True],
-            [*LAWS, MIXED],
+            [*SAMPLINGS, MIXED],
             drafters,
             TARGETS,
         )
@@ -142,7 +142,7 @@ def right_answer(theirs, law: str, index: int) -> Answer:
     """The reference decoder's answer; computed once, as it depends on model and law alone."""
     key = (theirs, law, index)
     if key not in _answers:
-        sampling = law_of(law, index)
+        sampling = sampling_of(law, index)
         _answers[key] = decode(theirs, PROMPTS[index], sampling, max_tokens=MAX_TOKENS)
     return _answers[key]
 
@@ -151,7 +151,7 @@ def run_case(models: Models, case: Case):
     """What the engine says to all prompts at once, by request id."""
     engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
     submissions = [
-        ask(f"r{i}", prompt, law_of(case.law, i), max_tokens=MAX_TOKENS)
+        ask(f"r{i}", prompt, sampling_of(case.law, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
     if case.is_prefix_hit:
@@ -186,5 +186,5 @@ def _incomplete_acceptance(heard) -> list[str]:
     # The last round may draft past the end of the answer, which is cut and not counted as kept.
     if not all(each.drafted for each in progress):
         return ["a twin drafted nothing"]
-    missed = sum(each.drafted - each.kept for each in progress)
+    missed = sum(each.drafted - each.num_accepted for each in progress)
     return [f"{missed} drafts of a twin were not kept"] if missed > 0 else []

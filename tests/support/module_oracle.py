@@ -30,27 +30,27 @@ class ModuleOracle:
 
     def recompute(self, text, sampling=None) -> Recomputed:
         """What one module per depth drafts after a text, and all their KV."""
-        features = self._features(text[:-1])
-        read, states, drafts, kv = list(text[1:]), features, [], []
+        aux_hidden_states = self._aux_hidden_states(text[:-1])
+        read, states, drafts, kv = list(text[1:]), aux_hidden_states, [], []
         for index in range(len(self._weights)):
             after, rows = self._run(index, read[index:], states)
             kv.append(rows)
             position = len(text) + index
             drafts.append(self._choose(index, after[-1], position, sampling))
             read.append(drafts[-1])
-            states = after if self._law.is_chained else features
+            states = after if self._law.is_chained else aux_hidden_states
         return Recomputed(drafts, torch.stack(kv))
 
     def repeat(self, text, steps) -> list[int]:
         """What the first module drafts when it is run again on its own states."""
-        read, states, drafts = list(text[1:]), self._features(text[:-1]), []
+        read, states, drafts = list(text[1:]), self._aux_hidden_states(text[:-1]), []
         for _ in range(steps):
             last = self._run(0, read, states)[0][-1:]
             drafts.append(self._choose(0, last[0], 0, None))
             read, states = [*read, drafts[-1]], torch.cat([states, last])
         return drafts
 
-    def _features(self, tokens):
+    def _aux_hidden_states(self, tokens):
         with torch.no_grad():
             return self._made.theirs.model(torch.tensor([tokens])).last_hidden_state[0]
 

@@ -11,7 +11,7 @@ from support.engines import engine_of, run_all
 from support.module_oracle import ModuleOracle
 
 
-class ForcedJudge:
+class ScriptedVerifier:
     """Keeps as many drafts of each row as a table says, by device operations alone."""
 
     def __init__(self, counts: list[int], device: str = "cpu") -> None:
@@ -22,17 +22,21 @@ class ForcedJudge:
     def __call__(self, tree, choice, most_emitted):
         rows, nodes = tree.tokens.shape
         row = torch.arange(rows, device=choice.device)
-        kept = self._counts[(self._clock + 3 * row) % self._counts.shape[0]][:, None]  # [rows, 1]
+        num_accepted = self._counts[(self._clock + 3 * row) % self._counts.shape[0]][
+            :, None
+        ]  # [rows, 1]
         self._clock.add_(1)
         depth = torch.arange(nodes, device=choice.device)
-        cut = tree.tokens.masked_fill(depth > kept, -1)
+        cut = tree.tokens.masked_fill(depth > num_accepted, -1)
         agreed = torch.cat([cut[:, 1:], cut[:, :1]], dim=1)  # the draft below each node
-        is_agreed = (depth < kept) & (agreed >= 0) & (depth < nodes - 1)
-        verdict = verify(
+        is_agreed = (depth < num_accepted) & (agreed >= 0) & (depth < nodes - 1)
+        verify_result = verify(
             replace(tree, tokens=cut), torch.where(is_agreed, agreed, choice), most_emitted
         )
-        self.total_kept.index_add_(0, verdict.kept, torch.ones_like(verdict.kept))
-        return verdict
+        self.total_kept.index_add_(
+            0, verify_result.num_accepted, torch.ones_like(verify_result.num_accepted)
+        )
+        return verify_result
 
 
 @dataclass
@@ -125,11 +129,11 @@ def run(
 ):
     """Answer the submissions; what was noted, the judge, and what was heard."""
     chain = made.load(most=num)
-    judge = ForcedJudge(counts, shape.device)
+    verifier = ScriptedVerifier(counts, shape.device)
     draft = ModulesDraft(modules=chain, budget=budget or Budget(steps=num, topk=1, nodes=num + 1))
-    engine = engine_of(made.target, shape, draft, judge=judge, rows=rows)
+    engine = engine_of(made.target, shape, draft, verifier=verifier, rows=rows)
     if before:
         run_all(engine, list(before))
     notes = watch(monkeypatch, engine)
     heard = run_all(engine, list(submissions))
-    return notes, judge, heard
+    return notes, verifier, heard

@@ -7,15 +7,15 @@ import torch
 
 from outrider.engine.engine import Engine
 from outrider.runtime.draft_kinds import DraftKind
-from support.engines import Heard, Shape, ask, engine_of, run_all
+from support.engines import OnProgress, Shape, ask, engine_of, run_all
 from support.faults import break_steps
-from support.matrix import MAX_TOKENS, MIXED, PROMPTS, Models, law_of
+from support.matrix import MAX_TOKENS, MIXED, PROMPTS, Models, sampling_of
 
 
 def asked() -> list:
     """More requests than rows; the second half shares the prompts of the first."""
     return [
-        ask(f"r{i}", prompt, law_of(MIXED, i), max_tokens=MAX_TOKENS)
+        ask(f"r{i}", prompt, sampling_of(MIXED, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(2 * PROMPTS)
     ]
 
@@ -27,7 +27,7 @@ def check_recovery(
     *,
     at_submit: Collection[int] = (),
     at_wait: Collection[int] = (),
-) -> tuple[Engine, dict[str, Heard]]:
+) -> tuple[Engine, dict[str, OnProgress]]:
     """Whoever ends has the tokens of the undisturbed engine; nothing leaks or stays broken."""
     undisturbed = run_all(engine_of(models.target, shape, draft), asked())
     engine = engine_of(models.target, shape, draft)
@@ -49,5 +49,5 @@ def check_recovery(
     return engine, heard
 
 
-def failed(heard: dict[str, Heard]) -> list[str]:
+def failed(heard: dict[str, OnProgress]) -> list[str]:
     return sorted(name for name, each in heard.items() if each.last.finish == "error")

@@ -6,7 +6,7 @@ from outrider.runtime.draft_kinds import NgramDraft
 from outrider.wire.draft_budget import Budget
 from outrider.wire.step_result import RoundTrace
 from support.engines import NO_DRAFT, ask
-from support.matrix import LAWS, PROMPTS, TREES
+from support.matrix import PROMPTS, SAMPLINGS, TREES
 
 TEXTS = [[5, 6, 7, 8] * 5, [5, 6, 7, 8] * 3 + [5, 6, 30, 5, 6], *PROMPTS[2:]]
 MAX_TOKENS = 12
@@ -24,7 +24,7 @@ def drafts_of(models):
 
 def listen(engine, *, traced, law="sampled", **limits):
     """The tokens and the rounds of every prompt; only those numbered in `traced` ask for rounds."""
-    law = replace(LAWS[law], bias=FEW_WORDS)
+    law = replace(SAMPLINGS[law], bias=FEW_WORDS)
     for i, text in enumerate(TEXTS):
         asked = replace(law, trace=i in traced)
         engine.add(ask(f"r{i}", text, asked, **{"max_tokens": MAX_TOKENS, **limits}))
@@ -53,8 +53,8 @@ def assert_tells_how(rounds: list[RoundTrace], prompt: list[int], tokens: list[i
         assert each.tokens[0] == text[-1]  # node 0 was there before
         assert each.path[0] == 0
         assert [each.parents[node] for node in each.path[1:]] == list(each.path[:-1])
-        kept = tuple(each.tokens[node] for node in each.path[1:])
-        assert each.emitted[: each.kept] == kept
+        num_accepted = tuple(each.tokens[node] for node in each.path[1:])
+        assert each.emitted[: each.num_accepted] == num_accepted
         assert each.has_bonus or each is rounds[-1]
         text += each.emitted
 
@@ -67,5 +67,5 @@ def assert_accounted_for(engine, *, drafts: bool):
     for prompt, (tokens, rounds) in zip(TEXTS, traced.values(), strict=True):
         assert_tells_how(rounds, prompt, tokens)
     everything = [each for _, rounds in traced.values() for each in rounds]
-    assert any(each.kept for each in everything) == drafts
+    assert any(each.num_accepted for each in everything) == drafts
     assert (max(len(each.tokens) for each in everything) > 1) == drafts

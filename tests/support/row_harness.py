@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.target import Target
 from outrider.spec.drafter import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 
 CPU = torch.device("cpu")
 PAGE_SIZE = 16
@@ -34,7 +34,7 @@ class RowHarness:
             self.table.lengths[row] = length
             assert len(tokens) == nodes
         lengths = {row: length for row, (length, _) in decodes.items()}
-        plan = self.planner.plan(batch_of(lengths, chunks, nodes=nodes), warps=NO_WARPS)
+        plan = self.planner.plan(batch_of(lengths, chunks, nodes=nodes), sampling_flags=NO_FLAGS)
         drafted = torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64)
         for place, (_, tokens) in enumerate(decodes.values()):
             drafted[place] = torch.tensor(tokens)
@@ -46,7 +46,7 @@ class RowHarness:
         resolve_lengths(plan, self.table)
         tree = chain(self.drafted)
         fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
-        states = self.decoder.run(plan, self.pool, self.attention, Taps())
+        states = self.decoder.run(plan, self.pool, self.attention, AuxLayers())
         return self.decoder.logits(states.hidden)
 
 

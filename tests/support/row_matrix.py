@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from outrider.runtime.draft_kinds import DraftKind, NgramDraft, NoDraft
 from outrider.wire.draft_budget import Budget
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import LAWS
+from support.matrix import SAMPLINGS
 from support.reference import decode
 from support.row_harness import PAGE_SIZE
 
@@ -43,15 +43,15 @@ def shape_of(draft: DraftKind, *, chunk: int, **how) -> Shape:
     return Shape(page_size=PAGE_SIZE, max_rows=rows, step_tokens=step_tokens, **how)
 
 
-def law_of(name: str):
-    return replace(LAWS[name], bias=FEW_WORDS)
+def sampling_of(name: str):
+    return replace(SAMPLINGS[name], bias=FEW_WORDS)
 
 
 def right_answer(theirs, law: str, index: int) -> list[int]:
     """The reference decoder's answer; computed once, as it depends on model and law alone."""
     key = (theirs, law, index)
     if key not in _answers:
-        answer = decode(theirs, PROMPTS[index], law_of(law), max_tokens=MAX_TOKENS)
+        answer = decode(theirs, PROMPTS[index], sampling_of(law), max_tokens=MAX_TOKENS)
         _answers[key] = answer.tokens
     return _answers[key]
 
@@ -64,7 +64,8 @@ def run_case(target, case: Case):
 def ask_all(law: str, prompts):
     """All prompts under one law."""
     return [
-        ask(f"r{i}", prompt, law_of(law), max_tokens=MAX_TOKENS) for i, prompt in enumerate(prompts)
+        ask(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(prompts)
     ]
 
 

@@ -11,8 +11,8 @@ from outrider.ops.linear.small_linear_triton import SmallTile, normed_swiglu, sm
 from outrider.ops.norm_rope.rms_norm_triton import rms_norm
 from support.layer_kernels import EPS, PAGE_SIZE, Case, assert_close, poisoned_outputs, random
 
-NARROW = SmallTile(columns=16, warps=4)
-WIDE = SmallTile(columns=32, warps=8)
+NARROW = SmallTile(columns=16, sampling_flags=4)
+WIDE = SmallTile(columns=32, sampling_flags=8)
 NO_NUMBERS = 0  # length of a weight that is not there
 
 

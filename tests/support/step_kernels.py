@@ -10,20 +10,20 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.ops.tree import draft_states_triton as state_kernels
 from outrider.ops.tree.commit_triton import commit_rows, compact
 from outrider.ops.tree.grow_tree_triton import chain_nodes, select_nodes
-from outrider.ops.tree.verify_triton import judge
+from outrider.ops.tree.verify_triton import verifier
 from outrider.sampling.draft_topk import Likely
 from outrider.spec import grow_tree as law
 from outrider.spec import model_drafter
 from outrider.spec.commit import commit
 from outrider.spec.draft_slots import DraftSlots
-from outrider.spec.drafter import Outcome, chain
+from outrider.spec.drafter import StepOutcome, chain
 from outrider.spec.verify import verify
-from outrider.step.draft_tree import DraftTree, Verdict
+from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import _fill_on_gpu, _fill_queries, _fill_sampled, resolve_lengths
-from outrider.step.plan import UniformRows
+from outrider.step.plan import DecodeRows
 from outrider.step.row_table import RowTable
 from outrider.wire.draft_budget import Budget
-from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
+from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
 from support.trees import random_tree
 
 POISON = -(2**30)
@@ -66,7 +66,7 @@ def random_step(rng: random.Random, *, nodes: int, topk: int = 1) -> tuple[Small
     for row, length in decodes.items():
         device.table.lengths[row] = length
     batch = batch_of(decodes, chunks, nodes=nodes, slack=1, topk=topk)
-    plan = device.planner.plan(batch, warps=NO_WARPS)
+    plan = device.planner.plan(batch, sampling_flags=NO_FLAGS)
     resolve_lengths(plan, device.table)
     followers = [rng.choice([-1, rng.randrange(50)]) for _ in range(plan.shape.chunk.rows)]
     plan.chunk.followers.copy_(torch.tensor(followers, dtype=torch.int64))
@@ -96,7 +96,7 @@ def check_fill(seed: int, device: str) -> None:
     nodes, first_node = rng.choice([1, 2, 3, 7, 16]), rng.choice([0, 0, 1, 3])
     small, plan = random_step(rng, nodes=nodes)
     tree = some_tree(rng, plan.shape.rows, nodes)
-    there = replace(plan, **{p: moved(getattr(plan, p), device) for p in ("uniform", "chunk")})
+    there = replace(plan, **{p: moved(getattr(plan, p), device) for p in ("decode", "chunk")})
     there = replace(there, queries=moved(plan.queries, device), sampled=moved(plan.sampled, device))
     for record in (there.queries, there.sampled):
         for field in fields(record):
@@ -109,7 +109,7 @@ def check_fill(seed: int, device: str) -> None:
     assert_same(there.sampled, plan.sampled)
 
 
-def random_verdict(rng: random.Random, tree: DraftTree) -> tuple[torch.Tensor, Verdict]:
+def random_verify_result(rng: random.Random, tree: DraftTree) -> tuple[torch.Tensor, VerifyResult]:
     """Choices that often agree, and what the law makes of them."""
     choice = torch.tensor([rng.randrange(70) for _ in range(tree.tokens.numel())])
     choice = choice.long().view_as(tree.tokens)
@@ -124,39 +124,43 @@ def random_verdict(rng: random.Random, tree: DraftTree) -> tuple[torch.Tensor, V
     return choice, verify(tree, choice, most)
 
 
-def check_verdict(seed: int, device: str) -> None:
+def check_verify(seed: int, device: str) -> None:
     rng = random.Random(seed)
     nodes = rng.choice([1, 2, 5, 16, 17, 33, 64])
     tree = some_tree(rng, rng.choice([1, 3, 8]), nodes)
-    choice, right = random_verdict(rng, tree)
+    choice, right = random_verify_result(rng, tree)
     wide = torch.cat([choice, choice], 1).to(device)[:, :nodes]  # rows need not be dense
     columns = tuple(moved(getattr(tree, f.name), device) for f in fields(tree))
-    path, kept, emitted, drafted = judge(columns, wide, right.path.shape[1])
-    assert_same(Verdict(path=path, kept=kept, emitted=emitted, drafted=drafted), right)
+    path, num_accepted, emitted, drafted = verifier(columns, wide, right.path.shape[1])
+    assert_same(
+        VerifyResult(path=path, num_accepted=num_accepted, emitted=emitted, drafted=drafted), right
+    )
 
 
 def check_commit(seed: int, device: str) -> None:
     rng = random.Random(seed)
     nodes = rng.choice([1, 2, 5, 16])
     small, plan = random_step(rng, nodes=nodes, topk=3)
-    _, verdict = random_verdict(rng, some_tree(rng, plan.shape.rows, nodes))
+    _, verify_result = random_verify_result(rng, some_tree(rng, plan.shape.rows, nodes))
     chunk_choice = torch.randint(0, 99, plan.chunk.rows.shape)
     layout = KVLayout(layers=3, vectors=2, width=5, page_size=small.page_size, dtype=torch.half)
     kv = KVPool(layout, num_pages=small.num_pages, device=torch.device("cpu"))
     kv.storage.copy_(torch.randn(kv.storage.shape))
     storage, table = moved(kv.storage, device), moved_table(small.table, device)
-    uniform = moved((plan.uniform.rows, plan.uniform.lengths), device)
-    path, kept, emitted = moved((verdict.path, verdict.kept, verdict.emitted), device)
-    compact(storage, uniform=uniform, path=path, kept=kept, pages=table.pages)
+    decode = moved((plan.decode.rows, plan.decode.lengths), device)
+    path, num_accepted, emitted = moved(
+        (verify_result.path, verify_result.num_accepted, verify_result.emitted), device
+    )
+    compact(storage, decode=decode, path=path, num_accepted=num_accepted, pages=table.pages)
     chunk = (plan.chunk.rows, plan.chunk.starts, plan.chunk.counts, chunk_choice)
     commit_rows(
-        uniform=uniform,
-        kept=kept,
+        decode=decode,
+        num_accepted=num_accepted,
         emitted=emitted,
         chunk=moved(chunk, device),
         table=(table.lengths, table.last_tokens),
     )
-    commit(plan, verdict, chunk_choice, table=small.table, kv=kv)
+    commit(plan, verify_result, chunk_choice, table=small.table, kv=kv)
     # Page 0 is nobody's: the law copies padding there.
     assert torch.equal(storage.cpu()[:, 1:], kv.storage[:, 1:])
     assert torch.equal(table.lengths.cpu(), small.table.lengths)
@@ -179,12 +183,12 @@ def random_budget(rng: random.Random) -> Budget:
     return Budget(steps=steps, topk=topk, nodes=rng.choice([2, 6, 16, 17, 40, 64]))
 
 
-def random_uniform(rng: random.Random, tree: Budget) -> UniformRows:
+def random_decode_rows(rng: random.Random, tree: Budget) -> DecodeRows:
     """Rows with budgets of their own, up to the tree's; the last is padding."""
     rows = rng.choice([1, 2, 7])
     own = [[rng.randint(0, size) for _ in range(rows - 1)] + [0] for size in vars_of(tree)]
     lengths = torch.tensor([rng.randrange(99) for _ in range(rows)])
-    return UniformRows(rows=torch.arange(rows), lengths=lengths, budgets=torch.tensor(own))
+    return DecodeRows(rows=torch.arange(rows), lengths=lengths, budgets=torch.tensor(own))
 
 
 def vars_of(tree: Budget) -> tuple[int, int, int]:
@@ -215,13 +219,13 @@ def check_growth(seed: int, device: str) -> None:
     """Level by level on the same log-probabilities; then the trees."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     tree = random_budget(rng)
-    uniform, slots = random_uniform(rng, tree), DraftSlots(tree=tree)
-    there, root = moved(uniform, device), uniform.rows + 500
-    right, tips = law.room_for(tree, root), node_0(root, uniform.lengths)
+    decode, slots = random_decode_rows(rng, tree), DraftSlots(tree=tree)
+    there, root = moved(decode, device), decode.rows + 500
+    right, tips = law.room_for(tree, root), node_0(root, decode.lengths)
     found, found_tips = law.room_for(tree, root.to(device)), moved(tips, device)
     for depth in range(1, tree.steps + 1):
         likely = random_likely(generator, tips.scores.numel(), tree.topk)
-        tips = law.grow(tips, likely, uniform, candidates=right, slots=slots, depth=depth)
+        tips = law.grow(tips, likely, decode, candidates=right, slots=slots, depth=depth)
         level = law.level_of(found, depth, tree.topk)
         found_tips = law._grown_on_gpu(
             found_tips, moved(likely, device), there, level, slots, depth
@@ -239,7 +243,7 @@ def check_growth(seed: int, device: str) -> None:
     names = [field.name for field in fields(DraftTree)]
     assert_same(
         DraftTree(**dict(zip(names, columns, strict=True))),
-        law.select(root, right, uniform.budgets, tree),
+        law.select(root, right, decode.budgets, tree),
     )
 
 
@@ -249,13 +253,13 @@ def check_states(seed: int, device: str) -> None:
     nodes, lead, width = rng.choice([1, 2, 5, 16]), rng.choice([0, 1]), rng.choice([1, 24, 2100])
     small, plan = random_step(rng, nodes=nodes)
     tree = some_tree(rng, plan.shape.rows, nodes)
-    _, verdict = random_verdict(rng, tree)
+    _, verify_result = random_verify_result(rng, tree)
     # A plan's trees are as deep as its nodes, so that all are emitted at most.
-    pad = verdict.path[:, -1:].expand(-1, nodes - verdict.path.shape[1])
-    verdict = replace(verdict, path=torch.cat([verdict.path, pad], 1))
-    outcome = Outcome(
-        features=torch.randn(plan.shape.num_query, width, generator=generator),
-        verdict=verdict,
+    pad = verify_result.path[:, -1:].expand(-1, nodes - verify_result.path.shape[1])
+    verify_result = replace(verify_result, path=torch.cat([verify_result.path, pad], 1))
+    outcome = StepOutcome(
+        aux_hidden_states=torch.randn(plan.shape.num_query, width, generator=generator),
+        verify_result=verify_result,
         chunk_choice=torch.randint(0, 99, plan.chunk.rows.shape, generator=generator),
     )
     check_follow(plan, outcome, lead, device)
@@ -263,17 +267,17 @@ def check_states(seed: int, device: str) -> None:
     check_inherit(rng, generator, device)
 
 
-def check_follow(plan: Any, outcome: Outcome, lead: int, device: str) -> None:
-    own = replace(plan.uniform, lengths=torch.full_like(plan.uniform.lengths, POISON))
+def check_follow(plan: Any, outcome: StepOutcome, lead: int, device: str) -> None:
+    own = replace(plan.decode, lengths=torch.full_like(plan.decode.lengths, POISON))
     chunk = replace(plan.chunk, tokens=torch.full_like(plan.chunk.tokens, POISON))
-    catch_up = replace(plan, uniform=own, chunk=chunk)
+    catch_up = replace(plan, decode=own, chunk=chunk)
     new_lengths, new_tokens = moved((own.lengths, chunk.tokens), device)
     right = model_drafter.follow(plan, outcome, catch_up, lead)
     inputs = plan.chunk.counts, plan.chunk.owners, plan.chunk.followers, plan.chunk.tokens
     found = state_kernels.follow(
-        outcome.features.to(device),
-        outcome.verdict.path.to(device),
-        plan.uniform.lengths.to(device),
+        outcome.aux_hidden_states.to(device),
+        outcome.verify_result.path.to(device),
+        plan.decode.lengths.to(device),
         chunk=moved((*inputs, outcome.chunk_choice), device),
         new_lengths=new_lengths,
         new_tokens=new_tokens,
@@ -285,18 +289,18 @@ def check_follow(plan: Any, outcome: Outcome, lead: int, device: str) -> None:
 
 
 def check_keep(
-    small: SmallDevice, plan: Any, outcome: Outcome, generator: torch.Generator, device: str
+    small: SmallDevice, plan: Any, outcome: StepOutcome, generator: torch.Generator, device: str
 ) -> None:
-    width = outcome.features.shape[1]
+    width = outcome.aux_hidden_states.shape[1]
     states = torch.randn(small.table.lengths.shape[0], width, generator=generator)
     after = torch.randn(plan.shape.num_query, width, generator=generator)
-    ends = plan.shape.num_uniform + (plan.chunk.counts.cumsum(0) - 1).clamp_min(0)
+    ends = plan.shape.num_decode_query + (plan.chunk.counts.cumsum(0) - 1).clamp_min(0)
     found = moved(states, device)
     state_kernels.keep(
         after.to(device),
         found,
-        kept=outcome.verdict.kept.to(device),
-        uniform_rows=plan.uniform.rows.to(device),
+        num_accepted=outcome.verify_result.num_accepted.to(device),
+        decode_rows=plan.decode.rows.to(device),
         most_emitted=plan.shape.nodes,
         chunk_ends=ends.to(device),
         chunk_rows=plan.chunk.rows.to(device),

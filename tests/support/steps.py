@@ -11,9 +11,14 @@ from outrider.step.attention_part import AttentionBackend
 from outrider.step.buckets import Buckets, Multiples, largest_shape
 from outrider.step.planner import NoDraftPart, Planner
 from outrider.step.row_table import RowTable
-from outrider.step.shape import ChunkShape, Warps
+from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.wire.draft_budget import Budget
-from outrider.wire.scheduled_batch import DecodeRows, PageGrant, ScheduledBatch, ScheduledChunk
+from outrider.wire.scheduled_batch import (
+    PageGrant,
+    ScheduledBatch,
+    ScheduledChunk,
+    ScheduledDecodes,
+)
 
 
 @dataclass
@@ -94,7 +99,7 @@ def batch_of(
             ScheduledChunk(row=row, start=start, tokens=tuple(tokens), follower=-1)
             for row, (start, tokens) in chunks.items()
         ),
-        decodes=DecodeRows(
+        decodes=ScheduledDecodes(
             rows=tuple(decodes),
             bounds=tuple(length + slack for length in decodes.values()),
             budgets=(budget,) * len(decodes),
@@ -102,4 +107,4 @@ def batch_of(
     )
 
 
-NO_WARPS = Warps()
+NO_FLAGS = SamplingFlags()

@@ -17,8 +17,8 @@ from outrider.ops.sparse import compress_triton as compress
 from outrider.ops.sparse import indexer_triton as index
 from outrider.ops.sparse import sparse_attention as sparse
 from outrider.ops.sparse import sparse_attention_triton as sparse_kernels
-from outrider.ops.sparse.sparse_attention import Listed
-from outrider.step.shape import ChunkShape, StepShape, Warps
+from outrider.ops.sparse.sparse_attention import ListedEntries
+from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from support.layer_kernels import BYSTANDER, EPS, Case, assert_close, poisoned_outputs, random
 
@@ -68,10 +68,10 @@ class BlockCase:
 def check_entries(case: BlockCase, like: Case) -> None:
     """Windows over ring and step, some of them absent in part; blocks without a target."""
     slots, fresh, entries, windows = 23, 11, 20, case.windows
-    lanes = 2 * case.series * case.width
+    channels = 2 * case.series * case.width
     tokens = Tokens(
-        random(slots, lanes + 3, like=like, seed=1)[:, :lanes],
-        random(fresh, lanes + 5, like=like, seed=2)[:, 2 : 2 + lanes],
+        random(slots, channels + 3, like=like, seed=1)[:, :channels],
+        random(fresh, channels + 5, like=like, seed=2)[:, 2 : 2 + channels],
     )
     sources = integers(0, slots + fresh, windows, case.window, seed=3)
     sources[0, : case.window // 2] = -1
@@ -106,11 +106,11 @@ def check_entries(case: BlockCase, like: Case) -> None:
 
 def listed_of(
     like: Case, *, num: int, held: int, columns: int, width: int, counts: list[int]
-) -> Listed:
+) -> ListedEntries:
     """Lists of whole pages, in any order, over a pool of twice as many."""
     lists, pages = 3, 2 * columns * 3
     table = torch.randperm(pages, generator=torch.Generator().manual_seed(8))[: lists * columns]
-    return Listed(
+    return ListedEntries(
         pool=random(pages * held, width, like=like, seed=9),
         table=table.view(lists, columns),
         held=held,
@@ -150,7 +150,7 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
         slots = index.choose_entries(
             query, weights.to(device), keys.pool, where, scale=0.5, held=case.held, top_k=case.top_k
         ).cpu()
-    law = Listed(
+    law = ListedEntries(
         pool=keys.pool.float().cpu(),
         table=keys.table,
         held=keys.held,
@@ -216,7 +216,7 @@ def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
             held=case.held,
             num_split=case.chains,
         )
-    law = Listed(
+    law = ListedEntries(
         pool=entries.pool.float().cpu(),
         table=entries.table,
         held=entries.held,
@@ -233,7 +233,11 @@ def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
 def plan_of(sources: torch.Tensor, case: SparseCase, num: int) -> CompressedPlan:
     chunk = ChunkShape(rows=1, tokens=num - case.chains, width=num - case.chains)
     shape = StepShape(
-        rows=case.chains, tree=Budget(), chunk=chunk, pages=case.columns, warps=Warps()
+        rows=case.chains,
+        tree=Budget(),
+        chunk=chunk,
+        pages=case.columns,
+        sampling_flags=SamplingFlags(),
     )
     nothing = sources[:, 0]
     return CompressedPlan(

@@ -6,12 +6,12 @@ from dataclasses import replace
 import torch
 
 from outrider.spec import mtp_window as law
-from outrider.spec.drafter import Outcome
+from outrider.spec.drafter import StepOutcome
 from outrider.spec.mtp_plans import WindowPlanner
-from outrider.step.draft_tree import Verdict
+from outrider.step.draft_tree import VerifyResult
 from outrider.step.fill_plan import resolve_lengths
 from support.step_kernels import assert_same, moved
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 
 TABLE_ROWS = 10
 
@@ -23,12 +23,12 @@ def random_round(rng: random.Random, *, num_modules: int, steps: int, size: int)
     lengths = {row: rng.randint(1, 30) for row in rng.sample(range(1, 10), rng.randint(1, 9))}
     for row, length in lengths.items():
         device.table.lengths[row] = length
-    plan = device.planner.plan(batch_of(lengths, {}, nodes=nodes), warps=NO_WARPS)
+    plan = device.planner.plan(batch_of(lengths, {}, nodes=nodes), sampling_flags=NO_FLAGS)
     resolve_lengths(plan, device.table)
     planner = WindowPlanner(
         device.attention, plan.shape, num_modules=num_modules, device=torch.device("cpu")
     )
-    catch_up = planner.bind(plan.shape, plan.uniform, plan.chunk)
+    catch_up = planner.bind(plan.shape, plan.decode, plan.chunk)
     return (
         plan,
         catch_up,
@@ -41,20 +41,24 @@ def random_outcome(rng, plan, size):
     """Paths of every length down a chain."""
     rows, nodes = plan.shape.rows, plan.shape.nodes
     generator = torch.Generator().manual_seed(rng.randrange(1000))
-    kept = torch.tensor([rng.randint(0, nodes - 1) for _ in range(rows)])
-    path = torch.minimum(torch.arange(nodes)[None], kept[:, None])
+    num_accepted = torch.tensor([rng.randint(0, nodes - 1) for _ in range(rows)])
+    path = torch.minimum(torch.arange(nodes)[None], num_accepted[:, None])
     emitted = torch.randint(1, 99, (rows, nodes), generator=generator).gather(1, path)
-    features = torch.randn(rows * nodes, size, generator=generator)
-    verdict = Verdict(path=path, kept=kept, emitted=emitted, drafted=kept)
-    return Outcome(
-        features=features, verdict=verdict, chunk_choice=torch.empty(0, dtype=torch.int64)
+    aux_hidden_states = torch.randn(rows * nodes, size, generator=generator)
+    verify_result = VerifyResult(
+        path=path, num_accepted=num_accepted, emitted=emitted, drafted=num_accepted
+    )
+    return StepOutcome(
+        aux_hidden_states=aux_hidden_states,
+        verify_result=verify_result,
+        chunk_choice=torch.empty(0, dtype=torch.int64),
     )
 
 
 def random_memory(rng, lengths, num_modules, size):
     memory = law.make_memory(rows=TABLE_ROWS, room=num_modules - 1, width=size, like=torch.empty(0))
     memory.pairs.tokens.random_(1, 99)
-    memory.pairs.features.normal_()
+    memory.pairs.aux_hidden_states.normal_()
     for row, length in lengths.items():
         memory.num[row] = rng.randint(0, min(length, num_modules - 1))
     return memory
@@ -69,7 +73,7 @@ def check_windows(seed: int, device: str, *, size: int = 37) -> None:
     plan, catch_up, outcome, memory = random_round(
         rng, num_modules=num_modules, steps=steps, size=size
     )
-    ours = moved((plan.uniform, plan.chunk, catch_up.uniform, catch_up.queries), device)
+    ours = moved((plan.decode, plan.chunk, catch_up.decode, catch_up.queries), device)
     plan_there, catch_up_there = _on(plan, ours[:2]), _on(catch_up, ours[2:])
     outcome_there, memory_there = moved(outcome, device), moved(memory, device)
     right = law.see(memory, plan, outcome, catch_up, num_modules)
@@ -78,10 +82,10 @@ def check_windows(seed: int, device: str, *, size: int = 37) -> None:
     for name in ("tokens", "depths", "ancestors"):
         assert_same(getattr(found.nodes, name), getattr(right.nodes, name), name)
     assert_same(found.is_idle, right.is_idle, "is_idle")
-    assert_same(found.features, right.features, "features")
-    assert_same(catch_up_there.uniform.rows, catch_up.uniform.rows, "rows")
-    assert_same(catch_up_there.uniform.lengths, catch_up.uniform.lengths, "lengths")
-    _check_memory(memory_there, memory, plan.uniform.rows)
+    assert_same(found.aux_hidden_states, right.aux_hidden_states, "features")
+    assert_same(catch_up_there.decode.rows, catch_up.decode.rows, "rows")
+    assert_same(catch_up_there.decode.lengths, catch_up.decode.lengths, "lengths")
+    _check_memory(memory_there, memory, plan.decode.rows)
     _check_taking(rng, found, right, catch_up_there, catch_up, num_modules, device)
 
 
@@ -93,7 +97,11 @@ def _check_memory(found, right, rows) -> None:
     for row in set(rows.tolist()) - {0}:
         newest = slice(room - int(right.num[row]), room)
         assert_same(found.pairs.tokens[row, newest], right.pairs.tokens[row, newest], "pairs")
-        assert_same(found.pairs.features[row, newest], right.pairs.features[row, newest], "pairs")
+        assert_same(
+            found.pairs.aux_hidden_states[row, newest],
+            right.pairs.aux_hidden_states[row, newest],
+            "pairs",
+        )
 
 
 def _check_taking(rng, found, right, catch_up_there, catch_up, num_modules, device) -> None:
@@ -106,7 +114,7 @@ def _check_taking(rng, found, right, catch_up_there, catch_up, num_modules, devi
         tokens = torch.tensor([rng.randrange(99) for _ in range(right.windows.first.shape[0])])
         law.take(tokens, module, right, catch_up, drafts)
         facts = found.windows.num_known, found.windows.first
-        rows, queries = catch_up_there.uniform.rows, catch_up_there.queries.tokens
+        rows, queries = catch_up_there.decode.rows, catch_up_there.queries.tokens
         take(tokens.to(device), found.windows.tokens, facts, rows, drafts_there, queries, module)
         real = ~right.is_idle.flatten()
         assert_same(queries[real.to(device)], catch_up.queries.tokens[real], "queries")
@@ -115,5 +123,5 @@ def _check_taking(rng, found, right, catch_up_there, catch_up, num_modules, devi
 
 def _on(plan, parts):
     """A plan with some of its parts elsewhere."""
-    names = {"UniformRows": "uniform", "ChunkRows": "chunk", "Queries": "queries"}
+    names = {"DecodeRows": "decode", "ChunkRows": "chunk", "Queries": "queries"}
     return replace(plan, **{names[type(part).__name__]: part for part in parts})

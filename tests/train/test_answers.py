@@ -5,16 +5,16 @@ import pytest
 from outrider import LLM
 from outrider.cli.main import run
 from outrider.errors import ConfigError
-from outrider.train.answers import AnswerLaw, answer_all, plan_tasks, repair
-from outrider.train.conversations import Conversation, read_conversations
+from outrider.train.answers import AnswerSampling, answer_all, plan_tasks, repair
+from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.documents import Document, count_tokens, line_of, read_documents
-from outrider.train.draft_vocabulary import choose_tokens, coverage
+from outrider.train.draft_vocabulary import choose_draft_tokens, coverage
 
-LAW = AnswerLaw(temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9)
+LAW = AnswerSampling(temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9)
 
 
 def conversation(name, *turns, tokens=()):
-    return Conversation(id=name, source="", system="", turns=turns, tokens=tokens)
+    return TrainingConversation(id=name, source="", system="", turns=turns, tokens=tokens)
 
 
 def answered(folder, conversations, path, law=LAW):
@@ -87,7 +87,7 @@ def test_the_vocabulary_holds_the_most_frequent_tokens_and_those_that_end_answer
 
     counts = count_tokens([said(5, 5, 5, 7, 7, 2), said(5, 8, 8)])
     assert counts[9] == 0  # prompts do not count
-    ids = choose_tokens(counts, size=3, vocab=10, always=[2, 3])
+    ids = choose_draft_tokens(counts, size=3, vocab=10, always=[2, 3])
     assert ids.tolist() == [2, 5, 7]  # 3 ends answers too, but never did
     assert coverage(counts, ids) == pytest.approx(7 / 9)
 

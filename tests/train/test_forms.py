@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.heads import write_head
 from support.modules import write_mimo
-from support.steps import NO_WARPS, batch_of, small_device
+from support.steps import NO_FLAGS, batch_of, small_device
 from support.tiny import FAMILIES, VOCAB, save_tiny
 
 from outrider.kv.kv_pool import KVLayout, KVPool
@@ -16,7 +16,7 @@ from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import open_head
 from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
-from outrider.train.packed_attention import DenseAttention, Later, attend
+from outrider.train.packed_attention import DenseAttention, Later, attend_packed
 from outrider.train.target_states import PackedTarget
 from outrider.train.trained_head import Reading, TrainingHead
 
@@ -45,9 +45,11 @@ class Paged:
 
     def run(self, function, *, start, tokens):
         device = self.device
-        plan = device.planner.plan(batch_of({}, {1: (start, tokens)}, nodes=1), warps=NO_WARPS)
+        plan = device.planner.plan(
+            batch_of({}, {1: (start, tokens)}, nodes=1), sampling_flags=NO_FLAGS
+        )
         resolve_lengths(plan, device.table)
-        tree = single_node(device.table.last_tokens[plan.uniform.rows])
+        tree = single_node(device.table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=PAGE_SIZE)
         return function(plan, self.pool, device.attention)
 
@@ -59,14 +61,16 @@ def engine_logits(decoder, head, tokens):
     """
     config, text = decoder.config, tokens[: -DEPTH - 1]
     target = Paged(num_layers=config.num_layers, attention=config.attention)
-    features = target.run(
-        lambda plan, kv, attention: decoder.run(plan, kv, attention, head.facts.taps).features,
+    aux_hidden_states = target.run(
+        lambda plan, kv, attention: (
+            decoder.run(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
+        ),
         start=0,
         tokens=text,
     )
     drafts, state, start, found = (
         Paged(num_layers=1, attention=head.facts.attention),
-        head.project(features),
+        head.project(aux_hidden_states),
         0,
         [],
     )
@@ -93,9 +97,14 @@ def unrolled(folder, target_folder, tokens, documents, positions):
     target = PackedTarget(target_folder, dtype=torch.float32, device=CPU)
     opened = open_head(folder, target.config, target_folder)
     attention = DenseAttention(documents)
-    states = target.run(tokens, positions, attention, opened.report.config.features.taps.layers)
+    states = target.run(
+        tokens, positions, attention, opened.report.config.aux_hidden_states.aux_layers.layers
+    )
     reading = Reading(
-        features=states.features, tokens=tokens, positions=positions, attention=attention
+        aux_hidden_states=states.aux_hidden_states,
+        tokens=tokens,
+        positions=positions,
+        attention=attention,
     )
     head = TrainingHead(opened.report.config, embedding=target.embedding)
     normed = head.unroll(opened.tensors, reading, depth=DEPTH)
@@ -160,14 +169,14 @@ def test_the_packed_target_computes_what_the_engine_computes(family, tmp_path):
             ours = states.hidden[0, start : start + len(text)]
             assert (ours - hidden).abs().max() <= 1e-3  # values reach tens
             start += len(text)
-    assert states.features.shape == (1, start, 2 * decoder.config.block.hidden)
+    assert states.aux_hidden_states.shape == (1, start, 2 * decoder.config.block.hidden)
 
 
 def test_the_merge_is_one_softmax_over_all_keys():
     generator = torch.Generator().manual_seed(0)
     query, key, value, k1, v1, k2, v2 = torch.randn(7, 2, 3, 5, 4, generator=generator)
     documents = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, -1]])
-    merged = attend(
+    merged = attend_packed(
         DenseAttention(documents),
         query,
         key,

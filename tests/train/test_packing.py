@@ -6,7 +6,7 @@ import pytest
 from outrider.errors import ConfigError
 from outrider.train.batches import BatchOrder, make_batch
 from outrider.train.documents import Document
-from outrider.train.packing import PADDING, pack, padded, reached_rows, trained_rows
+from outrider.train.packing import PADDING, pack_documents, padded, reached_rows, trained_rows
 
 
 def document(name, *, prompt, answer, temperature=0.0, first=10):
@@ -19,7 +19,7 @@ def document(name, *, prompt, answer, temperature=0.0, first=10):
 
 
 def test_the_first_token_of_an_answer_is_trained_and_nothing_before_it():
-    packed = pack([document("a", prompt=4, answer=3)], length=10, seed=0)
+    packed = pack_documents([document("a", prompt=4, answer=3)], length=10, seed=0)
     depth0, depth1, depth2, depth3 = trained_rows(packed, depth=4)[:, 0]
     # Row t predicts t + 2. Answers are at 4, 5 and 6.
     assert np.flatnonzero(depth0).tolist() == [2, 3, 4]
@@ -30,7 +30,7 @@ def test_the_first_token_of_an_answer_is_trained_and_nothing_before_it():
 
 
 def test_no_row_is_trained_across_the_end_of_its_document():
-    packed = pack(
+    packed = pack_documents(
         [document("a", prompt=1, answer=4), document("b", prompt=1, answer=4, first=40)],
         length=12,
         seed=0,
@@ -51,7 +51,7 @@ def test_a_draft_does_not_run_from_one_turn_into_the_next():
         temperature=0.0,
         seed=0,
     )
-    packed = pack([turns], length=10, seed=0)
+    packed = pack_documents([turns], length=10, seed=0)
     depth0, depth1, depth2 = trained_rows(packed, depth=3)[:, 0]
     assert np.flatnonzero(depth0).tolist() == [0, 1, 4, 5, 6]
     assert np.flatnonzero(depth1).tolist() == [0, 4, 5]
@@ -61,7 +61,7 @@ def test_a_draft_does_not_run_from_one_turn_into_the_next():
 def test_every_trained_row_is_graded_by_the_target_one_place_before_what_it_predicts():
     import torch
 
-    packed = pack([document("a", prompt=2, answer=5)], length=8, seed=0)
+    packed = pack_documents([document("a", prompt=2, answer=5)], length=8, seed=0)
     batch = make_batch(packed, depth=3, device=torch.device("cpu"))
     for depth, (rows, grades) in enumerate(
         zip(batch.anchors.rows, batch.anchors.grades, strict=True)
@@ -71,7 +71,7 @@ def test_every_trained_row_is_graded_by_the_target_one_place_before_what_it_pred
 
 def test_every_epoch_shows_every_sequence_once_in_an_order_of_its_own():
     documents = [document(str(i), prompt=2, answer=6, first=i * 20) for i in range(6)]
-    order = BatchOrder(pack(documents, length=8, seed=0), size=2, seed=1)
+    order = BatchOrder(pack_documents(documents, length=8, seed=0), size=2, seed=1)
     assert order.per_epoch == 3
     epochs = [
         [int(token) for step in range(3) for token in order.at(3 * epoch + step).tokens[:, 0]]
@@ -79,12 +79,12 @@ def test_every_epoch_shows_every_sequence_once_in_an_order_of_its_own():
     ]
     assert [sorted(epoch) for epoch in epochs] == [[0, 20, 40, 60, 80, 100]] * 2
     assert epochs[0] != epochs[1]
-    again = BatchOrder(pack(documents, length=8, seed=0), size=2, seed=1)
+    again = BatchOrder(pack_documents(documents, length=8, seed=0), size=2, seed=1)
     assert np.array_equal(again.at(4).tokens, order.at(4).tokens)
 
 
 def test_empty_sequences_that_fill_a_batch_up_are_never_trained():
-    packed = padded(pack([document("a", prompt=2, answer=3)], length=8, seed=0), 3)
+    packed = padded(pack_documents([document("a", prompt=2, answer=3)], length=8, seed=0), 3)
     assert len(packed) == 3
     assert trained_rows(packed, depth=2).sum(axis=(0, 2)).tolist() == [5, 0, 0]
 
@@ -92,4 +92,4 @@ def test_empty_sequences_that_fill_a_batch_up_are_never_trained():
 def test_documents_without_anything_to_learn_are_left_out():
     long_prompt = document("a", prompt=9, answer=4)
     with pytest.raises(ConfigError, match="within 10 tokens; raise --length"):
-        pack([long_prompt], length=10, seed=0)
+        pack_documents([long_prompt], length=10, seed=0)

@@ -104,9 +104,12 @@ def unrolled_head(folder, target_folder, tokens):
     row, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
     attention = DenseAttention(torch.zeros_like(row))
     config = opened.report.config
-    states = target.run(row, positions, attention, config.features.taps.layers)
+    states = target.run(row, positions, attention, config.aux_hidden_states.aux_layers.layers)
     reading = Reading(
-        features=states.features, tokens=row, positions=positions, attention=attention
+        aux_hidden_states=states.aux_hidden_states,
+        tokens=row,
+        positions=positions,
+        attention=attention,
     )
     ids = target_ids(opened.tensors, config.output)
     normed = TrainingHead(config, embedding=target.embedding).unroll(

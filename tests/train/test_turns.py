@@ -10,10 +10,10 @@ import pytest
 from outrider import LLM
 from outrider.cli.main import run
 from outrider.errors import ConfigError
-from outrider.train.conversations import Conversation, read_conversations
+from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.documents import read_documents
 from outrider.train.gather_answers import Part
-from outrider.train.user_turns import SOURCE, TurnLaw, _lines, opening, write_turns
+from outrider.train.user_turns import SOURCE, TurnSampling, _lines, opening, write_turns
 
 FLAGS = "--device cpu --rows 4 --turn-tokens 40"
 FEW = "--device cpu --temperatures 0 --answer-tokens 4 --length 40 --rows 8"
@@ -91,7 +91,7 @@ def test_time_is_up_for_a_model_that_ends_no_turn(chat_folder, tmp_path, monkeyp
         return prepare(prompt, params)
 
     monkeypatch.setattr(frontend, "prepare", count)
-    law = TurnLaw(count=5, temperature=1.0, max_tokens=1, seed=0, limit_s=0.0)
+    law = TurnSampling(count=5, temperature=1.0, max_tokens=1, seed=0, limit_s=0.0)
     path = tmp_path / "turns.jsonl"
     assert write_turns(frontend, law, path, window=2, note=lambda _: None) == 0
     assert len(drawn) <= 4  # one window, and what took the place of its first to end
@@ -148,7 +148,7 @@ def test_a_part_that_is_no_share_is_refused(part, target_folder, prompts_file, t
 
 def test_a_part_depends_on_the_name_of_a_conversation_alone():
     said = [
-        Conversation(id=str(name), source="", system="", turns=("x",), tokens=())
+        TrainingConversation(id=str(name), source="", system="", turns=("x",), tokens=())
         for name in range(40)
     ]
     forth = {each.id for each in Part(number=2, of=3).share(said)}

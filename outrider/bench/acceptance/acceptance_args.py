@@ -12,7 +12,7 @@ from outrider.hub.jsonl import numbered_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AcceptanceQuestion:
     """A prompt and where it comes from."""
 
     source: str
@@ -26,7 +26,7 @@ class AcceptanceAsked:
     drafts: dict[str, DraftConfig]  # by the name to show
     trees: tuple[TreeSize, ...]
     temperatures: tuple[float, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[AcceptanceQuestion, ...]
     max_tokens: int
     rows: int  # answered at a time
 
@@ -47,7 +47,7 @@ def name_of(tree: TreeSize) -> str:
     return f"{tree.steps} x {tree.topk}, {tree.nodes} nodes"
 
 
-def choose_questions(path: Path, *, limit: int) -> tuple[Question, ...]:
+def choose_questions(path: Path, *, limit: int) -> tuple[AcceptanceQuestion, ...]:
     """At most `limit` prompts of each source, the first ones; 0 takes all."""
     texts = read_texts(path)  # checks every line
     lines = [line for _, line in numbered_lines(path)]
@@ -57,7 +57,7 @@ def choose_questions(path: Path, *, limit: int) -> tuple[Question, ...]:
         source = _source(line)
         taken[source] = taken.get(source, 0) + 1
         if not limit or taken[source] <= limit:
-            questions.append(Question(source=source, text=text))
+            questions.append(AcceptanceQuestion(source=source, text=text))
     return tuple(questions)
 
 

@@ -22,7 +22,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AcceptanceAnswer:
     """How the drafts of one answer fared."""
 
     setup: Setup
@@ -33,12 +33,12 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class AcceptanceShare:
     """All answers of one setup on one source, or on all."""
 
     setup: Setup
     source: str
-    answers: tuple[Answer, ...]
+    answers: tuple[AcceptanceAnswer, ...]
 
     @property
     def rounds(self) -> int:
@@ -64,9 +64,9 @@ class AcceptanceReport:
     model: str
     device: str
     max_tokens: int
-    answers: tuple[Answer, ...]
+    answers: tuple[AcceptanceAnswer, ...]
 
-    def shares(self) -> Iterator[Share]:
+    def shares(self) -> Iterator[AcceptanceShare]:
         """By setup, each source and then all of them together."""
         setups = dict.fromkeys(answer.setup for answer in self.answers)
         sources = sorted({answer.source for answer in self.answers})
@@ -74,7 +74,7 @@ class AcceptanceReport:
             own = tuple(answer for answer in self.answers if answer.setup == setup)
             for source in [*(sources if len(sources) > 1 else []), ALL]:
                 some = tuple(each for each in own if source in (each.source, ALL))
-                yield Share(setup=setup, source=source, answers=some)
+                yield AcceptanceShare(setup=setup, source=source, answers=some)
 
 
 def describe(report: AcceptanceReport) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def print_report(report: AcceptanceReport) -> None:
     console.print("kept: share of rounds that kept the first draft, the second, ...", style="dim")
 
 
-def _row(share: Share) -> list[str]:
+def _row(share: AcceptanceShare) -> list[str]:
     setup = share.setup
     return [
         setup.drafter,

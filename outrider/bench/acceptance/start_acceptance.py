@@ -6,8 +6,8 @@ from pathlib import Path
 
 from outrider.bench.acceptance.acceptance_args import AcceptanceAsked, name_of
 from outrider.bench.acceptance.acceptance_report import (
+    AcceptanceAnswer,
     AcceptanceReport,
-    Answer,
     Setup,
     describe,
     print_report,
@@ -34,7 +34,7 @@ def bench_acceptance(
     targets: Sequence[Path],  # JSON files to write
 ) -> None:
     """Measure, print, and write what was asked to be written."""
-    answers: list[Answer] = []
+    answers: list[AcceptanceAnswer] = []
     setups = [(name, tree) for name in asked.drafts for tree in asked.trees]
     with run_bar(len(setups)) as note:
         for name, tree in setups:
@@ -55,7 +55,9 @@ def _sized(draft: DraftConfig, tree: TreeSize) -> DraftConfig:
     return replace(draft, steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
 
 
-def _measure(llm: LLM, asked: AcceptanceAsked, *, drafter: str, tree: str) -> Iterator[Answer]:
+def _measure(
+    llm: LLM, asked: AcceptanceAsked, *, drafter: str, tree: str
+) -> Iterator[AcceptanceAnswer]:
     """Every question at every temperature; questions that leave no room are left out."""
     room = llm.frontend.bounds.max_context - asked.max_tokens
     encoded = [encode_chat(llm.get_tokenizer(), each.text) for each in asked.questions]
@@ -81,7 +83,7 @@ def _measure(llm: LLM, asked: AcceptanceAsked, *, drafter: str, tree: str) -> It
             (completion,) = output.outputs
             if completion.error:
                 raise CapacityError(f"an answer broke off: {completion.error}")
-            yield Answer(
+            yield AcceptanceAnswer(
                 setup=Setup(drafter=drafter, tree=tree, temperature=temperature),
                 source=question.source,
                 tokens=len(completion.token_ids),

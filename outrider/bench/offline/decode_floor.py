@@ -19,7 +19,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class DecodeFloor:
     """What one decode step of a batch must read."""
 
     dtype: Dtype
@@ -61,7 +61,7 @@ def asked_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
     """The share of experts that anybody asks, on average, if all are equally good."""
     if isinstance(experts, NoExperts):
         return 1.0
-    unasked: float = (1.0 - experts.law.top_k / experts.num) ** tokens
+    unasked: float = (1.0 - experts.routing.top_k / experts.num) ** tokens
     return 1.0 - unasked
 
 

@@ -4,7 +4,7 @@ import statistics
 from dataclasses import dataclass
 
 from outrider.bench.machine import Machine
-from outrider.bench.offline.decode_floor import Floor
+from outrider.bench.offline.decode_floor import DecodeFloor
 from outrider.bench.offline.run_trace import DecodeSpeed
 from outrider.bench.offline.workload import Workload
 from outrider.config.engine_config import Dtype
@@ -47,7 +47,7 @@ class EngineResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class OfflineSetting:
     """What was measured on what."""
 
     model: str
@@ -60,8 +60,8 @@ class Setting:
 class OfflineReport:
     """Everything one run found out."""
 
-    setting: Setting
-    floors: tuple[Floor, ...]
+    setting: OfflineSetting
+    floors: tuple[DecodeFloor, ...]
     results: tuple[EngineResult, ...]
     missing: tuple[str, ...]  # peers that are not installed
 
@@ -74,7 +74,7 @@ class OfflineReport:
         """Names of the peers that were measured, each once."""
         return tuple(dict.fromkeys(r.engine for r in self.results if r.engine != OURS))
 
-    def floor(self, dtype: Dtype, batch: int) -> Floor:
+    def floor(self, dtype: Dtype, batch: int) -> DecodeFloor:
         return next(f for f in self.floors if (f.dtype, f.batch) == (dtype, batch))
 
     def of_floor(self, result: EngineResult, batch: int) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from outrider.bench.offline.decode_floor import Floor
+from outrider.bench.offline.decode_floor import DecodeFloor
 from outrider.bench.offline.offline_report import OURS, EngineResult, OfflineReport
 from outrider.bench.perplexity import Perplexity
 
@@ -95,7 +95,7 @@ def _row(report: OfflineReport, result: EngineResult, batch: int) -> list[str]:
     ]
 
 
-def _floor_row(floor: Floor) -> list[str]:
+def _floor_row(floor: DecodeFloor) -> list[str]:
     return [
         str(floor.batch),
         "floor",

@@ -14,9 +14,15 @@ from benchmarks.steps.step_floors import step_passes
 from outrider.bench.bandwidth import read_bandwidth
 from outrider.bench.busy_neighbour import busy_neighbour, no_neighbour
 from outrider.bench.machine import this_machine
-from outrider.bench.offline.decode_floor import Floor
+from outrider.bench.offline.decode_floor import DecodeFloor
 from outrider.bench.offline.offline_args import OfflineAsked
-from outrider.bench.offline.offline_report import OURS, Decode, EngineResult, OfflineReport, Setting
+from outrider.bench.offline.offline_report import (
+    OURS,
+    Decode,
+    EngineResult,
+    OfflineReport,
+    OfflineSetting,
+)
 from outrider.bench.offline.run_trace import decode_speed, first_token_s
 from outrider.bench.offline.workload import Workload
 from outrider.bench.peers.outrider_peer import OurEngine
@@ -51,7 +57,9 @@ def run_offline(
         results = tuple(_measure(entry, asked, workload, note) for entry in entries)
     bandwidth = max(bandwidth, read_bandwidth())
     return OfflineReport(
-        setting=Setting(model=model, machine=machine, workload=workload, bandwidth=bandwidth),
+        setting=OfflineSetting(
+            model=model, machine=machine, workload=workload, bandwidth=bandwidth
+        ),
         floors=tuple(_floors(folder, asked, {entry.dtype for entry in entries}, bandwidth)),
         results=results,
         missing=tuple(peer.name for peer in asked.peers if not peer.is_installed),
@@ -109,12 +117,12 @@ def _measure(entry: Entry, asked: OfflineAsked, workload: Workload, note: Note) 
 
 def _floors(
     folder: Path, asked: OfflineAsked, dtypes: set[Dtype], bandwidth: float
-) -> Iterator[Floor]:
+) -> Iterator[DecodeFloor]:
     config, context = read_target(folder), asked.lengths.mean_context
     for dtype in sorted(dtypes):
         for batch in asked.batches:
             (step,) = step_passes(config, dtype, rows=batch, nodes=1, context=context)
-            yield Floor(
+            yield DecodeFloor(
                 dtype=dtype,
                 batch=batch,
                 weight_bytes=step.weight_bytes,

@@ -7,9 +7,15 @@ from typing import Any
 
 import aiohttp
 
-from outrider.bench.serve.request_outcome import Answer, Failure, Outcome, Timeline, Tokens
+from outrider.bench.serve.request_outcome import (
+    AnswerTokens,
+    Failure,
+    Outcome,
+    ServerAnswer,
+    Timeline,
+)
 from outrider.bench.serve.serve_args import Endpoint
-from outrider.bench.serve.server_acceptance import Acceptance
+from outrider.bench.serve.server_acceptance import ServerAcceptance
 from outrider.bench.serve.sse_reader import Event, EventParser
 from outrider.bench.serve.stream_chunk import StreamError, error_message, first_line, read_chunk
 
@@ -38,8 +44,8 @@ class _Reading:
 
     def __init__(self) -> None:
         self.texts_s: list[float] = []
-        self.usages: tuple[Tokens, ...] = ()
-        self.acceptances: tuple[Acceptance, ...] = ()
+        self.usages: tuple[AnswerTokens, ...] = ()
+        self.acceptances: tuple[ServerAcceptance, ...] = ()
         self.is_finished = False
 
     def take(self, events: list[Event], now_s: float) -> None:
@@ -60,8 +66,8 @@ class _Reading:
             raise StreamError("empty answer", "the answer has no text, so no first token")
 
     @property
-    def tokens(self) -> Tokens:
-        counted = Tokens(prompt=0, output=len(self.texts_s), is_counted_by_server=False)
+    def tokens(self) -> AnswerTokens:
+        counted = AnswerTokens(prompt=0, output=len(self.texts_s), is_counted_by_server=False)
         return (*self.usages, counted)[0]
 
 
@@ -86,7 +92,7 @@ class Client:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             kind, message = _describe(error, self._endpoint)
         else:
-            return Answer(
+            return ServerAnswer(
                 index=index,
                 timeline=Timeline(
                     sent_s=sent_s, texts_s=tuple(reading.texts_s), ended_s=self._clock()

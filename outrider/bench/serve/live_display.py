@@ -8,21 +8,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from outrider.bench.serve.http_client import Clock
-from outrider.bench.serve.load_journal import Journal
+from outrider.bench.serve.load_journal import LoadJournal
 
 # Drawing takes milliseconds from the loop that is measured with, so it is seldom. A thread that
 # draws would take them too, at moments that nobody chose.
 _INTERVAL_S = 0.5
 
 
-class Display:
+class LiveDisplay:
     """Draws a journal again and again, for as long as its task runs."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=total, running=0, failed="", rate=0.0)
 
-    async def run(self, journal: Journal, clock: Clock) -> None:
+    async def run(self, journal: LoadJournal, clock: Clock) -> None:
         if self._progress.disable:
             return
         chunks, now_s = journal.num_chunks, clock()
@@ -32,7 +32,7 @@ class Display:
             chunks, now_s = journal.num_chunks, clock()
             self._draw(journal, new_chunks * journal.tokens_per_chunk / elapsed_s)
 
-    def _draw(self, journal: Journal, rate: float) -> None:
+    def _draw(self, journal: LoadJournal, rate: float) -> None:
         num_failed = len(journal.failures)
         self._progress.update(
             self._task,
@@ -45,7 +45,7 @@ class Display:
 
 
 @contextmanager
-def load_display(name: str, total: int) -> Iterator[Display]:
+def load_display(name: str, total: int) -> Iterator[LiveDisplay]:
     """A display that vanishes at the end."""
     console = Console(stderr=True)
     columns = (
@@ -63,4 +63,4 @@ def load_display(name: str, total: int) -> Iterator[Display]:
         auto_refresh=False,
         disable=not console.is_terminal,
     ) as progress:
-        yield Display(progress, total)
+        yield LiveDisplay(progress, total)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from outrider.bench.serve.arrivals import poisson_arrivals
 from outrider.bench.serve.http_client import Clock
-from outrider.bench.serve.load_journal import Journal
+from outrider.bench.serve.load_journal import LoadJournal
 from outrider.bench.serve.request_outcome import Failure, Outcome
 from outrider.bench.serve.serve_args import ClosedLoop, OpenLoop, Pattern
 
@@ -22,7 +22,7 @@ def is_hopeless(outcome: Outcome) -> bool:
 class Driver:
     """Runs `num` requests and keeps the journal of them."""
 
-    def __init__(self, ask: Ask, journal: Journal, clock: Clock) -> None:
+    def __init__(self, ask: Ask, journal: LoadJournal, clock: Clock) -> None:
         self._ask = ask
         self._journal = journal
         self._clock = clock

@@ -1,13 +1,13 @@
 """What has happened in a run so far: the driver writes, the display and the report read."""
 
-from outrider.bench.serve.request_outcome import Answer, Failure, Outcome
+from outrider.bench.serve.request_outcome import Failure, Outcome, ServerAnswer
 
 
-class Journal:
+class LoadJournal:
     """Owns the outcomes. Requests that the user cut short are known by their start only."""
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[ServerAnswer] = []
         self.failures: list[Failure] = []
         self.lates_s: list[float] = []  # one for every request that was started
         self.num_running = 0

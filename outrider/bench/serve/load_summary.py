@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from outrider.bench.serve.request_outcome import Answer, Failure, Outcome
+from outrider.bench.serve.request_outcome import Failure, Outcome, ServerAnswer
 from outrider.bench.serve.serve_args import Slo
 
 
@@ -45,7 +45,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 class Summary:
     """The numbers of a run. Requests that the user cut short count nowhere but in their number."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[ServerAnswer, ...]
     failures: tuple[Failure, ...]
     num_unfinished: int
     slo: Slo
@@ -134,22 +134,22 @@ class Summary:
         return dict(sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def is_good(answer: Answer, slo: Slo) -> bool:
+def is_good(answer: ServerAnswer, slo: Slo) -> bool:
     """Whether an answer kept both limits; a single token has no time per token to be late in."""
     is_prompt = answer.timeline.ttft_s <= slo.ttft_s
     return is_prompt and all(tpot_s <= slo.tpot_s for tpot_s in answer.tpots_s)
 
 
 def _sent_s(outcome: Outcome) -> float:
-    return outcome.timeline.sent_s if isinstance(outcome, Answer) else outcome.sent_s
+    return outcome.timeline.sent_s if isinstance(outcome, ServerAnswer) else outcome.sent_s
 
 
 def _ended_s(outcome: Outcome) -> float:
-    return outcome.timeline.ended_s if isinstance(outcome, Answer) else outcome.ended_s
+    return outcome.timeline.ended_s if isinstance(outcome, ServerAnswer) else outcome.ended_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class LoadCourse:
     """A run over time, in bins of equal length from its start."""
 
     bin_s: float
@@ -157,7 +157,7 @@ class Course:
     tokens_per_s: tuple[float, ...]  # output
 
 
-def course_of(summary: Summary, *, num_bins: int) -> Course:
+def course_of(summary: Summary, *, num_bins: int) -> LoadCourse:
     """Requests under way and tokens that arrived; a chunk holds its request's mean of tokens."""
     bin_s = summary.duration_s / num_bins or 1.0
     running, tokens = [0.0] * num_bins, [0.0] * num_bins
@@ -171,4 +171,4 @@ def course_of(summary: Summary, *, num_bins: int) -> Course:
         for text_s in texts_s:
             place = min(int((text_s - summary.start_s) / bin_s), num_bins - 1)
             tokens[place] += answer.tokens.output / len(texts_s) / bin_s
-    return Course(bin_s=bin_s, running=tuple(running), tokens_per_s=tuple(tokens))
+    return LoadCourse(bin_s=bin_s, running=tuple(running), tokens_per_s=tuple(tokens))

@@ -7,11 +7,11 @@ sent |----------------| text |------| text |------| text ... | ended
 import itertools
 from dataclasses import dataclass
 
-from outrider.bench.serve.server_acceptance import Acceptance
+from outrider.bench.serve.server_acceptance import ServerAcceptance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class AnswerTokens:
     """Tokens of one request. A client that counts for itself counts chunks, and no prompt."""
 
     prompt: int
@@ -43,13 +43,13 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServerAnswer:
     """A stream that came to its end with text in it."""
 
     index: int  # of the request
     timeline: Timeline
-    tokens: Tokens
-    acceptances: tuple[Acceptance, ...]  # as told with the answer
+    tokens: AnswerTokens
+    acceptances: tuple[ServerAcceptance, ...]  # as told with the answer
 
     @property
     def tpots_s(self) -> tuple[float, ...]:
@@ -69,4 +69,4 @@ class Failure:
     ended_s: float
 
 
-Outcome = Answer | Failure
+Outcome = ServerAnswer | Failure

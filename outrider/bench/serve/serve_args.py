@@ -64,7 +64,7 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
+class LoadQuestions:
     """The requests: prompts in their order, again from the first when they run out."""
 
     prompts: tuple[str, ...]
@@ -94,7 +94,7 @@ class LoadAsked:
 
     endpoint: Endpoint
     models: tuple[str, ...]  # empty: the server's own
-    questions: Questions
+    questions: LoadQuestions
     pattern: Pattern
     slo: Slo
     num_warm_up: int

@@ -12,9 +12,9 @@ from rich.table import Table
 import outrider
 from outrider.bench.serve.client_lag import MAX_CPU_SHARE, ClientLoad
 from outrider.bench.serve.load_summary import Spread, Summary, course_of, is_good
-from outrider.bench.serve.request_outcome import Answer
+from outrider.bench.serve.request_outcome import ServerAnswer
 from outrider.bench.serve.serve_args import LoadAsked
-from outrider.bench.serve.server_acceptance import Acceptance
+from outrider.bench.serve.server_acceptance import ServerAcceptance
 
 WIDTH = 100  # columns, wherever the output goes
 NUM_BINS = 60  # of the course of a run
@@ -24,7 +24,7 @@ NUM_BINS = 60  # of the course of a run
 class Told:
     """What the server said about drafts, and where."""
 
-    acceptances: tuple[Acceptance, ...]  # one, or none where it said nothing
+    acceptances: tuple[ServerAcceptance, ...]  # one, or none where it said nothing
     source: str
 
 
@@ -204,7 +204,7 @@ def _describe_summary(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _describe_answer(answer: Answer, summary: Summary) -> dict[str, Any]:
+def _describe_answer(answer: ServerAnswer, summary: Summary) -> dict[str, Any]:
     timeline = answer.timeline
     return {
         "index": answer.index,

@@ -15,7 +15,7 @@ _POSITION = re.compile(r'\bposition="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class ServerAcceptance:
     """Sums over rounds with a draft."""
 
     rounds: int
@@ -50,7 +50,7 @@ class Acceptance:
         )
 
 
-def read_metrics_field(value: Any) -> tuple[Acceptance, ...]:
+def read_metrics_field(value: Any) -> tuple[ServerAcceptance, ...]:
     """vLLM's `metrics.speculative_decoding` of one answer; nothing where it says nothing."""
     if not isinstance(value, Mapping):
         return ()
@@ -61,7 +61,7 @@ def read_metrics_field(value: Any) -> tuple[Acceptance, ...]:
     rounds, drafted, kept = (int(count or 0) for count in counts)
     histogram = value.get("acceptance_histogram")
     return (
-        Acceptance(
+        ServerAcceptance(
             rounds=rounds,
             drafted=drafted,
             kept=kept,
@@ -75,7 +75,7 @@ def _per_position(histogram: Sequence[int]) -> tuple[int, ...]:
     return tuple(sum(histogram[depth:]) for depth in range(1, len(histogram)))
 
 
-def read_counters(exposition: str) -> tuple[Acceptance, ...]:
+def read_counters(exposition: str) -> tuple[ServerAcceptance, ...]:
     """The state of the counters, over all their labels; nothing where there are none."""
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
@@ -89,7 +89,7 @@ def read_counters(exposition: str) -> tuple[Acceptance, ...]:
         return ()
     depth = max(positions, default=-1) + 1
     return (
-        Acceptance(
+        ServerAcceptance(
             rounds=int(sums["drafts"]),
             drafted=int(sums.get("draft_tokens", 0)),
             kept=int(sums.get("accepted_tokens", 0)),
@@ -98,14 +98,14 @@ def read_counters(exposition: str) -> tuple[Acceptance, ...]:
     )
 
 
-def between(before: Acceptance, after: Acceptance) -> tuple[Acceptance, ...]:
+def between(before: ServerAcceptance, after: ServerAcceptance) -> tuple[ServerAcceptance, ...]:
     """What was counted from one state to the other; nothing where no round passed."""
     if after.rounds <= before.rounds:
         return ()  # or the server was started anew
     old = (*before.kept_per_position, *[0] * len(after.kept_per_position))
     pairs = zip(after.kept_per_position, old, strict=False)
     return (
-        Acceptance(
+        ServerAcceptance(
             rounds=after.rounds - before.rounds,
             drafted=after.drafted - before.drafted,
             kept=after.kept - before.kept,

@@ -6,7 +6,7 @@ import aiohttp
 
 from outrider.bench.serve.request_outcome import Failure
 from outrider.bench.serve.serve_args import Endpoint
-from outrider.bench.serve.server_acceptance import Acceptance, read_counters
+from outrider.bench.serve.server_acceptance import ServerAcceptance, read_counters
 from outrider.errors import ConfigError
 
 _CONNECT_S = 10.0
@@ -17,7 +17,7 @@ async def find_model(
     session: aiohttp.ClientSession, endpoint: Endpoint, models: tuple[str, ...]
 ) -> str:
     """The model that was named, or the server's only one. Somebody must be listening."""
-    served = await list_models(session, endpoint)
+    served = await list_served_models(session, endpoint)
     if models:
         return models[0]  # even if it is not listed: servers have aliases and adapters
     if len(served) != 1:
@@ -26,7 +26,7 @@ async def find_model(
     return served[0]
 
 
-async def list_models(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[str, ...]:
+async def list_served_models(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[str, ...]:
     """The names a server lists; none where it has no such route."""
     url = endpoint.base_url + "/v1/models"
     try:
@@ -45,7 +45,9 @@ async def list_models(session: aiohttp.ClientSession, endpoint: Endpoint) -> tup
     return tuple(card["id"] for card in cards if isinstance(card.get("id"), str))
 
 
-async def scrape(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[Acceptance, ...]:
+async def scrape(
+    session: aiohttp.ClientSession, endpoint: Endpoint
+) -> tuple[ServerAcceptance, ...]:
     """The counters of drafts; nothing where the server has none or does not show them."""
     try:
         async with session.get(endpoint.base_url + "/metrics", timeout=_SHORT) as response:

@@ -14,12 +14,12 @@ from outrider.bench.serve.client_lag import ClientLoad, LagMeter
 from outrider.bench.serve.http_client import Client, open_session
 from outrider.bench.serve.live_display import load_display
 from outrider.bench.serve.load_driver import Ask, Driver, is_hopeless
-from outrider.bench.serve.load_journal import Journal
+from outrider.bench.serve.load_journal import LoadJournal
 from outrider.bench.serve.load_summary import Summary
 from outrider.bench.serve.request_outcome import Outcome
 from outrider.bench.serve.serve_args import ClosedLoop, LoadAsked
 from outrider.bench.serve.serve_report import LoadReport, Told, describe, print_report
-from outrider.bench.serve.server_acceptance import Acceptance, between
+from outrider.bench.serve.server_acceptance import ServerAcceptance, between
 from outrider.bench.serve.server_counters import explain, find_model, scrape
 from outrider.errors import ConfigError
 
@@ -57,7 +57,7 @@ async def measure(asked: LoadAsked) -> tuple[LoadReport, bool]:
         client = Client(session, asked.endpoint, _CLOCK)
         await _warm_up(client, asked, model)
         before = await scrape(session, asked.endpoint)
-        journal = Journal()
+        journal = LoadJournal()
         load, is_cut_short = await _drive(_asker(client, asked, model, journal), asked, journal)
         after = await scrape(session, asked.endpoint)
     if not journal.answers and any(map(is_hopeless, journal.failures)):
@@ -74,18 +74,18 @@ async def measure(asked: LoadAsked) -> tuple[LoadReport, bool]:
 
 
 def choose_told(
-    summary: Summary, *, before: tuple[Acceptance, ...], after: tuple[Acceptance, ...]
+    summary: Summary, *, before: tuple[ServerAcceptance, ...], after: tuple[ServerAcceptance, ...]
 ) -> Told:
     """What came with every answer, or else what the counters moved by."""
     each = [told for answer in summary.answers for told in answer.acceptances]
     if each and len(each) == len(summary.answers):
-        total = Acceptance.sum_of(each)
+        total = ServerAcceptance.sum_of(each)
         return Told(acceptances=(total,) if total.rounds else (), source="told with the answers")
     moved = between(before[0], after[0]) if before and after else ()
     return Told(acceptances=moved, source="counters of /metrics, of all clients")
 
 
-def _asker(client: Client, asked: LoadAsked, model: str, journal: Journal) -> Ask:
+def _asker(client: Client, asked: LoadAsked, model: str, journal: LoadJournal) -> Ask:
     def ask(index: int) -> Awaitable[Outcome]:
         body = asked.questions.body(index, model=model, endpoint=asked.endpoint.name)
         return client.ask(index, body, note_chunk=journal.note_chunk)
@@ -95,7 +95,7 @@ def _asker(client: Client, asked: LoadAsked, model: str, journal: Journal) -> As
 
 async def _warm_up(client: Client, asked: LoadAsked, model: str) -> None:
     """Requests that nobody counts, and the first to find out what does not work."""
-    journal, num = Journal(), asked.num_warm_up
+    journal, num = LoadJournal(), asked.num_warm_up
     ask = _asker(client, asked, model, journal)
     # The prompts after those of the run, so that no cache knows the run's own.
     driver = Driver(lambda index: ask(asked.questions.num + index), journal, _CLOCK)
@@ -109,7 +109,7 @@ async def _warm_up(client: Client, asked: LoadAsked, model: str) -> None:
         raise ConfigError(explain(failure, asked.endpoint, model))
 
 
-async def _drive(ask: Ask, asked: LoadAsked, journal: Journal) -> tuple[ClientLoad, bool]:
+async def _drive(ask: Ask, asked: LoadAsked, journal: LoadJournal) -> tuple[ClientLoad, bool]:
     """Run the load; how the client fared, and whether the user cut it short."""
     driver, meter = Driver(ask, journal, _CLOCK), LagMeter(_CLOCK)
     with load_display("requests", asked.questions.num) as display, _interrupts(driver) as arrived:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.bench.serve.request_outcome import Tokens
-from outrider.bench.serve.server_acceptance import Acceptance, read_metrics_field
+from outrider.bench.serve.request_outcome import AnswerTokens
+from outrider.bench.serve.server_acceptance import ServerAcceptance, read_metrics_field
 from outrider.bench.serve.sse_reader import Event
 
 _DONE = "[DONE]"
@@ -20,8 +20,8 @@ class Chunk:
 
     has_text: bool = False
     is_finish: bool = False
-    usages: tuple[Tokens, ...] = ()
-    acceptances: tuple[Acceptance, ...] = ()
+    usages: tuple[AnswerTokens, ...] = ()
+    acceptances: tuple[ServerAcceptance, ...] = ()
 
 
 class StreamError(Exception):
@@ -80,9 +80,9 @@ def _has_text(choice: Mapping[str, Any]) -> bool:
     return bool(choice.get("text"))
 
 
-def _read_usage(usage: Any) -> Iterator[Tokens]:
+def _read_usage(usage: Any) -> Iterator[AnswerTokens]:
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-        yield Tokens(
+        yield AnswerTokens(
             prompt=usage.get("prompt_tokens") or 0,
             output=usage["completion_tokens"],
             is_counted_by_server=True,

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.bench.speculation.speculation_report import Cost, Run
+from outrider.bench.speculation.speculation_report import Cost, SpeculationRun
 from outrider.bench.speculation.timed_drafter import DraftClock, TimedDraft
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import CacheConfig, Dtype, EngineConfig, LimitsConfig
-from outrider.config.settings import resolve
+from outrider.config.settings import resolve_settings
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
 from outrider.runtime.build_runner import assemble_runner
@@ -23,7 +23,7 @@ Note = Callable[[str], None]  # hears the name of every run as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SpeculationQuestion:
     """A prompt as the model reads it."""
 
     kind: str
@@ -31,7 +31,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SpeculationTarget:
     """The model that answers, shared by all drafters."""
 
     model: Decoder
@@ -41,7 +41,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class AnswerRules:
     """How every question is answered.
 
     Answers end where the model ends them: what it says after that repeats itself and would flatter
@@ -55,19 +55,19 @@ class Law:
 class Contender:
     """Owns an engine of one row with one drafter."""
 
-    def __init__(self, name: str, target: Target, draft: DraftConfig) -> None:
+    def __init__(self, name: str, target: SpeculationTarget, draft: DraftConfig) -> None:
         self.name = name
         self._clock = DraftClock()
         self._engine = _timed_engine(target, draft, self._clock)
 
-    def answer(self, question: Question, law: Law) -> Run:
+    def answer(self, question: SpeculationQuestion, sampling: AnswerRules) -> SpeculationRun:
         """Run one request; the clock starts when its first token is there."""
         self._engine.add(
             Submission(
                 request_id="",
                 prompt=question.tokens,
-                sampling=law.sampling,
-                limits=law.limits,
+                sampling=sampling.sampling,
+                limits=sampling.limits,
                 budget=UNBOUNDED,
             )
         )
@@ -77,12 +77,12 @@ class Contender:
                 tokens += update.tokens
                 progress = update.progress
         total_s = time.perf_counter() - start
-        return Run(
+        return SpeculationRun(
             kind=question.kind,
             drafter=self.name,
             tokens=tokens,
             rounds=progress.rounds,
-            kept_per_position=progress.kept_per_depth,
+            kept_per_position=progress.accepted_per_depth,
             cost=Cost(
                 total_s=total_s, draft_s=self._clock.draft_s, catch_up_s=self._clock.catch_up_s
             ),
@@ -98,23 +98,23 @@ class Contender:
 
 def compare(
     contenders: Sequence[Contender],
-    questions: Sequence[Question],
-    law: Law,
+    questions: Sequence[SpeculationQuestion],
+    sampling: AnswerRules,
     repetitions: int,
     note: Note,
-) -> Iterator[Run]:
+) -> Iterator[SpeculationRun]:
     """Every question answered by every contender, after one that is thrown away.
 
     Of the repetitions the fastest counts: whatever disturbs a run makes it slower.
     """
     for contender in contenders:
         note(f"{contender.name}, warming up")
-        contender.answer(questions[0], law)
+        contender.answer(questions[0], sampling)
     for question in questions:
-        runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
+        runs: dict[str, list[SpeculationRun]] = {contender.name: [] for contender in contenders}
         for contender in [*contenders] * repetitions:
             note(f"{contender.name}, {question.kind}")
-            runs[contender.name].append(contender.answer(question, law))
+            runs[contender.name].append(contender.answer(question, sampling))
         yield from (min(each, key=lambda run: run.cost.total_s) for each in runs.values())
 
 
@@ -123,7 +123,7 @@ def count_runs(*, num_contenders: int, num_questions: int, repetitions: int) -> 
     return num_contenders * (1 + num_questions * repetitions)
 
 
-def _timed_engine(target: Target, draft: DraftConfig, clock: DraftClock) -> Engine:
+def _timed_engine(target: SpeculationTarget, draft: DraftConfig, clock: DraftClock) -> Engine:
     config = EngineConfig(
         dtype=target.dtype,
         device="cpu",
@@ -131,7 +131,7 @@ def _timed_engine(target: Target, draft: DraftConfig, clock: DraftClock) -> Engi
         limits=LimitsConfig(context=target.max_context, rows=1),
         draft=fit_draft(draft, target.folder),
     )
-    settings = resolve(config, model_context=target.max_context, num_cuda=0)
+    settings = resolve_settings(config, model_context=target.max_context, num_cuda=0)
     kind = load_draft(
         config.draft,
         target=target.model,

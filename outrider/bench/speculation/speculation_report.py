@@ -26,7 +26,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SpeculationRun:
     """One prompt answered with one drafter, alone."""
 
     kind: str
@@ -38,12 +38,12 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class TimeShare:
     """All runs of one drafter on one kind of prompts, or on all."""
 
     kind: str
     drafter: str
-    runs: tuple[Run, ...]
+    runs: tuple[SpeculationRun, ...]
 
     @property
     def rounds(self) -> int:
@@ -76,7 +76,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SpeculationSetting:
     """What was measured on what."""
 
     model: str
@@ -90,8 +90,8 @@ class Setting:
 class SpeculationReport:
     """Everything one run of the benchmark found out."""
 
-    setting: Setting
-    runs: tuple[Run, ...]
+    setting: SpeculationSetting
+    runs: tuple[SpeculationRun, ...]
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -102,12 +102,12 @@ class SpeculationReport:
     def kinds(self) -> tuple[str, ...]:
         return (*dict.fromkeys(run.kind for run in self.runs), ALL)
 
-    def share(self, kind: str, drafter: str) -> Share:
+    def share(self, kind: str, drafter: str) -> TimeShare:
         wanted = (run for run in self.runs if run.drafter == drafter)
         runs = tuple(run for run in wanted if kind in (run.kind, ALL))
-        return Share(kind=kind, drafter=drafter, runs=runs)
+        return TimeShare(kind=kind, drafter=drafter, runs=runs)
 
-    def speedup(self, share: Share) -> float:
+    def speedup(self, share: TimeShare) -> float:
         """Against plain decoding of the same prompts in the same run."""
         return share.tokens_per_s / max(self.share(share.kind, PLAIN).tokens_per_s, 1e-9)
 
@@ -123,5 +123,5 @@ class SpeculationReport:
         )
 
 
-def _answers(runs: Sequence[Run]) -> list[tuple[int, ...]]:
+def _answers(runs: Sequence[SpeculationRun]) -> list[tuple[int, ...]]:
     return [run.tokens for run in runs]

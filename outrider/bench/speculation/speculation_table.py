@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from outrider.bench.speculation.speculation_report import PLAIN, Share, SpeculationReport
+from outrider.bench.speculation.speculation_report import PLAIN, SpeculationReport, TimeShare
 
 WIDTH = 100  # columns, wherever the output goes
 _HEADINGS = ("tokens/s", "vs plain", "tokens\n/round", "draft\nms", "verify\nms", "catch-up\nms")
@@ -44,13 +44,13 @@ def describe(report: SpeculationReport) -> dict[str, Any]:
     }
 
 
-def _shares(report: SpeculationReport) -> Iterator[Share]:
+def _shares(report: SpeculationReport) -> Iterator[TimeShare]:
     for kind in report.kinds:
         for drafter in report.drafters:
             yield report.share(kind, drafter)
 
 
-def _describe_share(report: SpeculationReport, share: Share) -> dict[str, Any]:
+def _describe_share(report: SpeculationReport, share: TimeShare) -> dict[str, Any]:
     rounds = max(share.rounds, 1)
     return {
         "kind": share.kind,
@@ -68,13 +68,13 @@ def _describe_share(report: SpeculationReport, share: Share) -> dict[str, Any]:
 
 def _heading(report: SpeculationReport) -> Iterator[str]:
     setting, machine = report.setting, report.setting.machine
-    law = "greedy" if setting.temperature == 0 else f"temperature {setting.temperature:g}"
+    sampling = "greedy" if setting.temperature == 0 else f"temperature {setting.temperature:g}"
     yield f"model      {setting.model}, {setting.dtype}"
     yield (
         f"machine    {machine.cpu}, {machine.cores} cores, {machine.threads} threads, "
         f"torch {machine.torch}"
     )
-    yield f"answers    one at a time, {law}, at most {setting.max_tokens} tokens"
+    yield f"answers    one at a time, {sampling}, at most {setting.max_tokens} tokens"
 
 
 def _table(report: SpeculationReport) -> Table:
@@ -91,7 +91,7 @@ def _table(report: SpeculationReport) -> Table:
     return table
 
 
-def _row(report: SpeculationReport, share: Share) -> list[str]:
+def _row(report: SpeculationReport, share: TimeShare) -> list[str]:
     rounds, cost = max(share.rounds, 1), share.cost
     seconds = (cost.draft_s, cost.verify_s, cost.catch_up_s)
     is_plain = share.drafter == PLAIN

@@ -12,15 +12,19 @@ from outrider.bench.offline.start_offline import OWN_CHOICE
 from outrider.bench.offline.workload import encode_chat
 from outrider.bench.run_progress import run_bar
 from outrider.bench.speculation.measure_drafters import (
+    AnswerRules,
     Contender,
-    Law,
-    Question,
-    Target,
+    SpeculationQuestion,
+    SpeculationTarget,
     compare,
     count_runs,
 )
 from outrider.bench.speculation.prompt_kinds import Prompt
-from outrider.bench.speculation.speculation_report import PLAIN, Setting, SpeculationReport
+from outrider.bench.speculation.speculation_report import (
+    PLAIN,
+    SpeculationReport,
+    SpeculationSetting,
+)
 from outrider.bench.speculation.speculation_table import describe, print_report
 from outrider.config.draft_config import NO_DRAFT, DraftConfig
 from outrider.config.engine_config import Dtype
@@ -62,7 +66,7 @@ def bench_speculation(
     target = _load_target(folder, asked, questions)
     drafts = {PLAIN: NO_DRAFT, **asked.drafts}
     contenders = [Contender(name, target, draft) for name, draft in drafts.items()]
-    law = Law(
+    sampling = AnswerRules(
         limits=Limits(max_tokens=asked.max_tokens, stop_ids=tokenizer.stop_ids),
         sampling=RowSampling(seed=_SEED, temperature=asked.temperature),
     )
@@ -72,7 +76,7 @@ def bench_speculation(
         repetitions=asked.repetitions,
     )
     with run_bar(num_runs) as note:
-        runs = tuple(compare(contenders, questions, law, asked.repetitions, note))
+        runs = tuple(compare(contenders, questions, sampling, asked.repetitions, note))
     report = SpeculationReport(setting=_setting(model, asked), runs=runs)
     print_report(report)
     for path in targets:
@@ -81,10 +85,10 @@ def bench_speculation(
 
 def _questions(
     tokenizer: Tokenizer | NoTokenizer, asked: SpeculationAsked, *, max_context: int
-) -> list[Question]:
+) -> list[SpeculationQuestion]:
     """The prompts as the chat template frames them; those that leave room for an answer."""
     encoded = [
-        Question(kind=prompt.kind, tokens=tuple(encode_chat(tokenizer, prompt.text)))
+        SpeculationQuestion(kind=prompt.kind, tokens=tuple(encode_chat(tokenizer, prompt.text)))
         for prompt in asked.prompts
     ]
     fitting = [each for each in encoded if len(each.tokens) + asked.max_tokens <= max_context]
@@ -93,9 +97,11 @@ def _questions(
     return fitting
 
 
-def _load_target(folder: Path, asked: SpeculationAsked, questions: Sequence[Question]) -> Target:
+def _load_target(
+    folder: Path, asked: SpeculationAsked, questions: Sequence[SpeculationQuestion]
+) -> SpeculationTarget:
     longest = max(len(question.tokens) for question in questions)
-    return Target(
+    return SpeculationTarget(
         model=load_decoder(folder, dtype=asked.dtype, device=torch.device("cpu")),
         folder=folder,
         dtype=asked.dtype,
@@ -103,8 +109,8 @@ def _load_target(folder: Path, asked: SpeculationAsked, questions: Sequence[Ques
     )
 
 
-def _setting(model: str, asked: SpeculationAsked) -> Setting:
-    return Setting(
+def _setting(model: str, asked: SpeculationAsked) -> SpeculationSetting:
+    return SpeculationSetting(
         model=model,
         machine=this_machine(has_busy_neighbour=False),
         dtype=asked.dtype,

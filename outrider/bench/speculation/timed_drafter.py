@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AnyAttention
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
-from outrider.spec.drafter import Drafter, Outcome
+from outrider.spec.drafter import Drafter, StepOutcome
 from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import ChunkRows, StepPlan, UniformRows
+from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -76,11 +76,11 @@ class TimedDrafter:
         return self._drafter.facts
 
     @property
-    def taps(self) -> Taps:
-        return self._drafter.taps
+    def aux_layers(self) -> AuxLayers:
+        return self._drafter.aux_layers
 
-    def bind(self, shape: StepShape, uniform: UniformRows, chunk: ChunkRows) -> Any:
-        return self._drafter.bind(shape, uniform, chunk)
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+        return self._drafter.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         self._drafter.admit(admissions)
@@ -92,6 +92,6 @@ class TimedDrafter:
         with self._clock.drafting():
             return self._drafter.propose(plan, table)
 
-    def observe(self, plan: StepPlan, outcome: Outcome, table: RowTable) -> None:
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         with self._clock.catching_up():
             self._drafter.observe(plan, outcome, table)

@@ -14,7 +14,7 @@ from outrider.errors import ConfigError
 _OPENING = b'{"id": '  # how every line begins
 
 
-class Journal:
+class BatchOutput:
     """Owns the output file. A line is there completely or the request counts as not done."""
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class Journal:
         self.done = {number: record.digest for number, record in recovered.items()}
         self.num_failed = sum(record.is_failed for record in recovered.values())
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "BatchOutput":
         return self
 
     def __exit__(

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.cli.batch.batch_input import InputLine, LineRequest, parse_line, read_lines
-from outrider.cli.batch.batch_output import Journal
+from outrider.cli.batch.batch_output import BatchOutput
 from outrider.errors import CapacityError, ConfigError, RequestError
 from outrider.frontend.batch_bar import Advance
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.live_request import LiveRequest, PreparedRequest
-from outrider.frontend.output_json import describe
+from outrider.frontend.output_json import describe_output
 from outrider.frontend.prompts import (
     Message,
     TextPrompt,
@@ -34,10 +34,10 @@ class BatchDefaults:
     system: str = ""  # opens conversations that have no system message; framing has its own
 
 
-class Batch:
+class BatchRun:
     """Owns one run from an input file to an output file."""
 
-    def __init__(self, frontend: Frontend, defaults: BatchDefaults, journal: Journal) -> None:
+    def __init__(self, frontend: Frontend, defaults: BatchDefaults, journal: BatchOutput) -> None:
         self._frontend = frontend
         self._defaults = defaults
         self._journal = journal
@@ -58,7 +58,7 @@ class Batch:
             if output.error:
                 self.refusals.append(output.error)
                 continue
-            self._journal.append(line, describe(output))
+            self._journal.append(line, describe_output(output))
             advance(output.usage.completion_tokens)
 
     def _requests(
@@ -98,7 +98,7 @@ def _opened(messages: Sequence[Message], system: str) -> Sequence[Message]:
     return [{"role": "system", "content": system}, *messages]
 
 
-def count_lines(source: Path, journal: Journal) -> int:
+def count_lines(source: Path, journal: BatchOutput) -> int:
     """How many lines there are to answer in all; refuses a file that is not the one begun with."""
     total = num_done = 0
     for line in read_lines(source):

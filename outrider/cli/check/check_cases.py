@@ -10,7 +10,7 @@ from outrider.frontend.sampling_params import SamplingParams
 
 _SEED = 20  # any; the same for all, so that a mismatch can be repeated
 
-LAWS = {
+SAMPLINGS = {
     "greedy": SamplingParams(temperature=0.0, ignore_eos=True),
     "sampled": SamplingParams(seed=_SEED, ignore_eos=True),
     "every warp": SamplingParams(

@@ -21,8 +21,10 @@ def print_findings(findings: Sequence[Finding]) -> None:
     if len(lines) > _MOST_NAMED:
         console.print(f"and {len(lines) - _MOST_NAMED} more", style="red")
     num_tokens = sum(finding.num_tokens for finding in findings)
-    verdict = f"{len(lines)} answers differ" if lines else "every token is that of plain decoding"
-    console.print(f"{len(findings)} configurations, {num_tokens} tokens compared: {verdict}")
+    verify_result = (
+        f"{len(lines)} answers differ" if lines else "every token is that of plain decoding"
+    )
+    console.print(f"{len(findings)} configurations, {num_tokens} tokens compared: {verify_result}")
 
 
 def _table(findings: Sequence[Finding]) -> Table:
@@ -35,7 +37,7 @@ def _table(findings: Sequence[Finding]) -> Table:
         configuration = finding.configuration
         table.add_row(
             configuration.name,
-            finding.law,
+            finding.sampling,
             configuration.executor,
             "yes" if configuration.depth else "no",
             str(finding.num_tokens),
@@ -48,7 +50,7 @@ def _table(findings: Sequence[Finding]) -> Table:
 
 def _mismatch_lines(findings: Sequence[Finding]) -> list[str]:
     return [
-        f"{finding.configuration.name}, {finding.law}, {finding.configuration.executor}, "
+        f"{finding.configuration.name}, {finding.sampling}, {finding.configuration.executor}, "
         f"overlap {finding.configuration.depth}, prompt {mismatch.prompt} "
         f"{'alone' if mismatch.is_alone else 'in a batch'}: {mismatch.difference}"
         for finding in findings

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.cli.check.check_cases import LAWS, PLAIN, Configuration
+from outrider.cli.check.check_cases import PLAIN, SAMPLINGS, Configuration
 from outrider.cli.check.compare_answers import Difference, first_difference
 from outrider.config.engine_config import Executor
 from outrider.errors import CapacityError
@@ -22,7 +22,7 @@ Answers = dict[str, list[CompletionOutput]]  # by law, in the order of the promp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class CheckWork:
     """What every configuration is asked."""
 
     prompts: Sequence[str]
@@ -32,7 +32,7 @@ class Work:
         """Each prompt under each law: once for the right answer, then by plain decoding and by
         every configuration, alone and together with the others.
         """
-        return (1 + 2 * (1 + num_configurations)) * len(LAWS) * len(self.prompts)
+        return (1 + 2 * (1 + num_configurations)) * len(SAMPLINGS) * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +49,20 @@ class Finding:
     """What one configuration did under one law."""
 
     configuration: Configuration
-    law: str
+    sampling: str
     num_tokens: int  # that were compared
     mismatches: tuple[Mismatch, ...]
     accept_length: float
 
 
 def run_check(
-    configurations: Sequence[Configuration], work: Work, load: Load, advance: Advance
+    configurations: Sequence[Configuration], work: CheckWork, load: Load, advance: Advance
 ) -> Iterator[Finding]:
     """Compare each configuration with plain decoding of one request at a time."""
     llm = load(PLAIN)
     right = {
-        law: _alone(llm, work, _params(law, work, logprobs=MAX_LOGPROBS), advance) for law in LAWS
+        sampling: _alone(llm, work, _params(sampling, work, logprobs=MAX_LOGPROBS), advance)
+        for sampling in SAMPLINGS
     }
     yield from _findings(PLAIN, llm, work, right, advance)  # batching alone must change nothing
     for configuration in configurations:
@@ -72,27 +73,29 @@ def run_check(
 
 
 def _findings(
-    configuration: Configuration, llm: LLM, work: Work, right: Answers, advance: Advance
+    configuration: Configuration, llm: LLM, work: CheckWork, right: Answers, advance: Advance
 ) -> Iterator[Finding]:
-    for law in LAWS:
-        params = _params(law, work)
+    for sampling in SAMPLINGS:
+        params = _params(sampling, work)
         alone = _alone(llm, work, params, advance)
         together = _answers(llm, work.prompts, params, advance)
         yield Finding(
             configuration=configuration,
-            law=law,
+            sampling=sampling,
             num_tokens=sum(len(each.token_ids) for each in (*alone, *together)),
             mismatches=(
-                *_mismatches(right[law], alone, is_alone=True),
-                *_mismatches(right[law], together, is_alone=False),
+                *_mismatches(right[sampling], alone, is_alone=True),
+                *_mismatches(right[sampling], together, is_alone=False),
             ),
             accept_length=_accept_length((*alone, *together)),
         )
 
 
-def _params(law: str, work: Work, logprobs: int | None = None) -> SamplingParams:
-    least = min(LAWS[law].min_tokens, work.max_tokens)
-    return replace(LAWS[law], max_tokens=work.max_tokens, min_tokens=least, logprobs=logprobs)
+def _params(sampling: str, work: CheckWork, logprobs: int | None = None) -> SamplingParams:
+    least = min(SAMPLINGS[sampling].min_tokens, work.max_tokens)
+    return replace(
+        SAMPLINGS[sampling], max_tokens=work.max_tokens, min_tokens=least, logprobs=logprobs
+    )
 
 
 def executors_on(device: str) -> tuple[Executor, ...]:
@@ -102,7 +105,7 @@ def executors_on(device: str) -> tuple[Executor, ...]:
 
 
 def _alone(
-    llm: LLM, work: Work, params: SamplingParams, advance: Advance
+    llm: LLM, work: CheckWork, params: SamplingParams, advance: Advance
 ) -> list[CompletionOutput]:
     return [_answers(llm, [prompt], params, advance)[0] for prompt in work.prompts]
 

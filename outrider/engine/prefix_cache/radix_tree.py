@@ -24,7 +24,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class PrefixMatch:
     """Where a walk down the tree ended, and the pages it passed."""
 
     node: Node
@@ -50,7 +50,7 @@ class RadixTree:
         self._queue: list[tuple[int, int, Node]] = []  # heap of (used_at, ticket, leaf)
         self._tickets = itertools.count()
 
-    def match(self, key: TokenKey) -> Match:
+    def match(self, key: TokenKey) -> PrefixMatch:
         """The longest cached part of `key`, in whole pages. The match always ends at a node."""
         return self._walk(self.root, key)
 
@@ -94,7 +94,7 @@ class RadixTree:
             evicted += self._trim(self._pop_oldest(), num_pages - len(evicted))
         return evicted
 
-    def _walk(self, node: Node, key: TokenKey) -> Match:
+    def _walk(self, node: Node, key: TokenKey) -> PrefixMatch:
         rest = key.whole_pages(self._page_size)
         pages: list[int] = []
         while len(rest) and (head := rest.head(self._page_size)) in node.children:
@@ -104,7 +104,7 @@ class RadixTree:
                 node = self._split(node, num_pages)
             pages += node.pages
             rest = rest[num_pages * self._page_size :]
-        return Match(node=node, pages=pages)
+        return PrefixMatch(node=node, pages=pages)
 
     def _split(self, node: Node, num_pages: int) -> Node:
         """Cuts an edge in two and returns the upper part; whoever holds `node` still ends there."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from outrider.kv.ring_buffer import ring_length
-from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedLayout:
     """Sizes of all layers' caches. `nodes` is the longest chain that one step may write."""
 
-    layers: tuple[Blocks | NoBlocks, ...]
+    layers: tuple[CompressedBlocks | NoBlocks, ...]
     head_dim: int
     window: int  # tokens a query sees as they are, itself included
     nodes: int
@@ -23,9 +23,11 @@ class CompressedLayout:
     dtype: torch.dtype
 
     @property
-    def blocks(self) -> tuple[Blocks, ...]:
+    def blocks(self) -> tuple[CompressedBlocks, ...]:
         """The kinds of blocks that any layer has."""
-        return tuple(dict.fromkeys(layer for layer in self.layers if isinstance(layer, Blocks)))
+        return tuple(
+            dict.fromkeys(layer for layer in self.layers if isinstance(layer, CompressedBlocks))
+        )
 
     @property
     def page_bytes(self) -> int:
@@ -33,18 +35,18 @@ class CompressedLayout:
         widths = (
             self.page_size // layer.ratio * (self.head_dim + layer.index_width)
             for layer in self.layers
-            if isinstance(layer, Blocks)
+            if isinstance(layer, CompressedBlocks)
         )
         return max(1, sum(widths) * self.dtype.itemsize)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's rings over all layers."""
-        lanes = len(self.layers) * self.ring(self.window) * self.head_dim
+        channels = len(self.layers) * self.ring(self.window) * self.head_dim
         for layer in self.layers:
-            if isinstance(layer, Blocks):
-                lanes += self.ring(layer.window) * layer.state_width(self.head_dim)
-        return lanes * self.dtype.itemsize
+            if isinstance(layer, CompressedBlocks):
+                channels += self.ring(layer.window) * layer.state_width(self.head_dim)
+        return channels * self.dtype.itemsize
 
     def ring(self, window: int) -> int:
         """Length of the ring from which windows of that many tokens are read."""
@@ -99,7 +101,7 @@ class CompressedPool:
         """Make the pages what they were at first, and all rings: no row lives on without them."""
         for layer, store in zip(self.layout.layers, self.layers, strict=True):
             store.window.zero_()
-            if isinstance(store, BlockStore) and isinstance(layer, Blocks):
+            if isinstance(store, BlockStore) and isinstance(layer, CompressedBlocks):
                 store.state.zero_()
                 for pool in (store.entries, store.keys):
                     held = self.layout.page_size // layer.ratio
@@ -113,7 +115,7 @@ class CompressedPool:
                 for part in (store.state, store.entries, store.keys):
                     part.normal_()
 
-    def _make_rings(self, layer: Blocks | NoBlocks) -> tuple[torch.Tensor, ...]:
+    def _make_rings(self, layer: CompressedBlocks | NoBlocks) -> tuple[torch.Tensor, ...]:
         layout, rows = self.layout, self._table_rows
         window = self._zeros(rows * layout.ring(layout.window), layout.head_dim)
         if isinstance(layer, NoBlocks):
@@ -122,7 +124,7 @@ class CompressedPool:
         return window, self._zeros(rows * layout.ring(layer.window), width)
 
     def _make_store(
-        self, layer: Blocks | NoBlocks, rings: tuple[torch.Tensor, ...], num_pages: int
+        self, layer: CompressedBlocks | NoBlocks, rings: tuple[torch.Tensor, ...], num_pages: int
     ) -> LayerStore:
         if isinstance(layer, NoBlocks):
             return WindowStore(window=rings[0])

@@ -14,7 +14,7 @@ from outrider.kv.ring_plan import (
     rows_on_gpu,
 )
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout
-from outrider.models.deepseek_v4.compression import Blocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.step.arena import Arena
 from outrider.step.attention_part import Capabilities, Geometry
 from outrider.step.shape import StepShape
@@ -142,7 +142,7 @@ class CompressedAttention:
     def _fill_blocks(
         self,
         part: BlockPart,
-        kind: Blocks,
+        kind: CompressedBlocks,
         step: StepRows,
         plan: CompressedPlan,
         page_table: torch.Tensor,  # [table_rows, max_pages]
@@ -184,7 +184,7 @@ def _endings_per_row(ratio: int, shape: StepShape) -> int:
     return -(-shape.nodes // ratio)
 
 
-def _bind_blocks(arena: Arena, index: int, kind: Blocks, shape: StepShape) -> BlockPart:
+def _bind_blocks(arena: Arena, index: int, kind: CompressedBlocks, shape: StepShape) -> BlockPart:
     name, query, num = f"compressed.{index}", shape.num_query, num_endings(kind.ratio, shape)
     return BlockPart(
         ring=RingPart(

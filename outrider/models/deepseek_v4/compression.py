@@ -9,7 +9,7 @@ class NoBlocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class CompressedBlocks:
     """The layer compresses every `ratio` tokens to one entry."""
 
     ratio: int

@@ -8,11 +8,11 @@ import torch
 from outrider.kv.ring_plan import Tokens
 from outrider.models.deepseek_v4.compressed_cache import BlockStore, LayerStore
 from outrider.models.deepseek_v4.compressed_plan import BlockPart, CompressedPlan
-from outrider.models.deepseek_v4.compression import Blocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.models.deepseek_v4.v4_config import IndexConfig
 from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm, rotate_tail
 from outrider.ops.sparse.sparse_attention import (
-    Listed,
+    ListedEntries,
     all_entries,
     choose_entries,
     chosen_entries,
@@ -44,7 +44,7 @@ class Wanted:
 class BlockReader(Protocol):
     """Updates the blocks of a layer and says which of their entries each query token reads."""
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed: ...
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries: ...
 
     def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
         """Write the step's states to the ring, when nobody reads its windows any more."""
@@ -54,7 +54,7 @@ class BlockReader(Protocol):
 class NoBlockReader:
     """For a layer without blocks."""
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries:
         return no_entries(Tokens(store.window, wanted.state), step.plan)
 
     def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
@@ -73,14 +73,14 @@ class Compressor:
 class BlockPlace:
     """Which blocks a layer has."""
 
-    kind: Blocks
+    kind: CompressedBlocks
     index: int  # of the kind in the layout, and so in every plan
-    lanes: int  # of a state that make the entry; what follows makes its key
+    channels: int  # of a state that make the entry; what follows makes its key
 
     def part(self, step: V4Step) -> BlockPart:
         return step.plan.blocks[self.index]
 
-    def listed(self, pool: torch.Tensor, step: V4Step) -> Listed:
+    def listed(self, pool: torch.Tensor, step: V4Step) -> ListedEntries:
         """All entries of the pool that each query token may see."""
         return all_entries(pool, step.plan, self.part(step), step.page_size // self.kind.ratio)
 
@@ -100,10 +100,10 @@ class DenseBlocks:
         self._place = place
         self._compressor = compressor
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries:
         assert isinstance(store, BlockStore)
-        place, lanes = self._place, self._place.lanes
-        tokens = Tokens(store.state[:, :lanes], wanted.state[:, :lanes])
+        place, channels = self._place, self._place.channels
+        tokens = Tokens(store.state[:, :channels], wanted.state[:, :channels])
         place.store(tokens, self._compressor, step, store.entries)
         return place.listed(store.entries, step)
 
@@ -124,11 +124,11 @@ class SparseBlocks:
         self._config = index
         self._scale = (index.heads * index.head_dim) ** -0.5
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> Listed:
+    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries:
         assert isinstance(store, BlockStore)
-        place, lanes, config = self._place, self._place.lanes, self._config
+        place, channels, config = self._place, self._place.channels, self._config
         entries = self._dense(wanted, store, step)
-        tokens = Tokens(store.state[:, lanes:], wanted.state[:, lanes:])
+        tokens = Tokens(store.state[:, channels:], wanted.state[:, channels:])
         place.store(tokens, self._keys, step, store.keys)
         heads = wanted.index.view(-1, config.heads, config.head_dim)
         query, keys = rotate_tail(heads, step.in_blocks), place.listed(store.keys, step)

@@ -15,8 +15,8 @@ from outrider.models.config_fields import (
     read_size,
     read_size_or,
 )
-from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
-from outrider.models.expert_config import RoutingLaw
+from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
+from outrider.models.expert_config import RoutingConfig
 from outrider.models.model_config import RopeConfig, refuse_quantised
 from outrider.models.rope_scaling import parse_scaling, rope_settings
 
@@ -64,13 +64,13 @@ class IndexConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionConfig:
+class V4AttentionConfig:
     """What a query sees: a window, and entries of older blocks."""
 
     heads: HeadsConfig
     index: IndexConfig
     window: int
-    layers: tuple[Blocks | NoBlocks, ...]
+    layers: tuple[CompressedBlocks | NoBlocks, ...]
     window_rope: RopeConfig  # of layers without blocks
     block_rope: RopeConfig  # of the others
 
@@ -90,7 +90,7 @@ class FeedConfig:
 
     num: int
     intermediate: int
-    law: RoutingLaw
+    routing: RoutingConfig
     hashed: frozenset[int]
     limit: float  # gates are cut above it, what they gate beyond it on both sides
 
@@ -104,7 +104,7 @@ class V4Config:
     max_context: int
     hidden: int
     norm_eps: float
-    attention: AttentionConfig
+    attention: V4AttentionConfig
     streams: StreamsConfig
     feed: FeedConfig
 
@@ -136,7 +136,7 @@ def parse_v4(fields: Mapping[str, Any]) -> V4Config:
     )
 
 
-def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> AttentionConfig:
+def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> V4AttentionConfig:
     head_dim, rope_dim = read_size(fields, "head_dim"), _rope_dim(fields)
     heads = HeadsConfig(
         heads=read_size(fields, "num_attention_heads"),
@@ -162,7 +162,7 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
             "must be equal, and lanes even and part of both"
         )
     window_rope, block_rope = _ropes(fields, max_context)
-    return AttentionConfig(
+    return V4AttentionConfig(
         heads=heads,
         index=index,
         window=read_size(fields, "sliding_window"),
@@ -174,16 +174,16 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
 
 def _layers(
     fields: Mapping[str, Any], num_layers: int, index_width: int
-) -> tuple[Blocks | NoBlocks, ...]:
+) -> tuple[CompressedBlocks | NoBlocks, ...]:
     kinds, ratios = read_list(fields, "layer_types"), _ratios(fields)
     if fields.get("layer_types") is None:
         by_layer = read_list(fields, "compress_ratios")
         kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
     sparse, heavy = ratios[_SPARSE], ratios[_HEAVY]
-    made: dict[str, Blocks | NoBlocks] = {
+    made: dict[str, CompressedBlocks | NoBlocks] = {
         _SLIDING: NoBlocks(),
-        _SPARSE: Blocks(ratio=sparse, is_overlapping=True, index_width=index_width),
-        _HEAVY: Blocks(ratio=heavy, is_overlapping=False, index_width=0),
+        _SPARSE: CompressedBlocks(ratio=sparse, is_overlapping=True, index_width=index_width),
+        _HEAVY: CompressedBlocks(ratio=heavy, is_overlapping=False, index_width=0),
     }
     # A hub folder also lists its draft modules, after the layers.
     if len(kinds) < num_layers or not all(kind in list(made) for kind in kinds):
@@ -234,13 +234,13 @@ def _rope_dim(fields: Mapping[str, Any]) -> int:
     head_dim, share = read_size(fields, "head_dim"), fields.get("partial_rotary_factor")
     if share is None:
         return read_size(fields, "qk_rope_head_dim")
-    lanes = int(head_dim * read_real(fields, "partial_rotary_factor"))
-    if (hubs := read_size_or(fields, "qk_rope_head_dim", lanes)) != lanes:
+    channels = int(head_dim * read_real(fields, "partial_rotary_factor"))
+    if (hubs := read_size_or(fields, "qk_rope_head_dim", channels)) != channels:
         raise ConfigError(
-            f"config.json rotates {hubs} lanes by qk_rope_head_dim and {lanes} by "
+            f"config.json rotates {hubs} lanes by qk_rope_head_dim and {channels} by "
             "partial_rotary_factor; fix one of them"
         )
-    return lanes
+    return channels
 
 
 def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
@@ -252,7 +252,7 @@ def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
     return FeedConfig(
         num=num,
         intermediate=read_size(fields, "moe_intermediate_size"),
-        law=RoutingLaw(
+        routing=RoutingConfig(
             top_k=top_k,
             score="sqrtsoftplus",
             is_normed=True,

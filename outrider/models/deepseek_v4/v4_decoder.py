@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from outrider.models.decoder import TargetStates
+from outrider.models.decoder import TargetOutput
 from outrider.models.deepseek_v4.compressed_cache import (
     CompressedLayout,
     CompressedPool,
@@ -16,7 +16,7 @@ from outrider.models.deepseek_v4.v4_attention import V4Attention
 from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.ops.norm_rope.partial_rope import TailRotation
@@ -88,11 +88,11 @@ class V4Decoder:
         return self._parts.rotaries[0].at(positions)
 
     def run(
-        self, plan: StepPlan, kv: CompressedPool, attention: AttentionPart, taps: Taps
-    ) -> TargetStates:
+        self, plan: StepPlan, kv: CompressedPool, attention: AttentionPart, aux_layers: AuxLayers
+    ) -> TargetOutput:
         """The final state of every query token; the final tap is all its streams side by side."""
         del attention  # its part of the plan is all there is to know
-        assert not taps.layers, "a tap after a layer has one stream; these are several"
+        assert not aux_layers.layers, "a tap after a layer has one stream; these are several"
         parts, queries = self._parts, plan.queries
         step = self._step(plan, kv.layout.page_size)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=step.page_size)
@@ -101,8 +101,8 @@ class V4Decoder:
         for block, store in zip(parts.blocks, kv.layers, strict=True):
             streams = block(streams, store, step, feed)
         hidden = parts.collapse(streams)
-        features = streams.flatten(1) if taps.final else hidden[:, :0]
-        return TargetStates(hidden=hidden, features=features)
+        aux_hidden_states = streams.flatten(1) if aux_layers.final else hidden[:, :0]
+        return TargetOutput(hidden=hidden, aux_hidden_states=aux_hidden_states)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""

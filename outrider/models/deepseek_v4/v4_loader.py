@@ -7,7 +7,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import TensorSource
-from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.grouped_linear import make_grouped
 from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
 from outrider.models.deepseek_v4.v4_attention import AttentionMaps, AttentionNorms, V4Attention
@@ -138,7 +138,7 @@ class V4Builder:
         )
         return V4Decoder(config, parts)
 
-    def block(self, layer: str, kind: Blocks | NoBlocks, *, is_hashed: bool) -> V4Block:
+    def block(self, layer: str, kind: CompressedBlocks | NoBlocks, *, is_hashed: bool) -> V4Block:
         """The layer whose tensors have this prefix."""
         return V4Block(
             attention_streams=self._connection(layer, "attn"),
@@ -168,10 +168,10 @@ class V4Builder:
             norm_eps=self._config.norm_eps,
         )
 
-    def _attention(self, prefix: str, kind: Blocks | NoBlocks) -> V4Attention:
+    def _attention(self, prefix: str, kind: CompressedBlocks | NoBlocks) -> V4Attention:
         config = self._config.attention
-        heads, has_index = config.heads, isinstance(kind, Blocks) and kind.index_width > 0
-        state = kind.state_width(heads.head_dim) if isinstance(kind, Blocks) else 0
+        heads, has_index = config.heads, isinstance(kind, CompressedBlocks) and kind.index_width > 0
+        state = kind.state_width(heads.head_dim) if isinstance(kind, CompressedBlocks) else 0
         query = [prefix + "wq_b.weight", *([prefix + "indexer.wq_b.weight"] if has_index else [])]
         groups = self.read(prefix + "wo_a.weight").view(heads.output_groups, heads.output_rank, -1)
         return V4Attention(
@@ -192,14 +192,16 @@ class V4Builder:
             widths=(state, config.index.heads if has_index else 0),
         )
 
-    def _reader(self, prefix: str, kind: Blocks | NoBlocks) -> BlockReader:
+    def _reader(self, prefix: str, kind: CompressedBlocks | NoBlocks) -> BlockReader:
         if isinstance(kind, NoBlocks):
             return NoBlockReader()
         config = self._config.attention
-        kinds = list(dict.fromkeys(each for each in config.layers if isinstance(each, Blocks)))
+        kinds = list(
+            dict.fromkeys(each for each in config.layers if isinstance(each, CompressedBlocks))
+        )
         series = 2 if kind.is_overlapping else 1
         place = BlockPlace(
-            kind=kind, index=kinds.index(kind), lanes=2 * series * config.heads.head_dim
+            kind=kind, index=kinds.index(kind), channels=2 * series * config.heads.head_dim
         )
         entries = self._compressor(prefix + "compressor.", kind)
         if not kind.index_width:
@@ -207,7 +209,7 @@ class V4Builder:
         keys = self._compressor(prefix + "indexer.compressor.", kind)
         return SparseBlocks(place, entries, keys=keys, index=config.index)
 
-    def _compressor(self, prefix: str, kind: Blocks) -> Compressor:
+    def _compressor(self, prefix: str, kind: CompressedBlocks) -> Compressor:
         bias = self._wide(prefix + "ape")  # [ratio, series * width]
         # By place in the window: the block before has the first series, the block itself the other.
         series = bias.chunk(2, dim=1) if kind.is_overlapping else (bias,)
@@ -231,9 +233,9 @@ class V4Builder:
         gate = self.linear(layer + "ffn.gate.weight")
         if is_hashed:
             table = self._source.read(layer + TABLE).to(self._device, torch.int64)
-            return TableRouter(self._config.feed.law, gate=gate, table=table)
+            return TableRouter(self._config.feed.routing, gate=gate, table=table)
         return TopKRouter(
-            self._config.feed.law, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
+            self._config.feed.routing, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
         )
 
     def norm(self, name: str) -> Norm:
@@ -259,10 +261,10 @@ class V4Builder:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
 
-def _read_names(prefix: str, kind: Blocks | NoBlocks) -> list[str]:
+def _read_names(prefix: str, kind: CompressedBlocks | NoBlocks) -> list[str]:
     """The maps that read a layer's input, in the order in which `V4Attention` splits them."""
     names = ["wq_a", "wkv"]
-    if isinstance(kind, Blocks):
+    if isinstance(kind, CompressedBlocks):
         names += ["compressor.wkv", "compressor.wgate"]
         if kind.index_width:
             names += ["indexer.compressor.wkv", "indexer.compressor.wgate", "indexer.weights_proj"]

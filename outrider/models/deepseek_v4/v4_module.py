@@ -29,7 +29,7 @@ from outrider.models.deepseek_v4.v4_tensors import (
     stored_modules,
     stored_names,
 )
-from outrider.models.draft_model import ModelFacts, Taps
+from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.layers.linear import Linear, WeightType
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rms_norm import Norm
@@ -40,7 +40,7 @@ from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleParts:
+class V4ModuleParts:
     """All weights of a module; embedding and scoring are mostly the target's."""
 
     embedding: torch.Tensor  # [vocab, hidden]
@@ -56,7 +56,7 @@ class ModuleParts:
 class V4Module:
     """A draft model whose state is all streams of a token side by side, before they are one."""
 
-    def __init__(self, target: V4Decoder, parts: ModuleParts) -> None:
+    def __init__(self, target: V4Decoder, parts: V4ModuleParts) -> None:
         self._target = target
         self._parts = parts
         config, device = target.config, target.embedding.device
@@ -67,7 +67,7 @@ class V4Module:
     def facts(self) -> ModelFacts:
         heads = self._target.config.attention.heads
         return ModelFacts(
-            taps=Taps(final=True),
+            aux_layers=AuxLayers(final=True),
             width=self._width,
             lead=0,
             num_layers=1,
@@ -86,9 +86,9 @@ class V4Module:
             dtype=self._target.dtype,
         )
 
-    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
         """The target's streams are states as they are."""
-        return features
+        return aux_hidden_states
 
     def advance(
         self,
@@ -127,14 +127,14 @@ class V4Module:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundModules:
+class V4FoundModules:
     """The draft modules of a folder: the first is complete, and every tensor of it fits."""
 
     num: int
     stored: dict[str, str]  # where the tensors of the first are found, by the hub's names
 
 
-def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> FoundModules:
+def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> V4FoundModules:
     """The modules that an open folder holds; the first must match the config exactly."""
     found, prefix = stored_modules(checkpoint.names), module_prefix(0)
     stored = {name: at for name, at in found.items() if name.startswith(prefix)}
@@ -150,7 +150,7 @@ def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> F
         {stored.get(name, name): shape for name, shape in shapes.items()},
         among=lambda name: name in own,
     )
-    return FoundModules(num=len({name.split(".")[1] for name in found}), stored=stored)
+    return V4FoundModules(num=len({name.split(".")[1] for name in found}), stored=stored)
 
 
 def count_v4_modules(folder: Path, config: V4Config) -> int:
@@ -171,7 +171,7 @@ def load_v4_module(
         )
 
 
-def _own(found: FoundModules, source: TensorSource) -> set[str]:
+def _own(found: V4FoundModules, source: TensorSource) -> set[str]:
     """Which of the target's tensors the first module stores otherwise."""
     prefix = module_prefix(0)
     return {
@@ -194,7 +194,7 @@ def build_v4_module(
     config, device, prefix = target.config, target.embedding.device, module_prefix(0)
     builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     embedding, head = (prefix + ALSO_STORED[name] for name in (EMBEDDING, HEAD))
-    parts = ModuleParts(
+    parts = V4ModuleParts(
         embedding=builder.read(embedding) if EMBEDDING in own else target.embedding,
         token_norm=builder.norm(prefix + "enorm.weight"),
         token_map=builder.linear(prefix + "e_proj.weight"),

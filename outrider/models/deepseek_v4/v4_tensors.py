@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.registry import ExpertNames
 
@@ -82,7 +82,9 @@ def integer_names(config: V4Config) -> set[str]:
     return {f"layers.{index}.{TABLE}" for index in config.feed.hashed}
 
 
-def _attention(config: V4Config, blocks: Blocks | NoBlocks) -> Iterator[tuple[str, Shape]]:
+def _attention(
+    config: V4Config, blocks: CompressedBlocks | NoBlocks
+) -> Iterator[tuple[str, Shape]]:
     heads, hidden = config.attention.heads, config.hidden
     wide, groups = heads.heads * heads.head_dim, heads.output_groups
     yield "attn_norm.weight", (hidden,)
@@ -94,9 +96,9 @@ def _attention(config: V4Config, blocks: Blocks | NoBlocks) -> Iterator[tuple[st
     yield "attn.attn_sink", (heads.heads,)
     yield "attn.wo_a.weight", (groups * heads.output_rank, wide // groups)
     yield "attn.wo_b.weight", (hidden, groups * heads.output_rank)
-    if isinstance(blocks, Blocks):
+    if isinstance(blocks, CompressedBlocks):
         yield from _compressor("attn.compressor.", blocks, heads.head_dim, hidden)
-    if isinstance(blocks, Blocks) and blocks.index_width:
+    if isinstance(blocks, CompressedBlocks) and blocks.index_width:
         sizes = config.attention.index
         yield from _compressor("attn.indexer.compressor.", blocks, sizes.head_dim, hidden)
         yield "attn.indexer.wq_b.weight", (sizes.heads * sizes.head_dim, heads.query_rank)
@@ -104,12 +106,12 @@ def _attention(config: V4Config, blocks: Blocks | NoBlocks) -> Iterator[tuple[st
 
 
 def _compressor(
-    prefix: str, blocks: Blocks, width: int, hidden: int
+    prefix: str, blocks: CompressedBlocks, width: int, hidden: int
 ) -> Iterator[tuple[str, Shape]]:
-    lanes = width * (2 if blocks.is_overlapping else 1)
-    yield prefix + "wkv.weight", (lanes, hidden)
-    yield prefix + "wgate.weight", (lanes, hidden)
-    yield prefix + "ape", (blocks.ratio, lanes)
+    channels = width * (2 if blocks.is_overlapping else 1)
+    yield prefix + "wkv.weight", (channels, hidden)
+    yield prefix + "wgate.weight", (channels, hidden)
+    yield prefix + "ape", (blocks.ratio, channels)
     yield prefix + "norm.weight", (width,)
 
 
@@ -126,7 +128,7 @@ def _feed(config: V4Config, *, is_hashed: bool) -> Iterator[tuple[str, Shape]]:
     yield "ffn_norm.weight", (hidden,)
     yield "ffn.gate.weight", (feed.num, hidden)
     if is_hashed:
-        yield TABLE, (config.vocab_size, feed.law.top_k)
+        yield TABLE, (config.vocab_size, feed.routing.top_k)
     else:
         yield "ffn.gate.bias", (feed.num,)
     for part in (*(f"experts.{expert}" for expert in range(feed.num)), "shared_experts"):

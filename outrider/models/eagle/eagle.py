@@ -33,8 +33,8 @@ class EagleHead:
         self.target_ids = parts.target_ids
         self._parts = parts
 
-    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        return features  # the state is what the head predicts: the target's final state
+    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+        return aux_hidden_states  # the state is what the head predicts: the target's final state
 
     def advance(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend

@@ -47,8 +47,10 @@ class Eagle3Head:
         self.target_ids = parts.target_ids
         self._parts = parts
 
-    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, tapped] -> [.., width]
-        return self._parts.project(features)
+    def project(
+        self, aux_hidden_states: torch.Tensor
+    ) -> torch.Tensor:  # [num_query, tapped] -> [.., width]
+        return self._parts.project(aux_hidden_states)
 
     def advance(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend

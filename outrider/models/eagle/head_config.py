@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AttentionConfig, BlockConfig, RopeConfig
 
 Algorithm = Literal["eagle", "eagle3"]
@@ -25,7 +25,7 @@ class Origin:
 class FeatureConfig:
     """How the target's states become the state of a draft row."""
 
-    taps: Taps
+    aux_layers: AuxLayers
     target_hidden: int  # width of one tapped state
     norm: FeatureNorm
     is_projected: bool  # by `fc`; else the features are the state
@@ -34,7 +34,7 @@ class FeatureConfig:
     @property
     def width(self) -> int:
         """Of the features of one query token: the target's end of the head."""
-        return self.target_hidden * (len(self.taps.layers) + self.taps.final)
+        return self.target_hidden * (len(self.aux_layers.layers) + self.aux_layers.final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class HeadConfig:
     """Everything a head is built from, besides its weights and the target's."""
 
     origin: Origin
-    features: FeatureConfig
+    aux_hidden_states: FeatureConfig
     layer: HeadLayerConfig
     output: OutputConfig
     max_context: int  # positions it was trained for; rotation goes on past them

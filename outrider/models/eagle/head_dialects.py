@@ -5,7 +5,7 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_size_or
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.head_config import (
     Algorithm,
     Dialect,
@@ -41,11 +41,11 @@ def parse_head(
     plain = _plain_layer(layer_fields, target)
     notes: list[str] = []
     if algorithm == "eagle":
-        features = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
+        aux_hidden_states = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
     else:
-        features = _features(fields, plain.block.hidden, target, notes)
+        aux_hidden_states = _aux_hidden_states(fields, plain.block.hidden, target, notes)
     return HeadConfig(
-        features=features,
+        aux_hidden_states=aux_hidden_states,
         layer=HeadLayerConfig(
             block=plain.block,
             attention=plain.plain_attention,
@@ -135,7 +135,7 @@ def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:
 
 def _final_state(target_hidden: int, *, has_bias: bool) -> FeatureConfig:
     return FeatureConfig(
-        taps=Taps(final=True),
+        aux_layers=AuxLayers(final=True),
         target_hidden=target_hidden,
         norm="none",
         is_projected=False,
@@ -143,7 +143,7 @@ def _final_state(target_hidden: int, *, has_bias: bool) -> FeatureConfig:
     )
 
 
-def _features(
+def _aux_hidden_states(
     fields: dict[str, Any], hidden: int, target: ModelConfig, notes: list[str]
 ) -> FeatureConfig:
     """The input side of EAGLE-3. Its width follows from the config, never from a tensor."""
@@ -159,7 +159,7 @@ def _features(
             f"captured; list as many {_LAYER_IDS}"
         )
     return FeatureConfig(
-        taps=Taps(layers=layers),
+        aux_layers=AuxLayers(layers=layers),
         target_hidden=target_hidden,
         norm=_feature_norm(fields, nested),
         is_projected=True,

@@ -27,7 +27,7 @@ Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedTensors:
     """Shapes by canonical name. What is optional is the target's own when it is not stored."""
 
     needed: dict[str, Shape]
@@ -60,7 +60,7 @@ def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], 
     return tensors, tuple(twice)
 
 
-def expected_tensors(config: HeadConfig, *, target_hidden: int) -> Expected:
+def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTensors:
     """What a head of this config holds, and what it may share with a target of this width."""
     needed = _layer_shapes(config) | _own_shapes(config)
     optional: dict[str, Shape] = {TO_DRAFT: (config.output.vocab,)}
@@ -69,7 +69,7 @@ def expected_tensors(config: HeadConfig, *, target_hidden: int) -> Expected:
     (optional if is_as_wide else needed)[EMBEDDING] = (output.vocab, width)
     (optional if is_whole and is_as_wide else needed)[HEAD] = (output.draft_vocab, width)
     (optional if is_whole else needed)[TO_TARGET] = (output.draft_vocab,)
-    return Expected(needed=needed, optional=optional)
+    return ExpectedTensors(needed=needed, optional=optional)
 
 
 def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
@@ -97,7 +97,7 @@ def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
 
 def _own_shapes(config: HeadConfig) -> dict[str, Shape]:
     """What joins features, embedding and state, and what reads the result."""
-    features, width = config.features, config.width
+    aux_hidden_states, width = config.aux_hidden_states, config.width
     shapes: dict[str, Shape] = {}
     if config.origin.algorithm == "eagle":
         shapes["fc.weight"] = (width, 2 * width)
@@ -105,13 +105,13 @@ def _own_shapes(config: HeadConfig) -> dict[str, Shape]:
         shapes[LAYER + "input_layernorm.weight"] = (width,)
         shapes[LAYER + "hidden_norm.weight"] = (width,)
         shapes["norm.weight"] = (width,)
-    if features.is_projected:
-        shapes["fc.weight"] = (width, features.width)
-    if features.has_bias:
+    if aux_hidden_states.is_projected:
+        shapes["fc.weight"] = (width, aux_hidden_states.width)
+    if aux_hidden_states.has_bias:
         shapes["fc.bias"] = (width,)
-    if features.norm == "joint":
-        shapes["input_norm.weight"] = (features.width,)
-    if features.norm == "each":
-        norms = range(len(features.taps.layers))
-        shapes |= {f"fc_norm.{index}.weight": (features.target_hidden,) for index in norms}
+    if aux_hidden_states.norm == "joint":
+        shapes["input_norm.weight"] = (aux_hidden_states.width,)
+    if aux_hidden_states.norm == "each":
+        norms = range(len(aux_hidden_states.aux_layers.layers))
+        shapes |= {f"fc_norm.{index}.weight": (aux_hidden_states.target_hidden,) for index in norms}
     return shapes

@@ -14,7 +14,7 @@ from outrider.models.eagle.head_tensors import (
     EMBEDDING,
     HEAD,
     MAPS,
-    Expected,
+    ExpectedTensors,
     canonical_tensors,
     expected_tensors,
 )
@@ -103,7 +103,7 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
         *_misfits(config, target),
         *faults.problems(),
         *(map_faults(tensors, config.output) if not _is_about_maps(faults) else ()),
-        *([tokenizer.reason] if tokenizer.verdict == "different" else []),
+        *([tokenizer.reason] if tokenizer.verify_result == "different" else []),
     ]
     report = HeadReport(
         config=config,
@@ -129,14 +129,14 @@ def unknown_head(problem: str) -> HeadReport:
     return HeadReport(
         config=UnknownHead(),
         tensors=TensorFaults(),
-        tokenizer=TokenizerAgreement(verdict="unknown", reason="not compared"),
+        tokenizer=TokenizerAgreement(verify_result="unknown", reason="not compared"),
         facts=(),
         problems=(problem,),
         notes=(),
     )
 
 
-def _tensor_faults(tensors: Mapping[str, torch.Tensor], expected: Expected) -> TensorFaults:
+def _tensor_faults(tensors: Mapping[str, torch.Tensor], expected: ExpectedTensors) -> TensorFaults:
     known = expected.needed.keys() | expected.optional.keys()
     return TensorFaults(
         missing=tuple(sorted(expected.needed.keys() - tensors.keys())),
@@ -146,7 +146,7 @@ def _tensor_faults(tensors: Mapping[str, torch.Tensor], expected: Expected) -> T
 
 
 def _mis_shaped(
-    tensors: Mapping[str, torch.Tensor], expected: Expected, names: Iterable[str]
+    tensors: Mapping[str, torch.Tensor], expected: ExpectedTensors, names: Iterable[str]
 ) -> Iterator[str]:
     for name in names:
         found, wanted = tuple(tensors[name].shape), expected.shape(name)
@@ -162,15 +162,15 @@ def _is_about_maps(faults: TensorFaults) -> bool:
 
 def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
     """Why a head that is whole in itself cannot read this target."""
-    features, hidden = config.features, target.block.hidden
-    if features.target_hidden != hidden:
+    aux_hidden_states, hidden = config.aux_hidden_states, target.block.hidden
+    if aux_hidden_states.target_hidden != hidden:
         yield (
-            f"the head reads states of width {features.target_hidden}, the target's have {hidden}; "
+            f"the head reads states of width {aux_hidden_states.target_hidden}, the target's have {hidden}; "
             "use the target it was trained for"
         )
-    if not features.is_projected and features.width != config.width:
+    if not aux_hidden_states.is_projected and aux_hidden_states.width != config.width:
         yield (
-            f"the head of width {config.width} reads states of width {features.width} without a "
+            f"the head of width {config.width} reads states of width {aux_hidden_states.width} without a "
             "projection; fix hidden_size or target_hidden_size"
         )
     if config.output.vocab != target.vocab_size:
@@ -178,9 +178,9 @@ def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
             f"the head is for a vocabulary of {config.output.vocab}, the target has "
             f"{target.vocab_size}; use the target it was trained for"
         )
-    if any(not 0 <= layer <= target.num_layers for layer in features.taps.layers):
+    if any(not 0 <= layer <= target.num_layers for layer in aux_hidden_states.aux_layers.layers):
         yield (
-            f"the head reads after layers {_listed(features.taps.layers)}, the target has "
+            f"the head reads after layers {_listed(aux_hidden_states.aux_layers.layers)}, the target has "
             f"{target.num_layers}; use the target it was trained for"
         )
 
@@ -188,32 +188,38 @@ def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
 def _facts(
     config: HeadConfig, target: ModelConfig, tokenizer: TokenizerAgreement
 ) -> Iterator[tuple[str, str]]:
-    features, output, origin = config.features, config.output, config.origin
-    layers = f"after {_listed(features.taps.layers)} of {target.num_layers} layers"
-    num_states = len(features.taps.layers) + features.taps.final
+    aux_hidden_states, output, origin = config.aux_hidden_states, config.output, config.origin
+    layers = f"after {_listed(aux_hidden_states.aux_layers.layers)} of {target.num_layers} layers"
+    num_states = len(aux_hidden_states.aux_layers.layers) + aux_hidden_states.aux_layers.final
     yield "dialect", origin.dialect
     yield "algorithm", {"eagle": "EAGLE 1 or 2", "eagle3": "EAGLE-3"}[origin.algorithm]
     if origin.made_for:
         yield "made for", origin.made_for
-    yield "captures", "the final state, normalised" if features.taps.final else layers
-    yield "features", f"{num_states} x {features.target_hidden} = {features.width} wide"
+    yield (
+        "captures",
+        "the final state, normalised" if aux_hidden_states.aux_layers.final else layers,
+    )
+    yield (
+        "features",
+        f"{num_states} x {aux_hidden_states.target_hidden} = {aux_hidden_states.width} wide",
+    )
     yield "state", f"{config.width} wide, from one draft row to the next"
     yield "variant", _variant(config)
     yield "rope", f"{_rope(config.layer.rope)}; target: {_rope(target.rope)}"
     yield "positions", f"{config.max_context}; target: {target.max_context}"
     share = output.draft_vocab / output.vocab
     yield "vocabulary", f"{output.draft_vocab} of {output.vocab} tokens ({share:.0%})"
-    yield "tokenizer", f"{tokenizer.verdict}: {tokenizer.reason}"
+    yield "tokenizer", f"{tokenizer.verify_result}: {tokenizer.reason}"
 
 
 def _variant(config: HeadConfig) -> str:
     flags = {
-        "norm_before_fc": config.features.norm == "joint",
-        "fc_norm": config.features.norm == "each",
+        "norm_before_fc": config.aux_hidden_states.norm == "joint",
+        "fc_norm": config.aux_hidden_states.norm == "each",
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_output": config.output.is_state_normed,
         "q_norm, k_norm": config.layer.has_head_norm,
-        "biases": bool(config.layer.biased or config.features.has_bias),
+        "biases": bool(config.layer.biased or config.aux_hidden_states.has_bias),
     }
     return ", ".join(name for name, is_set in flags.items() if is_set) or "plain"
 

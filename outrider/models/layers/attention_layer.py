@@ -101,9 +101,9 @@ class SplitProjection:
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
     ) -> tuple[torch.Tensor, torch.Tensor]:
         config, num_query = self._config, step.slots.shape[0]
-        lanes = self.qkv(x)[:num_query].view(num_query, -1, config.head_dim)
+        channels = self.qkv(x)[:num_query].view(num_query, -1, config.head_dim)
         num_heads = config.heads + 2 * config.kv_heads
-        heads, gates = lanes[:, :num_heads], lanes[:, num_heads:]
+        heads, gates = channels[:, :num_heads], channels[:, num_heads:]
         rotate_and_store(heads, step.rotation, self.head_norm, layer, step.slots)
         return heads[:, : config.heads], gates
 

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from outrider.errors import ConfigError
-from outrider.models.expert_config import RoutingLaw
+from outrider.models.expert_config import RoutingConfig
 from outrider.models.layers.gated_activation import swiglu
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
@@ -28,12 +28,12 @@ class TopKRouter:
 
     def __init__(
         self,
-        law: RoutingLaw,
+        routing: RoutingConfig,
         *,
         gate: Linear,  # [hidden -> experts]
         bias: torch.Tensor,  # [experts] float32, for choosing only; [0] where there is none
     ) -> None:
-        self._law = law
+        self._law = routing
         self._gate = gate
         self._bias = bias
 
@@ -47,12 +47,12 @@ class TableRouter:
 
     def __init__(
         self,
-        law: RoutingLaw,
+        routing: RoutingConfig,
         *,
         gate: Linear,  # [hidden -> experts]
         table: torch.Tensor,  # [vocab, top_k] int64
     ) -> None:
-        self._law = law
+        self._law = routing
         self._gate = gate
         self._table = table
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from outrider.models.expert_config import ExpertGroups, RoutingLaw, Score
+from outrider.models.expert_config import ExpertGroups, RoutingConfig, Score
 from outrider.models.layers.mlp import FeedStep
 
 _TINY = 1e-20  # sigmoid scores may all underflow; a softmax never does
@@ -21,15 +21,15 @@ class Routing:
 
 def route(
     logits: torch.Tensor,  # [n, experts]
-    law: RoutingLaw,
+    routing: RoutingConfig,
     bias: torch.Tensor,  # [experts] float32, for choosing only; [0] where there is none
     step: FeedStep,
 ) -> Routing:
     """The best experts of every query token, best first; padding asks nobody."""
-    num_experts, groups = logits.shape[1], law.groups
+    num_experts, groups = logits.shape[1], routing.groups
     is_fused = logits.is_cuda and (groups.num == 1 or num_experts.bit_count() == 1)
     if not is_fused:
-        return without_padding(choose(logits, law, bias), step, num_experts)
+        return without_padding(choose_experts(logits, routing, bias), step, num_experts)
     from outrider.ops.moe.routing_triton import route as launch  # a CPU installation has no Triton
 
     experts, weights = launch(
@@ -37,44 +37,51 @@ def route(
         bias,
         step.slots,
         page_size=step.page_size,
-        top_k=law.top_k,
-        score=law.score,
-        is_normed=law.is_normed,
-        scale=law.scale,
+        top_k=routing.top_k,
+        score=routing.score,
+        is_normed=routing.is_normed,
+        scale=routing.scale,
         groups=(groups.num, groups.kept, groups.judged),
     )
     return Routing(experts=experts, weights=weights)
 
 
-def choose(
+def choose_experts(
     logits: torch.Tensor,  # [n, experts]
-    law: RoutingLaw,
+    routing: RoutingConfig,
     bias: torch.Tensor,  # [experts] float32, for choosing only; [0] where there is none
 ) -> Routing:
     """The best experts of every token, best first."""
-    if law.score == "softmax" and law.is_normed and law.groups.num == 1 and not bias.numel():
+    if (
+        routing.score == "softmax"
+        and routing.is_normed
+        and routing.groups.num == 1
+        and not bias.numel()
+    ):
         # The others' share cancels out: a softmax over those that are asked is the same law.
-        best, experts = logits.float().topk(law.top_k, dim=-1)
+        best, experts = logits.float().topk(routing.top_k, dim=-1)
         weights = best.softmax(-1)
-        return Routing(experts=experts, weights=weights if law.scale == 1 else weights * law.scale)
-    scores = score(logits, law.score)
+        return Routing(
+            experts=experts, weights=weights if routing.scale == 1 else weights * routing.scale
+        )
+    scores = score(logits, routing.score)
     merits = scores + bias if bias.numel() else scores
-    if law.groups.num > 1:
-        merits = keep_best_groups(merits, law.groups)
-    experts = merits.topk(law.top_k, dim=-1).indices
-    return weigh(scores, experts, law)
+    if routing.groups.num > 1:
+        merits = keep_best_groups(merits, routing.groups)
+    experts = merits.topk(routing.top_k, dim=-1).indices
+    return weigh(scores, experts, routing)
 
 
 def weigh(
     scores: torch.Tensor,  # [n, experts] float32
     experts: torch.Tensor,  # [n, top_k] int64
-    law: RoutingLaw,
+    routing: RoutingConfig,
 ) -> Routing:
     """Weights for experts that are chosen already: by merit, or by a table of token ids."""
     weights = scores.gather(1, experts)
-    if law.is_normed:
+    if routing.is_normed:
         weights = weights / (weights.sum(-1, keepdim=True) + _TINY)
-    return Routing(experts=experts, weights=weights * law.scale)
+    return Routing(experts=experts, weights=weights * routing.scale)
 
 
 def score(logits: torch.Tensor, kind: Score) -> torch.Tensor:  # [n, experts] -> float32

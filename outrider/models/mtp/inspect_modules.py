@@ -142,13 +142,13 @@ def _number(folder: Path, fields: dict[str, Any], table: ModuleTable, num_stored
 
 
 def _facts(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, str]]:
-    law, names = found.table.law, found.table.names
+    rules, names = found.table.rules, found.table.names
     first, last = (found.table.places(i, config.num_layers)[1] for i in (0, found.num - 1))
     yield "modules", f"{found.num} of {config.family.name}"
     yield "tensors", f"{first}*" + (f" to {last}*" if found.num > 1 else "")
     yield "captures", "the final state, normalised"
-    yield "joins", "state, then token" if law.is_state_first else "token, then state"
-    of = "the module before it" if law.is_chained else "the target"
+    yield "joins", "state, then token" if rules.is_state_first else "token, then state"
+    of = "the module before it" if rules.is_chained else "the target"
     yield "state", f"{config.block.hidden} wide" + (f", of {of}" if found.num > 1 else "")
     yield (
         "norms",

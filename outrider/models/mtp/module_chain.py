@@ -48,8 +48,8 @@ class ModuleChain:
         """What one module says about the token that follows its state."""
         return self._modules[index].logits(state)
 
-    def project(self, features: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        return features  # a module reads the target's final state as it is
+    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
+        return aux_hidden_states  # a module reads the target's final state as it is
 
     def advance(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend

@@ -8,7 +8,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Block, Decoder
 from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
-from outrider.models.draft_model import ModelFacts, Taps
+from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.models.layers.linear import WeightType, choose_linear
 from outrider.models.layers.rms_norm import Norm, make_norm
@@ -48,14 +48,14 @@ def build_modules(
     modules = tuple(builder.module(index) for index in range(min(most, found.num)))
     config = target.config
     facts = ModelFacts(
-        taps=Taps(final=True),
+        aux_layers=AuxLayers(final=True),
         width=config.block.hidden,
         lead=0,
         num_layers=len(modules),
         attention=config.attention,
     )
     ids = torch.arange(config.vocab_size, device=target.embedding.device)
-    return ModuleChain(facts, modules, is_chained=found.table.law.is_chained, target_ids=ids)
+    return ModuleChain(facts, modules, is_chained=found.table.rules.is_chained, target_ids=ids)
 
 
 class _Builder:
@@ -94,7 +94,7 @@ class _Builder:
             block=self._block(block),
             score=self._score(f"{prefix}{names.head}.weight"),
         )
-        return MtpModule(table.law, parts)
+        return MtpModule(table.rules, parts)
 
     def _block(self, prefix: str) -> Block:
         found, config = self._found, self._target.config

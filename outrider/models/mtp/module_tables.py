@@ -21,7 +21,7 @@ class ModuleNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleLaw:
+class ModuleRules:
     """Where families that compute nearly the same differ."""
 
     is_state_first: bool = False  # the state stands before the token where the two are joined
@@ -41,7 +41,7 @@ class ModuleTable:
     prefix: str  # of the tensors in `names`
     block: str  # of those of the block
     names: ModuleNames
-    law: ModuleLaw = ModuleLaw()
+    rules: ModuleRules = ModuleRules()
     renamed: tuple[tuple[str, str], ...] = ()  # our name of a part of the block, and theirs
 
     @property
@@ -105,7 +105,7 @@ MIMO = ModuleTable(
         state_norm="hidden_layernorm",
         output_norm="final_layernorm",
     ),
-    law=ModuleLaw(is_state_first=True, is_first_blank=True),
+    rules=ModuleRules(is_state_first=True, is_first_blank=True),
 )
 # Not drafted with yet: the body of the family cannot be run. Until then the table says how its
 # modules are stored, and that the architecture lacks no more than a body.
@@ -116,7 +116,7 @@ MIMO_V2 = ModuleTable(
     names=ModuleNames(
         join="eh_proj", token_norm="enorm", state_norm="hnorm", output_norm="final_layernorm"
     ),
-    law=ModuleLaw(is_chained=False),
+    rules=ModuleRules(is_chained=False),
     renamed=(("post_attention_layernorm", "pre_mlp_layernorm"),),
 )
 # Qwen3-Next counts by the first field, Qwen3.5 by the second. All modules share what joins.

@@ -13,7 +13,7 @@ from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.layers.rotary import RotaryEmbedding
-from outrider.models.mtp.module_tables import ModuleLaw
+from outrider.models.mtp.module_tables import ModuleRules
 from outrider.step.attention_part import AttentionBackend
 from outrider.step.plan import Queries, StepPlan
 
@@ -42,8 +42,8 @@ class ModuleParts:
 class MtpModule:
     """A row at position i runs token i + 1 on a state of position i, and predicts the next."""
 
-    def __init__(self, law: ModuleLaw, parts: ModuleParts) -> None:
-        self._law = law
+    def __init__(self, rules: ModuleRules, parts: ModuleParts) -> None:
+        self._law = rules
         self._parts = parts
 
     def advance(

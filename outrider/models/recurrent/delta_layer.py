@@ -8,7 +8,7 @@ from outrider.models.layers.attention_layer import AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.recurrent.recurrent_cache import StateStore
-from outrider.ops.recurrent.delta_rule import DeltaLaw, mix, recur
+from outrider.ops.recurrent.delta_rule import DeltaRule, mix, recur
 
 
 class GatedNorm:
@@ -36,13 +36,13 @@ class GatedDelta:
     """Owns the maps around the rule. The first gives mixed lanes, output gate, rates, paces."""
 
     def __init__(
-        self, law: DeltaLaw, *, lanes: Linear, gated_norm: GatedNorm, output: Linear
+        self, rule: DeltaRule, *, channels: Linear, gated_norm: GatedNorm, output: Linear
     ) -> None:
-        self._law = law
-        self._lanes = lanes
+        self._law = rule
+        self._channels = channels
         self._gated_norm = gated_norm
         self._output = output
-        sizes = law.sizes
+        sizes = rule.sizes
         self._widths = [sizes.mixed, sizes.values, 2 * sizes.value_heads]
 
     def __call__(
@@ -52,10 +52,10 @@ class GatedDelta:
         layer: StateStore,
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        lanes = self._lanes(x)[: step.slots.shape[0]]
-        fresh, gate, gates = torch.split(lanes, self._widths, dim=1)
+        channels = self._channels(x)[: step.slots.shape[0]]
+        fresh, gate, gates = torch.split(channels, self._widths, dim=1)
         tokens = Tokens(layer.window, fresh)
-        mixed = mix(tokens, step.plan.window, self._law.taps)
+        mixed = mix(tokens, step.plan.window, self._law.conv_weight)
         read = recur(mixed, gates, layer, step.plan, self._law)
         tokens.keep(step.plan.window)
         out = self._gated_norm(read, gate)

@@ -40,8 +40,8 @@ class RecurrentLayout:
     def row_bytes(self) -> int:
         """Bytes of what one row keeps over all layers."""
         sizes = self.recurrence
-        lanes = self.ring * sizes.mixed + self.nodes * sizes.pending
-        each = sizes.state * _STATE_BYTES + lanes * self.dtype.itemsize
+        channels = self.ring * sizes.mixed + self.nodes * sizes.pending
+        each = sizes.state * _STATE_BYTES + channels * self.dtype.itemsize
         return len(sizes.layers) * each
 
 

@@ -10,7 +10,7 @@ from outrider.models.layers.rms_norm import make_norm
 from outrider.models.recurrent.delta_layer import GatedDelta, GatedNorm
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.registry import RecurrentMaps
-from outrider.ops.recurrent.delta_rule import DeltaLaw
+from outrider.ops.recurrent.delta_rule import DeltaRule
 
 Shape = tuple[int, ...]
 
@@ -18,7 +18,7 @@ _FUSED = ("in_proj_qkvz.weight", "in_proj_ba.weight")
 _APART = ("in_proj_qkv.weight", "in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight")
 
 
-class Reader(Protocol):
+class RecurrentReader(Protocol):
     """Where tensors come from, and how they become maps."""
 
     def read(self, *names: str) -> torch.Tensor:
@@ -53,7 +53,7 @@ def load_recurrent_layer(
     sizes: Recurrence,
     maps: RecurrentMaps,
     prefix: str,
-    reader: Reader,
+    reader: RecurrentReader,
     *,
     eps: float,
     is_fixed: bool,
@@ -61,19 +61,19 @@ def load_recurrent_layer(
     """The layer whose tensors have names that begin so."""
     if maps == "fused":
         wide, narrow = (reader.read(prefix + name) for name in _FUSED)
-        lanes = torch.cat([_ungroup(wide, sizes), _ungroup_gates(narrow, sizes)])
+        channels = torch.cat([_ungroup(wide, sizes), _ungroup_gates(narrow, sizes)])
     else:
-        lanes = reader.read(*(prefix + name for name in _APART))
-    law = DeltaLaw(
+        channels = reader.read(*(prefix + name for name in _APART))
+    rule = DeltaRule(
         sizes=sizes,
-        taps=reader.read_wide(prefix + "conv1d.weight").squeeze(1),
+        conv_weight=reader.read_wide(prefix + "conv1d.weight").squeeze(1),
         pace=-reader.read_wide(prefix + "A_log").exp(),
         pace_bias=reader.read_wide(prefix + "dt_bias"),
         is_fixed=is_fixed,
     )
     return GatedDelta(
-        law,
-        lanes=reader.make_linear(lanes),
+        rule,
+        channels=reader.make_linear(channels),
         gated_norm=GatedNorm(make_norm(reader.read(prefix + "norm.weight"), eps)),
         output=reader.make_linear(reader.read(prefix + "out_proj.weight")),
     )

@@ -42,7 +42,7 @@ _MAX_NODES = tl.constexpr(MAX_NODES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+class DecodeTiles:
     """Sizes of the uniform kernel. Keys, split and warps follow from the model alone; the others
     change no bits.
 
@@ -65,10 +65,10 @@ def tiles_of(
     packed: int = 32,
     num_rows: int = 1,
     shared: int = device.HOPPER_SHARED,
-) -> Tiles:
+) -> DecodeTiles:
     """The tiles of a model, for steps with so many (node, head) pairs in a row and kv head."""
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return Tiles(rows=16, keys=32, num_warps=8, num_stages=2)
+        return DecodeTiles(rows=16, keys=32, num_warps=8, num_stages=2)
     # Smaller tiles read the history more often, but finish sooner while most SMs are idle.
     # Below a head dim of 64 the warps of the two sizes would lie differently.
     is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
@@ -76,7 +76,7 @@ def tiles_of(
     # One more block on its way pays where a step fills the GPU, but not several times over.
     fills = is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS
     stages = 4 if fills and shared >= ROOMY else 3
-    return Tiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
+    return DecodeTiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
 
 
 @triton.jit
@@ -251,9 +251,9 @@ def _attend_kernel(
     # Tiles of one row that read the same keys are neighbours; long splits start first.
     tile, kv_head = tl.program_id(0) % num_tiles, tl.program_id(0) // num_tiles
     row, split = tl.program_id(1), tl.num_programs(2) - 1 - tl.program_id(2)
-    lane, column = tl.arange(0, BLOCK_M), tl.arange(0, DIM)
-    place = tile * spread * GROUP + lane
-    is_real = (lane < spread * GROUP) & (place < nodes * GROUP)
+    channel, column = tl.arange(0, BLOCK_M), tl.arange(0, DIM)
+    place = tile * spread * GROUP + channel
+    is_real = (channel < spread * GROUP) & (place < nodes * GROUP)
     node = tl.minimum(place // GROUP, tile * spread + spread - 1)
     token, head = row * nodes + node, kv_head * GROUP + place % GROUP
     index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
@@ -297,7 +297,7 @@ def _attend_kernel(
             tl.store(target, acc, mask=wanted & is_seen[:, None])
 
 
-def attend_uniform(
+def attend_decode(
     query: torch.Tensor,  # [rows * nodes, heads, head_dim], heads side by side, any token stride
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] contiguous
     out: torch.Tensor,  # [rows * nodes, heads, head_dim] contiguous
@@ -309,7 +309,7 @@ def attend_uniform(
     partials: torch.Tensor,  # [num_partials or more] float32
     scale: float,
     is_tree: bool,
-    tiles: Tiles | None = None,
+    tiles: DecodeTiles | None = None,
 ) -> None:
     """Attention of every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
 
@@ -345,7 +345,7 @@ def attend_uniform(
             combine(parts, out[tokens], limits[tokens], tiles.split)
 
 
-def _is_whole(tiles: Tiles, *, num_tiles: int, splits: int) -> bool:
+def _is_whole(tiles: DecodeTiles, *, num_tiles: int, splits: int) -> bool:
     """Whether each tile sees its text whole, rather than splits side by side."""
     return num_tiles >= tiles.many or splits <= 1 + num_tiles // tiles.worth
 
@@ -358,7 +358,7 @@ def _attend(
     parts: list[torch.Tensor],
     splits: int,  # side by side
     scale: float,
-    tiles: Tiles,
+    tiles: DecodeTiles,
     *,
     is_tree: bool,
     is_whole: bool,

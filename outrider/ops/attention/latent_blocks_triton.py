@@ -34,14 +34,14 @@ def _fetch(
     ROPE_DIM: tl.constexpr,
 ):  # fmt: skip
     """A block of latents [keys, lanes] and of the rotated keys beside them."""
-    lane, turn = tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
+    channel, turn = tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
     source = stored + slots.to(tl.int64)[:, None] * (LATENT + ROPE)
-    at, turned_at = source + lane[None, :], source + LATENT + turn[None, :]
+    at, turned_at = source + channel[None, :], source + LATENT + turn[None, :]
     # Unmasked where it can be: the addresses of a block are much of the work that is no product.
     if LATENT == LATENT_DIM:
         latent = tl.load(at)
     else:
-        latent = tl.load(at, mask=(lane < LATENT)[None, :], other=0.0)
+        latent = tl.load(at, mask=(channel < LATENT)[None, :], other=0.0)
     if ROPE == ROPE_DIM:
         turned = tl.load(turned_at)
     else:

@@ -42,7 +42,7 @@ _MAX_NODES = tl.constexpr(MAX_NODES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+class LatentTiles:
     """Sizes of the kernels. They follow from the model alone, never from a batch.
 
     Even with 16 heads and one node, three quarters of the rows empty, the products of a tile take
@@ -56,15 +56,15 @@ class Tiles:
     num_stages: int = 2
 
 
-def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> Tiles:
+def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> LatentTiles:
     """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents.
 
     Measured on an H200 (docs/lab/log.md): shorter splits are faster for one row of 4k, slower else.
     """
     split = 1024 if heads > _FEW_HEADS else 512
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return Tiles(rows=16, keys=16 if latent > 128 else 32, split=split)
-    return Tiles(split=split)
+        return LatentTiles(rows=16, keys=16 if latent > 128 else 32, split=split)
+    return LatentTiles(split=split)
 
 
 @triton.jit(
@@ -88,11 +88,11 @@ def _attend_kernel(
     HEAD_TILES: tl.constexpr = (HEADS + OF_NODE - 1) // OF_NODE
     tile, row = tl.program_id(0), tl.program_id(1)
     slice_ = tl.num_programs(2) - 1 - tl.program_id(2)  # the long ones start first
-    lane, column, turn = tl.arange(0, BLOCK_M), tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
-    head = tile % HEAD_TILES * OF_NODE + lane % OF_NODE
+    channel, column, turn = tl.arange(0, BLOCK_M), tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
+    head = tile % HEAD_TILES * OF_NODE + channel % OF_NODE
     first = tile // HEAD_TILES * spread
-    node = first + tl.minimum(lane // OF_NODE, spread - 1)
-    is_real = (lane < spread * OF_NODE) & (head < HEADS) & (node < nodes)
+    node = first + tl.minimum(channel // OF_NODE, spread - 1)
+    is_real = (channel < spread * OF_NODE) & (head < HEADS) & (node < nodes)
     token = row * nodes + node
     index = token.to(tl.int64) * HEADS + head
     source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * (LATENT + ROPE)
@@ -143,7 +143,7 @@ def _attend_kernel(
                 )  # fmt: skip
 
 
-def attend_uniform(
+def attend_decode(
     query: torch.Tensor,  # [rows * nodes, heads, latent + rope], heads side by side
     layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
     out: torch.Tensor,  # [rows * nodes, heads, latent] contiguous
@@ -155,7 +155,7 @@ def attend_uniform(
     partials: torch.Tensor,  # [num_partials or more] float32
     scale: float,
     is_tree: bool,
-    tiles: Tiles | None = None,
+    tiles: LatentTiles | None = None,
     span: int | None = None,
 ) -> None:
     """Every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
@@ -224,7 +224,7 @@ def _attend(
     slices: Slices,
     scale: float,
     packing: _Packing,
-    tiles: Tiles,
+    tiles: LatentTiles,
     *,
     is_tree: bool,
 ) -> None:

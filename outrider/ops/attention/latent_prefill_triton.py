@@ -15,7 +15,7 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
 from outrider.ops.attention.latent_blocks_triton import see_history
-from outrider.ops.attention.latent_decode_triton import Tiles, tiles_of
+from outrider.ops.attention.latent_decode_triton import LatentTiles, tiles_of
 from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile
 
 
@@ -70,18 +70,18 @@ def attend_chunks(
     bounds: torch.Tensor,  # [3, chunks] int32
     width: int,
     scale: float,
-    tiles: Tiles | None = None,
+    tiles: LatentTiles | None = None,
 ) -> None:
     """Causal attention of all chunk tokens; no chunk is longer than `width`."""
-    heads, lanes = query.shape[1:]
+    heads, channels = query.shape[1:]
     latent, page_size = out.shape[2], layer.shape[1]
     tiles = tiles or tiles_of(heads, latent, query.dtype)
-    assert query.stride()[1:] == (lanes, 1), "the heads of a token lie side by side"
+    assert query.stride()[1:] == (channels, 1), "the heads of a token lie side by side"
     kernel: Any = _attend_kernel[(triton.cdiv(width * heads, tiles.rows), bounds.shape[1])]
     kernel(
         query, layer, out, pages, bounds, query.stride(0), pages.shape[1], scale * LOG2_E,
-        HEADS=heads, LATENT=latent, ROPE=lanes - latent,
-        LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(lanes - latent), PAGE_SIZE=page_size,
+        HEADS=heads, LATENT=latent, ROPE=channels - latent,
+        LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(channels - latent), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip

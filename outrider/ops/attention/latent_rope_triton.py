@@ -34,15 +34,15 @@ def _store_kernel(
     HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    lane, pair = tl.arange(0, LATENT_BLOCK), tl.arange(0, HALF_BLOCK)
-    inside = lane < LATENT
-    scales = tl.load(weight + lane, mask=inside, other=0.0)
+    channel, pair = tl.arange(0, LATENT_BLOCK), tl.arange(0, HALF_BLOCK)
+    inside = channel < LATENT
+    scales = tl.load(weight + channel, mask=inside, other=0.0)
     overlap.begin(PDL)
     source = latents + token * token_stride
     target = layer + tl.load(slots + token).to(tl.int64) * (LATENT + 2 * HALF)
-    values = tl.load(source + lane, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(source + channel, mask=inside, other=0.0).to(tl.float32)
     normed = scaled(values, tl.sum(values * values) / LATENT, scales, eps)
-    tl.store(target + lane, normed, mask=inside)
+    tl.store(target + channel, normed, mask=inside)
     low, high = _turned(source + LATENT, cos, sin, token, pair, pair < HALF, HALF)
     tl.store(target + LATENT + pair, low, mask=pair < HALF)
     tl.store(target + LATENT + HALF + pair, high, mask=pair < HALF)

@@ -21,7 +21,7 @@ COUNT_BLOCK = 64  # chunks counted at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
+class PrefillTiles:
     """Sizes of the chunk kernel. They follow from dtype and head dim, never from a batch."""
 
     rows: int = 128  # (token, head) pairs of a tile
@@ -30,13 +30,13 @@ class Tiles:
     num_stages: int = 3
 
 
-def tiles_of(head_dim: int, dtype: torch.dtype) -> Tiles:
+def tiles_of(head_dim: int, dtype: torch.dtype) -> PrefillTiles:
     """The tiles of a model."""
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return Tiles(rows=16, keys=32, num_warps=8, num_stages=2)
+        return PrefillTiles(rows=16, keys=32, num_warps=8, num_stages=2)
     if head_dim > 128:
-        return Tiles(num_stages=2)  # Q, K and V of 256 fill the shared memory
-    return Tiles()
+        return PrefillTiles(num_stages=2)  # Q, K and V of 256 fill the shared memory
+    return PrefillTiles()
 
 
 # Views into packed buffers lie anywhere, and sizes change from step to step.
@@ -180,7 +180,7 @@ def attend_chunks(
     bounds: torch.Tensor,  # [3, chunks] int32
     width: int,
     scale: float,
-    tiles: Tiles | None = None,
+    tiles: PrefillTiles | None = None,
 ) -> None:
     """Causal attention of all chunk tokens; no chunk is longer than `width`."""
     tiles = tiles or tiles_of(query.shape[2], query.dtype)

@@ -24,14 +24,14 @@ _DEPTH = tl.constexpr(DEPTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class BulkTile:
     """What one block of threads computes, and how far ahead it loads."""
 
     rows: int
     more: int = 0  # rows of a second product
     columns: int  # of the weight; half of them are outputs when gated
     stages: int
-    warps: int = 8
+    sampling_flags: int = 8
 
 
 @triton.jit
@@ -128,22 +128,24 @@ def _is_aligned(matrix: torch.Tensor) -> bool:
     return matrix.stride(1) == 1 and matrix.data_ptr() % _LINE == 0 == row * size % _LINE
 
 
-def choose_tile(num_rows: int, size: int, *, is_gated: bool = False) -> Tile:
+def choose_tile(num_rows: int, size: int, *, is_gated: bool = False) -> BulkTile:
     """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
     # A gated tile has half as many outputs as columns, and tensor cores take 64 at least.
     is_wide = size >= 16384 or is_gated
     if num_rows <= 128:
         rows, more = (64, 32) if num_rows <= 96 else (128, 0)
         if is_wide:
-            return Tile(rows=rows, more=more, columns=128, stages=3, warps=4)
-        return Tile(rows=rows, more=more, columns=64, stages=8, warps=4)
+            return BulkTile(rows=rows, more=more, columns=128, stages=3, sampling_flags=4)
+        return BulkTile(rows=rows, more=more, columns=64, stages=8, sampling_flags=4)
     if num_rows <= 192:
         if is_wide:
-            return Tile(rows=128, more=64, columns=128, stages=5, warps=4)
-        return Tile(rows=128, more=64, columns=64, stages=6, warps=4)
+            return BulkTile(rows=128, more=64, columns=128, stages=5, sampling_flags=4)
+        return BulkTile(rows=128, more=64, columns=64, stages=6, sampling_flags=4)
     if is_wide or num_rows > 1024:
-        return Tile(rows=128, columns=256, stages=4, warps=8)
-    return Tile(rows=128, more=64, columns=128 if size >= 6144 else 64, stages=5, warps=4)
+        return BulkTile(rows=128, columns=256, stages=4, sampling_flags=8)
+    return BulkTile(
+        rows=128, more=64, columns=128 if size >= 6144 else 64, stages=5, sampling_flags=4
+    )
 
 
 def launch(
@@ -151,7 +153,7 @@ def launch(
     weight: torch.Tensor,  # [out, in], or [2 * out, in] when gated: gate, then up
     residual: torch.Tensor,  # [n, out] contiguous
     *,
-    tile: Tile,
+    tile: BulkTile,
     has_residual: bool,
     is_gated: bool,
 ) -> torch.Tensor:  # [n, out]
@@ -178,7 +180,7 @@ def launch(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
-        num_warps=tile.warps,
+        num_warps=tile.sampling_flags,
         **overlap.options(x),
     )
     return out

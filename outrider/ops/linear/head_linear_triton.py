@@ -17,14 +17,14 @@ from outrider.ops import dependent_launch as overlap
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class HeadTile:
     """What one block of threads computes, and how far ahead it loads."""
 
     rows: int
     columns: int
     depth: int
     stages: int
-    warps: int = 4
+    sampling_flags: int = 4
 
 
 @triton.jit
@@ -73,15 +73,15 @@ def apply_head_maps(
         ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         IS_EVEN=size % tile.columns == 0 and depth % tile.depth == 0,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", PDL=overlap.is_on(x),
-        num_warps=tile.warps, num_stages=tile.stages, **overlap.options(x),
+        num_warps=tile.sampling_flags, num_stages=tile.stages, **overlap.options(x),
     )  # fmt: skip
 
 
-def choose_tile(num_rows: int, itemsize: int) -> Tile:
+def choose_tile(num_rows: int, itemsize: int) -> HeadTile:
     """Few rows wait for weights, many for tensor cores."""
     if itemsize == 4:  # float32 is for tests, not for speed
-        return Tile(rows=16, columns=32, depth=32, stages=2)
+        return HeadTile(rows=16, columns=32, depth=32, stages=2)
     if num_rows <= 64:
         rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
-        return Tile(rows, columns=64, depth=64, stages=3)
-    return Tile(rows=128, columns=128, depth=64, stages=3, warps=8)
+        return HeadTile(rows, columns=64, depth=64, stages=3)
+    return HeadTile(rows=128, columns=128, depth=64, stages=3, sampling_flags=8)

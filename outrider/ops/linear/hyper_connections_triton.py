@@ -15,7 +15,7 @@ from outrider.ops import dependent_launch as overlap
 
 _TOKENS = 16  # of a tile
 _SPLIT = 512  # lanes of all streams that a program sums over
-_LANES = 64  # at once
+_CHANNELS = 64  # at once
 _WRITTEN = 256  # lanes of every stream that a program writes
 
 
@@ -31,7 +31,7 @@ def _project_kernel(
     MIX_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr,
     SPLIT: tl.constexpr,
-    LANES: tl.constexpr,
+    CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -42,12 +42,12 @@ def _project_kernel(
     total = tl.zeros((TOKENS, MIX_BLOCK), tl.float32)
     square = tl.zeros((TOKENS,), tl.float32)
     overlap.begin(PDL)
-    for start in range(0, SPLIT, LANES):
-        lane = tl.program_id(1) * SPLIT + start + tl.arange(0, LANES)
-        inside = (lane < WIDTH)[None, :]
-        at = streams + token[:, None].to(tl.int64) * WIDTH + lane[None, :]
+    for start in range(0, SPLIT, CHANNELS):
+        channel = tl.program_id(1) * SPLIT + start + tl.arange(0, CHANNELS)
+        inside = (channel < WIDTH)[None, :]
+        at = streams + token[:, None].to(tl.int64) * WIDTH + channel[None, :]
         x = tl.load(at, mask=is_token[:, None] & inside, other=0.0).to(tl.float32)
-        w_at = maps + mix[:, None] * WIDTH + lane[None, :]
+        w_at = maps + mix[:, None] * WIDTH + channel[None, :]
         w = tl.load(w_at, mask=is_mix[:, None] & inside, other=0.0)
         total = tl.dot(x, tl.trans(w), total, input_precision=PRECISION)
         square += tl.sum(x * x, 1)
@@ -110,15 +110,15 @@ def _read_kernel(
             shares = shares / (tl.sum(shares, 0)[None, :] + eps)
         to = stream[:, None] * STREAMS + stream[None, :]
         tl.store(comb + token * STREAMS * STREAMS + to, shares)
-    lane = tl.arange(0, BLOCK)
-    inside = lane < HIDDEN
-    source = streams + token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + lane[None, :]
+    channel = tl.arange(0, BLOCK)
+    inside = channel < HIDDEN
+    source = streams + token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + channel[None, :]
     values = tl.load(source, mask=inside[None, :], other=0.0).to(tl.float32)
     # Rounded where the law rounds: the mixture is a state of the model's own type.
     mixed = tl.sum(values * pre[:, None], 0).to(x.dtype.element_ty).to(tl.float32)
     normed = mixed * tl.rsqrt(tl.sum(mixed * mixed) / HIDDEN + norm_eps)
-    normed = normed * tl.load(weight + lane, mask=inside, other=0.0).to(tl.float32)
-    tl.store(x + token * HIDDEN + lane, normed.to(x.dtype.element_ty), mask=inside)
+    normed = normed * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x + token * HIDDEN + channel, normed.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -134,15 +134,15 @@ def _write_kernel(
     PDL: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = lane < HIDDEN
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = channel < HIDDEN
     stream = tl.arange(0, STREAMS)
     overlap.begin(PDL)
-    at = token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + lane[None, :]
+    at = token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + channel[None, :]
     old = tl.load(streams + at, mask=inside[None, :], other=0.0).to(tl.float32)
     square = token * STREAMS * STREAMS + stream[:, None] * STREAMS + stream[None, :]
     share = tl.load(comb + square)  # [from, to]
-    made = tl.load(y + token * HIDDEN + lane, mask=inside, other=0.0).to(tl.float32)
+    made = tl.load(y + token * HIDDEN + channel, mask=inside, other=0.0).to(tl.float32)
     own = tl.load(post + token * STREAMS + stream)
     new = tl.sum(share[:, :, None] * old[:, None, :], 0) + own[:, None] * made[None, :]
     tl.store(out + at, new.to(out.dtype.element_ty), mask=inside[None, :])
@@ -213,7 +213,7 @@ def _project(
         MIX_BLOCK=max(16, triton.next_power_of_2(maps.shape[0])),
         TOKENS=_TOKENS,
         SPLIT=_SPLIT,
-        LANES=_LANES,
+        CHANNELS=_CHANNELS,
         # States in half precision are exact in tf32, and maps as a sum of two keep 22 bits.
         PRECISION="ieee" if streams.dtype == torch.float32 else "tf32x3",
         PDL=overlap.is_on(streams),

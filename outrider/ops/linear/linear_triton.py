@@ -23,14 +23,14 @@ MOST_GATED_ROWS = 192  # but it has no gate in its epilogue
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class LinearTile:
     """What one block of threads computes, and how far ahead it loads."""
 
     rows: int
     columns: int
     depth: int
     stages: int
-    warps: int = 4
+    sampling_flags: int = 4
 
 
 @triton.jit
@@ -61,9 +61,9 @@ def _linear_kernel(
     height = tl.minimum(row_tiles - band, _BAND)
     place = tl.program_id(0) - band * column_tiles
     first = place // height * OUTPUTS
-    lane = tl.arange(0, COLUMNS)
-    column = first + lane % OUTPUTS
-    source = (column + (lane // OUTPUTS) * N).to(tl.int64)
+    channel = tl.arange(0, COLUMNS)
+    column = first + channel % OUTPUTS
+    source = (column + (channel // OUTPUTS) * N).to(tl.int64)
     row = (band + place % height) * ROWS + tl.arange(0, ROWS)
     depth = tl.arange(0, DEPTH)
     w_at = weight + source[:, None] * K + depth[None, :]
@@ -144,7 +144,7 @@ def launch(
     weight: torch.Tensor,
     residual: torch.Tensor,
     *,
-    tile: Tile,
+    tile: LinearTile,
     has_residual: bool,
     is_gated: bool,
 ) -> torch.Tensor:
@@ -173,46 +173,46 @@ def launch(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
-        num_warps=tile.warps,
+        num_warps=tile.sampling_flags,
         **overlap.options(x),
     )
     return out
 
 
-def fitted(tile: Tile, itemsize: int, shared: int) -> Tile:
+def fitted(tile: LinearTile, itemsize: int, shared: int) -> LinearTile:
     """The tile with as many blocks on their way as shared memory of so many bytes has room for."""
     # One more is in registers, but for Hopper's tensor cores: that GPU has room for all it names.
     most = 1 + shared // ((tile.rows + tile.columns) * tile.depth * itemsize)
     return tile if tile.stages <= most else replace(tile, stages=most)
 
 
-def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> Tile:
+def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> LinearTile:
     """Measured on an H200 at the shapes of Llama-3.1-8B and SmolLM2-135M (docs/lab/log.md)."""
     if itemsize == 4:  # float32 is for tests, not for speed
-        return Tile(rows=16 if num_rows <= 16 else 64, columns=32, depth=32, stages=2)
+        return LinearTile(rows=16 if num_rows <= 16 else 64, columns=32, depth=32, stages=2)
     if num_rows > MOST_SKINNY_ROWS:
         if size >= 16384:
-            return Tile(rows=128, columns=256, depth=64, stages=4, warps=8)
+            return LinearTile(rows=128, columns=256, depth=64, stages=4, sampling_flags=8)
         if num_rows > 128:
-            return Tile(rows=128, columns=128, depth=64, stages=4, warps=8)
-        return Tile(rows=64, columns=64, depth=128 if depth % 128 == 0 else 64, stages=4)
+            return LinearTile(rows=128, columns=128, depth=64, stages=4, sampling_flags=8)
+        return LinearTile(rows=64, columns=64, depth=128 if depth % 128 == 0 else 64, stages=4)
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
     is_wide = size >= 16384  # enough tiles of any width to keep every core busy
     if rows == 64:
         if is_wide:
-            return Tile(rows, columns=64, depth=64, stages=3)
+            return LinearTile(rows, columns=64, depth=64, stages=3)
         if size >= 6144 and depth % 128 == 0:
-            return Tile(rows, columns=64, depth=128, stages=5)
-        return Tile(rows, columns=32, depth=128 if depth % 128 == 0 else 64, stages=6)
+            return LinearTile(rows, columns=64, depth=128, stages=5)
+        return LinearTile(rows, columns=32, depth=128 if depth % 128 == 0 else 64, stages=6)
     if is_wide:
         if depth % 128:
-            return Tile(rows, columns=64, depth=64, stages=3)
-        return Tile(rows, columns=64, depth=128, stages=4)
+            return LinearTile(rows, columns=64, depth=64, stages=3)
+        return LinearTile(rows, columns=64, depth=128, stages=4)
     if depth < 2048:  # small maps wait for memory rather than read it: all of it at once
         if depth <= 640:
-            return Tile(rows, columns=64, depth=128, stages=5)
-        return Tile(rows, columns=16, depth=512, stages=3, warps=2)
+            return LinearTile(rows, columns=64, depth=128, stages=5)
+        return LinearTile(rows, columns=16, depth=512, stages=3, sampling_flags=2)
     deep = 256 if depth % 256 == 0 else 64
     if depth >= 8192:
-        return Tile(rows, columns=32, depth=deep, stages=6 if rows == 16 else 4)
-    return Tile(rows, columns=64, depth=deep, stages=4)
+        return LinearTile(rows, columns=32, depth=deep, stages=6 if rows == 16 else 4)
+    return LinearTile(rows, columns=64, depth=deep, stages=4)

@@ -68,9 +68,9 @@ def _heads_kernel(
     PARTS: tl.constexpr = (HALF + PART - 1) // PART
     TYPE: tl.constexpr = queries.dtype.element_ty
     head, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
-    lane = tl.arange(0, COLUMNS)
-    of_lane = part * PART + lane % PART
-    source = head * 2 * HALF + lane // PART * HALF + of_lane
+    channel = tl.arange(0, COLUMNS)
+    of_channel = part * PART + channel % PART
+    source = head * 2 * HALF + channel // PART * HALF + of_channel
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     pair = part * PART + tl.arange(0, PART)
     is_row, is_pair = row < num_rows, pair < HALF
@@ -78,7 +78,7 @@ def _heads_kernel(
     angle = row[:, None].to(tl.int64) * (2 * HALF) + pair[None, :]
     is_rotated, is_query = head < num_rotated, head < num_queries
     w_left, w_right, scales_left, scales_right = asked(
-        weight, source, of_lane < HALF, scales, K, LEFT, RIGHT, HAS_NORM, PDL
+        weight, source, of_channel < HALF, scales, K, LEFT, RIGHT, HAS_NORM, PDL
     )
     a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
     slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)

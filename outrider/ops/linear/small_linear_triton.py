@@ -28,7 +28,7 @@ class SmallTile:
 
     columns: int = 32  # of the weight; half of them are outputs when gated or rotated
     rows: int = 16
-    warps: int = 8
+    sampling_flags: int = 8
 
 
 CHOSEN = SmallTile()
@@ -154,9 +154,9 @@ def _map_kernel(
     PDL: tl.constexpr,
 ):
     OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
-    lane = tl.arange(0, COLUMNS)
-    column = tl.program_id(0) * OUTPUTS + lane % OUTPUTS
-    source = column + lane // OUTPUTS * N
+    channel = tl.arange(0, COLUMNS)
+    column = tl.program_id(0) * OUTPUTS + channel % OUTPUTS
+    source = column + channel // OUTPUTS * N
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     at = row[:, None].to(tl.int64) * N + output[None, :]
@@ -252,7 +252,7 @@ def options_of(x: torch.Tensor, tile: SmallTile) -> dict[str, Any]:
         "RIGHT": max(triton.next_power_of_2(depth - left), LEAST_INPUTS) if depth > left else 0,
         "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
         "PDL": overlap.is_on(x),
-        "num_warps": tile.warps,
+        "num_warps": tile.sampling_flags,
         **EXACT,
         **overlap.options(x),
     }

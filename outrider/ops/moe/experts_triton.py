@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.linear.linear_triton import Tile
-from outrider.ops.moe.routing_triton import Blocks, align
+from outrider.ops.linear.linear_triton import LinearTile
+from outrider.ops.moe.routing_triton import ExpertBlocks, align
 
 _BAND = tl.constexpr(8)  # blocks that read the same columns of their experts side by side
 _COMBINED = 1024  # columns per program
@@ -52,9 +52,9 @@ def _grouped_kernel(
     place = tl.program_id(0) - band * column_tiles
     block = band + place % height
     first = place // height * OUTPUTS
-    lane = tl.arange(0, COLUMNS)
-    column = first + lane % OUTPUTS
-    source = (column + (lane // OUTPUTS) * N).to(tl.int64)
+    channel = tl.arange(0, COLUMNS)
+    column = first + channel % OUTPUTS
+    source = (column + (channel // OUTPUTS) * N).to(tl.int64)
     depth = tl.arange(0, DEPTH)
     overlap.wait(PDL)
     owner = tl.load(owners + block)
@@ -163,8 +163,8 @@ def add_experts_(
 def multiply(
     x: torch.Tensor,  # [n, in], a row per token or per pair
     weight: torch.Tensor,  # [experts, out, in]
-    blocks: Blocks,
-    tile: Tile,
+    blocks: ExpertBlocks,
+    tile: LinearTile,
     *,
     num_pairs: int,
     is_gated: bool,
@@ -198,20 +198,20 @@ def multiply(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
-        num_warps=tile.warps,
+        num_warps=tile.sampling_flags,
         **overlap.options(x),
     )
     return out
 
 
-def choose_tile(num_pairs: int, num_experts: int, itemsize: int) -> Tile:
+def choose_tile(num_pairs: int, num_experts: int, itemsize: int) -> LinearTile:
     """About as many rows as each expert is asked for: fewer read weights twice, more idle."""
     # TODO(#7): sweep on an H200; these are the tiles of `ops/linear/linear_triton.py` at the same rows.
     each = -(-num_pairs // num_experts)
     if itemsize == 4:  # float32 is for tests, not for speed
-        return Tile(rows=16 if each <= 16 else 64, columns=32, depth=32, stages=2)
+        return LinearTile(rows=16 if each <= 16 else 64, columns=32, depth=32, stages=2)
     if each <= 32:
-        return Tile(rows=16 if each <= 16 else 32, columns=64, depth=128, stages=4)
+        return LinearTile(rows=16 if each <= 16 else 32, columns=64, depth=128, stages=4)
     if each <= 64:
-        return Tile(rows=64, columns=128, depth=64, stages=4)
-    return Tile(rows=128, columns=128, depth=64, stages=4, warps=8)
+        return LinearTile(rows=64, columns=128, depth=64, stages=4)
+    return LinearTile(rows=128, columns=128, depth=64, stages=4, sampling_flags=8)

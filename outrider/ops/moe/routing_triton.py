@@ -25,7 +25,7 @@ _WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class ExpertBlocks:
     """Pairs by expert, each expert from the start of a block of `rows.shape[1]` pairs."""
 
     rows: torch.Tensor  # [blocks, block_rows] int32 pair; num_pairs where there is none
@@ -34,10 +34,10 @@ class Blocks:
 
 @triton.jit
 def _keep_best_groups(
-    keys, LANES: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, JUDGED: tl.constexpr
+    keys, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, JUDGED: tl.constexpr
 ):
     """The keys, but the lowest for experts of groups that are not among the best."""
-    grouped = tl.reshape(keys, (GROUPS, LANES // GROUPS))
+    grouped = tl.reshape(keys, (GROUPS, CHANNELS // GROUPS))
     left, merit = grouped, tl.zeros([GROUPS], tl.float32)
     for _ in tl.static_range(JUDGED):
         best = tl.max(left, 1)
@@ -48,7 +48,7 @@ def _keep_best_groups(
     for _ in tl.static_range(KEPT):
         waiting = tl.where(waiting == tl.max(waiting, 0), LOWEST_KEY, waiting)
     is_kept = waiting != merits
-    return tl.reshape(tl.where(is_kept[:, None], grouped, LOWEST_KEY), (LANES,))
+    return tl.reshape(tl.where(is_kept[:, None], grouped, LOWEST_KEY), (CHANNELS,))
 
 
 @triton.jit(do_not_specialize=["page_size"], do_not_specialize_on_alignment=["slots"])
@@ -63,7 +63,7 @@ def _route_kernel(
     page_size,
     scale,
     TOP_K: tl.constexpr,
-    LANES: tl.constexpr,
+    CHANNELS: tl.constexpr,
     SCORE: tl.constexpr,
     IS_NORMED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -73,11 +73,13 @@ def _route_kernel(
     PDL: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, LANES)
-    is_expert = lane < num_experts
+    channel = tl.arange(0, CHANNELS)
+    is_expert = channel < num_experts
     overlap.begin(PDL)
     is_padding = tl.load(slots + token) < page_size
-    z = tl.load(logits + token * stride + lane, mask=is_expert, other=float("-inf")).to(tl.float32)
+    z = tl.load(logits + token * stride + channel, mask=is_expert, other=float("-inf")).to(
+        tl.float32
+    )
     if SCORE == 0:
         score = tl.exp(z - tl.max(z, 0))
         if HAS_BIAS or GROUPS > 1 or not IS_NORMED:
@@ -89,12 +91,12 @@ def _route_kernel(
         score = tl.sqrt(tl.where(z > 20.0, z, tl.log(1.0 + tl.exp(tl.minimum(z, 20.0)))))
     merit = score
     if HAS_BIAS:
-        merit += tl.load(bias + lane, mask=is_expert, other=0.0)
+        merit += tl.load(bias + channel, mask=is_expert, other=0.0)
     elif SCORE == 0 and GROUPS == 1:
         merit = z  # the same order, without the rounding of a softmax
-    keys = key_of(tl.where(is_expert, merit, float("-inf")), lane)
+    keys = key_of(tl.where(is_expert, merit, float("-inf")), channel)
     if GROUPS > 1:
-        keys = _keep_best_groups(keys, LANES, GROUPS, KEPT, JUDGED)
+        keys = _keep_best_groups(keys, CHANNELS, GROUPS, KEPT, JUDGED)
     if IS_NORMED:
         left = keys
         for _ in tl.static_range(TOP_K):
@@ -127,8 +129,8 @@ def route(
     need a power of two of experts.
     """
     num_tokens, num_experts = logits.shape
-    lanes = triton.next_power_of_2(num_experts)
-    assert groups[0] == 1 or lanes == num_experts
+    channels = triton.next_power_of_2(num_experts)
+    assert groups[0] == 1 or channels == num_experts
     experts = torch.empty((num_tokens, top_k), dtype=torch.int32, device=logits.device)
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
     kernel: Any = _route_kernel[(num_tokens,)]
@@ -143,7 +145,7 @@ def route(
         page_size,
         scale,
         TOP_K=top_k,
-        LANES=lanes,
+        CHANNELS=channels,
         SCORE=_SCORES[score],
         IS_NORMED=is_normed,
         HAS_BIAS=bias.numel() > 0,
@@ -180,24 +182,24 @@ def _align_kernel(
     num_experts,
     IS_COUNTED: tl.constexpr,
     ROWS: tl.constexpr,
-    LANES: tl.constexpr,
+    CHANNELS: tl.constexpr,
     SPAN: tl.constexpr,
     PDL: tl.constexpr,
 ):
     expert = tl.program_id(0)
-    lane = tl.arange(0, LANES)
+    channel = tl.arange(0, CHANNELS)
     overlap.begin(PDL)
     if IS_COUNTED:
-        count = tl.load(counts + lane, mask=lane < num_experts, other=0)
+        count = tl.load(counts + channel, mask=channel < num_experts, other=0)
     else:
         each = tl.arange(0, SPAN)
         of = tl.load(asked + each, mask=each < num_pairs, other=num_experts)
         is_asked = of < num_experts
-        count = tl.histogram(tl.where(is_asked, of, 0), LANES, mask=is_asked)
+        count = tl.histogram(tl.where(is_asked, of, 0), CHANNELS, mask=is_asked)
     blocks = (count + ROWS - 1) // ROWS
-    first = tl.sum(tl.where(lane < expert, blocks, 0), 0)
-    own = tl.sum(tl.where(lane == expert, blocks, 0), 0)
-    used = tl.sum(tl.where(lane == expert, count, 0), 0)
+    first = tl.sum(tl.where(channel < expert, blocks, 0), 0)
+    own = tl.sum(tl.where(channel == expert, blocks, 0), 0)
+    used = tl.sum(tl.where(channel == expert, count, 0), 0)
     # In the order of the pairs, so that the list is the same every time.
     done = 0
     for start in range(0, num_pairs, SPAN):
@@ -223,7 +225,7 @@ def align(
     asked: torch.Tensor,  # [n, top_k] int32 contiguous
     num_experts: int,
     block_rows: int,
-) -> Blocks:
+) -> ExpertBlocks:
     """The pairs of every expert in blocks of their own, in the order of the pairs."""
     num_pairs = asked.numel()
     num_blocks = num_pairs // block_rows + min(num_experts, num_pairs)
@@ -242,12 +244,12 @@ def align(
         num_experts,
         IS_COUNTED=is_counted,
         ROWS=block_rows,
-        LANES=max(_WARP, triton.next_power_of_2(num_experts)),
+        CHANNELS=max(_WARP, triton.next_power_of_2(num_experts)),
         SPAN=min(_SPAN, max(4 * _WARP, triton.next_power_of_2(num_pairs))),
         PDL=overlap.is_on(asked),
         **overlap.options(asked),
     )
-    return Blocks(rows=rows, owners=owners)
+    return ExpertBlocks(rows=rows, owners=owners)
 
 
 def _count(asked: torch.Tensor, num_experts: int) -> torch.Tensor:  # [experts] int32

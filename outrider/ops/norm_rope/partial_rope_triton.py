@@ -50,15 +50,15 @@ def _turn_kernel(
     program = tl.program_id(0)
     row = (program // heads).to(tl.int64)
     head = program % heads
-    lane = tl.arange(0, DIM)
-    inside = lane < WIDTH
+    channel = tl.arange(0, DIM)
+    inside = channel < WIDTH
     overlap.begin(PDL)
     source = x + row * row_stride + head * head_stride
-    values = tl.load(source + lane, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(source + channel, mask=inside, other=0.0).to(tl.float32)
     if IS_NORMED:
         values = values * tl.rsqrt(tl.sum(values * values) / WIDTH + eps)
     if HAS_WEIGHT:
-        values = values * tl.load(weight + lane, mask=inside, other=0.0).to(tl.float32)
+        values = values * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
     angles = row * PAIRS
     even_cos, odd_cos, even_sin, odd_sin = turned(
         values, cos + angles, sin + angles, WIDTH, PAIRS, DIM
@@ -68,7 +68,7 @@ def _turn_kernel(
     else:
         result = tl.join(even_cos - odd_sin, odd_cos + even_sin)
     result = tl.reshape(result, (DIM,))
-    at = out + program.to(tl.int64) * WIDTH + lane
+    at = out + program.to(tl.int64) * WIDTH + channel
     tl.store(at, result.to(out.dtype.element_ty), mask=inside)
 
 

@@ -24,19 +24,19 @@ _BLOCK = tl.constexpr(BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class DeltaTile:
     """What one program owns of a state, and how it goes through the blocks."""
 
     columns: int
-    warps: int
+    sampling_flags: int
     stages: int
 
 
 @triton.jit
-def _units(at, is_token, lane, KEY_DIM: tl.constexpr, eps):
+def _units(at, is_token, channel, KEY_DIM: tl.constexpr, eps):
     """Keys or queries of unit length, of a block of tokens; zeros where there is none."""
-    inside = is_token[:, None] & (lane < KEY_DIM)[None, :]
-    x = tl.load(at[:, None] + lane[None, :], mask=inside, other=0.0).to(tl.float32)
+    inside = is_token[:, None] & (channel < KEY_DIM)[None, :]
+    x = tl.load(at[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
     return x * tl.rsqrt(tl.sum(x * x, 1) + eps)[:, None]
 
 
@@ -60,7 +60,7 @@ def _resolve_kernel(
 ):  # fmt: skip
     """A block of a chunk, and a head."""
     chunk, head = tl.program_id(2), tl.program_id(1)
-    lane, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
+    channel, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
     pace, pace_bias = tl.load(paces + head), tl.load(pace_biases + head)
     overlap.begin(PDL)
     first, count = tl.load(firsts + chunk), tl.load(counts + chunk)
@@ -69,8 +69,8 @@ def _resolve_kernel(
         is_token = offset < count
         token = first.to(tl.int64) + offset
         at = mixed + token * mixed_stride + head // (VALUE_HEADS // KEY_HEADS) * KEY_DIM
-        query = _units(at, is_token, lane, KEY_DIM, eps) * scale
-        key = _units(at + KEY_HEADS * KEY_DIM, is_token, lane, KEY_DIM, eps)
+        query = _units(at, is_token, channel, KEY_DIM, eps) * scale
+        key = _units(at + KEY_HEADS * KEY_DIM, is_token, channel, KEY_DIM, eps)
         gate = gates + token * gates_stride + head
         rate = tl.sigmoid(tl.load(gate, mask=is_token, other=0.0).to(tl.float32))
         pace_gate = tl.load(gate + VALUE_HEADS, mask=is_token, other=0.0).to(tl.float32)
@@ -101,9 +101,9 @@ def _pass_kernel(
     """A chunk, a head, and some columns of its state: through all blocks in turn."""
     chunk, head = tl.program_id(0), tl.program_id(1)
     key_head = head // (VALUE_HEADS // KEY_HEADS)
-    lane, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
+    channel, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    is_key, is_value = lane < KEY_DIM, column < VALUE_DIM
+    is_key, is_value = channel < KEY_DIM, column < VALUE_DIM
     pace, pace_bias = tl.load(paces + head), tl.load(pace_biases + head)
     overlap.wait(PDL)
     row = tl.load(rows + chunk).to(tl.int64)
@@ -112,11 +112,11 @@ def _pass_kernel(
     count = tl.load(counts + chunk).to(tl.int32)
     inside = is_key[:, None] & is_value[None, :]
     own = state + (row * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM)
-    own += lane[:, None] * VALUE_DIM + column[None, :]
+    own += channel[:, None] * VALUE_DIM + column[None, :]
     s = tl.load(own, mask=inside & (fold >= 0), other=0.0)
     s = take_in(
         s, pending + row * most * ((KEY_HEADS * KEY_DIM) + VALUE_HEADS * (VALUE_DIM + 2)), fold,
-        head, key_head, lane, column, pace, pace_bias, eps,
+        head, key_head, channel, column, pace, pace_bias, eps,
         KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
     )  # fmt: skip
     for start in range(0, count, _BLOCK):
@@ -125,8 +125,8 @@ def _pass_kernel(
         index = token * VALUE_HEADS + head
         square = index[:, None] * _BLOCK + place[None, :]
         at = mixed + token * mixed_stride + key_head * KEY_DIM
-        query = _units(at, is_token, lane, KEY_DIM, eps) * scale
-        key = _units(at + KEY_HEADS * KEY_DIM, is_token, lane, KEY_DIM, eps)
+        query = _units(at, is_token, channel, KEY_DIM, eps) * scale
+        key = _units(at + KEY_HEADS * KEY_DIM, is_token, channel, KEY_DIM, eps)
         values = mixed + token * mixed_stride + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
         wanted = is_token[:, None] & is_value[None, :]
         value = tl.load(values[:, None] + column[None, :], mask=wanted, other=0.0).to(tl.float32)
@@ -147,11 +147,11 @@ def _pass_kernel(
     tl.store(own, s, mask=inside)
 
 
-def choose_tile(num_states: int) -> Tile:
+def choose_tile(num_states: int) -> DeltaTile:
     """Measured on an H200 with states of 128 x 128 (docs/lab/log.md)."""
     if num_states <= _FEW_STATES:
-        return Tile(columns=32, warps=8, stages=3)
-    return Tile(columns=64, warps=4, stages=2)
+        return DeltaTile(columns=32, sampling_flags=8, stages=3)
+    return DeltaTile(columns=64, sampling_flags=4, stages=2)
 
 
 def pass_chunks(
@@ -166,7 +166,7 @@ def pass_chunks(
     width: int,  # tokens of the longest chunk
     key_heads: int,
     eps: float,
-    tile: Tile | None = None,
+    tile: DeltaTile | None = None,
 ) -> None:
     """What every token of the chunks reads from its row's state, which takes all of them in."""
     _, heads, key_dim, value_dim = state.shape
@@ -194,6 +194,6 @@ def pass_chunks(
     passing(
         mixed, state, pending, *spans, *weights, *found, out,
         mixed.stride(0), pending.shape[1], eps, key_dim**-0.5,
-        VALUE_DIM=value_dim, COLUMNS=columns, num_warps=tile.warps, num_stages=tile.stages,
+        VALUE_DIM=value_dim, COLUMNS=columns, num_warps=tile.sampling_flags, num_stages=tile.stages,
         **options,
     )  # fmt: skip

@@ -19,11 +19,11 @@ EPS = 1e-6  # added to squared lengths of keys and queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaLaw:
+class DeltaRule:
     """The sizes of a layer, and its weights that are no linear maps."""
 
     sizes: Recurrence
-    taps: torch.Tensor  # [mixed, window] float32, of the convolution
+    conv_weight: torch.Tensor  # [mixed, window] float32, of the convolution
     pace: torch.Tensor  # [value_heads] float32, at most 0: how fast each head forgets
     pace_bias: torch.Tensor  # [value_heads] float32
     is_fixed: bool  # a token's bits do not depend on the step that takes it in
@@ -42,7 +42,7 @@ class _Inputs:
 def mix(
     tokens: Tokens,  # of width mixed
     part: RingPart,
-    taps: torch.Tensor,  # [mixed, window] float32
+    conv_weight: torch.Tensor,  # [mixed, window] float32
 ) -> torch.Tensor:  # [num_query, mixed]
     """Every lane mixed over the window of each query token, and activated."""
     if tokens.fresh.is_cuda:
@@ -50,12 +50,12 @@ def mix(
             mix as launch,  # a CPU installation has no Triton
         )
 
-        return launch(tokens.ring, tokens.fresh, part.sources, taps)
-    total = torch.zeros(tokens.fresh.shape, dtype=torch.float32, device=taps.device)
+        return launch(tokens.ring, tokens.fresh, part.sources, conv_weight)
+    total = torch.zeros(tokens.fresh.shape, dtype=torch.float32, device=conv_weight.device)
     for place in range(part.sources.shape[1]):
         sources = part.sources[:, place : place + 1]
-        lanes = tokens.read(sources).squeeze(1).float()
-        total.addcmul_(lanes.masked_fill_(sources < 0, 0.0), taps[:, place])
+        channels = tokens.read(sources).squeeze(1).float()
+        total.addcmul_(channels.masked_fill_(sources < 0, 0.0), conv_weight[:, place])
     return F.silu(total).to(tokens.fresh.dtype)
 
 
@@ -64,18 +64,18 @@ def recur(
     gates: torch.Tensor,  # [num_query, 2 * value_heads] of rates, of decays
     store: StateStore,
     plan: RecurrentPlan,
-    law: DeltaLaw,
+    rule: DeltaRule,
 ) -> torch.Tensor:  # [num_query, value_heads, value_dim]
     """What every query token reads from its row's state.
 
     States take in what was kept of the last step, and chunks; nodes are left pending.
     """
     if mixed.is_cuda:
-        return recur_on_gpu(mixed, gates, store, plan, law)
-    shape, sizes, num = plan.shape, law.sizes, plan.shape.num_uniform
+        return recur_on_gpu(mixed, gates, store, plan, rule)
+    shape, sizes, num = plan.shape, rule.sizes, plan.shape.num_decode_query
     wanted = torch.cat([mixed[:, sizes.keys :], gates], dim=1)  # [num_query, pending]
     queries = mixed[:, : sizes.keys]
-    state = _take_in(store, plan, law)  # [step_rows, value_heads, key_dim, value_dim]
+    state = _take_in(store, plan, rule)  # [step_rows, value_heads, key_dim, value_dim]
     nodes, chunks = state[: shape.rows], state[shape.rows :]
     out = []
     if shape.rows:
@@ -83,10 +83,10 @@ def recur(
         store.state.index_copy_(0, rows, nodes)
         by_row = wanted[:num].view(shape.rows, shape.nodes, -1)
         by_row_queries = queries[:num].view(shape.rows, shape.nodes, -1)
-        out.append(_scan(nodes, _inputs(by_row, law), by_row_queries, law))
+        out.append(_scan(nodes, _inputs(by_row, rule), by_row_queries, rule))
         _keep(by_row, rows, store)
     if shape.chunk.rows:
-        out.append(_run_chunks(chunks, wanted[num:], queries[num:], plan, law))
+        out.append(_run_chunks(chunks, wanted[num:], queries[num:], plan, rule))
         store.state.index_copy_(0, plan.states.rows[shape.rows :], chunks)
     return torch.cat(out).to(mixed.dtype)
 
@@ -96,7 +96,7 @@ def recur_on_gpu(
     gates: torch.Tensor,
     store: StateStore,
     plan: RecurrentPlan,
-    law: DeltaLaw,
+    rule: DeltaRule,
 ) -> torch.Tensor:
     """The same; nothing may be left pending before all has been taken in.
 
@@ -105,13 +105,13 @@ def recur_on_gpu(
     from outrider.ops.recurrent import delta_chunk_triton as delta_blocks
     from outrider.ops.recurrent import delta_rule_triton as delta
 
-    states, shape, sizes = plan.states, plan.shape, law.sizes
+    states, shape, sizes = plan.states, plan.shape, rule.sizes
     out = mixed.new_empty((mixed.shape[0], sizes.value_heads, sizes.value_dim))
-    by_blocks = not law.is_fixed and shape.chunk.width >= delta_blocks.WORTH
+    by_blocks = not rule.is_fixed and shape.chunk.width >= delta_blocks.WORTH
     end = shape.rows if by_blocks else None
     spans = (states.rows, states.folds, states.firsts, states.counts)
     in_turn, chunks = tuple(s[:end] for s in spans), tuple(s[shape.rows :] for s in spans)
-    weights = (law.pace, law.pace_bias)
+    weights = (rule.pace, rule.pace_bias)
     delta.recur(
         mixed, gates, store.state, store.pending, in_turn, weights, out,
         num_rows=shape.rows, key_heads=sizes.key_heads, eps=EPS,
@@ -125,14 +125,14 @@ def recur_on_gpu(
     return out
 
 
-def _take_in(store: StateStore, plan: RecurrentPlan, law: DeltaLaw) -> torch.Tensor:
+def _take_in(store: StateStore, plan: RecurrentPlan, rule: DeltaRule) -> torch.Tensor:
     """The states of all rows of the step at the beginning of it."""
     states = plan.states
     state = store.state.index_select(0, states.rows)
     state.masked_fill_((states.folds == FRESH)[:, None, None, None], 0.0)
     pending = store.pending.index_select(0, states.rows)  # [step_rows, nodes, pending]
     place = torch.arange(pending.shape[1], device=state.device)
-    inputs = _idle(_inputs(pending, law), place < states.folds[:, None])
+    inputs = _idle(_inputs(pending, rule), place < states.folds[:, None])
     for token in range(pending.shape[1]):
         _advance_(state, inputs, token)
     return state
@@ -143,31 +143,31 @@ def _run_chunks(
     wanted: torch.Tensor,  # [chunk.tokens, pending]
     queries: torch.Tensor,  # [chunk.tokens, keys]
     plan: RecurrentPlan,
-    law: DeltaLaw,
+    rule: DeltaRule,
 ) -> torch.Tensor:  # [chunk.tokens, value_heads, value_dim]
     """Chunks differ in length: they lie in a rectangle, whose unused places change no state."""
     shape, chunk, states = plan.shape, plan.shape.chunk, plan.states
-    owners = plan.owners[shape.num_uniform :]
-    offsets = plan.numbers[shape.num_uniform :] - states.firsts[owners]
+    owners = plan.owners[shape.num_decode_query :]
+    offsets = plan.numbers[shape.num_decode_query :] - states.firsts[owners]
     places = (owners - shape.rows) * chunk.width + offsets
 
-    def spread(lanes: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk.width, ...]
-        rectangle = lanes.new_zeros(chunk.rows * chunk.width, lanes.shape[1])
-        return rectangle.index_copy_(0, places, lanes).view(chunk.rows, chunk.width, -1)
+    def spread(channels: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk.width, ...]
+        rectangle = channels.new_zeros(chunk.rows * chunk.width, channels.shape[1])
+        return rectangle.index_copy_(0, places, channels).view(chunk.rows, chunk.width, -1)
 
     is_used = spread(torch.ones_like(wanted[:, :1])).squeeze(2) > 0
-    inputs = _idle(_inputs(spread(wanted), law), is_used)
-    return _scan(state, inputs, spread(queries), law).index_select(0, places)
+    inputs = _idle(_inputs(spread(wanted), rule), is_used)
+    return _scan(state, inputs, spread(queries), rule).index_select(0, places)
 
 
 def _scan(
     state: torch.Tensor,  # [rows, value_heads, key_dim, value_dim], advanced in place
     inputs: _Inputs,
     queries: torch.Tensor,  # [rows, tokens, keys]
-    law: DeltaLaw,
+    rule: DeltaRule,
 ) -> torch.Tensor:  # [rows * tokens, value_heads, value_dim]
     """Token after token of every row: the state takes it in, and its query reads the state."""
-    query = _unit_heads(queries, law.sizes) * law.sizes.key_dim**-0.5
+    query = _unit_heads(queries, rule.sizes) * rule.sizes.key_dim**-0.5
     read = torch.empty_like(inputs.values)
     for token in range(queries.shape[1]):
         _advance_(state, inputs, token)
@@ -184,14 +184,14 @@ def _advance_(state: torch.Tensor, inputs: _Inputs, token: int) -> None:
     state.addcmul_(key, change[:, :, None])
 
 
-def _inputs(wanted: torch.Tensor, law: DeltaLaw) -> _Inputs:  # [rows, tokens, pending]
-    sizes, heads = law.sizes, law.sizes.value_heads
-    lanes = torch.split(wanted, [sizes.keys, sizes.values, heads, heads], dim=-1)
-    keys, values, rates, paces = lanes
+def _inputs(wanted: torch.Tensor, rule: DeltaRule) -> _Inputs:  # [rows, tokens, pending]
+    sizes, heads = rule.sizes, rule.sizes.value_heads
+    channels = torch.split(wanted, [sizes.keys, sizes.values, heads, heads], dim=-1)
+    keys, values, rates, paces = channels
     return _Inputs(
         keys=_unit_heads(keys, sizes),
         values=values.float().reshape(*values.shape[:-1], heads, sizes.value_dim),
-        decays=torch.exp(law.pace * F.softplus(paces.float() + law.pace_bias)),
+        decays=torch.exp(rule.pace * F.softplus(paces.float() + rule.pace_bias)),
         rates=rates.float().sigmoid(),
     )
 
@@ -207,9 +207,9 @@ def _idle(inputs: _Inputs, is_used: torch.Tensor) -> _Inputs:  # [rows, tokens]
     )
 
 
-def _unit_heads(lanes: torch.Tensor, sizes: Recurrence) -> torch.Tensor:
+def _unit_heads(channels: torch.Tensor, sizes: Recurrence) -> torch.Tensor:
     """Keys or queries of unit length, one for every value head: [..., value_heads, key_dim]."""
-    heads = lanes.float().reshape(*lanes.shape[:-1], sizes.key_heads, sizes.key_dim)
+    heads = channels.float().reshape(*channels.shape[:-1], sizes.key_heads, sizes.key_dim)
     unit = heads * torch.rsqrt((heads * heads).sum(-1, keepdim=True) + EPS)
     return unit.repeat_interleave(sizes.value_heads // sizes.key_heads, dim=-2)
 

@@ -16,7 +16,7 @@ from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.splits_triton import EXACT
 from outrider.ops.norm_rope.rms_norm_triton import scaled
 
-_LANES = 1024  # of one program that copies lanes
+_CHANNELS = 1024  # of one program that copies lanes
 _MIXED = 256  # lanes of one program that mixes them,
 _TOKENS = 16  # and tokens, once a step has more of them
 _HEADS = 8  # of one program that normalises them
@@ -29,31 +29,31 @@ _COLUMNS = 16
     do_not_specialize=["num_query", "num_slots"], do_not_specialize_on_alignment=["sources"]
 )
 def _mix_kernel(
-    ring, fresh, sources, taps, out, fresh_stride, num_query, width, num_slots,
+    ring, fresh, sources, conv_weight, out, fresh_stride, num_query, width, num_slots,
     WINDOW: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     token = (tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    is_token, is_lane = token < num_query, lane < width
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    is_token, is_channel = token < num_query, channel < width
     total = tl.zeros([TOKENS, BLOCK], tl.float32)
     overlap.begin(PDL)
     for place in tl.static_range(WINDOW):
         source = tl.load(sources + token * WINDOW + place, mask=is_token, other=-1)[:, None]
         is_fresh = source >= num_slots
         is_kept = (source >= 0) & (source < num_slots)
-        kept = tl.load(ring + source * width + lane, mask=is_lane & is_kept, other=0.0)
-        at = fresh + (source - num_slots) * fresh_stride + lane
-        new = tl.load(at, mask=is_lane & is_fresh, other=0.0)
-        tap = tl.load(taps + lane * WINDOW + place, mask=is_lane, other=0.0)
+        kept = tl.load(ring + source * width + channel, mask=is_channel & is_kept, other=0.0)
+        at = fresh + (source - num_slots) * fresh_stride + channel
+        new = tl.load(at, mask=is_channel & is_fresh, other=0.0)
+        tap = tl.load(conv_weight + channel * WINDOW + place, mask=is_channel, other=0.0)
         total += tl.where(is_fresh, new, kept).to(tl.float32) * tap
-    inside = is_token[:, None] & is_lane
-    tl.store(out + token[:, None] * width + lane, total * tl.sigmoid(total), mask=inside)
+    inside = is_token[:, None] & is_channel
+    tl.store(out + token[:, None] * width + channel, total * tl.sigmoid(total), mask=inside)
 
 
 @triton.jit
-def _unit(at, lane, inside, eps):
+def _unit(at, channel, inside, eps):
     """A key or a query of unit length."""
-    x = tl.load(at + lane, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(at + channel, mask=inside, other=0.0).to(tl.float32)
     return x * tl.rsqrt(tl.sum(x * x) + eps)
 
 
@@ -73,7 +73,7 @@ def _advance(state, key, value, rate, pace_gate, pace, pace_bias):
 
 @triton.jit
 def take_in(
-    state, kept, fold, head, key_head, lane, column, pace, pace_bias, eps,
+    state, kept, fold, head, key_head, channel, column, pace, pace_bias, eps,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
@@ -82,7 +82,7 @@ def take_in(
     VALUES: tl.constexpr = VALUE_HEADS * VALUE_DIM
     is_value = column < VALUE_DIM
     for _ in range(fold):
-        key = _unit(kept + key_head * KEY_DIM, lane, lane < KEY_DIM, eps)
+        key = _unit(kept + key_head * KEY_DIM, channel, channel < KEY_DIM, eps)
         at = kept + KEYS + head * VALUE_DIM + column
         value = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
         rate = tl.load(kept + KEYS + VALUES + head)
@@ -109,8 +109,8 @@ def _recur_kernel(
     key_head = head // (VALUE_HEADS // KEY_HEADS)
     KEYS: tl.constexpr = KEY_HEADS * KEY_DIM
     VALUES: tl.constexpr = VALUE_HEADS * VALUE_DIM
-    lane = tl.arange(0, KEY_BLOCK)
-    is_key = lane < KEY_DIM
+    channel = tl.arange(0, KEY_BLOCK)
+    is_key = channel < KEY_DIM
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     is_value = column < VALUE_DIM
     inside = is_key[:, None] & is_value[None, :]
@@ -121,13 +121,13 @@ def _recur_kernel(
     fold = tl.load(folds + step_row).to(tl.int32)
     first = tl.load(firsts + step_row).to(tl.int64)
     count = tl.load(counts + step_row).to(tl.int32)
-    tile = lane[:, None] * VALUE_DIM + column[None, :]
+    tile = channel[:, None] * VALUE_DIM + column[None, :]
     place = state + (row * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM) + tile
     s = tl.load(place, mask=inside & (fold >= 0), other=0.0)
 
     s = take_in(
         s, pending + row * most * (KEYS + VALUES + 2 * VALUE_HEADS), fold,
-        head, key_head, lane, column, pace, pace_bias, eps,
+        head, key_head, channel, column, pace, pace_bias, eps,
         KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
     )  # fmt: skip
     if step_row < num_rows:  # nodes may be taken back
@@ -137,8 +137,8 @@ def _recur_kernel(
     gate = gates + first * gates_stride
     target = out + (first * VALUE_HEADS + head) * VALUE_DIM + column
     for _ in range(count):
-        query = _unit(token + key_head * KEY_DIM, lane, is_key, eps) * scale
-        key = _unit(token + KEYS + key_head * KEY_DIM, lane, is_key, eps)
+        query = _unit(token + key_head * KEY_DIM, channel, is_key, eps) * scale
+        key = _unit(token + KEYS + key_head * KEY_DIM, channel, is_key, eps)
         at = token + 2 * KEYS + head * VALUE_DIM + column
         value = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
         rate = tl.load(gate + head)
@@ -156,20 +156,20 @@ def _recur_kernel(
 @triton.jit(do_not_specialize=["nodes", "most"], do_not_specialize_on_alignment=["rows"])
 def _pending_kernel(
     mixed, gates, pending, rows, mixed_stride, gates_stride, nodes, most,
-    KEYS: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+    KEYS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     overlap.begin(PDL)
     row = tl.load(rows + token // nodes).to(tl.int64)
-    source = mixed + token.to(tl.int64) * mixed_stride + KEYS + lane
-    lanes = tl.load(source, mask=lane < LANES, other=0.0)
-    is_gate = (lane >= LANES) & (lane < WIDTH)
-    at = gates + token.to(tl.int64) * gates_stride + lane - LANES
+    source = mixed + token.to(tl.int64) * mixed_stride + KEYS + channel
+    channels = tl.load(source, mask=channel < CHANNELS, other=0.0)
+    is_gate = (channel >= CHANNELS) & (channel < WIDTH)
+    at = gates + token.to(tl.int64) * gates_stride + channel - CHANNELS
     gate = tl.load(at, mask=is_gate, other=0.0)
-    target = pending + (row * most + token % nodes) * WIDTH + lane
-    tl.store(target, tl.where(is_gate, gate, lanes), mask=lane < WIDTH)
+    target = pending + (row * most + token % nodes) * WIDTH + channel
+    tl.store(target, tl.where(is_gate, gate, channels), mask=channel < WIDTH)
 
 
 @triton.jit(do_not_specialize=["num_heads"])
@@ -178,29 +178,29 @@ def _gated_norm_kernel(
     HEADS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head = (tl.program_id(0) * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
-    lane = tl.arange(0, BLOCK)[None, :]
-    inside = (head < num_heads) & (lane < dim)
-    scales = tl.load(weight + lane, mask=lane < dim, other=0.0)
+    channel = tl.arange(0, BLOCK)[None, :]
+    inside = (head < num_heads) & (channel < dim)
+    scales = tl.load(weight + channel, mask=channel < dim, other=0.0)
     overlap.begin(PDL)
-    values = tl.load(read + head * dim + lane, mask=inside, other=0.0).to(tl.float32)
-    at = gate + head // heads * gate_stride + head % heads * dim + lane
+    values = tl.load(read + head * dim + channel, mask=inside, other=0.0).to(tl.float32)
+    at = gate + head // heads * gate_stride + head % heads * dim + channel
     opening = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     normed = scaled(values, tl.sum(values * values, 1)[:, None] / dim, scales, eps)
     y = normed * opening * tl.sigmoid(opening)
-    tl.store(out + head * dim + lane, y, mask=inside)
+    tl.store(out + head * dim + channel, y, mask=inside)
 
 
 def mix(
     ring: torch.Tensor,  # [slots, mixed]
     fresh: torch.Tensor,  # [num_query, mixed], lanes side by side
     sources: torch.Tensor,  # [num_query, window] int64
-    taps: torch.Tensor,  # [mixed, window] float32
+    conv_weight: torch.Tensor,  # [mixed, window] float32
 ) -> torch.Tensor:  # [num_query, mixed]
     """Every lane mixed over the window of each query token, and activated."""
     num_query, width = fresh.shape
     assert fresh.stride(1) == 1
     assert ring.is_contiguous()
-    assert taps.is_contiguous()
+    assert conv_weight.is_contiguous()
     out = torch.empty((num_query, width), dtype=fresh.dtype, device=fresh.device)
     tokens = 1 if num_query <= _TOKENS else _TOKENS
     kernel: Any = _mix_kernel[(triton.cdiv(num_query, tokens), triton.cdiv(width, _MIXED))]
@@ -208,7 +208,7 @@ def mix(
         ring,
         fresh,
         sources,
-        taps,
+        conv_weight,
         out,
         fresh.stride(0),
         num_query,
@@ -284,8 +284,8 @@ def leave_pending(
     if not rows.shape[0]:
         return
     most, width = pending.shape[1:]
-    lanes = width - gates.shape[1]
-    kernel: Any = _pending_kernel[(rows.shape[0] * nodes, triton.cdiv(width, _LANES))]
+    channels = width - gates.shape[1]
+    kernel: Any = _pending_kernel[(rows.shape[0] * nodes, triton.cdiv(width, _CHANNELS))]
     kernel(
         mixed,
         gates,
@@ -295,10 +295,10 @@ def leave_pending(
         gates.stride(0),
         nodes,
         most,
-        KEYS=mixed.shape[1] - lanes,
-        LANES=lanes,
+        KEYS=mixed.shape[1] - channels,
+        CHANNELS=channels,
         WIDTH=width,
-        BLOCK=_LANES,
+        BLOCK=_CHANNELS,
         PDL=overlap.is_on(mixed),
         **overlap.options(mixed),
     )

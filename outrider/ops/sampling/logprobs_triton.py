@@ -20,22 +20,22 @@ def _total_kernel(
     logits, tokens, total, rank, vocab, stride, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK)
+    channel = tl.arange(0, BLOCK)
     overlap.begin(PDL)
     chosen = tl.load(logits + row * stride + tl.load(tokens + row)).to(tl.float32)
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     above = tl.zeros([BLOCK], tl.int64)
     for first in range(0, vocab, BLOCK):
-        inside = first + lane < vocab
-        value = tl.load(logits + row * stride + first + lane, mask=inside, other=float("-inf"))
+        inside = first + channel < vocab
+        value = tl.load(logits + row * stride + first + channel, mask=inside, other=float("-inf"))
         value = value.to(tl.float32)
         best = tl.maximum(best, value)
         above += (value > chosen).to(tl.int64)
     most = tl.max(best, 0)
     mass = tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocab, BLOCK):
-        inside = first + lane < vocab
-        value = tl.load(logits + row * stride + first + lane, mask=inside, other=float("-inf"))
+        inside = first + channel < vocab
+        value = tl.load(logits + row * stride + first + channel, mask=inside, other=float("-inf"))
         mass += tl.exp(value.to(tl.float32) - most)
     tl.store(total + row, tl.log(tl.sum(mass, 0)) + most)
     tl.store(rank + row, tl.sum(above, 0) + 1)

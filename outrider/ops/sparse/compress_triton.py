@@ -44,8 +44,8 @@ def _entries_kernel(
     PDL: tl.constexpr,
 ):
     window = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, DIM)
-    inside = lane < WIDTH
+    channel = tl.arange(0, DIM)
+    inside = channel < WIDTH
     overlap.begin(PDL)
     target = tl.load(targets + window)
     if target == 0:  # page 0 is nobody's: the block does not end in this step
@@ -60,7 +60,7 @@ def _entries_kernel(
         is_fresh = source >= num_slots
         # The first half of a window reads the first of two series, the second half the other.
         series = (place * SERIES // WINDOW) * WIDTH
-        column = series[:, None] + lane[None, :]
+        column = series[:, None] + channel[None, :]
         old = ring + source[:, None] * ring_stride + column
         new = fresh + (source - num_slots)[:, None] * fresh_stride + column
         old_mask = is_kept[:, None] & inside[None, :]
@@ -69,7 +69,7 @@ def _entries_kernel(
         value += tl.load(new, mask=new_mask, other=0.0).to(tl.float32)
         gate = tl.load(old + SERIES * WIDTH, mask=old_mask, other=0.0).to(tl.float32)
         gate += tl.load(new + SERIES * WIDTH, mask=new_mask, other=0.0).to(tl.float32)
-        extra = bias + place[:, None] * WIDTH + lane[None, :]
+        extra = bias + place[:, None] * WIDTH + channel[None, :]
         is_known = old_mask | new_mask
         gate += tl.load(extra, mask=is_known, other=0.0)
         gate = tl.where(is_known, gate, float("-inf"))
@@ -81,13 +81,13 @@ def _entries_kernel(
         best = new_best
     mean = tl.where(inside, mean / total, 0.0)
     mean = mean * tl.rsqrt(tl.sum(mean * mean) / WIDTH + eps)
-    mean = mean * tl.load(weight + lane, mask=inside, other=0.0)
+    mean = mean * tl.load(weight + channel, mask=inside, other=0.0)
     angles = window * PAIRS
     even_cos, odd_cos, even_sin, odd_sin = turned(
         mean, cos + angles, sin + angles, WIDTH, PAIRS, DIM
     )
     entry = tl.reshape(tl.join(even_cos - odd_sin, odd_cos + even_sin), (DIM,))
-    tl.store(pool + target * WIDTH + lane, entry.to(pool.dtype.element_ty), mask=inside)
+    tl.store(pool + target * WIDTH + channel, entry.to(pool.dtype.element_ty), mask=inside)
 
 
 def store_entries(

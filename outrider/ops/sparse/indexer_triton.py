@@ -56,16 +56,16 @@ def _score_kernel(
     row = tl.load(lists + token)
     page = tl.load(table + row * columns + entry // HELD, mask=is_seen, other=0)
     slot = page * HELD + entry % HELD
-    lane = tl.arange(0, DIM)
+    channel = tl.arange(0, DIM)
     head = tl.arange(0, HEAD_BLOCK)
     key = tl.load(
-        keys + slot[:, None] * WIDTH + lane[None, :],
-        mask=is_seen[:, None] & (lane < WIDTH)[None, :],
+        keys + slot[:, None] * WIDTH + channel[None, :],
+        mask=is_seen[:, None] & (channel < WIDTH)[None, :],
         other=0.0,
     )
     asked = tl.load(
-        query + token * query_stride + head[:, None] * WIDTH + lane[None, :],
-        mask=(head < HEADS)[:, None] & (lane < WIDTH)[None, :],
+        query + token * query_stride + head[:, None] * WIDTH + channel[None, :],
+        mask=(head < HEADS)[:, None] & (channel < WIDTH)[None, :],
         other=0.0,
     )
     weight = tl.load(weights + token * weight_stride + head, mask=head < HEADS, other=0.0)

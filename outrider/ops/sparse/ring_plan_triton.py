@@ -20,9 +20,9 @@ _PAGES = 128  # columns copied by a program
 
 # Views into packed buffers lie anywhere, sizes change with the step.
 _ROWS = (
-    "uniform_rows", "uniform_lengths", "chunk_rows", "chunk_starts", "chunk_counts",
+    "decode_rows", "decode_lengths", "chunk_rows", "chunk_starts", "chunk_counts",
 )  # fmt: skip
-_TOKEN_SIZES = ["num_uniform", "nodes", "first_node", "num_chunks", "num_slots"]
+_TOKEN_SIZES = ["num_decode_query", "nodes", "first_node", "num_chunks", "num_slots"]
 _BLOCK_SIZES = [*_TOKEN_SIZES, "places", "table_stride", "max_pages"]
 
 
@@ -30,15 +30,15 @@ _BLOCK_SIZES = [*_TOKEN_SIZES, "places", "table_stride", "max_pages"]
 class StepRows:
     """The rows of a step, as the host and the device tables say them."""
 
-    uniform: tuple[torch.Tensor, torch.Tensor]  # rows, lengths: [rows]
+    decode: tuple[torch.Tensor, torch.Tensor]  # rows, lengths: [rows]
     chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # rows, starts, counts: [chunk.rows]
     owners: torch.Tensor  # [chunk.tokens] chunk of each chunk token
     nodes: int  # of each uniform row
     first_node: int  # nodes of a draft round that are stored before them
 
     @property
-    def num_uniform(self) -> int:
-        return self.uniform[0].shape[0] * self.nodes
+    def num_decode_query(self) -> int:
+        return self.decode[0].shape[0] * self.nodes
 
     @property
     def num_chunks(self) -> int:
@@ -69,43 +69,43 @@ def _sources(position, row, start, first, num_slots, LENGTH: tl.constexpr):
     ],
 )
 def _token_kernel(
-    uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, chunk_owners,
+    decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, chunk_owners,
     numbers, owners, sources, writes, counts,
-    num_uniform, nodes, first_node, num_chunks, num_slots,
+    num_decode_query, nodes, first_node, num_chunks, num_slots,
     WINDOW: tl.constexpr, LENGTH: tl.constexpr, RATIO: tl.constexpr, IS_WINDOW: tl.constexpr,
     BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
-    is_node = token < num_uniform
+    is_node = token < num_decode_query
     overlap.begin(PDL)
     place = token // nodes
-    flat = token - num_uniform
+    flat = token - num_decode_query
     owner = tl.load(chunk_owners + flat, mask=flat >= 0, other=0)
     index = tl.arange(0, CHUNKS)
     is_before = (index < num_chunks) & (index < owner)
     before = tl.sum(tl.load(chunk_counts + index, mask=is_before, other=0), 0)
     if is_node:
-        row = tl.load(uniform_rows + place)
-        start = tl.load(uniform_lengths + place) + first_node
+        row = tl.load(decode_rows + place)
+        start = tl.load(decode_lengths + place) + first_node
         count = nodes.to(tl.int64)
         first = (place * nodes).to(tl.int64)
     else:
         row = tl.load(chunk_rows + owner)
         start = tl.load(chunk_starts + owner)
         count = tl.load(chunk_counts + owner)
-        first = num_uniform + before
+        first = num_decode_query + before
     offset = token - first
     position = start + offset
     kept = tl.where(offset >= count - LENGTH, row, 0)
     tl.store(writes + token, kept * LENGTH + position % LENGTH)
     if IS_WINDOW:
-        step_row = tl.where(is_node, place.to(tl.int64), num_uniform // nodes + owner)
+        step_row = tl.where(is_node, place.to(tl.int64), num_decode_query // nodes + owner)
         tl.store(numbers + token, token.to(tl.int64))
         tl.store(owners + token, step_row)
-        lane = tl.arange(0, BLOCK)
-        seen = position - (WINDOW - 1) + lane
+        channel = tl.arange(0, BLOCK)
+        seen = position - (WINDOW - 1) + channel
         found = _sources(seen, row, start, first, num_slots, LENGTH)
-        tl.store(sources + token.to(tl.int64) * WINDOW + lane, found, mask=lane < WINDOW)
+        tl.store(sources + token.to(tl.int64) * WINDOW + channel, found, mask=channel < WINDOW)
     else:
         tl.store(counts + token, (position + 1) // RATIO)
 
@@ -115,15 +115,15 @@ def _token_kernel(
     do_not_specialize_on_alignment=[*_ROWS, "sources", "starts", "targets"],
 )
 def _ending_kernel(
-    uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, page_table,
+    decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, page_table,
     sources, starts, targets,
-    num_uniform, nodes, first_node, num_chunks, num_slots, places, table_stride, max_pages,
+    num_decode_query, nodes, first_node, num_chunks, num_slots, places, table_stride, max_pages,
     WINDOW: tl.constexpr, LENGTH: tl.constexpr, RATIO: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     window = tl.program_id(0)
     overlap.begin(PDL)
-    in_rows = num_uniform // nodes * places
+    in_rows = num_decode_query // nodes * places
     index = tl.arange(0, CHUNKS)
     is_chunk = index < num_chunks
     all_starts = tl.load(chunk_starts + index, mask=is_chunk, other=0)
@@ -135,8 +135,8 @@ def _ending_kernel(
     earlier = tl.sum(tl.where(index < owner, endings, 0), 0)
     if window < in_rows:
         place = window // places
-        row = tl.load(uniform_rows + place)
-        start = tl.load(uniform_lengths + place) + first_node
+        row = tl.load(decode_rows + place)
+        start = tl.load(decode_lengths + place) + first_node
         count = nodes.to(tl.int64)
         first = (place * nodes).to(tl.int64)
         rank = (window % places).to(tl.int64)
@@ -144,7 +144,7 @@ def _ending_kernel(
         row = tl.load(chunk_rows + owner)
         start = tl.load(chunk_starts + owner)
         count = tl.load(chunk_counts + owner)
-        first = num_uniform + tl.sum(tl.where(index < owner, all_counts, 0), 0)
+        first = num_decode_query + tl.sum(tl.where(index < owner, all_counts, 0), 0)
         rank = item - earlier
     before = start // RATIO
     is_ending = (rank < (start + count) // RATIO - before) & (row > 0)
@@ -154,19 +154,19 @@ def _ending_kernel(
     page = tl.load(page_table + row * table_stride + column)
     entry = page * (PAGE_SIZE // RATIO) + begin % PAGE_SIZE // RATIO
     tl.store(targets + window, tl.where(is_ending, entry, 0))
-    lane = tl.arange(0, BLOCK)
-    position = begin + RATIO - WINDOW + lane
+    channel = tl.arange(0, BLOCK)
+    position = begin + RATIO - WINDOW + channel
     found = _sources(position, row, start, first, num_slots, LENGTH)
     found = tl.where(is_ending, found, 0)
-    tl.store(sources + window.to(tl.int64) * WINDOW + lane, found, mask=lane < WINDOW)
+    tl.store(sources + window.to(tl.int64) * WINDOW + channel, found, mask=channel < WINDOW)
 
 
 @triton.jit(
     do_not_specialize=["num_rows", "table_stride", "num_pages"],
-    do_not_specialize_on_alignment=["uniform_rows", "chunk_rows", "pages"],
+    do_not_specialize_on_alignment=["decode_rows", "chunk_rows", "pages"],
 )
 def _page_kernel(
-    uniform_rows, chunk_rows, page_table, pages, num_rows, table_stride, num_pages,
+    decode_rows, chunk_rows, page_table, pages, num_rows, table_stride, num_pages,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     step_row = tl.program_id(0)
@@ -174,7 +174,7 @@ def _page_kernel(
     inside = column < num_pages
     overlap.begin(PDL)
     if step_row < num_rows:
-        row = tl.load(uniform_rows + step_row)
+        row = tl.load(decode_rows + step_row)
     else:
         row = tl.load(chunk_rows + (step_row - num_rows))
     page = tl.load(page_table + row * table_stride + column, mask=inside, other=0)
@@ -182,23 +182,23 @@ def _page_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["num_uniform", "nodes", "num_chunks", "most"],
+    do_not_specialize=["num_decode_query", "nodes", "num_chunks", "most"],
     do_not_specialize_on_alignment=[*_ROWS, "rows", "folds", "firsts", "counts"],
 )
 def _span_kernel(
-    uniform_rows, uniform_lengths, chunk_rows, chunk_starts, chunk_counts, stands,
-    rows, folds, firsts, counts, num_uniform, nodes, num_chunks, most,
+    decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, stands,
+    rows, folds, firsts, counts, num_decode_query, nodes, num_chunks, most,
     CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     step_row = tl.program_id(0)
     overlap.begin(PDL)
-    num_rows = num_uniform // nodes
+    num_rows = num_decode_query // nodes
     index = tl.arange(0, CHUNKS)
     is_before = (index < num_chunks) & (index < step_row - num_rows)
     before = tl.sum(tl.load(chunk_counts + index, mask=is_before, other=0), 0)
     if step_row < num_rows:
-        row = tl.load(uniform_rows + step_row)
-        start = tl.load(uniform_lengths + step_row)
+        row = tl.load(decode_rows + step_row)
+        start = tl.load(decode_lengths + step_row)
         count = nodes.to(tl.int64)
         first = (step_row * nodes).to(tl.int64)
         after = start
@@ -207,7 +207,7 @@ def _span_kernel(
         row = tl.load(chunk_rows + chunk)
         start = tl.load(chunk_starts + chunk)
         count = tl.load(chunk_counts + chunk)
-        first = num_uniform + before
+        first = num_decode_query + before
         after = start + count
     kept = tl.minimum(tl.maximum(start - tl.load(stands + row), 0), most)
     tl.store(rows + step_row, row)
@@ -257,11 +257,11 @@ def _fill_tokens(
 ) -> None:
     kernel: Any = _token_kernel[(parts[3].shape[0],)]
     kernel(
-        *step.uniform,
+        *step.decode,
         *step.chunk,
         step.owners,
         *parts,
-        step.num_uniform,
+        step.num_decode_query,
         step.nodes,
         step.first_node,
         step.num_chunks,
@@ -288,11 +288,11 @@ def fill_spans(
     """What becomes of the states of the rows of a step."""
     kernel: Any = _span_kernel[(spans[0].shape[0],)]
     kernel(
-        *step.uniform,
+        *step.decode,
         *step.chunk,
         stands,
         *spans,
-        step.num_uniform,
+        step.num_decode_query,
         step.nodes,
         step.num_chunks,
         most,
@@ -320,13 +320,13 @@ def fill_endings(
         return
     kernel: Any = _ending_kernel[(num_windows,)]
     kernel(
-        *step.uniform,
+        *step.decode,
         *step.chunk,
         page_table,
         sources,
         starts,
         targets,
-        step.num_uniform,
+        step.num_decode_query,
         step.nodes,
         step.first_node,
         step.num_chunks,
@@ -350,11 +350,11 @@ def fill_pages(step: StepRows, page_table: torch.Tensor, pages: torch.Tensor) ->
     """Write the pages of every row of the step, [step_rows, pages]."""
     kernel: Any = _page_kernel[(pages.shape[0], triton.cdiv(pages.shape[1], _PAGES))]
     kernel(
-        step.uniform[0],
+        step.decode[0],
         step.chunk[0],
         page_table,
         pages,
-        step.uniform[0].shape[0],
+        step.decode[0].shape[0],
         page_table.stride(0),
         pages.shape[1],
         BLOCK=_PAGES,

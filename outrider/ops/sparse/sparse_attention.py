@@ -13,7 +13,7 @@ from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm, norm_a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedEntries:
     """Entries that query tokens read: the first `counts` of the list that each one has, and no
     more than there are.
 
@@ -94,7 +94,7 @@ def store_on_gpu(
 def index_scores(
     query: torch.Tensor,  # [num_query, heads, width]
     weights: torch.Tensor,  # [num_query, heads]
-    keys: Listed,
+    keys: ListedEntries,
     scale: float,
 ) -> torch.Tensor:  # [num_query, longest] float32; -inf past a query token's count
     """How much every entry matters to every query token: a weighted sum over heads."""
@@ -108,7 +108,7 @@ def index_scores(
 def choose_entries(
     query: torch.Tensor,  # [num_query, heads, width]
     weights: torch.Tensor,  # [num_query, heads]
-    keys: Listed,
+    keys: ListedEntries,
     scale: float,
     top_k: int,
 ) -> torch.Tensor:  # [num_query, at most top_k] int64 slots
@@ -124,7 +124,7 @@ def choose_entries(
 
 
 def choose_on_gpu(
-    query: torch.Tensor, weights: torch.Tensor, keys: Listed, scale: float, top_k: int
+    query: torch.Tensor, weights: torch.Tensor, keys: ListedEntries, scale: float, top_k: int
 ) -> torch.Tensor:
     """The same in two launches; the chosen ones come in order of age."""
     from outrider.ops.sparse.indexer_triton import choose_entries as launch
@@ -135,27 +135,31 @@ def choose_on_gpu(
 
 def chosen_entries(
     pool: torch.Tensor, slots: torch.Tensor, plan: CompressedPlan, part: BlockPart
-) -> Listed:
+) -> ListedEntries:
     """For every query token the entries at slots of its own."""
-    return Listed(pool=pool, table=slots, held=1, lists=plan.numbers, counts=part.counts)
+    return ListedEntries(pool=pool, table=slots, held=1, lists=plan.numbers, counts=part.counts)
 
 
-def all_entries(pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held: int) -> Listed:
+def all_entries(
+    pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held: int
+) -> ListedEntries:
     """Every entry a query token may see; a page holds `held` of them."""
-    return Listed(pool=pool, table=plan.pages, held=held, lists=plan.owners, counts=part.counts)
+    return ListedEntries(
+        pool=pool, table=plan.pages, held=held, lists=plan.owners, counts=part.counts
+    )
 
 
-def no_entries(window: Tokens, plan: CompressedPlan) -> Listed:
+def no_entries(window: Tokens, plan: CompressedPlan) -> ListedEntries:
     """For a layer that has none: of an empty list nobody reads any, whatever the count."""
     table, owners = plan.pages[:, :0], plan.owners
-    return Listed(pool=window.ring, table=table, held=1, lists=owners, counts=owners)
+    return ListedEntries(pool=window.ring, table=table, held=1, lists=owners, counts=owners)
 
 
 def attend(
     query: torch.Tensor,  # [num_query, heads, width]
     window: Tokens,
     plan: CompressedPlan,
-    entries: Listed,
+    entries: ListedEntries,
     sinks: torch.Tensor,  # [heads] float32 a logit per head whose value is nothing
     scale: float,
 ) -> torch.Tensor:  # [num_query, heads, width]
@@ -177,7 +181,7 @@ def attend_on_gpu(
     query: torch.Tensor,
     window: Tokens,
     plan: CompressedPlan,
-    entries: Listed,
+    entries: ListedEntries,
     sinks: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
@@ -191,5 +195,5 @@ def attend_on_gpu(
         sinks,
         scale=scale,
         held=entries.held,
-        num_split=plan.shape.num_uniform,
+        num_split=plan.shape.num_decode_query,
     )

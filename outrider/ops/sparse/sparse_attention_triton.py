@@ -47,17 +47,17 @@ def _see_window(
     WINDOW: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The tokens at places [begin, end) of the window."""
-    lane = tl.arange(0, DIM)
-    is_lane = (lane < WIDTH)[None, :]
+    channel = tl.arange(0, DIM)
+    is_channel = (channel < WIDTH)[None, :]
     for start in range(begin, end, BLOCK):
         place = start + tl.arange(0, BLOCK)
         source = tl.load(sources + token * WINDOW + place, mask=place < end, other=-1)
         is_kept = (source >= 0) & (source < num_slots)
         is_fresh = source >= num_slots
-        old = ring + source[:, None] * ring_stride + lane[None, :]
-        new = fresh + (source - num_slots)[:, None] * fresh_stride + lane[None, :]
-        vectors = tl.load(old, mask=is_kept[:, None] & is_lane, other=0.0)
-        vectors += tl.load(new, mask=is_fresh[:, None] & is_lane, other=0.0)
+        old = ring + source[:, None] * ring_stride + channel[None, :]
+        new = fresh + (source - num_slots)[:, None] * fresh_stride + channel[None, :]
+        vectors = tl.load(old, mask=is_kept[:, None] & is_channel, other=0.0)
+        vectors += tl.load(new, mask=is_fresh[:, None] & is_channel, other=0.0)
         best, total, mean = _see(best, total, mean, query, vectors, source >= 0, scale)
     return best, total, mean
 
@@ -68,15 +68,15 @@ def _see_entries(
     HELD: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The entries [begin, end) of the list."""
-    lane = tl.arange(0, DIM)
-    is_lane = (lane < WIDTH)[None, :]
+    channel = tl.arange(0, DIM)
+    is_channel = (channel < WIDTH)[None, :]
     for start in range(begin, end, BLOCK):
         entry = start + tl.arange(0, BLOCK)
         is_seen = entry < end
         page = tl.load(pages + entry // HELD, mask=is_seen, other=0)
         slot = page * HELD + entry % HELD
-        at = pool + slot[:, None] * WIDTH + lane[None, :]
-        vectors = tl.load(at, mask=is_seen[:, None] & is_lane, other=0.0)
+        at = pool + slot[:, None] * WIDTH + channel[None, :]
+        vectors = tl.load(at, mask=is_seen[:, None] & is_channel, other=0.0)
         best, total, mean = _see(best, total, mean, query, vectors, is_seen, scale)
     return best, total, mean
 
@@ -92,13 +92,13 @@ def _attend_kernel(
 ):  # fmt: skip
     token = (first + tl.program_id(0)).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    lane = tl.arange(0, DIM)
+    channel = tl.arange(0, DIM)
     is_head = head < NUM_HEADS
-    wanted = is_head[:, None] & (lane < WIDTH)[None, :]
+    wanted = is_head[:, None] & (channel < WIDTH)[None, :]
     overlap.begin(PDL)
     count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
     pages = table + tl.load(lists + token) * columns
-    at = token * query_stride + head[:, None] * WIDTH + lane[None, :]
+    at = token * query_stride + head[:, None] * WIDTH + channel[None, :]
     asked = tl.load(query + at, mask=wanted, other=0.0)
     best = tl.full((HEADS,), _NOTHING_SEEN, tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
@@ -122,7 +122,7 @@ def _attend_kernel(
         part = (tl.program_id(0).to(tl.int64) * num_splits + split) * NUM_HEADS + head
         tl.store(part_best + part, best, mask=is_head)
         tl.store(part_total + part, total, mask=is_head)
-        tl.store(part_mean + part[:, None] * WIDTH + lane[None, :], mean, mask=wanted)
+        tl.store(part_mean + part[:, None] * WIDTH + channel[None, :], mean, mask=wanted)
     else:
         best, total, mean = _see_window(
             best, total, mean, asked, ring, fresh, sources, token, num_slots, ring_stride,
@@ -134,7 +134,7 @@ def _attend_kernel(
         sink = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
         total += tl.exp2(sink - best)
         result = mean / total[:, None]
-        to = out + (token * NUM_HEADS + head)[:, None] * WIDTH + lane[None, :]
+        to = out + (token * NUM_HEADS + head)[:, None] * WIDTH + channel[None, :]
         tl.store(to, result.to(out.dtype.element_ty), mask=wanted)
 
 
@@ -145,8 +145,8 @@ def _merge_kernel(
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    lane = tl.arange(0, DIM)
-    inside = lane < WIDTH
+    channel = tl.arange(0, DIM)
+    inside = channel < WIDTH
     overlap.begin(PDL)
     best = tl.load(sinks + head) * _SINK_SCALE
     total = tl.full((), 1.0, tl.float32)  # the sink's own share
@@ -155,14 +155,14 @@ def _merge_kernel(
         part = (token * num_splits + split) * NUM_HEADS + head
         own_best = tl.load(part_best + part)
         own_total = tl.load(part_total + part)
-        own_mean = tl.load(part_mean + part * WIDTH + lane, mask=inside, other=0.0)
+        own_mean = tl.load(part_mean + part * WIDTH + channel, mask=inside, other=0.0)
         new_best = tl.maximum(best, own_best)
         kept = tl.exp2(best - new_best)
         share = tl.exp2(own_best - new_best)
         total = total * kept + own_total * share
         mean = mean * kept + own_mean * share
         best = new_best
-    to = out + ((first + token) * NUM_HEADS + head) * WIDTH + lane
+    to = out + ((first + token) * NUM_HEADS + head) * WIDTH + channel
     tl.store(to, (mean / total).to(out.dtype.element_ty), mask=inside)
 
 

@@ -133,7 +133,7 @@ def inherit(
 
 @triton.jit(do_not_specialize=_FOLLOW_SIZES, do_not_specialize_on_alignment=_FOLLOW_POINTERS)
 def _follow_kernel(
-    features,  # [num_query, width]
+    aux_hidden_states,  # [num_query, width]
     path,  # [rows, most_emitted]
     lengths,
     chunk_counts,
@@ -148,7 +148,7 @@ def _follow_kernel(
     feature_stride,
     nodes,
     most_emitted,
-    num_uniform,  # rows * most_emitted
+    num_decode_query,  # rows * most_emitted
     num_rows,
     num_chunks,
     lead,
@@ -160,19 +160,19 @@ def _follow_kernel(
     block = tl.program_id(1)
     overlap.begin(PDL)
     place = item // most_emitted
-    is_uniform = item < num_uniform
-    node = tl.load(path + item, mask=is_uniform, other=0)
-    flat = item - num_uniform
-    source = tl.where(is_uniform, place * nodes + node, num_rows * nodes + flat)
+    is_decode = item < num_decode_query
+    node = tl.load(path + item, mask=is_decode, other=0)
+    flat = item - num_decode_query
+    source = tl.where(is_decode, place * nodes + node, num_rows * nodes + flat)
     goal = out + item.to(tl.int64) * width
-    _copy(features + source * feature_stride, goal, width, block, BLOCK)
+    _copy(aux_hidden_states + source * feature_stride, goal, width, block, BLOCK)
 
-    starts_row = is_uniform & (item % most_emitted == 0) & (block == 0)
+    starts_row = is_decode & (item % most_emitted == 0) & (block == 0)
     length = tl.load(lengths + place, mask=starts_row, other=0)
     tl.store(new_lengths + place, length + lead, mask=starts_row)
 
     # A head's row runs the token after its own: of the prompt while it lasts, then the choice.
-    is_token = (item >= num_uniform) & (block == 0)
+    is_token = (item >= num_decode_query) & (block == 0)
     owner = tl.load(chunk_owners + flat, mask=is_token, other=0)
     chunk = tl.arange(0, CHUNKS)
     is_counted = (chunk < num_chunks) & (chunk <= owner) & is_token
@@ -187,7 +187,7 @@ def _follow_kernel(
 
 
 def follow(
-    features: torch.Tensor,  # [num_query, tapped]
+    aux_hidden_states: torch.Tensor,  # [num_query, tapped]
     path: torch.Tensor,  # [rows, most_emitted]
     lengths: torch.Tensor,  # [rows]
     *,
@@ -198,12 +198,12 @@ def follow(
 ) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, tapped]
     """Features along the kept paths, then of the chunks; and what a catch-up starts from."""
     (rows, most_emitted), num_tokens = path.shape, new_tokens.shape[0]
-    num_nodes, width = features.shape[0] - num_tokens, features.shape[1]
-    out = features.new_empty(path.numel() + num_tokens, width)
+    num_nodes, width = aux_hidden_states.shape[0] - num_tokens, aux_hidden_states.shape[1]
+    out = aux_hidden_states.new_empty(path.numel() + num_tokens, width)
     block = min(_BLOCK, triton.next_power_of_2(max(width, 1)))
     kernel: Any = _follow_kernel[(out.shape[0], max(triton.cdiv(width, block), 1))]
     kernel(
-        features,
+        aux_hidden_states,
         path,
         lengths,
         *chunk,
@@ -211,7 +211,7 @@ def follow(
         new_lengths,
         new_tokens,
         width,
-        features.stride(0),
+        aux_hidden_states.stride(0),
         num_nodes // max(rows, 1),
         most_emitted,
         path.numel(),
@@ -220,8 +220,8 @@ def follow(
         lead,
         CHUNKS=max(_CHUNKS, triton.next_power_of_2(chunk[0].shape[0])),
         BLOCK=block,
-        PDL=overlap.is_on(features),
-        **overlap.options(features),
+        PDL=overlap.is_on(aux_hidden_states),
+        **overlap.options(aux_hidden_states),
     )
     return out
 
@@ -229,8 +229,8 @@ def follow(
 @triton.jit(do_not_specialize=_KEEP_SIZES, do_not_specialize_on_alignment=_KEEP_POINTERS)
 def _keep_kernel(
     after,  # [num_query, width]
-    kept,
-    uniform_rows,
+    num_accepted,
+    decode_rows,
     chunk_ends,
     chunk_rows,
     states,  # [table_rows, width], written
@@ -243,15 +243,15 @@ def _keep_kernel(
 ):
     item = tl.program_id(0)
     overlap.begin(PDL)
-    is_uniform = item < num_rows
+    is_decode = item < num_rows
     is_chunk = item >= num_rows
     chunk = item - num_rows
-    tip = item * most_emitted + tl.load(kept + item, mask=is_uniform, other=0)
+    tip = item * most_emitted + tl.load(num_accepted + item, mask=is_decode, other=0)
     end = tl.load(chunk_ends + chunk, mask=is_chunk, other=0)
-    uniform_row = tl.load(uniform_rows + item, mask=is_uniform, other=0)
+    decode_row = tl.load(decode_rows + item, mask=is_decode, other=0)
     chunk_row = tl.load(chunk_rows + chunk, mask=is_chunk, other=0)
-    row = tl.where(is_uniform, uniform_row, chunk_row)
-    source = after + tl.where(is_uniform, tip, end) * stride
+    row = tl.where(is_decode, decode_row, chunk_row)
+    source = after + tl.where(is_decode, tip, end) * stride
     # Padding has a width of nothing.
     _copy(source, states + row * width, tl.where(row > 0, width, 0), tl.program_id(1), BLOCK)
 
@@ -260,21 +260,21 @@ def keep(
     after: torch.Tensor,  # [num_query, width]
     states: torch.Tensor,  # [table_rows, width], written; row 0 stays as it is
     *,
-    kept: torch.Tensor,  # [rows]
-    uniform_rows: torch.Tensor,  # [rows]
+    num_accepted: torch.Tensor,  # [rows]
+    decode_rows: torch.Tensor,  # [rows]
     most_emitted: int,  # query tokens of each uniform row
     chunk_ends: torch.Tensor,  # [chunk.rows] or none: query tokens
     chunk_rows: torch.Tensor,  # [chunk.rows] or none
 ) -> None:
     """Remember the state after each row's last known token."""
-    num_rows, width = kept.shape[0], states.shape[1]
+    num_rows, width = num_accepted.shape[0], states.shape[1]
     block = min(_BLOCK, triton.next_power_of_2(width))
     num_items = num_rows + chunk_ends.shape[0]
     kernel: Any = _keep_kernel[(num_items, triton.cdiv(width, block))]
     kernel(
         after,
-        kept,
-        uniform_rows,
+        num_accepted,
+        decode_rows,
         chunk_ends,
         chunk_rows,
         states,

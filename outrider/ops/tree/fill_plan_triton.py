@@ -24,8 +24,8 @@ _POINTERS, _SIZES = range(16), range(16, 24)
 def _fill_kernel(
     node_tokens,  # [rows, nodes]
     node_depths,  # [rows, nodes]
-    uniform_rows,
-    uniform_lengths,
+    decode_rows,
+    decode_lengths,
     chunk_rows,
     chunk_starts,
     chunk_counts,
@@ -41,7 +41,7 @@ def _fill_kernel(
     token_stride,
     depth_stride,
     page_stride,
-    num_uniform,
+    num_decode_query,
     nodes,
     num_query,
     num_chunks,
@@ -55,16 +55,16 @@ def _fill_kernel(
     # [num_uniform, num_query) chunk tokens
     # [num_query, ..)          the last token of each chunk once more, to be sampled
     item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_node = item < num_uniform
-    is_token = (item >= num_uniform) & (item < num_query)
+    is_node = item < num_decode_query
+    is_token = (item >= num_decode_query) & (item < num_query)
     is_end = (item >= num_query) & (item < num_query + num_chunks)
     is_query = is_node | is_token
     overlap.begin(PDL)
 
     place = item // nodes
     node = item % nodes
-    length = tl.load(uniform_lengths + place, mask=is_node, other=0)
-    node_row = tl.load(uniform_rows + place, mask=is_node, other=0)
+    length = tl.load(decode_lengths + place, mask=is_node, other=0)
+    node_row = tl.load(decode_rows + place, mask=is_node, other=0)
     deep = place.to(tl.int64) * depth_stride + node
     depth = tl.load(node_depths + deep, mask=is_node, other=0)
     here = place.to(tl.int64) * token_stride + node
@@ -74,7 +74,7 @@ def _fill_kernel(
     count = tl.load(chunk_counts + chunk, mask=chunk < num_chunks, other=0)
     is_before = chunk[None, :] <= (item - num_query)[:, None]  # [BLOCK, CHUNKS]
     last = tl.maximum(tl.sum(tl.where(is_before, count[None, :], 0), axis=1) - 1, 0)
-    flat = tl.where(is_end, last, item - num_uniform)  # among the chunk tokens
+    flat = tl.where(is_end, last, item - num_decode_query)  # among the chunk tokens
     is_chunk = is_token | is_end
     owner = tl.load(chunk_owners + flat, mask=is_chunk, other=0)
     is_earlier = chunk[None, :] < owner[:, None]
@@ -96,8 +96,8 @@ def _fill_kernel(
 
     is_sampled = is_node | is_end
     end_row = tl.load(chunk_rows + (item - num_query), mask=is_end, other=0)
-    sample = tl.where(is_end, item - num_query + num_uniform, item)
-    tl.store(index + sample, tl.where(is_end, num_uniform + last, item), mask=is_sampled)
+    sample = tl.where(is_end, item - num_query + num_decode_query, item)
+    tl.store(index + sample, tl.where(is_end, num_decode_query + last, item), mask=is_sampled)
     tl.store(rows + sample, tl.where(is_end, end_row, node_row), mask=is_sampled)
     tl.store(sampled_positions + sample, position + 1, mask=is_sampled)
 
@@ -105,7 +105,7 @@ def _fill_kernel(
 def fill_queries(
     *,
     nodes: tuple[torch.Tensor, torch.Tensor],  # tokens, depths: [rows, nodes] each
-    uniform: tuple[torch.Tensor, torch.Tensor],  # rows, lengths: [rows] each
+    decode: tuple[torch.Tensor, torch.Tensor],  # rows, lengths: [rows] each
     chunk: tuple[torch.Tensor, ...],  # rows, starts, counts, owners, tokens
     pages: torch.Tensor,  # [table_rows, max_pages]
     queries: tuple[torch.Tensor, ...],  # tokens, positions, slots: written
@@ -115,12 +115,12 @@ def fill_queries(
 ) -> None:
     """Write every query token and every sampled one."""
     tokens, depths = nodes
-    num_uniform, num_query, num_chunks = tokens.numel(), queries[0].numel(), chunk[0].numel()
+    num_decode_query, num_query, num_chunks = tokens.numel(), queries[0].numel(), chunk[0].numel()
     kernel: Any = _fill_kernel[(triton.cdiv(num_query + num_chunks, _BLOCK),)]
     kernel(
         tokens,
         depths,
-        *uniform,
+        *decode,
         *chunk,
         pages,
         *queries,
@@ -128,7 +128,7 @@ def fill_queries(
         tokens.stride(0),
         depths.stride(0),
         pages.stride(0),
-        num_uniform,
+        num_decode_query,
         tokens.shape[1],
         num_query,
         num_chunks,

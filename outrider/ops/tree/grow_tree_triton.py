@@ -43,11 +43,11 @@ def _score_of(key):
 @triton.jit
 def _best(keys, most, BEST: tl.constexpr):
     """The `most` largest keys in order; `_BELOW_ALL` past them."""
-    lane = tl.arange(0, BEST)
+    channel = tl.arange(0, BEST)
     best = tl.full([BEST], _BELOW_ALL, tl.int64)
     for i in range(most):
         largest = tl.max(keys, axis=0)
-        best = tl.where(lane == i, largest, best)
+        best = tl.where(channel == i, largest, best)
         keys = tl.where(keys == largest, _BELOW_ALL, keys)
     return best
 
@@ -212,28 +212,30 @@ def _select_kernel(
     best = _best(_rank(score, number, inside), num_drafts, NODES)
 
     # Node n is the n-th smallest of the chosen numbers; absent ones have the largest of all.
-    lane = tl.arange(0, NODES)
-    is_chosen = (lane < num_drafts) & (lane < own_nodes - 1) & ((best >> 32) > _MINUS_INFINITY)
+    channel = tl.arange(0, NODES)
+    is_chosen = (
+        (channel < num_drafts) & (channel < own_nodes - 1) & ((best >> 32) > _MINUS_INFINITY)
+    )
     chosen = tl.where(is_chosen, _number_of(best), num_candidates)
-    chosen = tl.sort(tl.where(lane == NODES - 1, -1, chosen))  # node 0 has number -1
+    chosen = tl.sort(tl.where(channel == NODES - 1, -1, chosen))  # node 0 has number -1
     is_present = (chosen >= 0) & (chosen < num_candidates)
     token = tl.load(tokens + base + chosen, mask=is_present, other=-1)
-    token = tl.where(lane == 0, tl.load(root + row), token)
+    token = tl.where(channel == 0, tl.load(root + row), token)
     above = tl.load(parents + base + chosen, mask=is_present, other=-1)
     is_smaller = chosen[None, :] < above[:, None]  # [NODES, NODES]
     parent = tl.sum(is_smaller.to(tl.int32), axis=1)  # the place of the parent's number
     parent = tl.where(above >= 0, parent, 0)
 
-    own = tl.full([NODES], 1, tl.int64) << lane.to(tl.int64)
+    own = tl.full([NODES], 1, tl.int64) << channel.to(tl.int64)
     ancestors = own
     depth = tl.zeros([NODES], tl.int64)
     for _ in range(steps):  # information moves down one level at a time
         ancestors = own | tl.gather(ancestors, parent, axis=0)
-        depth = tl.where(lane == 0, 0, tl.gather(depth, parent, axis=0) + 1)
-    is_node = lane < nodes
-    goal = row * nodes + lane
+        depth = tl.where(channel == 0, 0, tl.gather(depth, parent, axis=0) + 1)
+    is_node = channel < nodes
+    goal = row * nodes + channel
     tl.store(node_tokens + goal, token, mask=is_node)
-    tl.store(node_parents + goal, tl.where(lane == 0, -1, parent).to(tl.int64), mask=is_node)
+    tl.store(node_parents + goal, tl.where(channel == 0, -1, parent).to(tl.int64), mask=is_node)
     tl.store(node_depths + goal, depth, mask=is_node)
     tl.store(node_ancestors + goal, ancestors, mask=is_node)
 

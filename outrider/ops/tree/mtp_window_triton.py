@@ -50,7 +50,7 @@ def _token_at(column, old, new, room, most_emitted):
 def _open_kernel(
     rows,
     lengths,
-    kept,
+    num_accepted,
     emitted,  # [rows, most_emitted]
     old_tokens,  # [table_rows, room]
     old_num,  # [table_rows]
@@ -73,10 +73,10 @@ def _open_kernel(
 ):
     place = tl.program_id(0).to(tl.int64)
     num_rows = tl.num_programs(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK).to(tl.int64)
+    channel = tl.arange(0, BLOCK).to(tl.int64)
     overlap.begin(PDL)
     row, length = tl.load(rows + place), tl.load(lengths + place)
-    num_new = tl.load(kept + place) + 1
+    num_new = tl.load(num_accepted + place) + 1
     old, new = old_tokens + row * room, emitted + place * most_emitted
     end = room + num_new
     begin = tl.maximum(room - tl.load(old_num + row), end - width)
@@ -87,22 +87,22 @@ def _open_kernel(
     tl.store(num_real + place, end - begin)
     tl.store(tips + place, place * width + end - begin - 1)
     tl.store(positions + place, length + num_new + 1)
-    token = _token_at(lane, old, new, room, most_emitted)
-    tl.store(tokens + place * columns + lane, token, mask=lane < columns)
-    node, is_inside = place * width + lane, lane < width
-    column = tl.minimum(begin + lane, columns - 1)
+    token = _token_at(channel, old, new, room, most_emitted)
+    tl.store(tokens + place * columns + channel, token, mask=channel < columns)
+    node, is_inside = place * width + channel, channel < width
+    column = tl.minimum(begin + channel, columns - 1)
     stride = num_rows * width
-    idle = lane >= end - begin
-    path = (tl.full([BLOCK], 2, tl.int64) << (lane & 63)) - 1
+    idle = channel >= end - begin
+    path = (tl.full([BLOCK], 2, tl.int64) << (channel & 63)) - 1
     tl.store(node_tokens + node, _token_at(column, old, new, room, most_emitted), mask=is_inside)
-    tl.store(node_tokens + stride + node, lane, mask=is_inside)
+    tl.store(node_tokens + stride + node, channel, mask=is_inside)
     tl.store(node_tokens + 2 * stride + node, tl.where(idle, 1, path), mask=is_inside)
     tl.store(is_idle + node, idle.to(tl.int8), mask=is_inside)
 
 
 def open_windows(
-    uniform: tuple[torch.Tensor, torch.Tensor],  # rows, lengths [rows]
-    verdict: tuple[torch.Tensor, torch.Tensor],  # kept [rows], emitted [rows, most_emitted]
+    decode: tuple[torch.Tensor, torch.Tensor],  # rows, lengths [rows]
+    verify_result: tuple[torch.Tensor, torch.Tensor],  # kept [rows], emitted [rows, most_emitted]
     memory: tuple[torch.Tensor, torch.Tensor],  # tokens [table_rows, room], num [table_rows]
     *,
     out: tuple[torch.Tensor, torch.Tensor],  # rows and starts of the windows [rows], written
@@ -110,7 +110,7 @@ def open_windows(
     num_modules: int,
 ) -> Opened:
     """Where the window of every row lies, and what the first module runs in it."""
-    rows, emitted, room = uniform[0], verdict[1], memory[0].shape[1]
+    rows, emitted, room = decode[0], verify_result[1], memory[0].shape[1]
     num_rows, most_emitted = emitted.shape
     columns = room + most_emitted + num_modules + 1
     tokens = rows.new_empty(num_rows, columns)
@@ -119,8 +119,8 @@ def open_windows(
     is_idle = rows.new_empty(num_rows, width, dtype=torch.int8)
     kernel: Any = _open_kernel[(num_rows,)]
     kernel(
-        *uniform,
-        *verdict,
+        *decode,
+        *verify_result,
         *memory,
         *out,
         tokens,
@@ -141,7 +141,7 @@ def open_windows(
 
 
 @triton.jit(do_not_specialize=_FEATURE_SIZES, do_not_specialize_on_alignment=_FEATURE_POINTERS)
-def _features_kernel(
+def _aux_hidden_kernel(
     rows,
     first,
     num_real,
@@ -159,8 +159,8 @@ def _features_kernel(
 ):
     place = tl.program_id(0).to(tl.int64)
     index = place // width
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = lane < size
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = channel < size
     overlap.begin(PDL)
     column = tl.load(first + index) + place % width
     column = tl.minimum(column, room + most_emitted - 1)
@@ -170,12 +170,12 @@ def _features_kernel(
     depth = tl.maximum(column - room, 0)
     node = tl.load(path + index * most_emitted + depth)
     after = new + (index * nodes + node) * size
-    remembered = tl.load(before + lane, mask=wanted & is_old, other=0.0)
-    brought = tl.load(after + lane, mask=wanted & (column >= room), other=0.0)
-    tl.store(out + place * size + lane, tl.where(is_old, remembered, brought), mask=inside)
+    remembered = tl.load(before + channel, mask=wanted & is_old, other=0.0)
+    brought = tl.load(after + channel, mask=wanted & (column >= room), other=0.0)
+    tl.store(out + place * size + channel, tl.where(is_old, remembered, brought), mask=inside)
 
 
-def window_features(
+def window_hidden_states(
     rows: torch.Tensor,  # [rows]
     nodes: tuple[torch.Tensor, torch.Tensor],  # [rows] first column, and nodes that are real
     old: torch.Tensor,  # [table_rows, room, size] remembered
@@ -187,7 +187,7 @@ def window_features(
     num_rows, num_nodes, size = new.shape
     out = new.new_empty(num_rows * width, size)
     block = min(_BLOCK, triton.next_power_of_2(size))
-    kernel: Any = _features_kernel[(num_rows * width, triton.cdiv(size, block))]
+    kernel: Any = _aux_hidden_kernel[(num_rows * width, triton.cdiv(size, block))]
     kernel(
         rows,
         *nodes,
@@ -210,12 +210,12 @@ def window_features(
 @triton.jit(do_not_specialize=_REMEMBER_SIZES, do_not_specialize_on_alignment=_REMEMBER_POINTERS)
 def _remember_kernel(
     rows,
-    kept,
+    num_accepted,
     first,
     tokens,  # [rows, columns]
-    features,  # [rows, width, size] of the windows
+    aux_hidden_states,  # [rows, width, size] of the windows
     old_tokens,  # [table_rows, room], written, as both below
-    old_features,  # [table_rows, room, size]
+    old_hidden_states,  # [table_rows, room, size]
     old_num,  # [table_rows]
     room,
     columns,
@@ -226,17 +226,17 @@ def _remember_kernel(
 ):
     place = tl.program_id(0).to(tl.int64)
     index, entry = place // room, place % room
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_leader = tl.program_id(1) == 0
     overlap.begin(PDL)
-    row, num_new = tl.load(rows + index), tl.load(kept + index) + 1
+    row, num_new = tl.load(rows + index), tl.load(num_accepted + index) + 1
     column = num_new + entry
     node = column - tl.load(first + index)  # before the window nothing is worth remembering
-    inside = (lane < size) & (node >= 0)
-    source = features + (index * width + tl.maximum(node, 0)) * size
+    inside = (channel < size) & (node >= 0)
+    source = aux_hidden_states + (index * width + tl.maximum(node, 0)) * size
     goal = row * room + entry
-    value = tl.load(source + lane, mask=inside)
-    tl.store(old_features + goal * size + lane, value, mask=inside)
+    value = tl.load(source + channel, mask=inside)
+    tl.store(old_hidden_states + goal * size + channel, value, mask=inside)
     token = tl.load(tokens + index * columns + column)
     tl.store(old_tokens + goal, token, mask=is_leader)
     is_first = is_leader & (entry == 0)
@@ -247,18 +247,18 @@ def _remember_kernel(
 def remember(
     facts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # rows, kept, first [rows]
     tokens: torch.Tensor,  # [rows, columns]
-    features: torch.Tensor,  # [rows, width, size] of the windows
+    aux_hidden_states: torch.Tensor,  # [rows, width, size] of the windows
     memory: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # tokens, features, num; written
 ) -> None:
     """Keep the newest pairs of every row; row 0 never has any."""
-    num_rows, width, size = features.shape
+    num_rows, width, size = aux_hidden_states.shape
     room = memory[0].shape[1]
     block = min(_BLOCK, triton.next_power_of_2(size))
     kernel: Any = _remember_kernel[(num_rows * room, triton.cdiv(size, block))]
     kernel(
         *facts,
         tokens,
-        features,
+        aux_hidden_states,
         *memory,
         room,
         tokens.shape[1],
@@ -287,13 +287,15 @@ def _take_kernel(
     PDL: tl.constexpr,
 ):
     place = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK).to(tl.int64)
+    channel = tl.arange(0, BLOCK).to(tl.int64)
     overlap.begin(PDL)
     token, row = tl.load(drafted + place), tl.load(rows + place)
     own = tl.load(num_known + place) + module
-    column = tl.minimum(tl.load(first + place) + lane + module + 1, columns - 1)
+    column = tl.minimum(tl.load(first + place) + channel + module + 1, columns - 1)
     known = tl.load(tokens + place * columns + column)
-    tl.store(queries + place * width + lane, tl.where(column == own, token, known), lane < width)
+    tl.store(
+        queries + place * width + channel, tl.where(column == own, token, known), channel < width
+    )
     tl.store(tokens + place * columns + own, token)
     tl.store(drafts + row * modules + module, token)
 

@@ -17,14 +17,14 @@ _POINTERS, _SIZES = range(9), range(9, 16)
 
 
 @triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
-def _verdict_kernel(
+def _verify_kernel(
     tokens,
     parents,
     depths,
     ancestors,
     choice,
     path,
-    kept,
+    num_accepted,
     emitted,
     drafted,
     token_stride,
@@ -69,12 +69,12 @@ def _verdict_kernel(
     is_past = (node > deepest) & (node < most_emitted)
     tl.store(path + base + node, tip + tl.zeros([NODES], tl.int64), mask=is_past)
     tl.store(emitted + base + node, last + tl.zeros([NODES], tl.int64), mask=is_past)
-    tl.store(kept + row, deepest)
+    tl.store(num_accepted + row, deepest)
     is_draft = inside & (node > 0) & (token >= 0)
     tl.store(drafted + row, tl.sum(is_draft.to(tl.int64), axis=0))
 
 
-def judge(
+def verify_tree(
     tree: tuple[torch.Tensor, ...],  # tokens, parents, depths, ancestors: [rows, nodes] int64
     choice: torch.Tensor,  # [rows, nodes] int64
     most_emitted: int,
@@ -82,14 +82,14 @@ def judge(
     """What the target keeps of each row's tree."""
     rows, nodes = choice.shape
     path = choice.new_empty(rows, most_emitted)
-    kept = choice.new_empty(rows)
-    emitted, drafted = torch.empty_like(path), torch.empty_like(kept)
-    kernel: Any = _verdict_kernel[(rows,)]
+    num_accepted = choice.new_empty(rows)
+    emitted, drafted = torch.empty_like(path), torch.empty_like(num_accepted)
+    kernel: Any = _verify_kernel[(rows,)]
     kernel(
         *tree,
         choice,
         path,
-        kept,
+        num_accepted,
         emitted,
         drafted,
         *(tensor.stride(0) for tensor in tree),
@@ -101,4 +101,4 @@ def judge(
         num_warps=1,
         **overlap.options(choice),
     )
-    return path, kept, emitted, drafted
+    return path, num_accepted, emitted, drafted

@@ -18,7 +18,7 @@ from outrider.server.protocol.tools import (
     check_tools,
     decode_calls,
 )
-from outrider.server.protocol.usage_fields import CallMetrics, Usage
+from outrider.server.protocol.usage_fields import CallMetrics, UsageFields
 
 _NOT_YET = ("functions", "audio", "prediction", "web_search_options")
 
@@ -137,7 +137,7 @@ class ChatAnswer(BaseModel):
     created: int
     model: str
     choices: list[ChatChoice]
-    usage: Usage
+    usage: UsageFields
     metrics: CallMetrics | None = None  # when asked
 
 
@@ -170,5 +170,5 @@ class ChatChunk(BaseModel):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: Usage | None = None  # null until the last, where it was asked for
+    usage: UsageFields | None = None  # null until the last, where it was asked for
     metrics: CallMetrics | None = None

@@ -9,7 +9,7 @@ from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.logprobs_protocol import CompletionLogprobs
 from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
-from outrider.server.protocol.usage_fields import CallMetrics, Usage
+from outrider.server.protocol.usage_fields import CallMetrics, UsageFields
 
 MAX_PROMPTS = 1024
 
@@ -83,5 +83,5 @@ class CompletionAnswer(BaseModel):
     created: int
     model: str
     choices: list[CompletionChoice]
-    usage: Usage | None = None
+    usage: UsageFields | None = None
     metrics: CallMetrics | None = None  # when asked

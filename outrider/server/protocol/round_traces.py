@@ -56,7 +56,7 @@ class RoundWriter:
                 RoundToken(
                     token=token,
                     text=self._next_text(transcript),
-                    depth=depth if depth <= trace.kept else 0,
+                    depth=depth if depth <= trace.num_accepted else 0,
                 )
                 for depth, token in enumerate(trace.emitted, start=1)
             ],

@@ -154,7 +154,7 @@ def generated(
         "e2e_latency": live.timing.total_s,
         "spec_verify_ct": progress.rounds,
         "spec_accept_length": len(tokens) / max(1, progress.rounds),
-        "spec_accept_rate": progress.kept / max(1, progress.drafted),
+        "spec_accept_rate": progress.num_accepted / max(1, progress.drafted),
         "seed": live.prepared.samplings[index].seed,
     }
     if live.prepared.params.logprobs is not None:

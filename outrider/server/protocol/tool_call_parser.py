@@ -93,7 +93,7 @@ class ForcedReader:
         return Gain(content="", calls=(CallPart(index=0, name=name, arguments=arguments),))
 
 
-class BlockReader:
+class ToolBlockReader:
     """Reads blocks as Hermes and Qwen write them: <tool_call>{"name", "arguments"}</tool_call>.
 
     What stands outside of them is content, and so is a block that is no call of a known function.

@@ -8,9 +8,9 @@ from outrider.errors import RequestError
 from outrider.frontend.structured_params import Structured
 from outrider.server.protocol.tool_call_parser import (
     AnswerReader,
-    BlockReader,
     ForcedReader,
     PlainReader,
+    ToolBlockReader,
 )
 from outrider.server.protocol.tools import Tool, ToolChoice, call_schema, must_call
 
@@ -38,7 +38,7 @@ class Calling:
         if not self.may_call:
             return PlainReader()
         names = [tool.function.name for tool in self.tools]
-        return BlockReader(names, most=None if self.is_parallel else 1)
+        return ToolBlockReader(names, most=None if self.is_parallel else 1)
 
     def form(self, asked: Structured) -> Structured:
         """The form that was asked for, or that of a call; a call has no other."""

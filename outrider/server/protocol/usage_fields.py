@@ -14,7 +14,7 @@ class PromptDetails(BaseModel):
     cached_tokens: int
 
 
-class Usage(BaseModel):
+class UsageFields(BaseModel):
     """Tokens of one call."""
 
     prompt_tokens: int
@@ -46,12 +46,12 @@ class CallMetrics(BaseModel):
     total_time_ms: float
 
 
-def usage_of(lives: tuple[LiveRequest, ...]) -> Usage:
+def usage_of(lives: tuple[LiveRequest, ...]) -> UsageFields:
     """The sum over the requests of a call."""
     each = [live.usage for live in lives]
     prompt = sum(usage.prompt_tokens for usage in each)
     completion = sum(usage.completion_tokens for usage in each)
-    return Usage(
+    return UsageFields(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
@@ -78,7 +78,7 @@ def speculation_of(lives: tuple[LiveRequest, ...]) -> SpeculativeDecoding:
         drafted=sum(one.drafted for one in each),
         kept_per_position=[
             sum(depths)
-            for depths in zip_longest(*(one.kept_per_depth for one in each), fillvalue=0)
+            for depths in zip_longest(*(one.accepted_per_depth for one in each), fillvalue=0)
         ],
     )
     reached = [total.rounds, *total.kept_per_position, 0]  # rounds that kept at least 0, 1, ...

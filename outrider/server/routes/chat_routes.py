@@ -12,7 +12,7 @@ from outrider.frontend.stream import StreamDelta
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.frontend.transcript import Transcript
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import Call, Desk, Piece
+from outrider.server.async_engine import AsyncEngine, ChoiceDelta, RequestHandle
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
     ChatAnswer,
@@ -33,7 +33,7 @@ from outrider.server.sse import event
 from outrider.wire.step_result import RoundTrace
 
 
-def chat_routes(desk: Desk, model: ServedModel) -> APIRouter:
+def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
 
     @router.post("/v1/chat/completions", response_model=ChatAnswer)
@@ -41,12 +41,12 @@ def chat_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Answer a conversation, whole or as server-sent events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
-        writer = ChatWriter(model.envelope("chatcmpl"), body, desk.tokenizer)
+        prepared = await async_engine.prepare(lambda: _prepare(async_engine.frontend, body))
+        writer = ChatWriter(model.envelope("chatcmpl"), body, async_engine.tokenizer)
         if body.stream:
-            return answer_stream(desk, prepared, writer.stream)
-        call = await answer_whole(desk, request, prepared)
-        return json_response(writer.whole(call))
+            return answer_stream(async_engine, prepared, writer.stream)
+        handle = await answer_whole(async_engine, request, prepared)
+        return json_response(writer.whole(handle))
 
     return router
 
@@ -69,34 +69,36 @@ class ChatWriter:
         self._rounds: dict[int, RoundWriter] = {}  # by choice
         self._readers: dict[int, AnswerReader] = {}  # by choice of a stream
 
-    def whole(self, call: Call) -> ChatAnswer:
-        (live,) = call.lives
+    def whole(self, handle: RequestHandle) -> ChatAnswer:
+        (live,) = handle.lives
         return ChatAnswer(
             id=self._envelope.id,
             object="chat.completion",
             created=self._envelope.created,
             model=self._envelope.model,
             choices=[self._choice(live, index) for index in range(len(live.transcripts))],
-            usage=usage_of(call.lives),
-            **asked_metrics(self._body, call),
+            usage=usage_of(handle.lives),
+            **asked_metrics(self._body, handle),
         )
 
-    def stream(self, call: Call) -> AsyncIterator[bytes]:
+    def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """The events of a call: one role per choice, what they gain, and at last the usage."""
-        return write_events(self, self._body, call)
+        return write_events(self, self._body, handle)
 
-    def opening(self, call: Call) -> Sequence[ChunkChoice]:
-        (live,) = call.lives
+    def opening(self, handle: RequestHandle) -> Sequence[ChunkChoice]:
+        (live,) = handle.lives
         choices = range(len(live.transcripts))
         self._readers = {index: self._body.calling.reader() for index in choices}
         return [_opening(index, None if self._body.calling.must_call else "") for index in choices]
 
-    def gain(self, live: LiveRequest, piece: Piece) -> Sequence[ChunkChoice]:
-        said = self._read(piece.delta)
-        has_more = piece.delta.finish_reason or piece.logprobs or piece.delta.rounds
+    def gain(self, live: LiveRequest, choice_delta: ChoiceDelta) -> Sequence[ChunkChoice]:
+        said = self._read(choice_delta.delta)
+        has_more = (
+            choice_delta.delta.finish_reason or choice_delta.logprobs or choice_delta.delta.rounds
+        )
         if not said.model_fields_set and not has_more:
             return ()
-        return (self._gain(live, piece, said),)
+        return (self._gain(live, choice_delta, said),)
 
     def chunk(self, *choices: ChunkChoice, **more: Any) -> bytes:
         chunk = ChatChunk(
@@ -143,12 +145,12 @@ class ChatWriter:
         calls = [call_delta(part) for gain in gains for part in gain.calls]
         return ChatDelta(**set_only(content=content or None, tool_calls=calls or None))
 
-    def _gain(self, live: LiveRequest, piece: Piece, said: ChatDelta) -> ChunkChoice:
-        delta = piece.delta
+    def _gain(self, live: LiveRequest, choice_delta: ChoiceDelta, said: ChatDelta) -> ChunkChoice:
+        delta = choice_delta.delta
         return ChunkChoice(
             index=delta.index,
             delta=said,
-            logprobs=self._logprobs.chat(delta.token_ids, piece.logprobs)
+            logprobs=self._logprobs.chat(delta.token_ids, choice_delta.logprobs)
             if self._body.logprobs
             else None,
             finish_reason=delta.finish_reason
@@ -159,7 +161,7 @@ class ChatWriter:
 
 
 def _message(answer: Gain) -> AnswerMessage:
-    calls = [new_call(call) for call in answer.calls]
+    calls = [new_call(handle) for handle in answer.calls]
     content = None if calls and not answer.content else answer.content
     return AnswerMessage(
         role="assistant", content=content, refusal=None, **set_only(tool_calls=calls or None)

@@ -10,7 +10,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import Call, Desk, Piece
+from outrider.server.async_engine import AsyncEngine, ChoiceDelta, RequestHandle
 from outrider.server.protocol.completions_protocol import (
     CompletionAnswer,
     CompletionChoice,
@@ -24,7 +24,7 @@ from outrider.server.sse import event
 from outrider.wire.step_result import TokenLogprobs
 
 
-def completion_routes(desk: Desk, model: ServedModel) -> APIRouter:
+def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
 
     @router.post("/v1/completions", response_model=CompletionAnswer)
@@ -32,12 +32,12 @@ def completion_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Continue one prompt or several, whole or as server-sent events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
-        writer = CompletionWriter(model.envelope("cmpl"), body, desk.tokenizer)
+        prepared = await async_engine.prepare(lambda: _prepare(async_engine.frontend, body))
+        writer = CompletionWriter(model.envelope("cmpl"), body, async_engine.tokenizer)
         if body.stream:
-            return answer_stream(desk, prepared, writer.stream)
-        call = await answer_whole(desk, request, prepared)
-        return json_response(writer.whole(call))
+            return answer_stream(async_engine, prepared, writer.stream)
+        handle = await answer_whole(async_engine, request, prepared)
+        return json_response(writer.whole(handle))
 
     return router
 
@@ -58,36 +58,38 @@ class CompletionWriter:
         self._tokenizer = tokenizer
         self._logprobs: dict[int, LogprobWriter] = {}  # by choice that has been told something
 
-    def whole(self, call: Call) -> CompletionAnswer:
-        outputs = [(live, index) for live in call.lives for index in range(len(live.transcripts))]
+    def whole(self, handle: RequestHandle) -> CompletionAnswer:
+        outputs = [(live, index) for live in handle.lives for index in range(len(live.transcripts))]
         return self._answer(
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
-            usage=usage_of(call.lives),
-            **asked_metrics(self._body, call),
+            usage=usage_of(handle.lives),
+            **asked_metrics(self._body, handle),
         )
 
-    def stream(self, call: Call) -> AsyncIterator[bytes]:
+    def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """The events of a call: what its choices gain, and at last the usage."""
-        return write_events(self, self._body, call)
+        return write_events(self, self._body, handle)
 
-    def opening(self, call: Call) -> Sequence[CompletionChoice]:
-        del call
+    def opening(self, handle: RequestHandle) -> Sequence[CompletionChoice]:
+        del handle
         return ()
 
-    def gain(self, live: LiveRequest, piece: Piece) -> Sequence[CompletionChoice]:
-        delta, echo = piece.delta, ""
-        if piece.choice not in self._logprobs:
-            self._logprobs[piece.choice] = LogprobWriter(self._tokenizer)
+    def gain(self, live: LiveRequest, choice_delta: ChoiceDelta) -> Sequence[CompletionChoice]:
+        delta, echo = choice_delta.delta, ""
+        if choice_delta.choice not in self._logprobs:
+            self._logprobs[choice_delta.choice] = LogprobWriter(self._tokenizer)
             echo = self._echo(live)
-        writer = self._logprobs[piece.choice]
+        writer = self._logprobs[choice_delta.choice]
         choice = CompletionChoice(
-            index=piece.choice,
+            index=choice_delta.choice,
             text=echo + delta.text,
-            logprobs=self._report(writer, live, delta.index, delta.token_ids, piece.logprobs),
+            logprobs=self._report(
+                writer, live, delta.index, delta.token_ids, choice_delta.logprobs
+            ),
             finish_reason=delta.finish_reason,
             **(ending_of(live, delta.index) if delta.finish_reason else {}),
         )
-        return (choice,) if choice.text or choice.finish_reason or piece.logprobs else ()
+        return (choice,) if choice.text or choice.finish_reason or choice_delta.logprobs else ()
 
     def chunk(self, *choices: CompletionChoice, **more: Any) -> bytes:
         return event(self._answer(list(choices), **more).model_dump_json(exclude_unset=True))

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from outrider.server.answer_request import ServedModel
-from outrider.server.async_engine import Desk
+from outrider.server.async_engine import AsyncEngine
 
 
 class ModelCard(BaseModel):
@@ -27,14 +27,14 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
-def model_routes(desk: Desk, model: ServedModel) -> APIRouter:
+def model_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
     card = ModelCard(
         id=model.name,
         object="model",
         created=int(time.time()),
         owned_by="outrider",
-        max_model_len=desk.engine.max_context,
+        max_model_len=async_engine.engine.max_context,
     )
 
     @router.get("/v1/models")

@@ -12,7 +12,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import Call, Desk
+from outrider.server.async_engine import AsyncEngine, RequestHandle
 from outrider.server.protocol.logprobs_protocol import LogprobWriter
 from outrider.server.protocol.response_items import (
     CallItem,
@@ -30,7 +30,7 @@ from outrider.wire.step_result import TokenLogprobs
 Event = tuple[str, dict[str, Any]]  # the type, and the fields beside it
 
 
-def responses_routes(desk: Desk, model: ServedModel) -> APIRouter:
+def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
 
     @router.post("/v1/responses")
@@ -38,12 +38,12 @@ def responses_routes(desk: Desk, model: ServedModel) -> APIRouter:
         """Answer a text or a conversation, whole or as typed events."""
         model.check(body.model)
         body.check()
-        prepared = await desk.prepare(lambda: _prepare(desk.frontend, body))
-        writer = ResponseWriter(model.envelope("resp"), body, desk.tokenizer)
+        prepared = await async_engine.prepare(lambda: _prepare(async_engine.frontend, body))
+        writer = ResponseWriter(model.envelope("resp"), body, async_engine.tokenizer)
         if body.stream:
-            return answer_stream(desk, prepared, writer.stream)
-        call = await answer_whole(desk, request, prepared)
-        return JSONResponse(writer.whole(call))
+            return answer_stream(async_engine, prepared, writer.stream)
+        handle = await answer_whole(async_engine, request, prepared)
+        return JSONResponse(writer.whole(handle))
 
     return router
 
@@ -64,8 +64,8 @@ class ResponseWriter:
         self._logprobs = LogprobWriter(tokenizer)
         self._numbers = itertools.count()
 
-    def whole(self, call: Call) -> dict[str, Any]:
-        (live,) = call.lives
+    def whole(self, handle: RequestHandle) -> dict[str, Any]:
+        (live,) = handle.lives
         output = OutputWriter()
         mine = live.transcripts[0]
         answer = read_whole(self._body.calling.reader(), mine.text)
@@ -74,15 +74,15 @@ class ResponseWriter:
             pass  # nobody hears of what is sent as a whole
         return self._response(live, status_of(live), output)
 
-    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+    async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """Created, what the items gain, completed."""
-        (live,) = call.lives
+        (live,) = handle.lives
         output, reader = OutputWriter(), self._body.calling.reader()
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response(live, "in_progress", output))
-        async for piece in call.pieces():
-            logprobs = self._report(piece.delta.token_ids, piece.logprobs)
-            for kind, fields in output.add(reader.push(piece.delta.text), logprobs):
+        async for choice_delta in handle.pieces():
+            logprobs = self._report(choice_delta.delta.token_ids, choice_delta.logprobs)
+            for kind, fields in output.add(reader.push(choice_delta.delta.text), logprobs):
                 yield self._event(kind, **fields)
         status = status_of(live)
         closing = () if status == "failed" else output.add(reader.finish(), [])

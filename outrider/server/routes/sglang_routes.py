@@ -13,37 +13,39 @@ from outrider.frontend.live_request import PreparedRequest
 from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import Call, Desk
+from outrider.server.async_engine import AsyncEngine, RequestHandle
 from outrider.server.http_errors import failed
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
 from outrider.server.sse import DONE, event
 
 
-def native_routes(desk: Desk, model: ServedModel) -> APIRouter:
+def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["SGLang"])
 
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Continue one prompt or several."""
         body.check()
-        prepared = await desk.prepare(lambda: _prepare(desk, body))
-        writer = GenerateWriter(desk, body)
+        prepared = await async_engine.prepare(lambda: _prepare(async_engine, body))
+        writer = GenerateWriter(async_engine, body)
         if body.stream:
-            return answer_stream(desk, prepared, writer.stream)
-        return JSONResponse(writer.whole(await answer_whole(desk, request, prepared)))
+            return answer_stream(async_engine, prepared, writer.stream)
+        return JSONResponse(writer.whole(await answer_whole(async_engine, request, prepared)))
 
     @router.get("/health_generate")
     async def health_generate(request: Request) -> Response:
         """200 once the engine has computed a token."""
         asked = SamplingParams(max_tokens=1, temperature=0.0)
-        await answer_whole(desk, request, [desk.frontend.prepare(TokenPrompt((0,)), asked)])
+        await answer_whole(
+            async_engine, request, [async_engine.frontend.prepare(TokenPrompt((0,)), asked)]
+        )
         return Response(status_code=200)
 
     @router.get("/flush_cache")
     @router.post("/flush_cache")
     async def flush_cache() -> Response:
         """Forget the cached prefixes that nobody uses."""
-        await desk.flush()
+        await async_engine.flush()
         return Response("Cache flushed.\n", media_type="text/plain")
 
     @router.get("/get_model_info")
@@ -54,25 +56,25 @@ def native_routes(desk: Desk, model: ServedModel) -> APIRouter:
             "model_path": model.name,
             "tokenizer_path": model.name,
             "is_generation": True,
-            "max_model_len": desk.engine.max_context,
+            "max_model_len": async_engine.engine.max_context,
         }
 
     @router.get("/get_server_info")
     @router.get("/server_info")
     async def server_info() -> dict[str, Any]:
         """Sizes, and how speculation fares."""
-        return _server_info(desk, model)
+        return _server_info(async_engine, model)
 
     return router
 
 
-def _prepare(desk: Desk, body: GenerateRequest) -> list[PreparedRequest]:
+def _prepare(async_engine: AsyncEngine, body: GenerateRequest) -> list[PreparedRequest]:
     pairs = zip(body.prompts, body.params(), strict=True)
-    return [desk.frontend.prepare(prompt, params) for prompt, params in pairs]
+    return [async_engine.frontend.prepare(prompt, params) for prompt, params in pairs]
 
 
-def _server_info(desk: Desk, model: ServedModel) -> dict[str, Any]:
-    facts = desk.engine.facts
+def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:
+    facts = async_engine.engine.facts
     budget = facts.draft.budget
     return {
         "version": __version__,
@@ -84,37 +86,37 @@ def _server_info(desk: Desk, model: ServedModel) -> dict[str, Any]:
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
         "speculative_num_draft_tokens": budget.nodes,
-        "internal_states": [{"avg_spec_accept_length": desk.meter.accept_length}],
+        "internal_states": [{"avg_spec_accept_length": async_engine.meter.accept_length}],
     }
 
 
 class GenerateWriter:
     """Owns the shape of one call's answer. Each event repeats the whole text, as SGLang's do."""
 
-    def __init__(self, desk: Desk, body: GenerateRequest) -> None:
-        self._tokenizer = desk.tokenizer
+    def __init__(self, async_engine: AsyncEngine, body: GenerateRequest) -> None:
+        self._tokenizer = async_engine.tokenizer
         self._is_single = body.is_single
         self._rid = body.rid if isinstance(body.rid, str) else secrets.token_hex(16)
 
-    def whole(self, call: Call) -> Any:
+    def whole(self, handle: RequestHandle) -> Any:
         outputs = [
-            self._output(call, request, index)
-            for request, live in enumerate(call.lives)
+            self._output(handle, request, index)
+            for request, live in enumerate(handle.lives)
             for index in range(len(live.transcripts))
         ]
         return outputs[0] if self._is_single and len(outputs) == 1 else outputs
 
-    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+    async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """An event for everything an output gains."""
-        async for piece in call.pieces():
-            live = call.lives[piece.request]
-            if piece.delta.finish_reason == "error":
+        async for choice_delta in handle.pieces():
+            live = handle.lives[choice_delta.request]
+            if choice_delta.delta.finish_reason == "error":
                 yield event(json.dumps(failed(live.error).body))
                 break
-            output = self._output(call, piece.request, piece.delta.index)
-            yield event(json.dumps({"index": piece.choice, **output}))
+            output = self._output(handle, choice_delta.request, choice_delta.delta.index)
+            yield event(json.dumps({"index": choice_delta.choice, **output}))
         yield DONE
 
-    def _output(self, call: Call, request: int, index: int) -> dict[str, Any]:
+    def _output(self, handle: RequestHandle, request: int, index: int) -> dict[str, Any]:
         name = self._rid if self._is_single else f"{self._rid}-{request}"
-        return generated(call.lives[request], index, self._tokenizer, name=name)
+        return generated(handle.lives[request], index, self._tokenizer, name=name)

@@ -14,7 +14,7 @@ from support.v4 import CPU, PAGE_SIZE, harness_of, prompt
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
-from outrider.models.deepseek_v4.compression import Blocks, NoBlocks
+from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.v4_config import parse_v4
 from outrider.models.deepseek_v4.v4_tensors import canonical
 from outrider.models.target import load_target, read_target
@@ -91,8 +91,8 @@ def load(folder):
 def test_a_hub_config_says_the_same_in_its_own_words(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(HUB_FIELDS))
     config = read_target(tmp_path)
-    sparse = Blocks(ratio=4, is_overlapping=True, index_width=128)
-    heavy = Blocks(ratio=128, is_overlapping=False, index_width=0)
+    sparse = CompressedBlocks(ratio=4, is_overlapping=True, index_width=128)
+    heavy = CompressedBlocks(ratio=128, is_overlapping=False, index_width=0)
     assert config.attention.layers == (NoBlocks(), sparse, heavy, sparse)
     assert config.attention.block_rope.theta == 160000
     assert config.attention.block_rope.scaling.attention_factor == 1.0

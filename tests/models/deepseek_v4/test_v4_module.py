@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.engines import ask, engine_of, run_all
 from support.reference import decode
-from support.row_matrix import MAX_TOKENS, PROMPTS, law_of, shape_of
-from support.steps import NO_WARPS, batch_of
+from support.row_matrix import MAX_TOKENS, PROMPTS, sampling_of, shape_of
+from support.steps import NO_FLAGS, batch_of
 from support.v4 import CPU, PAGE_SIZE, planner_of, prompt
 from support.v4_module import save_with_module
 
@@ -67,7 +67,7 @@ class Runner:
         self.table.lengths[ROW] = start - first_node
         decodes, chunks = ({}, {ROW: (start, tokens)}) if is_chunk else ({ROW: start}, {})
         batch = batch_of(decodes, chunks, nodes=1 if is_chunk else len(tokens))
-        plan = self.planner.plan(batch, warps=NO_WARPS)
+        plan = self.planner.plan(batch, sampling_flags=NO_FLAGS)
         resolve_lengths(plan, self.table)
         rows = plan.shape.rows  # one, or none beside a chunk
         drafted = torch.tensor(tokens if rows else [], dtype=torch.int64)
@@ -134,11 +134,12 @@ def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps
     draft = StreamDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
     asked = [
-        ask(f"r{i}", text, law_of(law), max_tokens=MAX_TOKENS) for i, text in enumerate(PROMPTS)
+        ask(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
+        for i, text in enumerate(PROMPTS)
     ]
     heard = run_all(engine_of(target, shape, draft), asked)
     for i, text in enumerate(PROMPTS):
-        right = decode(oracle.theirs, text, law_of(law), max_tokens=MAX_TOKENS)
+        right = decode(oracle.theirs, text, sampling_of(law), max_tokens=MAX_TOKENS)
         assert heard[f"r{i}"].tokens == right.tokens
     assert sum(entry.last.progress.drafted for entry in heard.values()) > 0
 
@@ -157,7 +158,7 @@ def wrong_proposals(oracle, target, module):
         return tree
 
     drafter.propose = remembering
-    law = replace(law_of("greedy"), bias=())
+    law = replace(sampling_of("greedy"), bias=())
     said, place = text + run_all(engine, [ask("r", text, law, max_tokens=12)])["r"].tokens, 30
     wrong = []
     assert len(trees) >= 6

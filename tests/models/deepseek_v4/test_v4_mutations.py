@@ -18,7 +18,7 @@ def count_tokens_before_padding(monkeypatch):
 
     def unpadded(shape, geometry, **written):
         step = original(shape, geometry, **written)
-        num_padding = (geometry.uniform.rows == 0).sum() * shape.nodes
+        num_padding = (geometry.decode.rows == 0).sum() * shape.nodes
         is_chunk = torch.arange(step.firsts.shape[0]) >= shape.rows
         return replace(step, firsts=step.firsts - num_padding * is_chunk)
 
@@ -116,9 +116,9 @@ def test_a_wrong_answer_gives_away(theirs, target, monkeypatch, mutate):
 def test_planning_before_padding_does_not_even_run(target, monkeypatch):
     fit, bind, exact = Buckets.fit, CompressedAttention.bind, {}
 
-    def remembering_fit(self, batch, *, warps):
-        shape = fit(self, batch, warps=warps)
-        exact[shape] = fit(Buckets(page_size=self.page_size), batch, warps=warps)
+    def remembering_fit(self, batch, *, sampling_flags):
+        shape = fit(self, batch, sampling_flags=sampling_flags)
+        exact[shape] = fit(Buckets(page_size=self.page_size), batch, sampling_flags=sampling_flags)
         return shape
 
     monkeypatch.setattr(Buckets, "fit", remembering_fit)

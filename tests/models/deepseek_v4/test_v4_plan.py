@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 import torch
-from support.steps import NO_WARPS, batch_of
+from support.steps import NO_FLAGS, batch_of
 from support.v4 import PAGE_SIZE, harness_of
 
 from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
@@ -31,7 +31,7 @@ def views(record):
 def planned(harness, lengths, chunks):
     for row, length in lengths.items():
         harness.table.lengths[row] = length
-    plan = harness.planner.plan(batch_of(lengths, chunks, nodes=NODES), warps=NO_WARPS)
+    plan = harness.planner.plan(batch_of(lengths, chunks, nodes=NODES), sampling_flags=NO_FLAGS)
     resolve_lengths(plan, harness.table)
     tree = chain(torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64))
     fill(plan, tree, table=harness.table, attention=harness.attention, page_size=PAGE_SIZE)

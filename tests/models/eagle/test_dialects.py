@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.heads import DIALECTS, write_head
 
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.inspect_head import is_head
 
 NAMES = {"safeailab": "SafeAILab", "sglang": "SGLang", "vllm": "vLLM", "speculators": "speculators"}
@@ -25,9 +25,11 @@ def scores(target, folder):
     """What the head says of fixed features, taken through everything but attention."""
     head = target.load(folder)
     torch.manual_seed(0)
-    features = torch.randn(5, len(head.facts.taps.layers or (0,)) * target.config.block.hidden)
+    aux_hidden_states = torch.randn(
+        5, len(head.facts.aux_layers.layers or (0,)) * target.config.block.hidden
+    )
     with torch.inference_mode():
-        return head.logits(head.project(features)), head.target_ids
+        return head.logits(head.project(aux_hidden_states)), head.target_ids
 
 
 @pytest.mark.parametrize(("algorithm", "dialect"), EVERY)
@@ -59,7 +61,7 @@ def test_all_dialects_of_one_head_compute_the_same(algorithm, target, tmp_path):
 @pytest.mark.parametrize("dialect", DIALECTS["eagle3"])
 def test_captured_layers_mean_the_same_after_either_spelling(dialect, target, tmp_path):
     write_head(tmp_path, target.config, dialect=dialect, layers=(1, 3))
-    assert target.load(tmp_path).facts.taps == Taps(layers=(1, 3))
+    assert target.load(tmp_path).facts.aux_layers == AuxLayers(layers=(1, 3))
 
 
 def test_a_list_at_the_top_level_counts_layers_and_a_nested_one_names_their_output(
@@ -67,22 +69,24 @@ def test_a_list_at_the_top_level_counts_layers_and_a_nested_one_names_their_outp
 ):
     write_head(tmp_path, target.config, dialect="vllm")
     change_config(tmp_path, **{IDS: [0, 1, 2]})
-    assert target.inspect(tmp_path).config.features.taps.layers == (0, 1, 2)
+    assert target.inspect(tmp_path).config.aux_hidden_states.aux_layers.layers == (0, 1, 2)
     change_config(tmp_path, **{IDS: "absent", "eagle_config": {IDS: [0, 1, 2]}})
-    assert target.inspect(tmp_path).config.features.taps.layers == (1, 2, 3)
+    assert target.inspect(tmp_path).config.aux_hidden_states.aux_layers.layers == (1, 2, 3)
 
 
 def test_two_lists_that_disagree_are_noted_and_the_outer_one_wins(target, tmp_path):
     write_head(tmp_path, target.config, dialect="vllm")
     change_config(tmp_path, **{IDS: [1, 2, 3], "eagle_config": {IDS: [1, 2, 3]}})
     report = target.inspect(tmp_path)
-    assert report.config.features.taps.layers == (1, 2, 3)
+    assert report.config.aux_hidden_states.aux_layers.layers == (1, 2, 3)
     assert any("mean different layers" in note for note in report.notes)
 
 
 def test_without_a_list_the_usual_layers_are_captured(target, tmp_path):
     write_head(tmp_path, target.config)
-    assert target.load(tmp_path).facts.taps == Taps(layers=(2, 1, 0))  # of three: 2, 3 // 2, 3 - 3
+    assert target.load(tmp_path).facts.aux_layers == AuxLayers(
+        layers=(2, 1, 0)
+    )  # of three: 2, 3 // 2, 3 - 3
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_a_stored_copy_of_the_embedding_is_shared_with_the_target(target, tmp_pa
 def test_a_bias_of_fc_is_used_when_the_config_says_so_or_is_silent(said, target, tmp_path):
     write_head(tmp_path, target.config, algorithm="eagle", fc_bias=True)
     change_config(tmp_path, bias=said)
-    assert target.inspect(tmp_path).config.features.has_bias
+    assert target.inspect(tmp_path).config.aux_hidden_states.has_bias
     assert not target.inspect(tmp_path).problems
 
 
@@ -171,7 +175,7 @@ def test_a_silent_norm_before_residual_is_false_and_noted(target, tmp_path):
 def test_the_two_widths_follow_from_the_config(layers, target, tmp_path):
     write_head(tmp_path, target.config, layers=layers, hidden=24)
     config = target.inspect(tmp_path).config
-    assert config.features.width == len(layers) * target.config.block.hidden
+    assert config.aux_hidden_states.width == len(layers) * target.config.block.hidden
     assert config.width == target.load(tmp_path).facts.width == 24
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
-from support.steps import NO_WARPS, SmallDevice, batch_of, small_device
+from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
 from support.tiny import VOCAB
 
 from outrider.kv.kv_pool import KVLayout, KVPool
@@ -51,7 +51,7 @@ class Paged:
     def run(self, function, chunks):
         """`function(plan, pool, attention)` of {row: (start, tokens)}, split by row."""
         device = self.device
-        plan = device.planner.plan(batch_of({}, chunks, nodes=1), warps=NO_WARPS)
+        plan = device.planner.plan(batch_of({}, chunks, nodes=1), sampling_flags=NO_FLAGS)
         resolve_lengths(plan, device.table)
         tree = single_node(device.table.last_tokens[plan.uniform.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=PAGE_SIZE)
@@ -82,11 +82,13 @@ def close(ours, expected):
 def true_states(decoder, head, rows):
     """What the head makes of the target's states at the first positions, by row."""
     config = decoder.config
-    features = paged(num_layers=config.num_layers, attention=config.attention).run(
-        lambda plan, kv, attention: decoder.run(plan, kv, attention, head.facts.taps).features,
+    aux_hidden_states = paged(num_layers=config.num_layers, attention=config.attention).run(
+        lambda plan, kv, attention: (
+            decoder.run(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
+        ),
         {row: (0, tokens[:LENGTH]) for row, tokens in rows.items()},
     )
-    return {row: head.project(each) for row, each in features.items()}
+    return {row: head.project(each) for row, each in aux_hidden_states.items()}
 
 
 def drafted_states(head, rows, before):
@@ -115,7 +117,7 @@ def test_a_head_over_pages_equals_its_recomputation(variant, target, tmp_path):
         before = true_states(decoder, head, rows)
         after = drafted_states(head, rows, before)
         for row, tokens in rows.items():
-            expected_before = oracle.project(oracle.features(tokens[:LENGTH]))
+            expected_before = oracle.project(oracle.aux_hidden_states(tokens[:LENGTH]))
             assert close(before[row], expected_before)
             expected = oracle.advance(tokens[1:-1], expected_before)
             recycled = torch.cat([expected_before, expected[-1:]])

@@ -8,7 +8,7 @@ from support.tiny import VOCAB, save_tiny
 
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.draft_model import Taps
+from outrider.models.draft_model import AuxLayers
 from outrider.models.same_vocabulary import check_same_tokenizer, compare_tokenizers
 from outrider.models.standalone_draft import StandaloneDraft, load_standalone
 
@@ -26,7 +26,7 @@ def write_tokenizer(folder, vocab, added=()):
 def test_a_whole_model_runs_ahead_and_reads_nothing_of_the_target(target):
     draft = StandaloneDraft(target.decoder, target_vocab=VOCAB)
     facts = draft.facts
-    assert (facts.lead, facts.taps, facts.width, facts.num_layers) == (1, Taps(), 32, 3)
+    assert (facts.lead, facts.aux_layers, facts.width, facts.num_layers) == (1, AuxLayers(), 32, 3)
     assert draft.project(torch.zeros(5, 0)).shape == (5, 32)
 
 
@@ -70,7 +70,7 @@ def test_a_token_with_another_id_is_named(tmp_path):
 def test_added_tokens_and_both_kinds_of_vocabulary_count(tmp_path):
     one = write_tokenizer(tmp_path / "one", {"a": 0, "b": 1}, added=[("<end>", 2)])
     other = write_tokenizer(tmp_path / "other", [["a", -1.0], ["b", -2.0]], added=[("<end>", 2)])
-    assert compare_tokenizers(one, other).verdict == "same"
+    assert compare_tokenizers(one, other).verify_result == "same"
     check_same_tokenizer(one, other)
 
 

@@ -19,8 +19,8 @@ class TestRecurrent(RowEquality):
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_a_head_drafts_chains_for_it(theirs, target, folder, tmp_path, algorithm, executor):
     """It reads the streams after layers of both kinds."""
-    taps = {"layers": (1, 2, 3)} if algorithm == "eagle3" else {}
-    write_head(tmp_path, target.config, algorithm=algorithm, **taps)
+    conv_weight = {"layers": (1, 2, 3)} if algorithm == "eagle3" else {}
+    write_head(tmp_path, target.config, algorithm=algorithm, **conv_weight)
     head = load_head(tmp_path, target=target, target_folder=folder, dtype="float32", device=CPU)
     draft = ModelDraft(model=head, budget=Budget(steps=3, topk=1, nodes=4))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)

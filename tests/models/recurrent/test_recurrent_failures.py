@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.engines import Heard, ask, engine_of, run_all
+from support.engines import OnProgress, ask, engine_of, run_all
 from support.faults import FaultyExecutor, break_steps
 from support.recurrent import expected_logits, harness_of, prompt
 from support.row_matrix import (
@@ -12,8 +12,8 @@ from support.row_matrix import (
     MAX_TOKENS,
     PROMPTS,
     ask_all,
-    law_of,
     right_answer,
+    sampling_of,
     shape_of,
 )
 
@@ -71,12 +71,12 @@ def test_requests_that_leave_and_budgets_of_their_own_change_nobodys_tokens(thei
     for i, name in enumerate(names):
         nodes = rng.choice([1, 2, 4, 6])
         budget = Budget(steps=nodes - 1, topk=1, nodes=nodes)
-        law, text = law_of("sampled"), PROMPTS[i % len(PROMPTS)]
+        law, text = sampling_of("sampled"), PROMPTS[i % len(PROMPTS)]
         engine.add(ask(name, text, law, max_tokens=MAX_TOKENS, budget=budget))
     heard, left = {}, set()
     while engine.has_work:
         for update in engine.step():
-            entry = heard.setdefault(update.request_id, Heard([], [], update))
+            entry = heard.setdefault(update.request_id, OnProgress([], [], update))
             entry.tokens += update.tokens
         if rng.random() < 0.1 and len(left) < 4:
             leaver = rng.choice(names)

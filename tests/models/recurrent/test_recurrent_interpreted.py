@@ -24,8 +24,8 @@ def on_kernels(monkeypatch):
         self._stands.copy_(before)
         fill_on_gpu(self, plan, geometry)
 
-    def mix(tokens, part, taps):
-        return kernels.mix(tokens.ring, tokens.fresh, part.sources, taps)
+    def mix(tokens, part, conv_weight):
+        return kernels.mix(tokens.ring, tokens.fresh, part.sources, conv_weight)
 
     def gated_norm(self, read, gate):
         return kernels.gated_norm(read, gate, self._norm.weight, self._norm.eps)

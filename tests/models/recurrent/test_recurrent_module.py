@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from support.recurrent import CPU, FAMILIES, PAGE_SIZE, prompt
 from support.recurrent_module import save_with_module
 from support.row_matrix import Case, mismatches, shape_of
-from support.steps import NO_WARPS, batch_of
+from support.steps import NO_FLAGS, batch_of
 from support.v4 import planner_of
 
 from outrider import LLM, SamplingParams
@@ -41,9 +41,9 @@ def test_every_row_of_a_text_has_the_state_of_the_definition(made):
         layers=1, vectors=heads.vectors, width=heads.width, page_size=16, dtype=torch.float32
     )
     tokens, states = prompt(40, seed=3), torch.randn(40, 32)
-    plan = planner.plan(batch_of({}, {1: (0, tokens)}, nodes=1), warps=NO_WARPS)
+    plan = planner.plan(batch_of({}, {1: (0, tokens)}, nodes=1), sampling_flags=NO_FLAGS)
     resolve_lengths(plan, table)
-    tree = single_node(table.last_tokens[plan.uniform.rows])
+    tree = single_node(table.last_tokens[plan.decode.rows])
     fill(plan, tree, table=table, attention=backend, page_size=PAGE_SIZE)
     with torch.inference_mode():
         pool = KVPool(layout, num_pages=num_pages, device=CPU)

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 from support.recurrent import PAGE_SIZE, harness_of, saved_recurrent
-from support.steps import NO_WARPS, batch_of
+from support.steps import NO_FLAGS, batch_of
 
 from outrider.models.recurrent.recurrent_plan import FRESH, RecurrentAttention
 from outrider.spec.drafter import chain
@@ -38,7 +38,7 @@ def planned(harness, stands, lengths, chunks):
     harness.pool.stands.copy_(torch.tensor(stands))
     for row, length in lengths.items():
         harness.table.lengths[row] = length
-    plan = harness.planner.plan(batch_of(lengths, chunks, nodes=NODES), warps=NO_WARPS)
+    plan = harness.planner.plan(batch_of(lengths, chunks, nodes=NODES), sampling_flags=NO_FLAGS)
     resolve_lengths(plan, harness.table)
     tree = chain(torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64))
     fill(plan, tree, table=harness.table, attention=harness.attention, page_size=PAGE_SIZE)

@@ -7,24 +7,24 @@ from support.recurrent import VOCAB, expected_logits
 from support.row_matrix import CHAIN, PROMPTS, shape_of
 
 from outrider import LLM, SamplingParams
-from outrider.structured.grammar_cache import GrammarShop
+from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherStates
 from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import RowSampling
 
 
 @pytest.fixture(scope="module")
-def shop():
+def grammar_cache():
     pytest.importorskip("xgrammar")
-    shop = GrammarShop(lambda: TINY, vocab_size=VOCAB)
-    yield shop
-    shop.close()
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
+    yield grammar_cache
+    grammar_cache.close()
 
 
 @pytest.mark.parametrize(("executor", "depth"), [("eager", 1), ("tape", 0)])
-def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, shop, executor, depth):
+def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, grammar_cache, executor, depth):
     shape = shape_of(CHAIN, chunk=7, executor=executor, depth=depth, pad=3)
-    masks, specs = PlainMasks(MatcherStates(shop)), list(SPECS.values())
+    masks, specs = PlainMasks(MatcherStates(grammar_cache)), list(SPECS.values())
     asked = [
         ask(
             f"r{i}",
@@ -35,7 +35,7 @@ def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, shop, executor
         )
         for i, text in enumerate(PROMPTS)
     ]
-    heard = run_all(engine_of(target, shape, CHAIN, shop), asked)
+    heard = run_all(engine_of(target, shape, CHAIN, grammar_cache), asked)
     for each in asked:
         right = decode_plainly(
             theirs, masks, each.prompt, each.sampling, max_tokens=12, stop_ids=(END,)
