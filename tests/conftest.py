@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-# A background job of a script ignores SIGINT, and its child processes inherit that. Tests send SIGINT
-# to themselves and to child processes. A child starts with the default where its parent has a handler.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Triton reads this variable when a kernel is defined, so it is set before any kernel is imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -22,6 +18,10 @@ from outrider.hub.resolve_model import resolve_model
 
 # Threads do not make tiny tensors faster, and waiting threads spin.
 torch.set_num_threads(1)
+
+# A background job of a script ignores SIGINT, and its child processes inherit that. Tests send it to
+# themselves and to child processes; a child has the default where its parent has a handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
 from support.engines import Shape, ask, engine_of, run_all
 from support.heads import write_head
-from support.matrix import PROMPTS, ROUTINGS, TREES
+from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import LATENT_FAMILIES, LATENTS, SIZES, VOCAB, save_tiny, tiny_model
 from support.trees import random_tree
@@ -253,8 +253,8 @@ def drafts_for(target, folder):
 def test_no_drafter_changes_a_token_of_a_target_with_latents(family, law, tmp_path):
     theirs = save_tiny(family, tmp_path)
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
-    right = [decode(theirs, tokens, ROUTINGS[law], max_tokens=9).tokens for tokens in PROMPTS]
-    asked = [ask(f"r{i}", tokens, ROUTINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    right = [decode(theirs, tokens, SAMPLINGS[law], max_tokens=9).tokens for tokens in PROMPTS]
+    asked = [ask(f"r{i}", tokens, SAMPLINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
     for name, draft in drafts_for(target, tmp_path).items():
         for executor in ("eager", "tape"):
             shape = Shape(pad=4, executor=executor, depth=1, step_tokens=90)

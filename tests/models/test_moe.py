@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import PROMPTS, ROUTINGS, TREES
+from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny, tiny_model
 from transformers import DeepseekV2Config, DeepseekV3Config, DeepseekV4Config
@@ -410,11 +410,11 @@ def test_drafts_of_a_twin_change_no_token_of_a_mixture(law, executor, tmp_path):
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(pad=4, executor=executor, depth=1)
-    asked = [ask(f"r{i}", tokens, ROUTINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    asked = [ask(f"r{i}", tokens, SAMPLINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
     drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
     plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)
     for i, tokens in enumerate(PROMPTS):
-        right = decode(theirs, tokens, ROUTINGS[law], max_tokens=9).tokens
+        right = decode(theirs, tokens, SAMPLINGS[law], max_tokens=9).tokens
         assert plain[f"r{i}"].tokens == right
         assert drafted[f"r{i}"].tokens == right
     progress = [entry.last.progress for entry in drafted.values()]
