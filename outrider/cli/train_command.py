@@ -132,9 +132,9 @@ def _start(flags: dict[str, Any]) -> None:
     from outrider.train.head_design import HeadDesign
     from outrider.train.recipe import LearningRates, Recipe
     from outrider.train.start_training import (
-        TrainingPlan,
         TrainingMachine,
         TrainingOutcome,
+        TrainingPlan,
         train_eagle3,
     )
     from outrider.train.training_loop import Cadence

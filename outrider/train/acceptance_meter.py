@@ -6,8 +6,8 @@ import torch
 
 from outrider.train.batches import TrainingBatch
 from outrider.train.loss import overlap
-from outrider.train.packing import AHEAD
 from outrider.train.packed_target import Teacher
+from outrider.train.packing import AHEAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ from outrider.train.checkpoints import TrainingCheckpoint, list_checkpoints, loa
 from outrider.train.documents import Document, count_tokens
 from outrider.train.draft_vocabulary import check_draft_vocab, choose_draft_tokens, coverage
 from outrider.train.export_head import export_head
-from outrider.train.gather_answers import AnswerSource, AnswerGenerator, gather_answers
-from outrider.train.head_design import HeadDesign, ExportFormat, design_config, head_fields
+from outrider.train.gather_answers import AnswerGenerator, AnswerSource, gather_answers
+from outrider.train.head_design import ExportFormat, HeadDesign, design_config, head_fields
 from outrider.train.packed_attention import AttentionKind
 from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
@@ -32,8 +32,8 @@ from outrider.train.trainer import HeadSpec, Trainer, TrainingPlacement
 from outrider.train.training_log import log_line, metrics_line
 from outrider.train.training_loop import (
     Cadence,
-    TrainingSequences,
     TrainingRun,
+    TrainingSequences,
     check_same,
     free_device,
     steps_within,

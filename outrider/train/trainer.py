@@ -13,12 +13,12 @@ from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import HEAD
 from outrider.train.acceptance_meter import AcceptanceMeter, TrainingMetrics
 from outrider.train.batches import TrainingBatch, make_batch
-from outrider.train.loss import LOSSES, Loss
 from outrider.train.head_optimizer import HeadOptimizer
+from outrider.train.loss import LOSSES, Loss
 from outrider.train.packed_attention import AttentionKind, make_attention
+from outrider.train.packed_target import PackedTarget
 from outrider.train.packing import PackedDocuments, padded
 from outrider.train.recipe import LearningRates, Recipe, rate_at, scores_rate_at
-from outrider.train.packed_target import PackedTarget
 from outrider.train.training_head import HeadInputs, TrainingHead, initial_weights
 
 

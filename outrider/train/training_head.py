@@ -14,8 +14,8 @@ from torch import nn
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import HEAD, LAYER, MAPS, expected_tensors
 from outrider.train.packed_attention import (
-    PackedAttention,
     KeyValue,
+    PackedAttention,
     PackedRotary,
     attend_packed,
     join_heads,

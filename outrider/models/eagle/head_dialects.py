@@ -8,9 +8,9 @@ from outrider.models.config_fields import read_size_or
 from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.head_config import (
     Algorithm,
-    Dialect,
-    AuxStatesConfig,
     AuxNorm,
+    AuxStatesConfig,
+    Dialect,
     HeadConfig,
     HeadLayerConfig,
     Origin,
