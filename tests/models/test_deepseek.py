@@ -260,10 +260,10 @@ def test_no_drafter_changes_a_token_of_a_target_with_latents(family, sampling, t
     for name, draft in drafts_for(target, tmp_path).items():
         for executor in ("eager", "tape"):
             shape = Shape(pad=4, executor=executor, depth=1, step_tokens=90)
-            heard = run_all(engine_of(target, shape, draft), asked)
-            tokens = [heard[f"r{i}"].tokens for i in range(len(PROMPTS))]
+            outputs = run_all(engine_of(target, shape, draft), requests)
+            tokens = [outputs[f"r{i}"].tokens for i in range(len(PROMPTS))]
             assert tokens == right, (name, executor)
-            progress = [entry.last.progress for entry in heard.values()]
+            progress = [entry.last.progress for entry in outputs.values()]
             if name == "twin":
                 drafted = sum(each.drafted for each in progress)
                 assert sum(each.num_accepted for each in progress) == drafted > 0
