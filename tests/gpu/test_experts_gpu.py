@@ -14,8 +14,7 @@ from support.expert_cases import (
     routing_of,
     step_of,
 )
-from support.matrix import PROMPTS, TREES
-from support.matrix import SAMPLINGS
+from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny
 
