@@ -17,14 +17,14 @@ from outrider.wire.submission import Limits, Progress, RequestUpdate, Submission
 _SEED = 7
 _FEWEST_ANSWERS = 8  # worth of tokens that a case is timed over, however few its rows
 
-Tokens = tuple[int, ...]
+RingTokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenedQuestions:
     """Prompts as the model reads them, and when their answers end."""
 
-    prompts: tuple[Tokens, ...]
+    prompts: tuple[RingTokens, ...]
     limits: Limits
 
     @property
@@ -63,7 +63,7 @@ class Answered:
     """The pace of a case, and the answers that were finished, by question."""
 
     pace: WidenedPace
-    answers: dict[int, Tokens]
+    answers: dict[int, RingTokens]
 
 
 class Crowd:
@@ -75,7 +75,7 @@ class Crowd:
         self._numbers = itertools.count()
         self.live: dict[str, list[int]] = {}  # emitted by each
         self._progress: dict[str, Progress] = {}
-        self.answers: dict[int, Tokens] = {}
+        self.answers: dict[int, RingTokens] = {}
         self.num_begun = 0  # questions whose answers have a token
         self.emitted = self.rounds = self.kept = 0
         self.length = 0  # tokens of all live rows, prompts included
@@ -131,7 +131,7 @@ class Crowd:
         self.answers[number % len(self._questions.prompts)] = tokens
         self._ask()
 
-    def _prompt(self, number: int) -> Tokens:
+    def _prompt(self, number: int) -> RingTokens:
         prompts = self._questions.prompts
         return prompts[number % len(prompts)]
 
@@ -175,7 +175,7 @@ def _answer(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answer
     return Answered(pace=pace, answers=crowd.answers)
 
 
-def count_equal(one: dict[int, Tokens], other: dict[int, Tokens]) -> tuple[int, int]:
+def count_equal(one: dict[int, RingTokens], other: dict[int, RingTokens]) -> tuple[int, int]:
     """How many questions got the same answer, and how many were answered by both."""
     both: Sequence[int] = [number for number in one if number in other]
     return sum(one[number] == other[number] for number in both), len(both)
