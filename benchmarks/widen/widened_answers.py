@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.steps.bench_engines import Loaded
+from benchmarks.steps.bench_engines import LoadedEngine
 from benchmarks.steps.step_args import SKIPPED
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError
@@ -17,14 +17,14 @@ from outrider.wire.submission import Limits, Progress, RequestUpdate, Submission
 _SEED = 7
 _FEWEST_ANSWERS = 8  # worth of tokens that a case is timed over, however few its rows
 
-RingTokens = tuple[int, ...]
+Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenedQuestions:
     """Prompts as the model reads them, and when their answers end."""
 
-    prompts: tuple[RingTokens, ...]
+    prompts: tuple[Tokens, ...]
     limits: Limits
 
     @property
@@ -34,7 +34,7 @@ class WidenedQuestions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WidenedPace:
+class WidenedSpeed:
     """Consecutive steps of rows that are replaced as soon as they end."""
 
     steps_s: tuple[float, ...]  # wall time from one result to the next
@@ -62,11 +62,11 @@ class WidenedPace:
 class Answered:
     """The pace of a case, and the answers that were finished, by question."""
 
-    pace: WidenedPace
-    answers: dict[int, RingTokens]
+    speed: WidenedSpeed
+    answers: dict[int, Tokens]
 
 
-class Crowd:
+class AnsweringRows:
     """Owns the answers under way; whoever ends makes place for the next question at once."""
 
     def __init__(self, engine: Engine, questions: WidenedQuestions, *, rows: int) -> None:
@@ -75,7 +75,7 @@ class Crowd:
         self._numbers = itertools.count()
         self.live: dict[str, list[int]] = {}  # emitted by each
         self._progress: dict[str, Progress] = {}
-        self.answers: dict[int, RingTokens] = {}
+        self.answers: dict[int, Tokens] = {}
         self.num_begun = 0  # questions whose answers have a token
         self.emitted = self.rounds = self.kept = 0
         self.length = 0  # tokens of all live rows, prompts included
@@ -131,12 +131,12 @@ class Crowd:
         self.answers[number % len(self._questions.prompts)] = tokens
         self._ask()
 
-    def _prompt(self, number: int) -> RingTokens:
+    def _prompt(self, number: int) -> Tokens:
         prompts = self._questions.prompts
         return prompts[number % len(prompts)]
 
 
-def measure_answers(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answered:
+def measure_answers(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> Answered:
     """Time rows at work. Everything runs twice and the second time counts: all is recorded then."""
     _answer(loaded, questions, rows=rows)
     return _answer(loaded, questions, rows=rows)
@@ -147,24 +147,27 @@ def window_tokens(questions: WidenedQuestions, *, rows: int) -> int:
     return max(rows, _FEWEST_ANSWERS) * questions.limits.max_tokens
 
 
-def _answer(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answered:
-    crowd, occupancy = Crowd(loaded.engine, questions, rows=rows), loaded.runner.occupancy
-    while crowd.num_begun < rows:
-        crowd.step()
+def _answer(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> Answered:
+    answering, occupancy = (
+        AnsweringRows(loaded.engine, questions, rows=rows),
+        loaded.runner.occupancy,
+    )
+    while answering.num_begun < rows:
+        answering.step()
     for _ in range(SKIPPED):
-        crowd.step()
-    before = crowd.emitted, crowd.rounds, crowd.kept
-    goal = crowd.emitted + window_tokens(questions, rows=rows)
+        answering.step()
+    before = answering.emitted, answering.rounds, answering.kept
+    goal = answering.emitted + window_tokens(questions, rows=rows)
     occupancy.restart()
     times, lengths = [time.perf_counter()], []
-    while crowd.emitted < goal:
-        crowd.step()
+    while answering.emitted < goal:
+        answering.step()
         times.append(time.perf_counter())
-        lengths.append(crowd.length)
+        lengths.append(answering.length)
     share = occupancy.share
-    crowd.end()
-    emitted, rounds, kept = crowd.emitted, crowd.rounds, crowd.kept
-    pace = WidenedPace(
+    answering.end()
+    emitted, rounds, kept = answering.emitted, answering.rounds, answering.kept
+    speed = WidenedSpeed(
         steps_s=tuple(after - start for start, after in itertools.pairwise(times)),
         emitted=emitted - before[0],
         rounds=rounds - before[1],
@@ -172,10 +175,10 @@ def _answer(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answer
         context=statistics.mean(lengths) / rows,
         occupancy=share,
     )
-    return Answered(pace=pace, answers=crowd.answers)
+    return Answered(speed=speed, answers=answering.answers)
 
 
-def count_equal(one: dict[int, RingTokens], other: dict[int, RingTokens]) -> tuple[int, int]:
+def count_equal(one: dict[int, Tokens], other: dict[int, Tokens]) -> tuple[int, int]:
     """How many questions got the same answer, and how many were answered by both."""
     both: Sequence[int] = [number for number in one if number in other]
     return sum(one[number] == other[number] for number in both), len(both)
