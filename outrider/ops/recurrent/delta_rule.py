@@ -140,7 +140,7 @@ def _apply_accepted(store: StateStore, plan: RecurrentPlan, rule: DeltaRule) -> 
 
 def _run_chunks(
     state: torch.Tensor,  # [chunk.rows, value_heads, key_dim, value_dim], advanced in place
-    inputs: torch.Tensor,  # [chunk.tokens, pending]
+    channels: torch.Tensor,  # [chunk.tokens, node_inputs]
     queries: torch.Tensor,  # [chunk.tokens, keys]
     plan: RecurrentPlan,
     rule: DeltaRule,
@@ -151,12 +151,12 @@ def _run_chunks(
     offsets = plan.query_index[shape.num_decode_query :] - states.firsts[owners]
     places = (owners - shape.rows) * chunk.width + offsets
 
-    def spread(channels: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk.width, ...]
-        rectangle = channels.new_zeros(chunk.rows * chunk.width, channels.shape[1])
-        return rectangle.index_copy_(0, places, channels).view(chunk.rows, chunk.width, -1)
+    def spread(given: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk.width, ...]
+        rectangle = given.new_zeros(chunk.rows * chunk.width, given.shape[1])
+        return rectangle.index_copy_(0, places, given).view(chunk.rows, chunk.width, -1)
 
-    is_used = spread(torch.ones_like(inputs[:, :1])).squeeze(2) > 0
-    inputs = _idle(_inputs(spread(inputs), rule), is_used)
+    is_used = spread(torch.ones_like(channels[:, :1])).squeeze(2) > 0
+    inputs = _idle(_inputs(spread(channels), rule), is_used)
     return _scan(state, inputs, spread(queries), rule).index_select(0, places)
 
 
