@@ -1,4 +1,4 @@
-"""What an attention backend offers: it reserves memory, binds its part of a plan, fills it, runs."""
+"""What an attention backend offers: it reserves memory, binds and fills its part of a plan, runs."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,5 +76,5 @@ class AttentionBackend(AttentionPlanner, Protocol):
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        """The same for MLA: all heads share one key, and its first `latent` channels are the value."""
+        """The same for MLA: all heads share one key, whose first `latent` channels are the value."""
         ...
