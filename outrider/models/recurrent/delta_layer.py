@@ -8,6 +8,7 @@ from outrider.models.layers.attention_layer import AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.recurrent.recurrent_cache import StateStore
+from outrider.models.recurrent.recurrent_plan import RecurrentPlan
 from outrider.ops.recurrent.delta_rule import DeltaRule, causal_conv, gated_delta_rule
 
 
@@ -55,8 +56,10 @@ class GatedDelta:
         channels = self._channels(x)[: step.slots.shape[0]]
         fresh, gate, gates = torch.split(channels, self._widths, dim=1)
         tokens = RingTokens(layer.window, fresh)
-        qkv = causal_conv(tokens, step.plan.window, self._law.conv_weight)
-        read = gated_delta_rule(qkv, gates, layer, step.plan, self._law)
-        tokens.save(step.plan.window)
+        plan = step.plan
+        assert isinstance(plan, RecurrentPlan)
+        qkv = causal_conv(tokens, plan.window, self._law.conv_weight)
+        read = gated_delta_rule(qkv, gates, layer, plan, self._law)
+        tokens.save(plan.window)
         out = self._gated_norm(read, gate)
         return self._output.plus(pad_rows(out, x.shape[0]), residual)

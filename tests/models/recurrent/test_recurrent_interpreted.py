@@ -18,11 +18,11 @@ def on_kernels(monkeypatch):
     """Every law with a kernel runs it."""
     fill, fill_on_gpu = RecurrentAttention.fill, RecurrentAttention.fill_on_gpu
 
-    def fill_by_kernels(self, plan, geometry):
+    def fill_by_kernels(self, plan, scope):
         before = self._state_lengths.clone()
-        fill(self, plan, geometry)  # for the backend's part
+        fill(self, plan, scope)  # for the backend's part
         self._state_lengths.copy_(before)
-        fill_on_gpu(self, plan, geometry)
+        fill_on_gpu(self, plan, scope)
 
     def causal_conv(tokens, part, conv_weight):
         return kernels.causal_conv(tokens.ring, tokens.fresh, part.sources, conv_weight)
