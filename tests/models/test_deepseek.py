@@ -113,9 +113,9 @@ def test_a_token_stores_one_vector_of_latent_and_rotated_key():
 
 def test_experts_follow_the_law_of_each_version():
     v2, v3 = parse_config(V2).experts, parse_config(V3).experts
-    assert (v2.law.score, v2.law.is_normed, v2.has_bias) == ("softmax", False, False)
-    assert (v3.law.score, v3.law.is_normed, v3.has_bias) == ("sigmoid", True, True)
-    assert v3.law.groups == ExpertGroups(num=4, kept=2, judged=2)
+    assert (v2.routing.score, v2.routing.is_normed, v2.has_bias) == ("softmax", False, False)
+    assert (v3.routing.score, v3.routing.is_normed, v3.has_bias) == ("sigmoid", True, True)
+    assert v3.routing.groups == ExpertGroups(num=4, kept=2, judged=2)
     assert v3.shared == 2 * LATENTS["moe_intermediate_size"]
     assert v3.layers == {1, 2}
     assert parse_config(V3).experts_at(0) == NoExperts()
@@ -124,7 +124,7 @@ def test_experts_follow_the_law_of_each_version():
 def test_fields_that_are_absent_say_what_they_say_to_transformers():
     silent = {key: value for key, value in V3.items() if key not in ("n_group", "topk_group")}
     silent |= {"n_routed_experts": 32}
-    v3, v2 = parse_config(silent).experts.law, parse_config(V2).experts.law
+    v3, v2 = parse_config(silent).experts.routing, parse_config(V2).experts.routing
     assert (v3.scale, v3.groups) == (2.5, ExpertGroups(num=8, kept=4, judged=2))
     assert (v2.scale, v2.groups) == (1.0, ONE_GROUP)
 

@@ -22,7 +22,7 @@ class ModuleOracle:
 
     def __init__(self, made: WithModules, *, num: int):
         self._made = made
-        self._law = made.table.law
+        self._law = made.table.rules
         self._weights = made.weights[:num]
         config = made.target.config
         self._eps, self._heads = config.block.norm_eps, config.attention
@@ -86,8 +86,8 @@ class ModuleOracle:
             return _swiglu(z, weights, "mlp.")
         experts = self._made.target.config.experts
         share = (z @ weights["mlp.gate.weight"].T).softmax(-1)
-        best, chosen = share.topk(experts.law.top_k, dim=-1)
-        if experts.law.is_normed:
+        best, chosen = share.topk(experts.routing.top_k, dim=-1)
+        if experts.routing.is_normed:
             best = best / best.sum(-1, keepdim=True)
         rows = []
         for row in range(len(z)):
