@@ -47,11 +47,11 @@ def choose_experts(num_tokens, shape):
     )
 
 
-def floor_us(asked, shape) -> float:
+def floor_us(args, shape) -> float:
     _, _, hidden, wide = shape
     weights = 3 * hidden * wide  # of one expert
-    read = asked.unique().numel() * weights * 2 / BYTES_PER_S
-    return max(read, asked.numel() * weights * 2 / FLOPS_PER_S) * 1e6
+    read = args.unique().numel() * weights * 2 / BYTES_PER_S
+    return max(read, args.numel() * weights * 2 / FLOPS_PER_S) * 1e6
 
 
 def time_layer(name, num_tokens, weights):

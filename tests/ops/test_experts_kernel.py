@@ -32,7 +32,7 @@ def launch_route(logits, bias, step, law):
         score=law.score,
         is_normed=law.is_normed,
         scale=law.scale,
-        groups=(law.groups.num, law.groups.kept, law.groups.judged),
+        groups=(law.groups.num, law.groups.num_selected, law.groups.num_scored),
     )
 
 

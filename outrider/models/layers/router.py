@@ -41,7 +41,7 @@ def route(
         score=routing.score,
         is_normed=routing.is_normed,
         scale=routing.scale,
-        groups=(groups.num, groups.kept, groups.judged),
+        groups=(groups.num, groups.num_selected, groups.num_scored),
     )
     return Routing(experts=experts, weights=weights)
 
@@ -98,9 +98,9 @@ def keep_best_groups(
 ) -> torch.Tensor:  # [n, experts]
     """The merits, but the worst for experts of groups that are not among a token's best."""
     grouped = merits.view(merits.shape[0], groups.num, -1)  # [n, groups, each]
-    best = grouped.topk(groups.judged, dim=-1).values.sum(-1)  # [n, groups]
+    best = grouped.topk(groups.num_scored, dim=-1).values.sum(-1)  # [n, groups]
     kept = torch.zeros_like(best, dtype=torch.bool)
-    kept.scatter_(1, best.topk(groups.kept, dim=-1).indices, True)
+    kept.scatter_(1, best.topk(groups.num_selected, dim=-1).indices, True)
     return grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
 
 
