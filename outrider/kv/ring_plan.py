@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from outrider.step.attention_part import Geometry
+from outrider.step.attention_backend import AttentionScope
 from outrider.step.plan import chunk_offsets
 from outrider.step.shape import StepShape
 
@@ -57,18 +57,18 @@ class StepRows:
 
 def fill_owners(
     shape: StepShape,
-    geometry: Geometry,
+    scope: AttentionScope,
     *,
     numbers: torch.Tensor,  # [num_query] written: the query tokens, counted
     owners: torch.Tensor,  # [num_query] written: the row of the step each belongs to
 ) -> StepRows:
     """Whose each query token is. Absent nodes have positions too: their own, not their depth's."""
-    decode, chunk, device = geometry.decode, geometry.chunk, owners.device
+    decode, chunk, device = scope.decode, scope.chunk, owners.device
     torch.arange(shape.num_query, device=device, out=numbers)
     node = torch.arange(shape.num_decode_query, device=device)
     torch.cat([node // shape.nodes, chunk.owners + shape.rows], out=owners)
     offsets = torch.cat([node % shape.nodes, chunk_offsets(chunk)])
-    starts = torch.cat([decode.lengths + geometry.first_node, chunk.starts])
+    starts = torch.cat([decode.lengths + scope.first_node, chunk.starts])
     first_chunk = shape.num_decode_query + chunk.counts.cumsum(0) - chunk.counts
     return StepRows(
         rows=torch.cat([decode.rows, chunk.rows]),
@@ -106,15 +106,15 @@ def fill_writes(part: RingPart, step: StepRows, owners: torch.Tensor, *, length:
     torch.add(step.rows[owners] * is_kept * length, step.positions % length, out=part.writes)
 
 
-def rows_on_gpu(shape: StepShape, geometry: Geometry) -> Any:
+def rows_on_gpu(shape: StepShape, scope: AttentionScope) -> Any:
     """The rows of a step as the kernels want them."""
     from outrider.ops.sparse import ring_plan_triton as rings  # a CPU installation has no Triton
 
-    decode, chunk = geometry.decode, geometry.chunk
+    decode, chunk = scope.decode, scope.chunk
     return rings.StepRows(
         decode=(decode.rows, decode.lengths),
         chunk=(chunk.rows, chunk.starts, chunk.counts),
         owners=chunk.owners,
         nodes=shape.nodes,
-        first_node=geometry.first_node,
+        first_node=scope.first_node,
     )

@@ -29,7 +29,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import verify
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets, device_buckets, largest_shape
 from outrider.step.choose_executor import make_executor
 from outrider.step.device_stream import DeviceStream, open_device_stream
@@ -233,7 +233,7 @@ def _open_pages(
 
 def _planner(
     program: StepProgram,
-    attention: AttentionPart,
+    attention: AttentionPlanner,
     room: DraftRoom,
     drafter: GuardedDrafter,
     buckets: Buckets,
@@ -248,7 +248,7 @@ def _planner(
     )
 
 
-def _check_backend(attention: AttentionPart, settings: Settings, draft: DraftKind) -> None:
+def _check_backend(attention: AttentionPlanner, settings: Settings, draft: DraftKind) -> None:
     """Refuse at start what attention could not do in a step."""
     can, budget = attention.capabilities, draft.facts.budget
     page_size, nodes = settings.host.page_size, budget.nodes

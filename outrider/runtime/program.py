@@ -18,7 +18,7 @@ from outrider.spec.commit import commit
 from outrider.spec.drafter import StepOutcome
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import path_tokens
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
@@ -51,7 +51,7 @@ class StepProgram:
         *,
         model: Target,
         drafter: GuardedDrafter,
-        attention: AttentionPart,
+        attention: AttentionPlanner,
         verifier: Verifier,
         state: DeviceState,
     ) -> None:

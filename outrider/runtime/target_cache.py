@@ -25,7 +25,7 @@ from outrider.models.recurrent.recurrent_plan import RecurrentAttention
 from outrider.models.target import Target
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.kv_capacity import free_bytes
-from outrider.step.attention_part import AttentionBackend, AttentionPart
+from outrider.step.attention_backend import AttentionBackend, AttentionPlanner
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Store:
     """A target's cache, and who attends: the target itself, and models that draft for it."""
 
     kv: ModelPool
-    target: AttentionPart
+    target: AttentionPlanner
     drafts: AttentionBackend
 
 

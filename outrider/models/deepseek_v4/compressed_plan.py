@@ -16,7 +16,8 @@ from outrider.kv.ring_plan import (
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout
 from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.step.arena import Arena
-from outrider.step.attention_part import Capabilities, Geometry
+from outrider.step.attention_backend import AttentionScope, Capabilities
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 _ANY = 1 << 30
@@ -33,7 +34,7 @@ class BlockPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedPlan:
+class CompressedPlan(AttentionPlan):
     """What all layers of a step share."""
 
     shape: StepShape
@@ -94,24 +95,25 @@ class CompressedAttention:
             blocks=tuple(_bind_blocks(arena, index, kind, shape) for index, kind in blocks),
         )
 
-    def fill(self, plan: CompressedPlan, geometry: Geometry) -> None:
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
+        assert isinstance(plan, CompressedPlan)
         if plan.owners.is_cuda:
-            self.fill_on_gpu(plan, geometry)
+            self.fill_on_gpu(plan, scope)
             return
-        step = fill_owners(plan.shape, geometry, numbers=plan.numbers, owners=plan.owners)
-        columns = geometry.page_table[:, : plan.shape.pages]
+        step = fill_owners(plan.shape, scope, numbers=plan.numbers, owners=plan.owners)
+        columns = scope.page_table[:, : plan.shape.pages]
         plan.pages.copy_(columns.index_select(0, step.rows))
         self._fill_ring(plan.window, step, plan.owners, plan.owners, step.positions)
         for part, kind in zip(plan.blocks, self._layout.blocks, strict=True):
-            self._fill_blocks(part, kind, step, plan, geometry.page_table)
+            self._fill_blocks(part, kind, step, plan, scope.page_table)
 
-    def fill_on_gpu(self, plan: CompressedPlan, geometry: Geometry) -> None:
+    def fill_on_gpu(self, plan: CompressedPlan, scope: AttentionScope) -> None:
         """The same in two launches, and two for every kind of blocks."""
         from outrider.ops.sparse import (
             ring_plan_triton as rings,  # a CPU installation has no Triton
         )
 
-        table, step = geometry.page_table, rows_on_gpu(plan.shape, geometry)
+        table, step = scope.page_table, rows_on_gpu(plan.shape, scope)
         rings.fill_pages(step, table, plan.pages)
         window, layout = plan.window, self._layout
         rings.fill_window(

@@ -13,6 +13,7 @@ from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
+from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
 from outrider.models.deepseek_v4.compression import NoBlocks
 from outrider.models.deepseek_v4.hyper_connections import Collapse
 from outrider.models.deepseek_v4.v4_blocks import V4Step
@@ -35,7 +36,7 @@ from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.model_config import AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
 
 
@@ -95,11 +96,12 @@ class V4Module:
         plan: StepPlan,
         state: torch.Tensor,  # [num_query, width]
         kv: CompressedPool,
-        attention: AttentionPart,
+        attention: AttentionPlanner,
     ) -> torch.Tensor:  # [num_query, width]
         """Run the query tokens of a plan; writes their vectors to the rings."""
         del attention  # its part of the plan is all there is to know
         parts, queries, target = self._parts, plan.queries, self._target
+        assert isinstance(plan.attention, CompressedPlan)
         page_size = kv.layout.page_size
         rotation = target.rotate_in_window(queries.positions)
         step = V4Step(

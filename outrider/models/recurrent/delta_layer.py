@@ -8,6 +8,7 @@ from outrider.models.layers.attention_layer import AttentionStep, pad_rows
 from outrider.models.layers.linear import Linear
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.recurrent.recurrent_cache import StateStore
+from outrider.models.recurrent.recurrent_plan import RecurrentPlan
 from outrider.ops.recurrent.delta_rule import DeltaRule, mix, recur
 
 
@@ -55,8 +56,10 @@ class GatedDelta:
         channels = self._channels(x)[: step.slots.shape[0]]
         fresh, gate, gates = torch.split(channels, self._widths, dim=1)
         tokens = Tokens(layer.window, fresh)
-        mixed = mix(tokens, step.plan.window, self._law.conv_weight)
-        read = recur(mixed, gates, layer, step.plan, self._law)
-        tokens.keep(step.plan.window)
+        plan = step.plan
+        assert isinstance(plan, RecurrentPlan)
+        mixed = mix(tokens, plan.window, self._law.conv_weight)
+        read = recur(mixed, gates, layer, plan, self._law)
+        tokens.keep(plan.window)
         out = self._gated_norm(read, gate)
         return self._output.plus(pad_rows(out, x.shape[0]), residual)

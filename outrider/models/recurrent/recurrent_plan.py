@@ -6,7 +6,6 @@ the next step takes those in that were kept: their number follows from how far t
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -20,7 +19,8 @@ from outrider.kv.ring_plan import (
 )
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionBackend, Capabilities, Geometry
+from outrider.step.attention_backend import AttentionBackend, AttentionScope, Capabilities
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 FRESH = -1  # in place of a number of tokens to take in: the text begins here, the state is zero
@@ -39,7 +39,7 @@ class StateRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecurrentPlan:
+class RecurrentPlan(AttentionPlan):
     """What all layers of a step share."""
 
     shape: StepShape
@@ -47,7 +47,7 @@ class RecurrentPlan:
     owners: torch.Tensor  # [num_query] int64 row of the step each query token belongs to
     window: RingPart  # a window per query token
     states: StateRows
-    paged: Any  # the backend's part
+    paged: AttentionPlan  # the backend's part
 
 
 class RecurrentAttention:
@@ -96,27 +96,28 @@ class RecurrentAttention:
             paged=self._backend.bind(arena, shape),
         )
 
-    def fill(self, plan: RecurrentPlan, geometry: Geometry) -> None:
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
         """Write the plan, and how far the states of its rows will stand when it has run."""
-        assert not geometry.first_node, "a draft step has no states to take back"
-        self._backend.fill(plan.paged, geometry)
+        assert isinstance(plan, RecurrentPlan)
+        assert not scope.first_node, "a draft step has no states to take back"
+        self._backend.fill(plan.paged, scope)
         if plan.owners.is_cuda:
-            self.fill_on_gpu(plan, geometry)
+            self.fill_on_gpu(plan, scope)
             return
-        step = fill_owners(plan.shape, geometry, numbers=plan.numbers, owners=plan.owners)
+        step = fill_owners(plan.shape, scope, numbers=plan.numbers, owners=plan.owners)
         length, table_rows = self._layout.ring, self._stands.shape[0]
         part, owners = plan.window, plan.owners
         fill_sources(part, step, owners, step.positions, length=length, table_rows=table_rows)
         fill_writes(part, step, owners, length=length)
         self._fill_states(plan, step)
 
-    def fill_on_gpu(self, plan: RecurrentPlan, geometry: Geometry) -> None:
+    def fill_on_gpu(self, plan: RecurrentPlan, scope: AttentionScope) -> None:
         """The same in two launches."""
         from outrider.ops.sparse import (
             ring_plan_triton as rings,  # a CPU installation has no Triton
         )
 
-        step, states = rows_on_gpu(plan.shape, geometry), plan.states
+        step, states = rows_on_gpu(plan.shape, scope), plan.states
         rings.fill_window(
             step,
             numbers=plan.numbers,
@@ -133,19 +134,21 @@ class RecurrentAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
-        plan: RecurrentPlan,
+        plan: AttentionPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        assert isinstance(plan, RecurrentPlan)
         return self._backend.run(query, layer, plan.paged, scale)
 
     def run_latent(
         self,
         query: torch.Tensor,  # [num_query, heads, width]
         layer: torch.Tensor,  # [pages, page_size, 1, width]
-        plan: RecurrentPlan,
+        plan: AttentionPlan,
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
+        assert isinstance(plan, RecurrentPlan)
         return self._backend.run_latent(query, layer, plan.paged, scale, latent)
 
     def _fill_states(self, plan: RecurrentPlan, step: StepRows) -> None:

@@ -18,11 +18,11 @@ def on_kernels(monkeypatch):
     """Every law with a kernel runs it."""
     fill, fill_on_gpu = RecurrentAttention.fill, RecurrentAttention.fill_on_gpu
 
-    def fill_by_kernels(self, plan, geometry):
+    def fill_by_kernels(self, plan, scope):
         before = self._stands.clone()
-        fill(self, plan, geometry)  # for the backend's part
+        fill(self, plan, scope)  # for the backend's part
         self._stands.copy_(before)
-        fill_on_gpu(self, plan, geometry)
+        fill_on_gpu(self, plan, scope)
 
     def mix(tokens, part, conv_weight):
         return kernels.mix(tokens.ring, tokens.fresh, part.sources, conv_weight)
