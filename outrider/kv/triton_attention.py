@@ -8,8 +8,9 @@ import torch
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MOST_PAGE
 from outrider.step.arena import Arena
-from outrider.step.attention_part import Capabilities, Geometry
+from outrider.step.attention_backend import AttentionScope, Capabilities
 from outrider.step.graph_break import graph_break
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 Kernel = Callable[..., None]  # attends for queries over a layer, into an output
@@ -44,7 +45,7 @@ class ChunkPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TritonPlan:
+class TritonPlan(AttentionPlan):
     """The backend's part of a plan."""
 
     shape: StepShape
@@ -104,17 +105,18 @@ class TritonAttention:
             ),
         )
 
-    def fill(self, plan: TritonPlan, geometry: Geometry) -> None:
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
+        assert isinstance(plan, TritonPlan)
         from outrider.ops.attention.prefill_triton import place_chunks
         from outrider.ops.attention.tree_paths_triton import trace_paths
 
-        decode, chunk = geometry.decode, geometry.chunk
+        decode, chunk = scope.decode, scope.chunk
         if plan.shape.rows:
             trace_paths(
                 decode.rows,
                 decode.lengths,
-                geometry.ancestors,
-                geometry.page_table,
+                scope.ancestors,
+                scope.page_table,
                 out_pages=plan.decode.pages,
                 out_lengths=plan.decode.lengths,
                 limits=plan.decode.limits,
@@ -125,7 +127,7 @@ class TritonAttention:
                 chunk.rows,
                 chunk.starts,
                 chunk.counts,
-                geometry.page_table,
+                scope.page_table,
                 out_pages=plan.chunk.pages,
                 bounds=plan.chunk.bounds,
             )
@@ -134,9 +136,10 @@ class TritonAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
-        plan: TritonPlan,
+        plan: AttentionPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        assert isinstance(plan, TritonPlan)
         from outrider.ops.attention.decode_triton import attend_decode
         from outrider.ops.attention.prefill_triton import attend_chunks
 
@@ -148,10 +151,11 @@ class TritonAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, width]
         layer: torch.Tensor,  # [pages, page_size, 1, width]
-        plan: TritonPlan,
+        plan: AttentionPlan,
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
+        assert isinstance(plan, TritonPlan)
         from outrider.ops.attention.latent_decode_triton import attend_decode
         from outrider.ops.attention.latent_prefill_triton import attend_chunks
 

@@ -13,7 +13,7 @@ from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.layers.rotary import RotaryEmbedding
 from outrider.models.model_config import ModelConfig
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 

@@ -10,7 +10,7 @@ from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.layers.rms_norm import Norm
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 Rows = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]

@@ -11,7 +11,8 @@ from outrider.models.layers.linear import Linear
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.layers.rotary import Rotation, rotate_
 from outrider.models.model_config import AttentionConfig
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
+from outrider.step.plan import AttentionPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class AttentionStep:
     rotation: Rotation
     slots: torch.Tensor  # [num_query] where the KV of each query token is written
     backend: AttentionBackend
-    plan: Any  # the backend's part of the step's plan
+    plan: AttentionPlan  # the backend's part of the step's plan
 
 
 class Attention(Protocol):

@@ -14,7 +14,7 @@ from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.layers.rotary import RotaryEmbedding
 from outrider.models.mtp.module_tables import ModuleRules
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import Queries, StepPlan
 
 
