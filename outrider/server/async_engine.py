@@ -143,7 +143,7 @@ class AsyncEngine:
         prepared = await self.aside(work)
         for each in prepared:
             grammar = each.samplings[0].grammar
-            if grammar.is_asked:
+            if grammar.is_wanted:
                 await asyncio.wrap_future(self.engine.order_grammar(grammar.spec))
         return prepared
 

@@ -94,7 +94,9 @@ class Worker:
         """
         updates = self._engine.step()
         self._is_tidy = False
-        told = tuple([each for each in updates if each.request_id not in self._engine.unharmed])
+        told = tuple(
+            [each for each in updates if each.request_id not in self._engine.can_run_again]
+        )
         if told:
             self._say(News(told, self._engine.stats))
 

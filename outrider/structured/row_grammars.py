@@ -126,7 +126,7 @@ class GrammarTable:
         for admission in admissions:
             self._rows.pop(admission.row, None)
             grammar = admission.sampling.grammar
-            if grammar.is_asked:
+            if grammar.is_wanted:
                 row = _Row(self._maker().make(grammar), admission.sampling.ban)
                 row.hear(admission.output)
                 self._rows[admission.row] = row

@@ -117,8 +117,8 @@ def _combine_kernel(
     for place in tl.static_range(TOP_K):
         pair = token * TOP_K + place
         # Nobody computed what padding did not ask for: it may be anything.
-        is_asked = tl.load(experts + pair) < num_experts
-        output = tl.load(outputs + pair * width + column, mask=inside & is_asked, other=0.0)
+        is_wanted = tl.load(experts + pair) < num_experts
+        output = tl.load(outputs + pair * width + column, mask=inside & is_wanted, other=0.0)
         total += output.to(tl.float32) * tl.load(weights + pair)
     total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
     tl.store(at, total.to(residual.dtype.element_ty), mask=inside)

@@ -194,8 +194,8 @@ def _align_kernel(
     else:
         each = tl.arange(0, SPAN)
         of = tl.load(asked + each, mask=each < num_pairs, other=num_experts)
-        is_asked = of < num_experts
-        count = tl.histogram(tl.where(is_asked, of, 0), CHANNELS, mask=is_asked)
+        is_wanted = of < num_experts
+        count = tl.histogram(tl.where(is_wanted, of, 0), CHANNELS, mask=is_wanted)
     blocks = (count + ROWS - 1) // ROWS
     first = tl.sum(tl.where(channel < expert, blocks, 0), 0)
     own = tl.sum(tl.where(channel == expert, blocks, 0), 0)
