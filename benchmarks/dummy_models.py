@@ -129,7 +129,7 @@ def _head_attention(target: ModelConfig) -> AttentionConfig:
 
 def head_shapes(config: HeadConfig) -> dict[str, Shape]:
     """Name and shape of every tensor of its own; the embedding is the target's."""
-    needed = expected_tensors(config, target_hidden=config.aux_hidden_states.target_hidden).needed
+    needed = expected_tensors(config, target_hidden=config.aux.target_hidden).needed
     return {name: shape for name, shape in needed.items() if name != TO_DRAFT}
 
 

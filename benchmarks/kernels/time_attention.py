@@ -273,11 +273,11 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--no-sweep", action="store_true")
-    asked = parser.parse_args()
-    model = Model(kv_heads=asked.kv_heads, group=asked.group, head_dim=asked.head_dim)
+    args = parser.parse_args()
+    model = Model(kv_heads=args.kv_heads, group=args.group, head_dim=args.head_dim)
     begin = time.perf_counter()
     measure(model)
-    if not asked.no_sweep:
+    if not args.no_sweep:
         sweep(model)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 

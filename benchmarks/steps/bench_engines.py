@@ -67,21 +67,21 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedEngine:
     """An engine, and the runner below it for what only it knows."""
 
     engine: Engine
     runner: Runner
 
 
-def settle(place: Place) -> Settings:
+def resolve_place(place: Place) -> Settings:
     """What the engine makes of the place, before anything is known about the work."""
     return _settings(place, context=8, rows=1, budget=PLAIN)
 
 
 def load_target(source: Body | Stored, place: Place) -> BenchTarget:
     """Random weights of a body, or the weights in a folder."""
-    settings = settle(place)
+    settings = resolve_place(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
         _check_room(source, place, device)
@@ -171,7 +171,7 @@ def reach_of(work: StepWork, budget: Budget, *, step_tokens: int) -> int:
     return max(_reach_of(case, work.steps, budget, step_tokens) for case in work.cases)
 
 
-def build(target: BenchTarget, drafting: Drafting, *, rows: int, context: int) -> Loaded:
+def build(target: BenchTarget, drafting: Drafting, *, rows: int, context: int) -> LoadedEngine:
     """An engine with room for that many rows of that length, without a prefix cache."""
     gc.collect()  # engines are full of cycles, and the last one may still hold its KV
     if target.device.type == "cuda":
@@ -197,7 +197,7 @@ def build(target: BenchTarget, drafting: Drafting, *, rows: int, context: int) -
         runner.scribble()  # zeros would take less power to read
         # Some models cannot share prefixes; noise is as good as any.
         facts = replace(facts, host=replace(facts.host, prefix_cache=True))
-    return Loaded(engine=Engine(runner, facts), runner=runner)
+    return LoadedEngine(engine=Engine(runner, facts), runner=runner)
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -179,8 +179,8 @@ def _rope_fields(rope: RopeConfig) -> dict[str, Any]:
             scaling = {
                 "rope_type": "llama3",
                 "factor": found.factor,
-                "low_freq_factor": found.low_turns,
-                "high_freq_factor": found.high_turns,
+                "low_freq_factor": found.low_freq_factor,
+                "high_freq_factor": found.high_freq_factor,
                 "original_max_position_embeddings": found.original_context,
             }
         case YarnScaling():

@@ -21,7 +21,7 @@ from benchmarks.widen.places import (
     Noise,
     WidenPlace,
     side_by_side,
-    widen_map,
+    widen_linear,
     widen_norm,
 )
 from benchmarks.widen.widened_tensors import (
@@ -115,7 +115,7 @@ def _fields(config: HeadConfig, fit: Fit) -> dict[str, Any]:
     """In the layout that SGLang and vLLM share; usual taps are not spelled out."""
     wide, layer = fit.wide, config.layer
     eps = layer.block.norm_eps * config.width / wide.block.hidden
-    aux_layers = spread_aux_layers(config.aux_hidden_states.aux_layers.layers, fit.layers)
+    aux_layers = spread_aux_layers(config.aux.aux_layers.layers, fit.layers)
     is_usual = aux_layers == usual_aux_layers(wide.num_layers)
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -125,8 +125,8 @@ def _fields(config: HeadConfig, fit: Fit) -> dict[str, Any]:
         "draft_vocab_size": config.output.draft_vocab,
         "max_position_embeddings": config.max_context,
         "norm_before_residual": layer.is_residual_normed,
-        "norm_before_fc": config.aux_hidden_states.norm == "joint",
-        "fc_norm": config.aux_hidden_states.norm == "each",
+        "norm_before_fc": config.aux.norm == "joint",
+        "fc_norm": config.aux.norm == "each",
         "norm_output": config.output.is_state_normed,
         **({} if is_usual else {"eagle_aux_hidden_state_layer_ids": list(aux_layers)}),
     }
@@ -134,14 +134,11 @@ def _fields(config: HeadConfig, fit: Fit) -> dict[str, Any]:
 
 def _misfits(config: HeadConfig, fit: Fit) -> Iterator[str]:
     layer, wide = config.layer, fit.wide
-    if config.origin.algorithm != "eagle3" or not config.aux_hidden_states.is_projected:
+    if config.origin.algorithm != "eagle3" or not config.aux.is_projected:
         yield "it is no EAGLE-3 head that reads states of several layers"
     if layer.biased or layer.has_head_norm:
         yield "it has biases or norms of single heads"
-    if (
-        config.aux_hidden_states.norm != "none"
-        and config.width != config.aux_hidden_states.target_hidden
-    ):
+    if config.aux.norm != "none" and config.width != config.aux.target_hidden:
         yield "its norms are over vectors of different widths and share one eps"
     yield from rope_misfits(layer.rope)
     yield from size_misfits(
@@ -175,9 +172,9 @@ class _Widener:
         if name == EMBEDDING:
             return widen_embedding(block, shape, noise)
         if name == HEAD:
-            return widen_map(name, block, shape, self._score_place(), noise)
+            return widen_linear(name, block, shape, self._score_place(), noise)
         if name == _AUX_HIDDEN:
-            return widen_map(name, block, shape, self._feature_place(), noise)
+            return widen_linear(name, block, shape, self._feature_place(), noise)
         if name == _JOINT:
             return widen_norm(
                 name, block, parts=self._num_aux_layers, width=self._hidden, noise=noise
@@ -186,7 +183,7 @@ class _Widener:
 
     @property
     def _num_aux_layers(self) -> int:
-        return len(self._config.aux_hidden_states.aux_layers.layers)
+        return len(self._config.aux.aux_layers.layers)
 
     def _score_place(self) -> WidenPlace:
         return WidenPlace(
@@ -198,7 +195,7 @@ class _Widener:
 
     def _feature_place(self) -> WidenPlace:
         """It writes the state, so dead lanes get nothing; and it does not read the constant."""
-        channels, width = self._config.aux_hidden_states.target_hidden, self._config.width
+        channels, width = self._config.aux.target_hidden, self._config.width
         live = side_by_side(channels, parts=self._num_aux_layers, width=self._hidden)
         with_constant = side_by_side(
             min(channels + 1, self._hidden), parts=self._num_aux_layers, width=self._hidden

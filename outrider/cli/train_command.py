@@ -129,22 +129,27 @@ def _start(flags: dict[str, Any]) -> None:
             raise ConfigError(f"--{name} must be a number above 0, got {flags[name]}")
     import_torch()
     from outrider.train.gather_answers import AnswerSource
-    from outrider.train.head_design import Design
+    from outrider.train.head_design import HeadDesign
     from outrider.train.recipe import LearningRates, Recipe
-    from outrider.train.start_training import Plan, TrainingMachine, TrainingOutcome, train_eagle3
+    from outrider.train.start_training import (
+        TrainingMachine,
+        TrainingOutcome,
+        TrainingPlan,
+        train_eagle3,
+    )
     from outrider.train.training_loop import Cadence
 
     names = _Names(flags)
     attention = flags["attention"]
     train_eagle3(
         generator_of(flags),
-        Design(**names("layout draft_vocab intermediate heads kv_heads")),
+        HeadDesign(**names("layout draft_vocab intermediate heads kv_heads")),
         AnswerSource(
             prompts=tuple(flags["prompts"]),
             answers=tuple(flags["answers"]),
             sampling=sampling_of(flags),
         ),
-        Plan(
+        TrainingPlan(
             recipe=Recipe(decay=0.8, **names("steps batch depth loss seed")),
             rates=LearningRates(
                 peak=flags["lr"],

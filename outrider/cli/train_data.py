@@ -10,7 +10,7 @@ from outrider.hub.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
     from outrider.train.answers import AnswerSampling
-    from outrider.train.gather_answers import Generator, Part
+    from outrider.train.gather_answers import AnswerGenerator, AnswerPart
 
 
 def answer_flag(text: str, **more: Any) -> Any:
@@ -80,20 +80,20 @@ def answers(
 ) -> None:
     """Answer prompts with the target and keep the answers, for `train eagle3 --answers`."""
     flags = locals()
-    from outrider.train.gather_answers import AnswerSource, gather
+    from outrider.train.gather_answers import AnswerSource, gather_answers
 
     source = AnswerSource(
         prompts=tuple(prompts), answers=(), sampling=sampling_of(flags), part=_part(part)
     )
-    documents = gather(source, generator_of(flags), out, is_complete=False)
+    documents = gather_answers(source, generator_of(flags), out, is_complete=False)
     print(f"{out}: {len(documents)} documents")
 
 
-def generator_of(flags: dict[str, Any]) -> "Generator":
+def generator_of(flags: dict[str, Any]) -> "AnswerGenerator":
     """The engine that these flags describe."""
-    from outrider.train.gather_answers import Generator
+    from outrider.train.gather_answers import AnswerGenerator
 
-    return Generator(
+    return AnswerGenerator(
         model=flags["model"],
         device=flags["device"],
         rows=flags["rows"],
@@ -125,10 +125,10 @@ def _temperatures(text: str) -> tuple[float, ...]:
     return found
 
 
-def _part(text: str) -> "Part":
+def _part(text: str) -> "AnswerPart":
     number, _, of = text.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise ConfigError(f"--part {text} is no share; such as 2/3, the second of three")
-    from outrider.train.gather_answers import Part
+    from outrider.train.gather_answers import AnswerPart
 
-    return Part(number=int(number), of=int(of))
+    return AnswerPart(number=int(number), of=int(of))

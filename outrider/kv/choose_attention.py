@@ -8,7 +8,7 @@ import torch
 from outrider.errors import ConfigError
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 
 
 def choose_attention(

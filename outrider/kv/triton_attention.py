@@ -15,8 +15,9 @@ from outrider.ops.attention.prefill_triton import attend_chunks, place_chunks
 from outrider.ops.attention.splits_triton import num_partials, partial_width
 from outrider.ops.attention.tree_paths_triton import trace_paths
 from outrider.step.arena import Arena
-from outrider.step.attention_part import Capabilities, Geometry
+from outrider.step.attention_backend import AttentionScope, Capabilities
 from outrider.step.graph_break import graph_break
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 Kernel = Callable[..., None]  # attends for queries over a layer, into an output
@@ -42,7 +43,7 @@ class ChunkPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TritonPlan:
+class TritonPlan(AttentionPlan):
     """The backend's part of a plan."""
 
     shape: StepShape
@@ -102,14 +103,15 @@ class TritonAttention:
             ),
         )
 
-    def fill(self, plan: TritonPlan, geometry: Geometry) -> None:
-        decode, chunk = geometry.decode, geometry.chunk
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
+        assert isinstance(plan, TritonPlan)
+        decode, chunk = scope.decode, scope.chunk
         if plan.shape.rows:
             trace_paths(
                 decode.rows,
                 decode.lengths,
-                geometry.ancestors,
-                geometry.page_table,
+                scope.ancestors,
+                scope.page_table,
                 out_pages=plan.decode.pages,
                 out_lengths=plan.decode.lengths,
                 limits=plan.decode.limits,
@@ -120,7 +122,7 @@ class TritonAttention:
                 chunk.rows,
                 chunk.starts,
                 chunk.counts,
-                geometry.page_table,
+                scope.page_table,
                 out_pages=plan.chunk.pages,
                 bounds=plan.chunk.bounds,
             )
@@ -129,9 +131,10 @@ class TritonAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
-        plan: TritonPlan,
+        plan: AttentionPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        assert isinstance(plan, TritonPlan)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
         return out
@@ -140,10 +143,11 @@ class TritonAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, width]
         layer: torch.Tensor,  # [pages, page_size, 1, width]
-        plan: TritonPlan,
+        plan: AttentionPlan,
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
+        assert isinstance(plan, TritonPlan)
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
         _attend((attend_latent_decode, attend_latent_chunks), query, layer, out, plan, scale)
         return out

@@ -13,7 +13,7 @@ from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import ModelConfig
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 

@@ -1,4 +1,4 @@
-"""What config.json says about a mixture of experts: which layers have one, and who is asked."""
+"""The mixture of experts in a config.json: which layers have one, and how tokens are routed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from outrider.ops.moe.routing import ONE_GROUP, ExpertGroups, RoutingConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsConfig:
-    """The experts of a layer; `layers` have them, the others are dense."""
+    """The experts of the layers in `layers`; all other layers are dense."""
 
     num: int
     intermediate: int
     routing: RoutingConfig
     layers: frozenset[int]
-    shared: int = 0  # width of the part that every token asks besides; 0: there is none
-    has_bias: bool = False  # a stored number per expert is added to its score for choosing
-    has_shared_gate: bool = False  # how much that part counts is asked for every token
+    shared: int = 0  # width of the shared expert, which runs for every token; 0: there is none
+    has_bias: bool = False  # a stored bias per expert is added to its score for selection
+    has_shared_gate: bool = False  # a gate scales the shared expert of each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class NoExperts:
 
 
 _NUM_DENSE = "first_k_dense_replace"
-# Fields of DeepSeek that would change the law, and the values that are computed.
+# Fields of DeepSeek that would change the routing, and the values that are supported.
 _V2_ONLY: dict[str, tuple[Any, ...]] = {
     "scoring_func": ("softmax", None),
     "topk_method": ("greedy", "group_limited_greedy", None),
@@ -67,8 +67,8 @@ def parse_experts(
 
 
 def _is_normed(fields: Mapping[str, Any], family: ExpertFamily) -> bool:
-    said = fields.get("norm_topk_prob")
-    return family.is_usually_normed if said is None else bool(said)
+    value = fields.get("norm_topk_prob")
+    return family.is_usually_normed if value is None else bool(value)
 
 
 def _parse_deepseek(
@@ -104,18 +104,18 @@ def _refuse_other_routing(fields: Mapping[str, Any], allowed: dict[str, tuple[An
 
 
 def _groups(fields: Mapping[str, Any], family: ExpertFamily, num: int, top_k: int) -> ExpertGroups:
-    usual, usually_kept = family.usual_groups
+    usual, usually_selected = family.usual_groups
     groups = read_size_or(fields, "n_group", usual)
     if groups == 1:
         return ONE_GROUP
-    kept = read_size_or(fields, "topk_group", usually_kept)
-    each, judged = num // groups, 2 if family.routing == "deepseek-v3" else 1
-    if num % groups or kept > groups or each < judged or kept * each < top_k:
+    selected = read_size_or(fields, "topk_group", usually_selected)
+    each, scored = num // groups, 2 if family.routing == "deepseek-v3" else 1
+    if num % groups or selected > groups or each < scored or selected * each < top_k:
         raise ConfigError(
-            f"config.json asks {top_k} of {num} experts in the best {kept} of {groups} groups, "
+            f"config.json asks {top_k} of {num} experts in the best {selected} of {groups} groups, "
             "which does not work out; fix n_group or topk_group"
         )
-    return ExpertGroups(num=groups, kept=kept, judged=judged)
+    return ExpertGroups(num=groups, num_selected=selected, num_scored=scored)
 
 
 def _number_of_experts(fields: Mapping[str, Any], spellings: tuple[str, ...]) -> int:

@@ -54,7 +54,7 @@ def load_latent_attention(
 
     def turned(name: str, dim: int) -> torch.Tensor:
         weight = reader.read(prefix + name)
-        return with_pairs_apart(weight, dim=dim, rope=config.rope) if is_interleaved else weight
+        return split_rotary_pairs(weight, dim=dim, rope=config.rope) if is_interleaved else weight
 
     is_interleaved, head = rope.is_interleaved, config.nope + config.rope
     latents = turned("kv_a_proj_with_mqa.weight", config.width)
@@ -85,7 +85,7 @@ def split_projections(weight: torch.Tensor, config: LatentConfig) -> LatentProje
     return LatentProjections(key=key.contiguous(), value=value.contiguous())
 
 
-def with_pairs_apart(
+def split_rotary_pairs(
     weight: torch.Tensor,  # [rows, in], the last `rope` of every `dim` rows are rotated
     *,
     dim: int,

@@ -29,8 +29,8 @@ class Llama3Scaling:
     """Slow frequencies are divided by the factor, fast ones kept, those between are blended."""
 
     factor: float
-    low_turns: float  # over the original context; fewer turns than this are slow
-    high_turns: float  # more turns than this are fast
+    low_freq_factor: float  # over the original context; fewer turns than this are slow
+    high_freq_factor: float  # more turns than this are fast
     original_context: int
 
 
@@ -39,8 +39,8 @@ class YarnScaling:
     """As Llama 3, but blended by dimension; queries and keys also grow by the attention factor."""
 
     factor: float
-    slow_turns: float  # over the original context
-    fast_turns: float
+    beta_slow: float  # over the original context
+    beta_fast: float
     original_context: int
     attention_factor: float
     latent_factor: float = 1.0  # latent attention multiplies its scores by the square of it
@@ -95,8 +95,8 @@ def _parse_linear(settings: dict[str, Any]) -> RopeScaling:
 def _parse_llama3(settings: dict[str, Any]) -> RopeScaling:
     return Llama3Scaling(
         factor=float(settings.pop("factor")),
-        low_turns=float(settings.pop("low_freq_factor")),
-        high_turns=float(settings.pop("high_freq_factor")),
+        low_freq_factor=float(settings.pop("low_freq_factor")),
+        high_freq_factor=float(settings.pop("high_freq_factor")),
         original_context=int(settings.pop("original_max_position_embeddings")),
     )
 
@@ -109,8 +109,8 @@ def _parse_yarn(settings: dict[str, Any]) -> RopeScaling:
         usual = _growth(factor, rotated) / _growth(factor, all_dims)
     return YarnScaling(
         factor=factor,
-        slow_turns=float(settings.pop("beta_slow", 1.0)),
-        fast_turns=float(settings.pop("beta_fast", 32.0)),
+        beta_slow=float(settings.pop("beta_slow", 1.0)),
+        beta_fast=float(settings.pop("beta_fast", 32.0)),
         original_context=int(settings.pop("original_max_position_embeddings")),
         attention_factor=float(settings.pop("attention_factor", usual)),
         latent_factor=_growth(factor, all_dims),

@@ -15,16 +15,16 @@ _log = logging.getLogger(__name__)
 class TokenizerAgreement:
     """What is known, and why."""
 
-    verify_result: Literal["same", "different", "unknown"]
+    result: Literal["same", "different", "unknown"]
     reason: str
 
 
 def check_same_tokenizer(one: Path, other: Path) -> None:
     """Refuse two folders whose tokenizers differ; a folder without one is taken on trust."""
     found = compare_tokenizers(one, other)
-    if found.verify_result == "different":
+    if found.result == "different":
         raise ConfigError(f"{found.reason}; use two models with the same tokenizer")
-    if found.verify_result == "unknown":
+    if found.result == "unknown":
         _log.warning("tokenizers not compared: %s", found.reason)
 
 
@@ -32,16 +32,14 @@ def compare_tokenizers(one: Path, other: Path) -> TokenizerAgreement:
     """Compare every token with its id."""
     for folder in (one, other):
         if not (folder / "tokenizer.json").is_file():
-            return TokenizerAgreement(
-                verify_result="unknown", reason=f"{folder} has no tokenizer.json"
-            )
+            return TokenizerAgreement(result="unknown", reason=f"{folder} has no tokenizer.json")
     ours, theirs = _token_ids(one), _token_ids(other)
     if ours == theirs:
-        return TokenizerAgreement(verify_result="same", reason=f"{len(ours)} tokens with equal ids")
+        return TokenizerAgreement(result="same", reason=f"{len(ours)} tokens with equal ids")
     differing = ours.items() ^ theirs.items()
     token = min(text for text, _ in differing)
     return TokenizerAgreement(
-        verify_result="different",
+        result="different",
         reason=(
             f"the tokenizers of {one} and {other} differ: token {token!r} has id "
             f"{ours.get(token, 'none')} and {theirs.get(token, 'none')}"

@@ -14,7 +14,7 @@ from outrider.models.model_config import read_config
 from outrider.models.same_vocabulary import check_same_tokenizer
 from outrider.models.target import Target
 from outrider.ops.linear.choose_linear import WeightType
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 

@@ -29,7 +29,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import verify
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets, device_buckets, largest_shape
 from outrider.step.choose_executor import make_executor
 from outrider.step.device_stream import DeviceStream, open_device_stream
@@ -43,7 +43,7 @@ from outrider.structured.grammar_cache import (
     Grammars,
     read_no_vocabulary,
 )
-from outrider.structured.row_grammars import GrammarTable
+from outrider.structured.row_grammars import RowGrammars
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 
@@ -191,7 +191,7 @@ def _make_room(
         pages=pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=GrammarTable(loaded.grammars, largest=largest, vocab=vocab, device=device),
+        grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
     )
     room = DraftRoom(
         target=store.kv.layout,
@@ -233,7 +233,7 @@ def _open_pages(
 
 def _planner(
     program: StepProgram,
-    attention: AttentionPart,
+    attention: AttentionPlanner,
     room: DraftRoom,
     drafter: GuardedDrafter,
     buckets: Buckets,
@@ -248,7 +248,7 @@ def _planner(
     )
 
 
-def _check_backend(attention: AttentionPart, settings: Settings, draft: DraftKind) -> None:
+def _check_backend(attention: AttentionPlanner, settings: Settings, draft: DraftKind) -> None:
     """Refuse at start what attention could not do in a step."""
     can, budget = attention.capabilities, draft.facts.budget
     page_size, nodes = settings.host.page_size, budget.nodes

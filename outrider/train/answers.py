@@ -9,9 +9,9 @@ from pathlib import Path
 
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 from outrider.train.conversations import TrainingConversation
@@ -32,7 +32,7 @@ class AnswerSampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class AnswerTask:
     """One conversation at one temperature."""
 
     conversation: TrainingConversation
@@ -42,7 +42,7 @@ class Task:
 class Dialogue:
     """Owns what has been said in one conversation so far, as text and as tokens."""
 
-    def __init__(self, task: Task, sampling: AnswerSampling, frontend: Frontend) -> None:
+    def __init__(self, task: AnswerTask, sampling: AnswerSampling, frontend: Frontend) -> None:
         self._task = task
         self._law = sampling
         self._frontend = frontend
@@ -128,7 +128,7 @@ def plan_tasks(
     conversations: Sequence[TrainingConversation],
     sampling: AnswerSampling,
     done: Iterable[Document],
-) -> list[Task]:
+) -> list[AnswerTask]:
     """What is left to do: each conversation once before any is answered a second time.
 
     Neighbours get different temperatures, so that a run that is cut short has all of them.
@@ -138,7 +138,7 @@ def plan_tasks(
     random.Random(sampling.seed).shuffle(order)
     count = len(sampling.temperatures)
     tasks = (
-        Task(conversation=each, temperature=sampling.temperatures[(index + turn) % count])
+        AnswerTask(conversation=each, temperature=sampling.temperatures[(index + turn) % count])
         for turn in range(count)
         for index, each in enumerate(order)
     )
@@ -147,7 +147,7 @@ def plan_tasks(
 
 def answer_all(
     frontend: Frontend,
-    tasks: Sequence[Task],
+    tasks: Sequence[AnswerTask],
     sampling: AnswerSampling,
     path: Path,
     *,
@@ -190,7 +190,7 @@ def _one_turn(
                 refused.append(dialogue)
 
     for dialogue, live in Feed(frontend, requests(), window=window):
-        if isinstance(live, LiveRequest) and not live.output().error:
+        if isinstance(live, RequestState) and not live.output().error:
             yield dialogue, tuple(live.output().outputs[0].token_ids)
         else:
             refused.append(dialogue)
@@ -207,6 +207,6 @@ def repair(path: Path) -> list[Document]:
     return documents
 
 
-def _seed_of(task: Task, seed: int) -> int:
+def _seed_of(task: AnswerTask, seed: int) -> int:
     """The noise of a task is its own, whatever else is answered beside it."""
     return zlib.crc32(f"{seed}/{task.conversation.id}/{task.temperature:g}".encode())

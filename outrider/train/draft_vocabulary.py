@@ -8,7 +8,7 @@ import torch
 from outrider.errors import ConfigError
 
 
-def check_size(size: int, *, vocab: int) -> None:
+def check_draft_vocab(size: int, *, vocab: int) -> None:
     """Refuse more tokens than there are; asked before answers are made, which may take hours."""
     if size > vocab:
         raise ConfigError(f"--draft-vocab {size} exceeds the target's {vocab} tokens; lower it")
@@ -18,7 +18,7 @@ def choose_draft_tokens(
     counts: Counter[int], *, size: int, vocab: int, always: Iterable[int]
 ) -> torch.Tensor:  # [size] int64, increasing
     """The `size` most frequent tokens. Of equals the smaller id wins; `always` are in anyway."""
-    check_size(size, vocab=vocab)
+    check_draft_vocab(size, vocab=vocab)
     first = [token for token in sorted(set(always)) if counts[token]]
     ranked = sorted(range(vocab), key=lambda token: (-counts[token], token))
     chosen = list(dict.fromkeys([*first, *ranked]))[:size]

@@ -12,14 +12,19 @@ from outrider.hub.atomic_folder import staged
 from outrider.models.eagle.head_tensors import LAYER
 from outrider.models.model_config import read_config
 from outrider.train.checkpoints import TrainingCheckpoint
-from outrider.train.head_design import Format, design_config, speculators_fields, token_maps
+from outrider.train.head_design import ExportFormat, design_config, speculators_fields, token_maps
 
 _TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DTYPES = tuple(_TYPES)
 
 
 def export_head(
-    checkpoint: TrainingCheckpoint, folder: Path, *, target_folder: Path, format: Format, dtype: str
+    checkpoint: TrainingCheckpoint,
+    folder: Path,
+    *,
+    target_folder: Path,
+    format: ExportFormat,
+    dtype: str,
 ) -> int:
     """A new folder with config.json and model.safetensors; how many bytes the tensors take."""
     if folder.exists():
@@ -33,7 +38,9 @@ def export_head(
     return len(content)
 
 
-def _fields(checkpoint: TrainingCheckpoint, target_folder: Path, format: Format) -> dict[str, Any]:
+def _fields(
+    checkpoint: TrainingCheckpoint, target_folder: Path, format: ExportFormat
+) -> dict[str, Any]:
     fields: dict[str, Any] = checkpoint.facts["fields"]
     if format == "eagle3":
         return fields
@@ -46,7 +53,9 @@ def _fields(checkpoint: TrainingCheckpoint, target_folder: Path, format: Format)
     )
 
 
-def _tensors(checkpoint: TrainingCheckpoint, format: Format, dtype: str) -> dict[str, torch.Tensor]:
+def _tensors(
+    checkpoint: TrainingCheckpoint, format: ExportFormat, dtype: str
+) -> dict[str, torch.Tensor]:
     weights = {
         name.removeprefix("weights."): tensor.to(_TYPES[dtype])
         for name, tensor in checkpoint.memory.items()

@@ -13,11 +13,11 @@ from outrider.models.model_config import read_config
 from outrider.train.answers import AnswerSampling, answer_all, plan_tasks, repair
 from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.documents import Document, read_documents
-from outrider.train.training_log import say
+from outrider.train.training_log import log_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class AnswerPart:
     """One of several equal shares of the conversations, for as many processes."""
 
     number: int = 1
@@ -33,7 +33,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generator:
+class AnswerGenerator:
     """The engine that answers."""
 
     model: str
@@ -64,11 +64,11 @@ class AnswerSource:
     prompts: tuple[Path, ...]
     answers: tuple[Path, ...]  # files of them, or none: they are generated
     sampling: AnswerSampling
-    part: Part = Part()
+    part: AnswerPart = AnswerPart()
 
 
-def gather(
-    source: AnswerSource, generator: Generator, path: Path, *, is_complete: bool
+def gather_answers(
+    source: AnswerSource, generator: AnswerGenerator, path: Path, *, is_complete: bool
 ) -> list[Document]:
     """All documents: those of the files, or those at the path once the target has answered."""
     if source.answers:
@@ -86,5 +86,5 @@ def gather(
         skipped = answer_all(llm.frontend, tasks, sampling, path, window=window, note=note)
     documents = read_documents(path)
     answered = sum(each.num_answered for each in documents)
-    say(f"{len(documents)} documents with {answered} answered tokens; {skipped} did not fit")
+    log_line(f"{len(documents)} documents with {answered} answered tokens; {skipped} did not fit")
     return documents

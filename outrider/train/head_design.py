@@ -13,8 +13,8 @@ from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.expert_config import NoExperts
 from outrider.models.model_config import ModelConfig, read_config
 
-Layout = Literal["eagle3", "eagle3.1"]
-Format = Literal["eagle3", "speculators"]
+HeadLayout = Literal["eagle3", "eagle3.1"]
+ExportFormat = Literal["eagle3", "speculators"]
 
 FEWEST_LAYERS = 3  # the usual taps are after 2, L // 2 and L - 3 layers
 
@@ -23,17 +23,17 @@ _ROTATION = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
+class HeadDesign:
     """The choices; everything else follows from the target."""
 
-    layout: Layout
+    layout: HeadLayout
     draft_vocab: int
     intermediate: int  # 0: the target's
     heads: int  # 0: the target's
     kv_heads: int  # 0: the target's
 
 
-def head_fields(design: Design, target_folder: Path) -> dict[str, Any]:
+def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
     """The config.json of such a head in the layout that SGLang and vLLM share.
 
     The taps are the usual ones and left out: engines disagree about how a list is to be counted.
@@ -95,10 +95,10 @@ def speculators_fields(
         "draft_vocab_size": config.output.draft_vocab,
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_before_fc": False,
-        "fc_norm": config.aux_hidden_states.norm == "each",
+        "fc_norm": config.aux.norm == "each",
         "norm_output": config.output.is_state_normed,
-        "target_hidden_size": config.aux_hidden_states.target_hidden,
-        "eagle_aux_hidden_state_layer_ids": list(config.aux_hidden_states.aux_layers.layers),
+        "target_hidden_size": config.aux.target_hidden,
+        "eagle_aux_hidden_state_layer_ids": list(config.aux.aux_layers.layers),
         "embed_requires_grad": False,
     }
 

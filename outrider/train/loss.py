@@ -20,7 +20,7 @@ def soft_cross_entropy(
     return logits.logsumexp(-1) - (probabilities * logits).sum(-1) / known
 
 
-def likelihood_of_keeping(
+def lk_loss(
     logits: torch.Tensor,  # [trained, draft_vocab]
     probabilities: torch.Tensor,  # [trained, draft_vocab]
 ) -> torch.Tensor:  # [trained]
@@ -38,4 +38,4 @@ def overlap(
     return torch.minimum(logits.float().softmax(-1), probabilities).sum(-1)
 
 
-LOSSES: dict[LossKind, Loss] = {"ce": soft_cross_entropy, "lk": likelihood_of_keeping}
+LOSSES: dict[LossKind, Loss] = {"ce": soft_cross_entropy, "lk": lk_loss}

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from outrider.models.layers.rotary_embedding import attention_factor, scaled_frequencies
 from outrider.models.model_config import RopeConfig
 
-Kind = Literal["dense", "flex"]
+AttentionKind = Literal["dense", "flex"]
 
 
-class BlockAttention(Protocol):
+class PackedAttention(Protocol):
     """Attention of every row to the rows of its own document up to itself.
 
     Queries, keys, values and what is read are [batch, heads, length, head_dim].
@@ -88,12 +88,12 @@ def _compiled_flex() -> Callable[..., Any]:
     return _FLEX[0]
 
 
-def make_attention(kind: Kind, documents: torch.Tensor) -> BlockAttention:
+def make_attention(kind: AttentionKind, documents: torch.Tensor) -> PackedAttention:
     return FlexAttention(documents) if kind == "flex" else DenseAttention(documents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
+class KeyValue:
     """Key and value of a row at one of its later steps; only the row itself sees them."""
 
     key: torch.Tensor  # [batch, heads, length, head_dim]
@@ -101,11 +101,11 @@ class Later:
 
 
 def attend_packed(
-    block: BlockAttention,
+    block: PackedAttention,
     query: torch.Tensor,  # [batch, heads, length, head_dim], as are key and value
     key: torch.Tensor,
     value: torch.Tensor,
-    later: Sequence[Later],
+    later: Sequence[KeyValue],
 ) -> torch.Tensor:  # [batch, heads, length, head_dim]
     """One softmax over the rows of the document and the row's own later steps.
 
@@ -124,7 +124,7 @@ def attend_packed(
     )
 
 
-class PackedRotation:
+class PackedRotary:
     """Turns heads by their positions, out of place, so that gradients pass."""
 
     def __init__(self, config: RopeConfig, *, head_dim: int, device: torch.device) -> None:

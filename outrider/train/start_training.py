@@ -20,20 +20,20 @@ from outrider.models.model_config import read_config
 from outrider.train.batches import BatchOrder
 from outrider.train.checkpoints import TrainingCheckpoint, list_checkpoints, load_checkpoint
 from outrider.train.documents import Document, count_tokens
-from outrider.train.draft_vocabulary import check_size, choose_draft_tokens, coverage
+from outrider.train.draft_vocabulary import check_draft_vocab, choose_draft_tokens, coverage
 from outrider.train.export_head import export_head
-from outrider.train.gather_answers import AnswerSource, Generator, gather
-from outrider.train.head_design import Design, Format, design_config, head_fields
-from outrider.train.packed_attention import Kind
+from outrider.train.gather_answers import AnswerGenerator, AnswerSource, gather_answers
+from outrider.train.head_design import ExportFormat, HeadDesign, design_config, head_fields
+from outrider.train.packed_attention import AttentionKind
 from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
 from outrider.train.recipe import LearningRates, Recipe
-from outrider.train.trainer import Subject, Trainer, TrainingPlacement
-from outrider.train.training_log import say, sentence
+from outrider.train.trainer import HeadSpec, Trainer, TrainingPlacement
+from outrider.train.training_log import log_line, metrics_line
 from outrider.train.training_loop import (
     Cadence,
-    TrainingCourse,
     TrainingRun,
+    TrainingSequences,
     check_same,
     free_device,
     steps_within,
@@ -49,12 +49,12 @@ class TrainingMachine:
     """Where it runs."""
 
     device: str
-    attention: Kind | None  # None: what suits the device
+    attention: AttentionKind | None  # None: what suits the device
     is_compiled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """How long and how."""
 
     recipe: Recipe  # steps 0: as many as the epochs take
@@ -70,16 +70,16 @@ class TrainingOutcome:
     """What is written at the end."""
 
     folder: Path
-    format: Format
+    format: ExportFormat
     dtype: str
     resume: bool
 
 
 def train_eagle3(
-    generator: Generator,
-    design: Design,
+    generator: AnswerGenerator,
+    design: HeadDesign,
     source: AnswerSource,
-    plan: Plan,
+    plan: TrainingPlan,
     machine: TrainingMachine,
     outcome: TrainingOutcome,
 ) -> None:
@@ -88,15 +88,15 @@ def train_eagle3(
     fields = head_fields(design, target_folder)
     before = _earlier(outcome)
     target = read_config(target_folder)
-    check_size(design.draft_vocab, vocab=target.vocab_size)
+    check_draft_vocab(design.draft_vocab, vocab=target.vocab_size)
     config = design_config(fields, target)
     placement = _placement(machine, config)
     outcome.folder.mkdir(parents=True, exist_ok=True)
     answers = outcome.folder / "answers.jsonl"
-    documents = gather(source, generator, answers, is_complete=bool(before))
+    documents = gather_answers(source, generator, answers, is_complete=bool(before))
     free_device(placement.device)
     ids = _choose(documents, design, target_folder)
-    subject = Subject(target_folder=target_folder, config=config, ids=ids)
+    subject = HeadSpec(target_folder=target_folder, config=config, ids=ids)
     course, digest = _course(documents, plan)
     plan = _with_steps(plan, course, subject, placement, before)
     asked = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
@@ -109,7 +109,7 @@ def train_eagle3(
         start = replace(start, step=checkpoint.step)
     run = TrainingRun(trainer, course, plan.cadence, folder=outcome.folder, start=start)
     last = run.finish()
-    say(f"held out: {sentence(trainer.examine(course.held_out))}")
+    log_line(f"held out: {metrics_line(trainer.examine(course.held_out))}")
     _hand_over(load_checkpoint(last), outcome, target_folder)
 
 
@@ -136,7 +136,7 @@ def _placement(machine: TrainingMachine, config: HeadConfig) -> TrainingPlacemen
         num_cuda=torch.cuda.device_count(),
     )
     is_cuda = settings.device != "cpu"
-    usual: Kind = "flex" if is_cuda and _takes_flex(config) else "dense"
+    usual: AttentionKind = "flex" if is_cuda and _takes_flex(config) else "dense"
     return TrainingPlacement(
         device=torch.device(settings.device),
         dtype=torch.bfloat16 if is_cuda else torch.float32,
@@ -149,7 +149,7 @@ def _takes_flex(config: HeadConfig) -> bool:
     return config.layer.attention.head_dim >= _SMALLEST_FLEX
 
 
-def _choose(documents: Sequence[Document], design: Design, target_folder: Path) -> torch.Tensor:
+def _choose(documents: Sequence[Document], design: HeadDesign, target_folder: Path) -> torch.Tensor:
     counts: Counter[int] = count_tokens(documents)
     tokenizer = load_tokenizer(target_folder)
     ids = choose_draft_tokens(
@@ -158,11 +158,13 @@ def _choose(documents: Sequence[Document], design: Design, target_folder: Path) 
         vocab=read_config(target_folder).vocab_size,
         always=tokenizer.stop_ids | tokenizer.special_ids,
     )
-    say(f"{len(ids)} tokens can be drafted, {coverage(counts, ids):.2%} of what the target says")
+    log_line(
+        f"{len(ids)} tokens can be drafted, {coverage(counts, ids):.2%} of what the target says"
+    )
     return ids
 
 
-def _course(documents: Sequence[Document], plan: Plan) -> tuple[TrainingCourse, int]:
+def _course(documents: Sequence[Document], plan: TrainingPlan) -> tuple[TrainingSequences, int]:
     """Sequences to train on and to examine, and a number that tells them from others."""
     held = [each for each in documents if zlib.crc32(each.id.encode()) % _HELD_OUT == 0]
     held = (held or list(documents)[-1:])[:_MOST_HELD_OUT]
@@ -171,8 +173,8 @@ def _course(documents: Sequence[Document], plan: Plan) -> tuple[TrainingCourse, 
     packed = pack_documents(rest, length=plan.length, seed=plan.recipe.seed)
     order = BatchOrder(packed, size=plan.recipe.batch, seed=plan.recipe.seed)
     held_out = pack_documents(held, length=plan.length, seed=plan.recipe.seed)
-    say(f"{_extent(packed)}; {len(held)} documents are held out")
-    return TrainingCourse(order=order, held_out=held_out), zlib.crc32(packed.tokens.tobytes())
+    log_line(f"{_extent(packed)}; {len(held)} documents are held out")
+    return TrainingSequences(order=order, held_out=held_out), zlib.crc32(packed.tokens.tobytes())
 
 
 def _extent(packed: PackedDocuments) -> str:
@@ -181,12 +183,12 @@ def _extent(packed: PackedDocuments) -> str:
 
 
 def _with_steps(
-    plan: Plan,
-    course: TrainingCourse,
-    subject: Subject,
+    plan: TrainingPlan,
+    course: TrainingSequences,
+    subject: HeadSpec,
     placement: TrainingPlacement,
     before: Sequence[TrainingCheckpoint],
-) -> Plan:
+) -> TrainingPlan:
     """The plan with a number of steps: as asked, by epochs, and no more than the time allows."""
     steps = plan.recipe.steps or max(1, round(plan.epochs * course.order.per_epoch))
     known = [int(checkpoint.facts["run"]["steps"]) for checkpoint in before]
@@ -213,8 +215,8 @@ def _hand_over(
             format=outcome.format,
             dtype=outcome.dtype,
         )
-        say(f"the head is in {folder} ({num_bytes / 1e6:.1f} MB)")
+        log_line(f"the head is in {folder} ({num_bytes / 1e6:.1f} MB)")
     try:
-        say(f"the run is drawn in {plot_run(outcome.folder)}")
+        log_line(f"the run is drawn in {plot_run(outcome.folder)}")
     except ConfigError as error:
-        say(f"note: {error}")
+        log_line(f"note: {error}")

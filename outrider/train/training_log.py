@@ -20,9 +20,9 @@ from rich.progress import (
 )
 
 from outrider.hub.jsonl import numbered_lines
-from outrider.train.acceptance_gauge import Measures
+from outrider.train.acceptance_meter import TrainingMetrics
 
-Kind = Literal["train", "held out"]
+MetricsKind = Literal["train", "held out"]
 Show = Callable[[int, str], None]  # how many steps are taken, and what to say about them
 
 
@@ -35,8 +35,8 @@ class TrainingLog:
         kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
         path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
-    def write(self, kind: Kind, step: int, measures: Measures, **more: float) -> None:
-        line = {"step": step, "kind": kind, **asdict(measures), **more}
+    def write(self, kind: MetricsKind, step: int, metrics: TrainingMetrics, **more: float) -> None:
+        line = {"step": step, "kind": kind, **asdict(metrics), **more}
         line["elapsed_s"] = round(time.monotonic() - self._begin_s, 3)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -48,16 +48,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for _, line in numbered_lines(path) if line.endswith("}")]
 
 
-def sentence(measures: Measures) -> str:
+def metrics_line(metrics: TrainingMetrics) -> str:
     """One line for people."""
-    agreed = " ".join(f"{share:.2f}".lstrip("0") for share in measures.agreement)
+    agreed = " ".join(f"{share:.2f}".lstrip("0") for share in metrics.agreement)
     return (
-        f"loss {measures.loss:.3f}, agrees {agreed}, accept length "
-        f"{measures.accept_length:.2f} greedy, {measures.accept_length_sampled:.2f} sampled"
+        f"loss {metrics.loss:.3f}, agrees {agreed}, accept length "
+        f"{metrics.accept_length:.2f} greedy, {metrics.accept_length_sampled:.2f} sampled"
     )
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -80,6 +80,6 @@ def training_bar(total: int, *, done: int) -> Iterator[Show]:
             if console.is_terminal:
                 progress.update(task, completed=step, facts=facts)
             else:
-                say(f"step {step}/{total}: {facts}")
+                log_line(f"step {step}/{total}: {facts}")
 
         yield show

@@ -11,13 +11,13 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.frontend.interrupts import held_interrupts
-from outrider.train.acceptance_gauge import Measures
+from outrider.train.acceptance_meter import TrainingMetrics
 from outrider.train.batches import BatchOrder
 from outrider.train.checkpoints import TrainingCheckpoint, describe_last, save_checkpoint
 from outrider.train.packing import PackedDocuments
 from outrider.train.recipe import rate_at
 from outrider.train.trainer import Trainer
-from outrider.train.training_log import Show, TrainingLog, say, sentence, training_bar
+from outrider.train.training_log import Show, TrainingLog, log_line, metrics_line, training_bar
 
 _WARM_STEPS = 3  # before speed is measured: kernels are compiled in the first
 _TIMED_STEPS = 10
@@ -33,7 +33,7 @@ class Cadence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCourse:
+class TrainingSequences:
     """The sequences of a run."""
 
     order: BatchOrder
@@ -46,7 +46,7 @@ class TrainingRun:
     def __init__(
         self,
         trainer: Trainer,
-        course: TrainingCourse,
+        course: TrainingSequences,
         cadence: Cadence,
         *,
         folder: Path,
@@ -69,7 +69,7 @@ class TrainingRun:
                     self._advance(show)
         except KeyboardInterrupt:
             if self._is_whole:
-                say(f"interrupted: saved {self.save()}; go on with --resume")
+                log_line(f"interrupted: saved {self.save()}; go on with --resume")
             raise
         return self.save()
 
@@ -84,28 +84,28 @@ class TrainingRun:
         """One step, and what is due after it."""
         step, cadence, steps = self.step, self._cadence, self._trainer.recipe.steps
         is_logged = _is_due(step + 1, cadence.log, steps)
-        gauges = [self._trainer.gauge()] if is_logged else []
+        meters = [self._trainer.meter()] if is_logged else []
         with held_interrupts():
             self._is_whole = False
-            self._trainer.step(step, self._course.order.at(step), gauges)
+            self._trainer.step(step, self._course.order.at(step), meters)
             self.step += 1
             self._is_whole = True
-        for gauge in gauges:
-            self._log(gauge.read(), show)
+        for meter in meters:
+            self._log(meter.read(), show)
         if _is_due(self.step, cadence.examine, steps):
             held = self._trainer.examine(self._course.held_out)
             self._journal.write("held out", self.step, held)
-            say(f"held out at step {self.step}: {sentence(held)}")
+            log_line(f"held out at step {self.step}: {metrics_line(held)}")
         if self.step % cadence.save == 0:
             self.save()
 
-    def _log(self, measures: Measures, show: Show) -> None:
-        if not math.isfinite(measures.loss):
-            self._refuse(f"the loss is {measures.loss}")
+    def _log(self, metrics: TrainingMetrics, show: Show) -> None:
+        if not math.isfinite(metrics.loss):
+            self._refuse(f"the loss is {metrics.loss}")
         speed = self._speed()
         rate = rate_at(self.step - 1, self._trainer.recipe, self._trainer.rates)
-        self._journal.write("train", self.step, measures, steps_per_s=speed, learning_rate=rate)
-        show(self.step, f"{speed:.1f} steps/s, {sentence(measures)}")
+        self._journal.write("train", self.step, metrics, steps_per_s=speed, learning_rate=rate)
+        show(self.step, f"{speed:.1f} steps/s, {metrics_line(metrics)}")
 
     def _speed(self) -> float:
         """Steps per second since it was last asked for."""
@@ -131,7 +131,7 @@ def steps_within(trainer: Trainer, order: BatchOrder, budget_s: float) -> int:
         loss = trainer.step(step, order.at(step))
     float(loss)
     step_s = (time.monotonic() - begin_s) / _TIMED_STEPS
-    say(f"{1 / step_s:.2f} steps/s: {int(budget_s / step_s)} steps fit into {budget_s:g} s")
+    log_line(f"{1 / step_s:.2f} steps/s: {int(budget_s / step_s)} steps fit into {budget_s:g} s")
     return max(1, int(budget_s / step_s))
 
 

@@ -26,8 +26,8 @@ from benchmarks.steps.step_floors import (
     step_passes,
     total_s,
 )
-from benchmarks.steps.v4_floors import v4_cache_bytes, v4_held_bytes, v4_step_bytes
-from benchmarks.steps.vllm_numbers import PeerSubject, drafting_step, plain_step
+from benchmarks.steps.vllm_numbers import MeasuredModel, drafting_step, plain_step
+from outrider.bench.offline.v4_bytes import v4_cache_bytes, v4_held_bytes, v4_step_bytes
 from outrider.runtime.build_runner import MAX_CHUNKS
 from outrider.wire.draft_budget import Budget
 
@@ -309,7 +309,7 @@ def test_prefill_counts_matrices_causal_attention_and_one_row_of_logits():
 
 
 def test_the_peer_stands_only_beside_what_it_was_measured_on():
-    ours = PeerSubject(model="llama-8b", dtype="bfloat16", card="NVIDIA H200")
+    ours = MeasuredModel(model="llama-8b", dtype="bfloat16", card="NVIDIA H200")
     (plain,) = plain_step(Case(rows=8, prompt=128), ours)
     assert plain.step_s == 4.97e-3
     assert plain.tokens_per_s == pytest.approx(8 / 4.97e-3)

@@ -151,10 +151,10 @@ def test_a_recorded_step_follows_new_lengths():
     run(backend, case)  # compiles before recording
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        backend.fill(plan, case.geometry)
+        backend.fill(plan, case.scope)
         out = backend.run_latent(case.query, case.layer, plan, SCALE, V3.latent)
     for lengths in ([7, 1299], [512, 0]):
-        case.geometry.decode.lengths.copy_(torch.tensor(lengths))
+        case.scope.decode.lengths.copy_(torch.tensor(lengths))
         arena.poison()
         graph.replay()
         assert torch.equal(out, run(backend, case))

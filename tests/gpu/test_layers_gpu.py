@@ -78,7 +78,7 @@ def test_layers_on_a_gpu_do_what_they_do_on_a_cpu(has_norm):
 def _layers(device: torch.device, *, has_norm: bool) -> list[torch.Tensor]:
     like = (device.type, torch.float32)
     scaling = YarnScaling(
-        factor=4.0, attention_factor=1.14, original_context=8192, fast_turns=32.0, slow_turns=1.0
+        factor=4.0, attention_factor=1.14, original_context=8192, beta_fast=32.0, beta_slow=1.0
     )
     rotary = RotaryEmbedding(
         RopeConfig(theta=1e6, scaling=scaling), head_dim=128, dtype=like[1], device=device

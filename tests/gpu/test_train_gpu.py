@@ -7,14 +7,14 @@ import torch
 from support.tiny import save_tiny
 
 from outrider.cli.main import run
-from outrider.train.packed_attention import DenseAttention, FlexAttention, Later, attend_packed
+from outrider.train.packed_attention import DenseAttention, FlexAttention, KeyValue, attend_packed
 
 SHAPE = (2, 9, 384, 64)  # batch, heads, length, head_dim: blocks of 128, documents across them
 
 
 def gradients(attention, tensors):
     query, key, value, *rest = leaves = [each.clone().requires_grad_() for each in tensors]
-    later = [Later(key=k, value=v) for k, v in zip(rest[::2], rest[1::2], strict=True)]
+    later = [KeyValue(key=k, value=v) for k, v in zip(rest[::2], rest[1::2], strict=True)]
     read = attend_packed(attention, query, key, value, later)
     read.square().sum().backward()
     return read.detach(), [each.grad for each in leaves]

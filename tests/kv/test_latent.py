@@ -39,17 +39,17 @@ def test_the_reference_reads_latents_as_keys_and_their_first_lanes_as_values(pag
     model = latent_model(heads=3, latent=20, rope=6, page_size=page_size)
     case = make_case(model, lengths=[5, 0], nodes=4, chunks={3: (7, 3)})
     out = run(ReferenceAttention(page_size=page_size, dtype=model.dtype), case)
-    flat, geometry = case.layer.view(-1, model.head_dim).double(), case.geometry
+    flat, scope = case.layer.view(-1, model.head_dim).double(), case.scope
 
     def read(token, row, positions):
-        pages = geometry.page_table[row].tolist()
+        pages = scope.page_table[row].tolist()
         stored = flat[[pages[p // page_size] * page_size + p % page_size for p in positions]]
         weights = (case.query[token].double() @ stored.T * SCALE).softmax(-1)
         return weights @ stored[:, : model.latent]
 
     for row, length in enumerate([5, 0]):
         for node in range(4):
-            mask = int(geometry.ancestors[row, node])
+            mask = int(scope.ancestors[row, node])
             seen = [*range(length), *(length + n for n in range(4) if mask >> n & 1)]
             right = read(row * 4 + node, row + 1, seen)
             torch.testing.assert_close(out[row * 4 + node].double(), right, atol=1e-5, rtol=0)

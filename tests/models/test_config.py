@@ -55,7 +55,7 @@ def test_every_spelling_of_rope_settings_means_the_same(fields):
     rope = parsed(**fields).rope
     assert rope.theta == 5e5
     assert rope.scaling == Llama3Scaling(
-        factor=8.0, low_turns=1.0, high_turns=4.0, original_context=64
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64
     )
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
 from support.engines import Shape, ask, engine_of, run_all
 from support.heads import write_head
-from support.matrix import PROMPTS, ROUTINGS, TREES
+from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import LATENT_FAMILIES, LATENTS, SIZES, VOCAB, save_tiny, tiny_model
 from support.trees import random_tree
@@ -114,9 +114,9 @@ def test_a_token_stores_one_vector_of_latent_and_rotated_key():
 
 def test_experts_follow_the_law_of_each_version():
     v2, v3 = parse_config(V2).experts, parse_config(V3).experts
-    assert (v2.law.score, v2.law.is_normed, v2.has_bias) == ("softmax", False, False)
-    assert (v3.law.score, v3.law.is_normed, v3.has_bias) == ("sigmoid", True, True)
-    assert v3.law.groups == ExpertGroups(num=4, kept=2, judged=2)
+    assert (v2.routing.score, v2.routing.is_normed, v2.has_bias) == ("softmax", False, False)
+    assert (v3.routing.score, v3.routing.is_normed, v3.has_bias) == ("sigmoid", True, True)
+    assert v3.routing.groups == ExpertGroups(num=4, num_selected=2, num_scored=2)
     assert v3.shared == 2 * LATENTS["moe_intermediate_size"]
     assert v3.layers == {1, 2}
     assert parse_config(V3).experts_at(0) == NoExperts()
@@ -125,8 +125,8 @@ def test_experts_follow_the_law_of_each_version():
 def test_fields_that_are_absent_say_what_they_say_to_transformers():
     silent = {key: value for key, value in V3.items() if key not in ("n_group", "topk_group")}
     silent |= {"n_routed_experts": 32}
-    v3, v2 = parse_config(silent).experts.law, parse_config(V2).experts.law
-    assert (v3.scale, v3.groups) == (2.5, ExpertGroups(num=8, kept=4, judged=2))
+    v3, v2 = parse_config(silent).experts.routing, parse_config(V2).experts.routing
+    assert (v3.scale, v3.groups) == (2.5, ExpertGroups(num=8, num_selected=4, num_scored=2))
     assert (v2.scale, v2.groups) == (1.0, ONE_GROUP)
 
 
@@ -213,10 +213,10 @@ def test_draft_modules_past_the_last_layer_are_no_part_of_the_target(family, is_
 
 
 def test_training_a_head_for_such_a_target_is_refused_by_name(tmp_path):
-    from outrider.train.head_design import Design, head_fields
+    from outrider.train.head_design import HeadDesign, head_fields
 
     (tmp_path / "config.json").write_text(json.dumps(V3 | {"num_hidden_layers": 6}))
-    design = Design(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)
+    design = HeadDesign(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)
     with pytest.raises(ConfigError, match="experts"):
         head_fields(design, tmp_path)
 
@@ -250,19 +250,21 @@ def drafts_for(target, folder):
 
 
 @pytest.mark.parametrize("family", ["deepseek-v2-lite", "deepseek-v3"])
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
-def test_no_drafter_changes_a_token_of_a_target_with_latents(family, law, tmp_path):
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_no_drafter_changes_a_token_of_a_target_with_latents(family, sampling, tmp_path):
     theirs = save_tiny(family, tmp_path)
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
-    right = [decode(theirs, tokens, ROUTINGS[law], max_tokens=9).tokens for tokens in PROMPTS]
-    asked = [ask(f"r{i}", tokens, ROUTINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    right = [decode(theirs, tokens, SAMPLINGS[sampling], max_tokens=9).tokens for tokens in PROMPTS]
+    requests = [
+        ask(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9) for i, tokens in enumerate(PROMPTS)
+    ]
     for name, draft in drafts_for(target, tmp_path).items():
         for executor in ("eager", "tape"):
             shape = Shape(pad=4, executor=executor, depth=1, step_tokens=90)
-            heard = run_all(engine_of(target, shape, draft), asked)
-            tokens = [heard[f"r{i}"].tokens for i in range(len(PROMPTS))]
+            outputs = run_all(engine_of(target, shape, draft), requests)
+            tokens = [outputs[f"r{i}"].tokens for i in range(len(PROMPTS))]
             assert tokens == right, (name, executor)
-            progress = [entry.last.progress for entry in heard.values()]
+            progress = [entry.last.progress for entry in outputs.values()]
             if name == "twin":
                 drafted = sum(each.drafted for each in progress)
                 assert sum(each.num_accepted for each in progress) == drafted > 0

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
 from support.engines import Shape, ask, engine_of, run_all
-from support.matrix import PROMPTS, ROUTINGS, TREES
+from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny, tiny_model
 from transformers import DeepseekV2Config, DeepseekV3Config, DeepseekV4Config
@@ -54,12 +54,12 @@ def step_of(num_query, *, padded=(), page_size=4):
     return FeedStep(tokens=torch.arange(num_query), slots=slots, page_size=page_size)
 
 
-def mixture(law=SOFTMAX, *, num_experts=EXPERTS, hidden=HIDDEN, wide=WIDE):
+def mixture(routing=SOFTMAX, *, num_experts=EXPERTS, hidden=HIDDEN, wide=WIDE):
     gate_up, down = (
         torch.randn(num_experts, 2 * wide, hidden),
         torch.randn(num_experts, hidden, wide),
     )
-    router = TopKRouter(law, gate=PlainLinear(torch.randn(num_experts, hidden)), bias=NO_BIAS)
+    router = TopKRouter(routing, gate=PlainLinear(torch.randn(num_experts, hidden)), bias=NO_BIAS)
     return MoeMlp(router=router, experts=make_experts(gate_up, down)), router, gate_up, down
 
 
@@ -100,15 +100,15 @@ def test_groups_bias_and_scale_are_those_of_deepseek_v3():
     torch.nn.init.normal_(theirs.weight)
     theirs.e_score_correction_bias.normal_()
     x = torch.randn(50, HIDDEN)
-    law = RoutingConfig(
+    routing = RoutingConfig(
         top_k=4,
         score="sigmoid",
         is_normed=True,
         scale=2.5,
-        groups=ExpertGroups(num=6, kept=2, judged=2),
+        groups=ExpertGroups(num=6, num_selected=2, num_scored=2),
     )
     with torch.no_grad():
-        ours = select_experts(F.linear(x, theirs.weight), law, theirs.e_score_correction_bias)
+        ours = select_experts(F.linear(x, theirs.weight), routing, theirs.e_score_correction_bias)
         assert_routes_like(ours, theirs(x))
 
 
@@ -126,10 +126,10 @@ def test_groups_judged_by_one_expert_are_those_of_deepseek_v2():
     theirs = DeepseekV2TopkRouter(config)
     torch.nn.init.normal_(theirs.weight)
     x = torch.randn(50, HIDDEN)
-    groups = ExpertGroups(num=4, kept=2, judged=1)
-    law = RoutingConfig(top_k=3, score="softmax", is_normed=False, scale=16.0, groups=groups)
+    groups = ExpertGroups(num=4, num_selected=2, num_scored=1)
+    routing = RoutingConfig(top_k=3, score="softmax", is_normed=False, scale=16.0, groups=groups)
     with torch.no_grad():
-        assert_routes_like(select_experts(F.linear(x, theirs.weight), law, NO_BIAS), theirs(x))
+        assert_routes_like(select_experts(F.linear(x, theirs.weight), routing, NO_BIAS), theirs(x))
 
 
 V4 = RoutingConfig(top_k=3, score="sqrtsoftplus", is_normed=True, scale=1.5)
@@ -181,13 +181,13 @@ def test_shared_experts_are_added_like_those_of_deepseek_v3():
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter)
     shared = theirs.shared_experts
-    law = RoutingConfig(
+    routing = RoutingConfig(
         top_k=2, score="sigmoid", is_normed=True, scale=config.routed_scaling_factor
     )
     gate_up = torch.cat([shared.gate_proj.weight, shared.up_proj.weight])
     ours = MoeMlp(
         router=TopKRouter(
-            law, gate=PlainLinear(theirs.gate.weight), bias=theirs.gate.e_score_correction_bias
+            routing, gate=PlainLinear(theirs.gate.weight), bias=theirs.gate.e_score_correction_bias
         ),
         experts=make_experts(theirs.experts.gate_up_proj, theirs.experts.down_proj),
         shared=(
@@ -206,8 +206,8 @@ def test_shared_experts_are_added_like_those_of_deepseek_v3():
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 7, 40])
 @pytest.mark.parametrize("is_normed", [True, False])
 def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(is_normed, num_tokens):
-    law = replace(SOFTMAX, is_normed=is_normed)
-    moe, router, gate_up, down = mixture(law)
+    routing = replace(SOFTMAX, is_normed=is_normed)
+    moe, router, gate_up, down = mixture(routing)
     x, residual = torch.randn(num_tokens, HIDDEN), torch.randn(num_tokens, HIDDEN)
     step = step_of(num_tokens)
     expected = residual + one_by_one(x, router(x, step), gate_up, down)
@@ -400,17 +400,19 @@ def test_weights_that_no_grouped_product_takes_are_refused(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
-def test_drafts_of_a_twin_change_no_token_of_a_mixture(law, executor, tmp_path):
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_drafts_of_a_twin_change_no_token_of_a_mixture(sampling, executor, tmp_path):
     theirs = save_tiny("mixtral", tmp_path)
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(pad=4, executor=executor, depth=1)
-    asked = [ask(f"r{i}", tokens, ROUTINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    asked = [
+        ask(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9) for i, tokens in enumerate(PROMPTS)
+    ]
     drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
     plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)
     for i, tokens in enumerate(PROMPTS):
-        right = decode(theirs, tokens, ROUTINGS[law], max_tokens=9).tokens
+        right = decode(theirs, tokens, SAMPLINGS[sampling], max_tokens=9).tokens
         assert plain[f"r{i}"].tokens == right
         assert drafted[f"r{i}"].tokens == right
     progress = [entry.last.progress for entry in drafted.values()]

@@ -63,10 +63,10 @@ def test_a_trace_lists_the_nodes_of_each_path_in_order():
     for row, length in enumerate([4, 0, 31]):
         assert views["out_lengths"][row] == length
         assert torch.equal(
-            views["out_pages"][row].long(), case.geometry.page_table[row + 1, : case.shape.pages]
+            views["out_pages"][row].long(), case.scope.page_table[row + 1, : case.shape.pages]
         )
         for node in range(9):
-            mask, token = int(case.geometry.ancestors[row, node]), row * 9 + node
+            mask, token = int(case.scope.ancestors[row, node]), row * 9 + node
             path = [n for n in range(64) if mask >> n & 1]
             assert views["limits"][token] == length + len(path)
             assert views["tails"][token, : len(path)].tolist() == path
@@ -102,12 +102,12 @@ def test_texts_seen_whole_have_the_bits_of_their_splits(is_tree):
 
 def test_one_split_written_directly_has_the_bits_of_a_merge():
     case = make_case(Model(kv_heads=1), lengths=[9, 2], nodes=2, seed=5)
-    shape, table = case.shape, case.geometry.page_table
+    shape, table = case.shape, case.scope.page_table
     wide = torch.nn.functional.pad(table, (0, 40 - table.shape[1]))  # 120 positions: 4 splits
     longer = replace(
         case,
         shape=replace(shape, pages=40),
-        geometry=replace(case.geometry, page_table=wide),
+        scope=replace(case.scope, page_table=wide),
     )
     tiles = kernel.DecodeTiles(keys=16, split=32)
     direct = attend(case, is_tree=True, tiles=tiles)

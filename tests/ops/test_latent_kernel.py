@@ -77,12 +77,12 @@ def test_rows_run_in_turns_when_the_workspace_is_small(span):
 
 def test_a_shape_with_room_for_longer_texts_changes_no_bit():
     case = make_case(latent_model(heads=3), lengths=[9, 2], nodes=2, seed=5)
-    table = case.geometry.page_table
+    table = case.scope.page_table
     wide = torch.nn.functional.pad(table, (0, 40 - table.shape[1]))  # 120 positions: 8 splits
     longer = replace(
         case,
         shape=replace(case.shape, pages=40),
-        geometry=replace(case.geometry, page_table=wide),
+        scope=replace(case.scope, page_table=wide),
     )
     short = attend(case, span=1)
     for span in (1, 2, 8):

@@ -14,14 +14,14 @@ SMALL = kernel.PrefillTiles(rows=16, keys=16, num_warps=4)
 
 
 def place(case):
-    shape, chunk = case.shape.chunk, case.geometry.chunk
+    shape, chunk = case.shape.chunk, case.scope.chunk
     pages = torch.full((shape.rows, case.shape.pages), -7, dtype=torch.int32)
     bounds = torch.full((3, shape.rows), -7, dtype=torch.int32)
     kernel.place_chunks(
         chunk.rows,
         chunk.starts,
         chunk.counts,
-        case.geometry.page_table,
+        case.scope.page_table,
         out_pages=pages,
         bounds=bounds,
     )

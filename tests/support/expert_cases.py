@@ -29,14 +29,14 @@ GROUPED_ROUTINGS = {  # for a power of two of experts
         score="softmax",
         is_normed=False,
         scale=16.0,
-        groups=ExpertGroups(num=4, kept=2, judged=1),
+        groups=ExpertGroups(num=4, num_selected=2, num_scored=1),
     ),
     "deepseek-v3": RoutingConfig(
         top_k=4,
         score="sigmoid",
         is_normed=True,
         scale=2.5,
-        groups=ExpertGroups(num=8, kept=4, judged=2),
+        groups=ExpertGroups(num=8, num_selected=4, num_scored=2),
     ),
 }
 

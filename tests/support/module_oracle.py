@@ -22,7 +22,7 @@ class ModuleOracle:
 
     def __init__(self, made: WithModules, *, num: int):
         self._made = made
-        self._law = made.table.law
+        self._rules = made.table.rules
         self._weights = made.weights[:num]
         config = made.target.config
         self._eps, self._heads = config.block.norm_eps, config.attention
@@ -55,7 +55,7 @@ class ModuleOracle:
             return self._made.theirs.model(torch.tensor([tokens])).last_hidden_state[0]
 
     def _choose(self, index, state, position, sampling):
-        if not self._law.is_state_normed:
+        if not self._rules.is_state_normed:
             state = self._rms(state, self._weights[index]["output_norm"])
         head = self._weights[index].get("head", self._made.theirs.lm_head.weight.detach())
         scores = head @ state
@@ -66,28 +66,28 @@ class ModuleOracle:
 
     def _run(self, index, tokens, states):
         """States after every row, and the keys and values of all rows."""
-        weights, law = self._weights[index], self._law
+        weights, rules = self._weights[index], self._rules
         table = weights.get("embedding", self._made.theirs.model.embed_tokens.weight.detach())
         embedded = table[torch.tensor(tokens)]
-        if law.is_first_blank:
+        if rules.is_first_blank:
             embedded = torch.cat([torch.zeros_like(embedded[:1]), embedded[1:]])
         token = self._rms(embedded, weights["token_norm"])
         state = self._rms(states, weights["state_norm"])
-        pair = [state, token] if law.is_state_first else [token, state]
+        pair = [state, token] if rules.is_state_first else [token, state]
         stream = torch.cat(pair, -1) @ weights["join"].T
         out, kv = self._attend(self._rms(stream, weights["input_layernorm.weight"]), weights)
         stream = stream + out
         z = self._rms(stream, weights["post_attention_layernorm.weight"])
         stream = stream + self._feed(z, weights)
-        return (self._rms(stream, weights["output_norm"]) if law.is_state_normed else stream), kv
+        return (self._rms(stream, weights["output_norm"]) if rules.is_state_normed else stream), kv
 
     def _feed(self, z, weights):
         if "mlp.gate.weight" not in weights:
             return _swiglu(z, weights, "mlp.")
         experts = self._made.target.config.experts
         share = (z @ weights["mlp.gate.weight"].T).softmax(-1)
-        best, chosen = share.topk(experts.law.top_k, dim=-1)
-        if experts.law.is_normed:
+        best, chosen = share.topk(experts.routing.top_k, dim=-1)
+        if experts.routing.is_normed:
             best = best / best.sum(-1, keepdim=True)
         rows = []
         for row in range(len(z)):

@@ -22,7 +22,9 @@ TABLES = {
     "deepseek": tables.DEEPSEEK,
     "unchained": tables.MIMO_V2,
     "qwen3-next": tables.QWEN3_NEXT,
-    "raw state": replace(tables.DEEPSEEK, law=replace(tables.DEEPSEEK.law, is_state_normed=False)),
+    "raw state": replace(
+        tables.DEEPSEEK, rules=replace(tables.DEEPSEEK.rules, is_state_normed=False)
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.ops.tree import draft_states_triton as state_kernels
 from outrider.ops.tree.commit_triton import commit_rows, compact
 from outrider.ops.tree.grow_tree_triton import chain_nodes, select_nodes
-from outrider.ops.tree.verify_triton import verifier
+from outrider.ops.tree.verify_triton import verify_tree
 from outrider.sampling.draft_topk import Likely
 from outrider.spec import grow_tree as law
 from outrider.spec import model_drafter
@@ -131,7 +131,7 @@ def check_verify(seed: int, device: str) -> None:
     choice, right = random_verify_result(rng, tree)
     wide = torch.cat([choice, choice], 1).to(device)[:, :nodes]  # rows need not be dense
     columns = tuple(moved(getattr(tree, f.name), device) for f in fields(tree))
-    path, num_accepted, emitted, drafted = verifier(columns, wide, right.path.shape[1])
+    path, num_accepted, emitted, drafted = verify_tree(columns, wide, right.path.shape[1])
     assert_same(
         VerifyResult(path=path, num_accepted=num_accepted, emitted=emitted, drafted=drafted), right
     )

@@ -4,11 +4,11 @@ import pytest
 from support.tiny import save_tiny
 
 from outrider.errors import ConfigError
-from outrider.train.head_design import Design, head_fields
+from outrider.train.head_design import HeadDesign, head_fields
 
 
 def test_a_target_with_experts_is_refused_before_anything_is_answered(tmp_path):
     save_tiny("mixtral", tmp_path)
-    design = Design(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)
+    design = HeadDesign(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)
     with pytest.raises(ConfigError, match="use a dense target"):
         head_fields(design, tmp_path)

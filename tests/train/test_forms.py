@@ -16,9 +16,9 @@ from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import open_head
 from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
-from outrider.train.packed_attention import DenseAttention, Later, attend_packed
-from outrider.train.target_states import PackedTarget
-from outrider.train.trained_head import Reading, TrainingHead
+from outrider.train.packed_attention import DenseAttention, KeyValue, attend_packed
+from outrider.train.packed_target import PackedTarget
+from outrider.train.training_head import HeadInputs, TrainingHead
 
 CPU = torch.device("cpu")
 PAGE_SIZE = 4
@@ -97,10 +97,8 @@ def unrolled(folder, target_folder, tokens, documents, positions):
     target = PackedTarget(target_folder, dtype=torch.float32, device=CPU)
     opened = open_head(folder, target.config, target_folder)
     attention = DenseAttention(documents)
-    states = target.run(
-        tokens, positions, attention, opened.report.config.aux_hidden_states.aux_layers.layers
-    )
-    reading = Reading(
+    states = target.run(tokens, positions, attention, opened.report.config.aux.aux_layers.layers)
+    reading = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=tokens,
         positions=positions,
@@ -181,7 +179,7 @@ def test_the_merge_is_one_softmax_over_all_keys():
         query,
         key,
         value,
-        [Later(key=k1, value=v1), Later(key=k2, value=v2)],
+        [KeyValue(key=k1, value=v1), KeyValue(key=k2, value=v2)],
     )
     for b in range(2):
         for t in range(5):

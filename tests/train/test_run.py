@@ -22,8 +22,8 @@ from outrider.models.model_config import read_config
 from outrider.train.checkpoints import list_checkpoints, load_checkpoint
 from outrider.train.documents import read_documents
 from outrider.train.packed_attention import DenseAttention
-from outrider.train.target_states import PackedTarget
-from outrider.train.trained_head import Reading, TrainingHead
+from outrider.train.packed_target import PackedTarget
+from outrider.train.training_head import HeadInputs, TrainingHead
 
 STEPS = 4  # of a draft chain
 
@@ -104,8 +104,8 @@ def unrolled_head(folder, target_folder, tokens):
     row, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
     attention = DenseAttention(torch.zeros_like(row))
     config = opened.report.config
-    states = target.run(row, positions, attention, config.aux_hidden_states.aux_layers.layers)
-    reading = Reading(
+    states = target.run(row, positions, attention, config.aux.aux_layers.layers)
+    reading = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=row,
         positions=positions,

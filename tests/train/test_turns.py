@@ -12,7 +12,7 @@ from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.documents import read_documents
-from outrider.train.gather_answers import Part
+from outrider.train.gather_answers import AnswerPart
 from outrider.train.user_turns import SOURCE, TurnSampling, _lines, opening, write_turns
 
 FLAGS = "--device cpu --rows 4 --turn-tokens 40"
@@ -151,6 +151,6 @@ def test_a_part_depends_on_the_name_of_a_conversation_alone():
         TrainingConversation(id=str(name), source="", system="", turns=("x",), tokens=())
         for name in range(40)
     ]
-    forth = {each.id for each in Part(number=2, of=3).share(said)}
-    back = {each.id for each in Part(number=2, of=3).share(said[::-1])}
+    forth = {each.id for each in AnswerPart(number=2, of=3).share(said)}
+    back = {each.id for each in AnswerPart(number=2, of=3).share(said[::-1])}
     assert forth == back

@@ -10,7 +10,7 @@ from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.ops.norm_rope.join_normed import join_normed
 from outrider.ops.norm_rope.rms_norm import Norm
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 Rows = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]

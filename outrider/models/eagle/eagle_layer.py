@@ -10,7 +10,7 @@ from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 

@@ -8,7 +8,7 @@ from outrider.models.model_config import AttentionConfig, BlockConfig, RopeConfi
 
 Algorithm = Literal["eagle", "eagle3"]
 Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators"]
-FeatureNorm = Literal["none", "each", "joint"]  # of the tapped states, before they are projected
+AuxNorm = Literal["none", "each", "joint"]  # of the tapped states, before they are projected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,12 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureConfig:
+class AuxStatesConfig:
     """How the target's states become the state of a draft row."""
 
     aux_layers: AuxLayers
     target_hidden: int  # width of one tapped state
-    norm: FeatureNorm
+    norm: AuxNorm
     is_projected: bool  # by `fc`; else the features are the state
     has_bias: bool  # in `fc`
 
@@ -63,7 +63,7 @@ class HeadConfig:
     """Everything a head is built from, besides its weights and the target's."""
 
     origin: Origin
-    aux_hidden_states: FeatureConfig
+    aux: AuxStatesConfig
     layer: HeadLayerConfig
     output: OutputConfig
     max_context: int  # positions it was trained for; rotation goes on past them

@@ -8,9 +8,9 @@ from outrider.models.config_fields import read_size_or
 from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.head_config import (
     Algorithm,
+    AuxNorm,
+    AuxStatesConfig,
     Dialect,
-    FeatureConfig,
-    FeatureNorm,
     HeadConfig,
     HeadLayerConfig,
     Origin,
@@ -41,11 +41,11 @@ def parse_head(
     plain = _plain_layer(layer_fields, target)
     notes: list[str] = []
     if algorithm == "eagle":
-        aux_hidden_states = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
+        aux = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
     else:
-        aux_hidden_states = _aux_hidden_states(fields, plain.block.hidden, target, notes)
+        aux = _aux_states(fields, plain.block.hidden, target, notes)
     return HeadConfig(
-        aux_hidden_states=aux_hidden_states,
+        aux=aux,
         layer=HeadLayerConfig(
             block=plain.block,
             attention=plain.plain_attention,
@@ -133,8 +133,8 @@ def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:
     return "fc.bias" in names if said is None else bool(said)
 
 
-def _final_state(target_hidden: int, *, has_bias: bool) -> FeatureConfig:
-    return FeatureConfig(
+def _final_state(target_hidden: int, *, has_bias: bool) -> AuxStatesConfig:
+    return AuxStatesConfig(
         aux_layers=AuxLayers(final=True),
         target_hidden=target_hidden,
         norm="none",
@@ -143,9 +143,9 @@ def _final_state(target_hidden: int, *, has_bias: bool) -> FeatureConfig:
     )
 
 
-def _aux_hidden_states(
+def _aux_states(
     fields: dict[str, Any], hidden: int, target: ModelConfig, notes: list[str]
-) -> FeatureConfig:
+) -> AuxStatesConfig:
     """The input side of EAGLE-3. Its width follows from the config, never from a tensor."""
     target_hidden = read_size_or(fields, "target_hidden_size", hidden)
     nested = _mapping(fields, "eagle_config")
@@ -158,7 +158,7 @@ def _aux_hidden_states(
             f"config.json sets num_aux_hidden_states to {said}, but {len(layers)} layers are "
             f"captured; list as many {_LAYER_IDS}"
         )
-    return FeatureConfig(
+    return AuxStatesConfig(
         aux_layers=AuxLayers(layers=layers),
         target_hidden=target_hidden,
         norm=_feature_norm(fields, nested),
@@ -167,7 +167,7 @@ def _aux_hidden_states(
     )
 
 
-def _feature_norm(fields: dict[str, Any], nested: dict[str, Any]) -> FeatureNorm:
+def _feature_norm(fields: dict[str, Any], nested: dict[str, Any]) -> AuxNorm:
     is_joint = fields.get("norm_before_fc", nested.get("norm_before_fc"))
     is_each = fields.get("fc_norm", fields.get("use_aux_norm"))
     if is_joint and is_each:

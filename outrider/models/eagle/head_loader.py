@@ -92,7 +92,7 @@ class _Builder:
     def build(self) -> DraftModel:
         config = self._config
         facts = ModelFacts(
-            aux_layers=config.aux_hidden_states.aux_layers,
+            aux_layers=config.aux.aux_layers,
             width=config.width,
             lead=0,
             num_layers=1,
@@ -105,7 +105,7 @@ class _Builder:
     def _eagle_parts(self) -> EagleParts:
         return EagleParts(
             embedding=self._embedding(),
-            join=self._linear("fc", has_bias=self._config.aux_hidden_states.has_bias),
+            join=self._linear("fc", has_bias=self._config.aux.has_bias),
             layer=self._layer(),
             score=self._score(),
             target_ids=self._target_ids(),
@@ -144,25 +144,24 @@ class _Builder:
         return lambda state: apply_padded(head, state).float()
 
     def _project(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        aux_hidden_states = self._config.aux_hidden_states
-        if not aux_hidden_states.is_projected:
+        aux = self._config.aux
+        if not aux.is_projected:
             return lambda states: states
         project = self._linear("fc", has_bias=False)
-        if aux_hidden_states.norm == "joint":
+        if aux.norm == "joint":
             joint = self._norm("input_norm.weight")
             return lambda states: apply_padded(project, joint(states))
-        if aux_hidden_states.norm == "each":
-            each, num_aux_layers = self._each_norm(), len(aux_hidden_states.aux_layers.layers)
+        if aux.norm == "each":
+            each, num_aux_layers = self._each_norm(), len(aux.aux_layers.layers)
             return lambda states: apply_padded(
                 project,
-                each(states.view(-1, num_aux_layers, aux_hidden_states.target_hidden)).flatten(1),
+                each(states.view(-1, num_aux_layers, aux.target_hidden)).flatten(1),
             )
         return lambda states: apply_padded(project, states)
 
     def _each_norm(self) -> Norm:  # of [n, taps, target_hidden]
         names = (
-            f"fc_norm.{index}.weight"
-            for index in range(len(self._config.aux_hidden_states.aux_layers.layers))
+            f"fc_norm.{index}.weight" for index in range(len(self._config.aux.aux_layers.layers))
         )
         weight = torch.stack([self._read(name) for name in names])
         return make_norm(weight, self._config.layer.block.norm_eps)

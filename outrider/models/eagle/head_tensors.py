@@ -97,7 +97,7 @@ def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
 
 def _own_shapes(config: HeadConfig) -> dict[str, Shape]:
     """What joins features, embedding and state, and what reads the result."""
-    aux_hidden_states, width = config.aux_hidden_states, config.width
+    aux, width = config.aux, config.width
     shapes: dict[str, Shape] = {}
     if config.origin.algorithm == "eagle":
         shapes["fc.weight"] = (width, 2 * width)
@@ -105,13 +105,13 @@ def _own_shapes(config: HeadConfig) -> dict[str, Shape]:
         shapes[LAYER + "input_layernorm.weight"] = (width,)
         shapes[LAYER + "hidden_norm.weight"] = (width,)
         shapes["norm.weight"] = (width,)
-    if aux_hidden_states.is_projected:
-        shapes["fc.weight"] = (width, aux_hidden_states.width)
-    if aux_hidden_states.has_bias:
+    if aux.is_projected:
+        shapes["fc.weight"] = (width, aux.width)
+    if aux.has_bias:
         shapes["fc.bias"] = (width,)
-    if aux_hidden_states.norm == "joint":
-        shapes["input_norm.weight"] = (aux_hidden_states.width,)
-    if aux_hidden_states.norm == "each":
-        norms = range(len(aux_hidden_states.aux_layers.layers))
-        shapes |= {f"fc_norm.{index}.weight": (aux_hidden_states.target_hidden,) for index in norms}
+    if aux.norm == "joint":
+        shapes["input_norm.weight"] = (aux.width,)
+    if aux.norm == "each":
+        norms = range(len(aux.aux_layers.layers))
+        shapes |= {f"fc_norm.{index}.weight": (aux.target_hidden,) for index in norms}
     return shapes

@@ -19,7 +19,7 @@ from outrider.models.eagle.head_tensors import (
     expected_tensors,
 )
 from outrider.models.eagle.head_weights import read_tensors
-from outrider.models.eagle.token_map import map_faults
+from outrider.models.eagle.token_map import token_map_faults
 from outrider.models.model_config import ModelConfig, RopeConfig
 from outrider.models.same_vocabulary import TokenizerAgreement, compare_tokenizers
 
@@ -102,8 +102,8 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
         *(f"the head stores {name} twice, under two spellings; keep one" for name in twice),
         *_misfits(config, target),
         *faults.problems(),
-        *(map_faults(tensors, config.output) if not _is_about_maps(faults) else ()),
-        *([tokenizer.reason] if tokenizer.verify_result == "different" else []),
+        *(token_map_faults(tensors, config.output) if not _is_about_maps(faults) else ()),
+        *([tokenizer.reason] if tokenizer.result == "different" else []),
     ]
     report = HeadReport(
         config=config,
@@ -129,7 +129,7 @@ def unknown_head(problem: str) -> HeadReport:
     return HeadReport(
         config=UnknownHead(),
         tensors=TensorFaults(),
-        tokenizer=TokenizerAgreement(verify_result="unknown", reason="not compared"),
+        tokenizer=TokenizerAgreement(result="unknown", reason="not compared"),
         facts=(),
         problems=(problem,),
         notes=(),
@@ -162,15 +162,15 @@ def _is_about_maps(faults: TensorFaults) -> bool:
 
 def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
     """Why a head that is whole in itself cannot read this target."""
-    aux_hidden_states, hidden = config.aux_hidden_states, target.block.hidden
-    if aux_hidden_states.target_hidden != hidden:
+    aux, hidden = config.aux, target.block.hidden
+    if aux.target_hidden != hidden:
         yield (
-            f"the head reads states of width {aux_hidden_states.target_hidden}, the target's have {hidden}; "
+            f"the head reads states of width {aux.target_hidden}, the target's have {hidden}; "
             "use the target it was trained for"
         )
-    if not aux_hidden_states.is_projected and aux_hidden_states.width != config.width:
+    if not aux.is_projected and aux.width != config.width:
         yield (
-            f"the head of width {config.width} reads states of width {aux_hidden_states.width} without a "
+            f"the head of width {config.width} reads states of width {aux.width} without a "
             "projection; fix hidden_size or target_hidden_size"
         )
     if config.output.vocab != target.vocab_size:
@@ -178,9 +178,9 @@ def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
             f"the head is for a vocabulary of {config.output.vocab}, the target has "
             f"{target.vocab_size}; use the target it was trained for"
         )
-    if any(not 0 <= layer <= target.num_layers for layer in aux_hidden_states.aux_layers.layers):
+    if any(not 0 <= layer <= target.num_layers for layer in aux.aux_layers.layers):
         yield (
-            f"the head reads after layers {_listed(aux_hidden_states.aux_layers.layers)}, the target has "
+            f"the head reads after layers {_listed(aux.aux_layers.layers)}, the target has "
             f"{target.num_layers}; use the target it was trained for"
         )
 
@@ -188,20 +188,20 @@ def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
 def _facts(
     config: HeadConfig, target: ModelConfig, tokenizer: TokenizerAgreement
 ) -> Iterator[tuple[str, str]]:
-    aux_hidden_states, output, origin = config.aux_hidden_states, config.output, config.origin
-    layers = f"after {_listed(aux_hidden_states.aux_layers.layers)} of {target.num_layers} layers"
-    num_states = len(aux_hidden_states.aux_layers.layers) + aux_hidden_states.aux_layers.final
+    aux, output, origin = config.aux, config.output, config.origin
+    layers = f"after {_listed(aux.aux_layers.layers)} of {target.num_layers} layers"
+    num_states = len(aux.aux_layers.layers) + aux.aux_layers.final
     yield "dialect", origin.dialect
     yield "algorithm", {"eagle": "EAGLE 1 or 2", "eagle3": "EAGLE-3"}[origin.algorithm]
     if origin.made_for:
         yield "made for", origin.made_for
     yield (
         "captures",
-        "the final state, normalised" if aux_hidden_states.aux_layers.final else layers,
+        "the final state, normalised" if aux.aux_layers.final else layers,
     )
     yield (
         "features",
-        f"{num_states} x {aux_hidden_states.target_hidden} = {aux_hidden_states.width} wide",
+        f"{num_states} x {aux.target_hidden} = {aux.width} wide",
     )
     yield "state", f"{config.width} wide, from one draft row to the next"
     yield "variant", _variant(config)
@@ -209,17 +209,17 @@ def _facts(
     yield "positions", f"{config.max_context}; target: {target.max_context}"
     share = output.draft_vocab / output.vocab
     yield "vocabulary", f"{output.draft_vocab} of {output.vocab} tokens ({share:.0%})"
-    yield "tokenizer", f"{tokenizer.verify_result}: {tokenizer.reason}"
+    yield "tokenizer", f"{tokenizer.result}: {tokenizer.reason}"
 
 
 def _variant(config: HeadConfig) -> str:
     flags = {
-        "norm_before_fc": config.aux_hidden_states.norm == "joint",
-        "fc_norm": config.aux_hidden_states.norm == "each",
+        "norm_before_fc": config.aux.norm == "joint",
+        "fc_norm": config.aux.norm == "each",
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_output": config.output.is_state_normed,
         "q_norm, k_norm": config.layer.has_head_norm,
-        "biases": bool(config.layer.biased or config.aux_hidden_states.has_bias),
+        "biases": bool(config.layer.biased or config.aux.has_bias),
     }
     return ", ".join(name for name, is_set in flags.items() if is_set) or "plain"
 

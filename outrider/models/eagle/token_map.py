@@ -16,7 +16,7 @@ def target_ids(
     return ids + tensors[TO_TARGET].long() if TO_TARGET in tensors else ids
 
 
-def map_faults(tensors: Mapping[str, torch.Tensor], output: OutputConfig) -> Iterator[str]:
+def token_map_faults(tensors: Mapping[str, torch.Tensor], output: OutputConfig) -> Iterator[str]:
     """What is wrong with a map whose tensors have the right shapes."""
     if TO_TARGET in tensors and not _is_integer(tensors[TO_TARGET]):
         yield f"{TO_TARGET} is {tensors[TO_TARGET].dtype}; it must hold integers"

@@ -10,7 +10,8 @@ from outrider.models.model_config import AttentionConfig
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm
 from outrider.ops.norm_rope.rotary import Rotation, rotate_and_store
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
+from outrider.step.plan import AttentionPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class AttentionStep:
     rotation: Rotation
     slots: torch.Tensor  # [num_query] where the KV of each query token is written
     backend: AttentionBackend
-    plan: Any  # the backend's part of the step's plan
+    plan: AttentionPlan  # the backend's part of the step's plan
 
 
 class Attention(Protocol):

@@ -42,7 +42,9 @@ def scaled_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:  # [h
             return frequencies / factor
         case Llama3Scaling() as scaling:
             turns = scaling.original_context * frequencies / (2 * math.pi)
-            share = (turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)
+            share = (turns - scaling.low_freq_factor) / (
+                scaling.high_freq_factor - scaling.low_freq_factor
+            )
             return _blend(frequencies, scaling.factor, kept=share.clamp(0.0, 1.0))
         case YarnScaling() as scaling:
             return _blend(frequencies, scaling.factor, kept=_yarn_share(scaling, config, head_dim))
@@ -67,7 +69,7 @@ def _yarn_share(scaling: YarnScaling, config: RopeConfig, head_dim: int) -> torc
         wavelength = scaling.original_context / (2 * math.pi * turns)
         return head_dim * math.log(wavelength) / (2 * math.log(config.theta))
 
-    first = max(math.floor(dimension(scaling.fast_turns)), 0)
-    last = min(math.ceil(dimension(scaling.slow_turns)), head_dim - 1)
+    first = max(math.floor(dimension(scaling.beta_fast)), 0)
+    last = min(math.ceil(dimension(scaling.beta_slow)), head_dim - 1)
     pairs = torch.arange(head_dim // 2, dtype=torch.float32)
     return 1.0 - ((pairs - first) / max(last - first, 0.001)).clamp(0.0, 1.0)

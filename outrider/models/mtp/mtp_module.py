@@ -14,7 +14,7 @@ from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.mtp.module_tables import ModuleRules
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import Queries, StepPlan
 
 
@@ -43,7 +43,7 @@ class MtpModule:
     """A row at position i runs token i + 1 on a state of position i, and predicts the next."""
 
     def __init__(self, rules: ModuleRules, parts: ModuleParts) -> None:
-        self._law = rules
+        self._rules = rules
         self._parts = parts
 
     def advance(
@@ -68,18 +68,18 @@ class MtpModule:
         stream = pad_rows(joined, max(num_query, self._parts.join.min_rows))
         stream = block.attention(block.attention_norm(stream), stream, layer, step)
         stream = block.mlp(block.mlp_norm(stream), stream, feed)[:num_query]
-        return self._parts.norms.output(stream) if self._law.is_state_normed else stream
+        return self._parts.norms.output(stream) if self._rules.is_state_normed else stream
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of the token that follows the state."""
-        is_ready = self._law.is_state_normed
+        is_ready = self._rules.is_state_normed
         return self._parts.score(state if is_ready else self._parts.norms.output(state))
 
     def _side_by_side(self, queries: Queries, state: torch.Tensor) -> torch.Tensor:
         """Token and state, each normalised: [num_query, 2 * hidden]."""
         norms = self._parts.norms
         embedded = F.embedding(queries.tokens, self._parts.embedding)
-        if self._law.is_first_blank:
+        if self._rules.is_first_blank:
             embedded = embedded * (queries.positions > 0)[:, None]
         pair = norms.token(embedded), norms.state(state)
-        return torch.cat(pair[::-1] if self._law.is_state_first else pair, dim=-1)
+        return torch.cat(pair[::-1] if self._rules.is_state_first else pair, dim=-1)

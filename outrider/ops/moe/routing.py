@@ -13,17 +13,17 @@ _TINY = 1e-20  # sigmoid scores may all underflow; a softmax never does
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertGroups:
-    """Experts come in equal groups, and tokens are routed to the best groups only.
+    """Experts come in equal groups, and a token is routed to experts of its best groups only.
 
-    A group is as good as the sum of its `judged` best experts.
+    The score of a group is the sum of the scores of its `num_scored` best experts.
     """
 
     num: int
-    kept: int
-    judged: int
+    num_selected: int  # groups per token
+    num_scored: int
 
 
-ONE_GROUP = ExpertGroups(num=1, kept=1, judged=1)
+ONE_GROUP = ExpertGroups(num=1, num_selected=1, num_scored=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +130,9 @@ def keep_best_groups(
 ) -> torch.Tensor:  # [n, experts]
     """The merits, with -inf for experts of groups that are not among a token's best."""
     grouped = merits.view(merits.shape[0], groups.num, -1)  # [n, groups, each]
-    best = grouped.topk(groups.judged, dim=-1).values.sum(-1)  # [n, groups]
+    best = grouped.topk(groups.num_scored, dim=-1).values.sum(-1)  # [n, groups]
     kept = torch.zeros_like(best, dtype=torch.bool)
-    kept.scatter_(1, best.topk(groups.kept, dim=-1).indices, True)
+    kept.scatter_(1, best.topk(groups.num_selected, dim=-1).indices, True)
     return grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
 
 

@@ -8,8 +8,8 @@ from support.spoken import write_tokenizer
 from support.tiny import save_tiny
 from support.v4 import saved_v4
 
-from benchmarks.steps.v4_floors import v4_cache_bytes, v4_step_bytes
 from outrider import LLM
+from outrider.bench.offline.v4_bytes import v4_cache_bytes, v4_step_bytes
 from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.models.model_config import parse_config, read_config

@@ -69,16 +69,16 @@ def test_a_list_at_the_top_level_counts_layers_and_a_nested_one_names_their_outp
 ):
     write_head(tmp_path, target.config, dialect="vllm")
     change_config(tmp_path, **{IDS: [0, 1, 2]})
-    assert target.inspect(tmp_path).config.aux_hidden_states.aux_layers.layers == (0, 1, 2)
+    assert target.inspect(tmp_path).config.aux.aux_layers.layers == (0, 1, 2)
     change_config(tmp_path, **{IDS: "absent", "eagle_config": {IDS: [0, 1, 2]}})
-    assert target.inspect(tmp_path).config.aux_hidden_states.aux_layers.layers == (1, 2, 3)
+    assert target.inspect(tmp_path).config.aux.aux_layers.layers == (1, 2, 3)
 
 
 def test_two_lists_that_disagree_are_noted_and_the_outer_one_wins(target, tmp_path):
     write_head(tmp_path, target.config, dialect="vllm")
     change_config(tmp_path, **{IDS: [1, 2, 3], "eagle_config": {IDS: [1, 2, 3]}})
     report = target.inspect(tmp_path)
-    assert report.config.aux_hidden_states.aux_layers.layers == (1, 2, 3)
+    assert report.config.aux.aux_layers.layers == (1, 2, 3)
     assert any("mean different layers" in note for note in report.notes)
 
 
@@ -125,7 +125,7 @@ def test_a_stored_copy_of_the_embedding_is_shared_with_the_target(target, tmp_pa
 def test_a_bias_of_fc_is_used_when_the_config_says_so_or_is_silent(said, target, tmp_path):
     write_head(tmp_path, target.config, algorithm="eagle", fc_bias=True)
     change_config(tmp_path, bias=said)
-    assert target.inspect(tmp_path).config.aux_hidden_states.has_bias
+    assert target.inspect(tmp_path).config.aux.has_bias
     assert not target.inspect(tmp_path).problems
 
 
@@ -175,7 +175,7 @@ def test_a_silent_norm_before_residual_is_false_and_noted(target, tmp_path):
 def test_the_two_widths_follow_from_the_config(layers, target, tmp_path):
     write_head(tmp_path, target.config, layers=layers, hidden=24)
     config = target.inspect(tmp_path).config
-    assert config.aux_hidden_states.width == len(layers) * target.config.block.hidden
+    assert config.aux.width == len(layers) * target.config.block.hidden
     assert config.width == target.load(tmp_path).facts.width == 24
 
 

@@ -208,7 +208,7 @@ def test_a_tokenizer_of_another_model_is_refused(target, head, tmp_path):
     write_tokenizer(ours, {"a": 0, "b": 2})
     moved = type(target)(target.theirs, ours, target.decoder)
     report = refused(moved, head, "token 'b' has id 1 and 2")
-    assert report.tokenizer.verify_result == "different"
+    assert report.tokenizer.result == "different"
 
 
 def write_tokenizer(folder, vocab):

@@ -70,7 +70,7 @@ def test_a_token_with_another_id_is_named(tmp_path):
 def test_added_tokens_and_both_kinds_of_vocabulary_count(tmp_path):
     one = write_tokenizer(tmp_path / "one", {"a": 0, "b": 1}, added=[("<end>", 2)])
     other = write_tokenizer(tmp_path / "other", [["a", -1.0], ["b", -2.0]], added=[("<end>", 2)])
-    assert compare_tokenizers(one, other).verify_result == "same"
+    assert compare_tokenizers(one, other).result == "same"
     check_same_tokenizer(one, other)
 
 

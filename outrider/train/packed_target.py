@@ -14,8 +14,8 @@ from outrider.models.decoder_loader import check_tensors
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.train.packed_attention import (
-    BlockAttention,
-    PackedRotation,
+    PackedAttention,
+    PackedRotary,
     join_heads,
     rms,
     rotate,
@@ -30,7 +30,7 @@ Turn = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedStates:
+class PackedHiddenStates:
     """What a head may read of the target."""
 
     aux_hidden_states: torch.Tensor  # [batch, length, tapped] the tapped states side by side
@@ -53,9 +53,7 @@ class PackedTarget:
         self.config = read_config(folder)
         self._weights = _read(folder, self.config, dtype=dtype, device=device)
         attention = self.config.plain_attention
-        self._rotation = PackedRotation(
-            self.config.rope, head_dim=attention.head_dim, device=device
-        )
+        self._rotation = PackedRotary(self.config.rope, head_dim=attention.head_dim, device=device)
 
     @property
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
@@ -74,9 +72,9 @@ class PackedTarget:
         self,
         tokens: torch.Tensor,  # [batch, length]
         positions: torch.Tensor,  # [batch, length]
-        attention: BlockAttention,
+        attention: PackedAttention,
         aux_layers: Iterable[int],  # layer k is the stream after k layers
-    ) -> PackedStates:
+    ) -> PackedHiddenStates:
         stream = F.embedding(tokens, self.embedding)
         turn = self._rotation.at(positions, stream.dtype)
         streams, wanted = {0: stream}, tuple(aux_layers)
@@ -84,7 +82,7 @@ class PackedTarget:
             stream = self._block(f"model.layers.{layer}.", stream, turn, attention)
             if layer + 1 in wanted:
                 streams[layer + 1] = stream
-        return PackedStates(
+        return PackedHiddenStates(
             aux_hidden_states=torch.cat([streams[layer] for layer in wanted], -1),
             hidden=rms(stream, self.final_norm, self.config.block.norm_eps),
         )
@@ -108,7 +106,7 @@ class PackedTarget:
         return Teacher(probabilities=torch.cat(shares), best=top, is_known=can_draft[top])
 
     def _block(
-        self, layer: str, stream: torch.Tensor, turn: Turn, attention: BlockAttention
+        self, layer: str, stream: torch.Tensor, turn: Turn, attention: PackedAttention
     ) -> torch.Tensor:  # [batch, length, hidden]
         weights, eps = self._weights, self.config.block.norm_eps
         x = rms(stream, weights[layer + "input_layernorm.weight"], eps)
@@ -120,7 +118,7 @@ class PackedTarget:
         return stream + F.linear(gate * up, weights[layer + "mlp.down_proj.weight"])
 
     def _attend(
-        self, prefix: str, x: torch.Tensor, turn: Turn, attention: BlockAttention
+        self, prefix: str, x: torch.Tensor, turn: Turn, attention: PackedAttention
     ) -> torch.Tensor:  # [batch, length, heads * head_dim]
         config, weights = self.config, self._weights
         query, key, value = (

@@ -14,16 +14,16 @@ from torch import nn
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import HEAD, LAYER, MAPS, expected_tensors
 from outrider.train.packed_attention import (
-    BlockAttention,
-    Later,
-    PackedRotation,
+    KeyValue,
+    PackedAttention,
+    PackedRotary,
     attend_packed,
     join_heads,
     rms,
     rotate,
     split_heads,
 )
-from outrider.train.target_states import PackedTarget
+from outrider.train.packed_target import PackedTarget
 
 _ATTENTION = LAYER + "self_attn."
 _NORM = "norm.weight"
@@ -59,38 +59,38 @@ def initial_weights(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HeadInputs:
     """What a head is fed: the target's side of a batch."""
 
     aux_hidden_states: torch.Tensor  # [batch, length, tapped]
     tokens: torch.Tensor  # [batch, length]
     positions: torch.Tensor  # [batch, length]
-    attention: BlockAttention
+    attention: PackedAttention
 
 
 class TrainingHead:
     """Owns nothing but the form; weights come with every call, in the type to compute in."""
 
     def __init__(self, config: HeadConfig, *, embedding: torch.Tensor) -> None:
-        assert config.aux_hidden_states.is_projected, "a trained head always projects what it taps"
+        assert config.aux.is_projected, "a trained head always projects what it taps"
         self._config = config
         self._embedding = embedding  # [vocab, width] the target's, frozen
-        self._rotation = PackedRotation(
+        self._rotation = PackedRotary(
             config.layer.rope,
             head_dim=config.layer.attention.head_dim,
             device=embedding.device,
         )
 
     def unroll(
-        self, weights: Weights, reading: Reading, *, depth: int
+        self, weights: Weights, reading: HeadInputs, *, depth: int
     ) -> Iterator[torch.Tensor]:  # [batch, length, width] each
         """The states that scores are made of, one depth after the other.
 
         At depth k the row of position t stands at position t + k and reads the token after it.
         """
         state = self._project(weights, reading.aux_hidden_states)
-        first: list[Later] = []  # key and value of depth 0, which all rows of a document see
-        later: list[Later] = []
+        first: list[KeyValue] = []  # key and value of depth 0, which all rows of a document see
+        later: list[KeyValue] = []
         for step in range(depth):
             # The last rows read tokens of the next sequence; they are never trained.
             tokens = reading.tokens.roll(-1 - step, dims=1)
@@ -108,7 +108,7 @@ class TrainingHead:
     def _project(
         self, weights: Weights, aux_hidden_states: torch.Tensor
     ) -> torch.Tensor:  # [batch, length, width]
-        config = self._config.aux_hidden_states
+        config = self._config.aux
         if config.norm == "each":
             parts = torch.split(aux_hidden_states, config.target_hidden, -1)
             normed = [
@@ -124,7 +124,7 @@ class TrainingHead:
         embedded: torch.Tensor,  # [batch, length, width]
         state: torch.Tensor,  # [batch, length, width]
         turn: tuple[torch.Tensor, torch.Tensor],
-    ) -> tuple[torch.Tensor, Later, torch.Tensor]:
+    ) -> tuple[torch.Tensor, KeyValue, torch.Tensor]:
         """The query of every row, its own key and value, and its residual."""
         config = self._config.layer
         normed = self._norm(state, weights[LAYER + "hidden_norm.weight"])
@@ -137,7 +137,7 @@ class TrainingHead:
             for name in ("q_proj", "k_proj", "v_proj")
         )
         group = config.attention.heads // config.attention.kv_heads
-        own = Later(
+        own = KeyValue(
             key=rotate(key, turn).repeat_interleave(group, 1),
             value=value.repeat_interleave(group, 1),
         )

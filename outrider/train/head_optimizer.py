@@ -13,7 +13,7 @@ _BETAS = (0.9, 0.95)
 _MEMORY = "optimizer"  # of the names under which checkpoints keep its state
 
 
-class Mover:
+class HeadOptimizer:
     """Owns the optimizers and their memory. The scores are a group with a rate of their own."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], kind: OptimizerKind) -> None:

@@ -6,12 +6,12 @@ import torch
 
 from outrider.train.batches import TrainingBatch
 from outrider.train.loss import overlap
+from outrider.train.packed_target import Teacher
 from outrider.train.packing import AHEAD
-from outrider.train.target_states import Teacher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
+class TrainingMetrics:
     """Shares by depth, and what they come to. Without greedy answers the first length is 1."""
 
     loss: float
@@ -21,7 +21,7 @@ class Measures:
     accept_length_sampled: float  # of the best chain rule at temperature 1, estimated
 
 
-class Gauge:
+class AcceptanceMeter:
     """Owns the sums, on the device. Each anchor is followed through all depths.
 
     A greedy answer that is fed to the head token by token is what greedy decoding would feed it,
@@ -68,11 +68,11 @@ class Gauge:
         self._loss += loss.detach()
         self._num_batches += 1
 
-    def read(self) -> Measures:
+    def read(self) -> TrainingMetrics:
         """Wait for the device and take the numbers home."""
         sums, rounds = self._sums.cpu(), max(float(self._rounds), 1.0)
         trained = sums[:, 0].clamp_min(1.0)
-        return Measures(
+        return TrainingMetrics(
             loss=float(self._loss) / max(self._num_batches, 1),
             agreement=tuple((sums[:, 1] / trained).tolist()),
             overlap=tuple((sums[:, 2] / trained).tolist()),
