@@ -36,6 +36,7 @@ def launch_route(logits, bias, step, law):
     )
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_experts", [8, 11])
 @pytest.mark.parametrize("law", ROUTINGS.values(), ids=ROUTINGS)
@@ -67,6 +68,7 @@ def test_of_equal_experts_the_first_is_asked():
     assert weights.tolist() == [[0.5, 0.5]]
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("span", [16, 1024])  # above, experts count their own pairs before
 @pytest.mark.parametrize(
     ("num_experts", "num_tokens", "block_rows"),
