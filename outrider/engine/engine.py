@@ -108,7 +108,7 @@ class Engine:
             is_paced=draft.is_paced,
         )
         if submission.sampling.grammar.is_asked:
-            self._pending_grammars.place(request)
+            self._pending_grammars.add(request)
         else:
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
@@ -188,9 +188,9 @@ class Engine:
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue whose grammar is ready now; what cannot be compiled is refused here at last."""
         if len(self._pending_grammars) == len(self._requests) and not self._inflight:
-            self._pending_grammars.linger()  # there is nothing else to do
+            self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, reason in self._pending_grammars.take():
+        for request, reason in self._pending_grammars.take_done():
             if reason:
                 refused.append(self._fail(request, reason))
             else:

@@ -234,7 +234,7 @@ class _Builder:
         layer = layer_prefix(index)
         norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
         if isinstance(recurrence, Recurrence) and index in recurrence.layers:
-            maps, eps = self._config.family.recurrent_maps, self._config.block.norm_eps
+            maps, eps = self._config.family.recurrent_projections, self._config.block.norm_eps
             is_fixed = self._arithmetic == "fixed"
             return norm, load_recurrent_layer(
                 recurrence, maps, layer + RECURRENT, self, eps=eps, is_fixed=is_fixed

@@ -43,7 +43,7 @@ from outrider.structured.grammar_cache import (
     Grammars,
     read_no_vocabulary,
 )
-from outrider.structured.row_grammars import GrammarTable
+from outrider.structured.row_grammars import RowGrammars
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 
@@ -191,7 +191,7 @@ def _make_room(
         pages=pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=GrammarTable(loaded.grammars, largest=largest, vocab=vocab, device=device),
+        grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
     )
     room = DraftRoom(
         target=store.kv.layout,

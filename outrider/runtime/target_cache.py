@@ -61,7 +61,7 @@ def open_store(model: Target, settings: Settings, draft: DraftKind, pages: PageF
         num_pages=pages.num_pages,
         device=model.embedding.device,
     )
-    target = RecurrentAttention(backend, layout, kv.stands)
+    target = RecurrentAttention(backend, layout, kv.state_lengths)
     return Store(kv=pages.adopt(kv), target=target, drafts=backend)
 
 

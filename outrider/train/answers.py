@@ -9,9 +9,9 @@ from pathlib import Path
 
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 from outrider.train.conversations import TrainingConversation
@@ -190,7 +190,7 @@ def _one_turn(
                 refused.append(dialogue)
 
     for dialogue, live in Feed(frontend, requests(), window=window):
-        if isinstance(live, LiveRequest) and not live.output().error:
+        if isinstance(live, RequestState) and not live.output().error:
             yield dialogue, tuple(live.output().outputs[0].token_ids)
         else:
             refused.append(dialogue)

@@ -46,12 +46,12 @@ def test_blocks_that_end_become_entries_and_the_others_write_nothing(case, dtype
 
 
 CHOICES = [
-    ChoiceCase(heads=3, width=12, held=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
-    ChoiceCase(heads=8, width=20, held=1, columns=90, top_k=64, counts=(90, 64, 65, 2)),
-    ChoiceCase(heads=1, width=6, held=2, columns=3, top_k=9, counts=(6, 5)),
+    ChoiceCase(heads=3, width=12, per_page=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
+    ChoiceCase(heads=8, width=20, per_page=1, columns=90, top_k=64, counts=(90, 64, 65, 2)),
+    ChoiceCase(heads=1, width=6, per_page=2, columns=3, top_k=9, counts=(6, 5)),
     # Padding may be said to see more than its list has.
-    ChoiceCase(heads=3, width=12, held=4, columns=5, top_k=3, counts=(40, 20, 33, 1, 17)),
-    ChoiceCase(heads=2, width=12, held=2, columns=3, top_k=9, counts=(12, 7, 6, 5)),
+    ChoiceCase(heads=3, width=12, per_page=4, columns=5, top_k=3, counts=(40, 20, 33, 1, 17)),
+    ChoiceCase(heads=2, width=12, per_page=2, columns=3, top_k=9, counts=(12, 7, 6, 5)),
 ]
 
 
@@ -68,10 +68,12 @@ def test_many_scores_are_looked_through_in_tiles_and_tokens_taken_in_turns(monke
 
 
 SPARSE = [
-    SparseCase(heads=5, width=12, window=8, held=4, columns=5, counts=(0, 3, 20, 7, 1), chains=3),
-    SparseCase(heads=20, width=40, window=3, held=1, columns=70, counts=(70, 66, 0), chains=3),
-    SparseCase(heads=4, width=16, window=9, held=2, columns=0, counts=(0, 0), chains=1),
-    SparseCase(heads=33, width=20, window=70, held=3, columns=2, counts=(6, 5, 4), chains=0),
+    SparseCase(
+        heads=5, width=12, window=8, per_page=4, columns=5, counts=(0, 3, 20, 7, 1), chains=3
+    ),
+    SparseCase(heads=20, width=40, window=3, per_page=1, columns=70, counts=(70, 66, 0), chains=3),
+    SparseCase(heads=4, width=16, window=9, per_page=2, columns=0, counts=(0, 0), chains=1),
+    SparseCase(heads=33, width=20, window=70, per_page=3, columns=2, counts=(6, 5, 4), chains=0),
 ]
 
 

@@ -88,7 +88,7 @@ def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
     assert torch.isfinite(state.kv.storage).all()
     assert not state.rows.pages.any()
     assert not state.rows.lengths.any()
-    assert engine._runner._laws._laws == {}
+    assert engine._runner._samplings._samplings == {}
 
 
 def memory_of(engine):

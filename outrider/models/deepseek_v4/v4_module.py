@@ -46,9 +46,9 @@ class V4ModuleParts:
 
     embedding: torch.Tensor  # [vocab, hidden]
     token_norm: Norm
-    token_map: Linear
+    token_projection: Linear
     stream_norm: Norm
-    stream_map: Linear
+    stream_projection: Linear
     block: V4Block
     collapse: Collapse
     score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
@@ -124,8 +124,8 @@ class V4Module:
         """The streams that the layer reads: [num_query, streams, hidden]."""
         parts, num_query, num = self._parts, state.shape[0], self._target.config.streams.num
         single = state.reshape(num_query * num, -1)
-        before = parts.stream_map(parts.stream_norm(single)).view(num_query, num, -1)
-        return before + parts.token_map(parts.token_norm(embedded))[:, None]
+        before = parts.stream_projection(parts.stream_norm(single)).view(num_query, num, -1)
+        return before + parts.token_projection(parts.token_norm(embedded))[:, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +199,9 @@ def build_v4_module(
     parts = V4ModuleParts(
         embedding=builder.read(embedding) if EMBEDDING in own else target.embedding,
         token_norm=builder.norm(prefix + "enorm.weight"),
-        token_map=builder.linear(prefix + "e_proj.weight"),
+        token_projection=builder.linear(prefix + "e_proj.weight"),
         stream_norm=builder.norm(prefix + "hnorm.weight"),
-        stream_map=builder.linear(prefix + "h_proj.weight"),
+        stream_projection=builder.linear(prefix + "h_proj.weight"),
         block=builder.block(prefix, NoBlocks(), is_hashed=False),
         collapse=builder.collapse(prefix),
         score=_scores_of(builder.linear(head)) if HEAD in own else target.logits,

@@ -27,7 +27,7 @@ def on_kernels(monkeypatch):
 
     monkeypatch.setattr(CompressedAttention, "fill", CompressedAttention.fill_on_gpu)
     monkeypatch.setattr(blocks, "store_entries", sparse.store_on_gpu)
-    monkeypatch.setattr(blocks, "choose_entries", sparse.choose_on_gpu)
+    monkeypatch.setattr(blocks, "select_entries", sparse.select_on_gpu)
     monkeypatch.setattr(blocks, "rotate_tail", rotate)
     monkeypatch.setattr(attention, "attend", sparse.attend_on_gpu)
     monkeypatch.setattr(attention, "rotate_tail", rotate)

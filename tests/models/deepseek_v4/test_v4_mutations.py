@@ -75,12 +75,12 @@ def count_visible_entries_only_once(monkeypatch):
 
 def end_blocks_one_token_late(monkeypatch):
     """A block that ends with the step's last token is forgotten."""
-    original = compressed._endings
+    original = compressed._block_ends
 
     def late(ratio, step, shape):
         return original(ratio, replace(step, counts=step.counts - 1), shape)
 
-    monkeypatch.setattr(compressed, "_endings", late)
+    monkeypatch.setattr(compressed, "_block_ends", late)
 
 
 CASES = [

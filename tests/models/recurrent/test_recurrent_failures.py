@@ -24,10 +24,10 @@ NO_NUMBER = float("nan")
 
 def spoil(pool, rows):
     """Make what rows keep besides pages no numbers, and their states stand anywhere."""
-    pool.stands.index_fill_(0, rows, 7)
+    pool.state_lengths.index_fill_(0, rows, 7)
     for store in pool._states:
         rings = store.window.view(store.state.shape[0], -1, store.window.shape[1])
-        for part in (rings, store.pending, store.state):
+        for part in (rings, store.node_inputs, store.state):
             part.index_fill_(0, rows, NO_NUMBER)
 
 
