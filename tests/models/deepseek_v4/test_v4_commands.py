@@ -8,6 +8,7 @@ from support.spoken import write_tokenizer
 from support.tiny import save_tiny
 from support.v4 import saved_v4
 
+from benchmarks.__main__ import run as run_lab
 from outrider import LLM
 from outrider.bench.offline.v4_bytes import v4_cache_bytes, v4_step_bytes
 from outrider.cli.main import run
@@ -47,7 +48,7 @@ def test_bench_decode_takes_real_weights(spoken, tmp_path):
     target = tmp_path / "out.json"
     flags = ["--rows", "1", "--prompt", "5", "--tokens", "4", "--json", str(target)]
     place = ["--dtype", "float32", "--device", "cpu", "--context", "0"]
-    assert run(["bench", "decode", "--model", str(spoken), *place, *flags]) == 0
+    assert run_lab(["decode", "--model", str(spoken), *place, *flags]) == 0
     found = json.loads(target.read_text())
     assert not found["setting"]["weights"]["is_dummy"]
     assert found["setting"]["weights"]["cut_layers"] == 0
