@@ -34,7 +34,7 @@ from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
-from outrider.models.layers.rotary import scaled_frequencies
+from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES

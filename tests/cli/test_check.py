@@ -80,6 +80,7 @@ def one_prompt(tmp_path):
     return ["--prompts", str(path), "--max-tokens", "3"]
 
 
+@pytest.mark.slow
 def test_a_token_that_was_not_the_targets_is_found_and_fails(
     command, one_prompt, monkeypatch, capsys
 ):

@@ -18,8 +18,9 @@ from support.attention_cases import (
     run,
 )
 
+from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.triton_attention import TritonAttention
 
 BORDERS = [0, 1, 31, 32]  # around the border of a block of latents
 

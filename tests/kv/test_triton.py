@@ -17,7 +17,8 @@ from support.attention_cases import (
     run,
 )
 
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.head_shape import HeadShape
+from outrider.kv.triton_attention import TritonAttention
 
 pytest.importorskip("triton")
 

@@ -11,8 +11,8 @@ from support.v4_kernels import (
     check_attention,
     check_choice,
     check_entries,
+    check_partial_rope,
     check_streams,
-    check_turning,
 )
 
 from outrider.ops.sparse import indexer_triton as index
@@ -27,7 +27,7 @@ TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bflo
     ("num", "heads", "width", "pairs"), [(1, 1, 4, 2), (3, 5, 12, 4), (2, 3, 40, 8), (2, 1, 16, 1)]
 )
 def test_vectors_are_normalised_and_turned_at_their_end(num, heads, width, pairs, dtype):
-    check_turning(num, heads, width, pairs, (DEVICE, dtype))
+    check_partial_rope(num, heads, width, pairs, (DEVICE, dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

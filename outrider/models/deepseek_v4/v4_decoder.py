@@ -18,8 +18,8 @@ from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
 from outrider.models.draft_model import AuxLayers
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import TailRotation
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan

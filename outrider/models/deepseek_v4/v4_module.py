@@ -31,11 +31,12 @@ from outrider.models.deepseek_v4.v4_tensors import (
     stored_names,
 )
 from outrider.models.draft_model import AuxLayers, ModelFacts
-from outrider.models.layers.linear import Linear, WeightType
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.rms_norm import Norm
 from outrider.models.model_config import AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import WeightType
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
 

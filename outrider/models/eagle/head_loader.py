@@ -17,25 +17,19 @@ from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, LAYER
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.layers.attention_layer import (
-    HeadNorm,
     NoGate,
-    NoHeadNorm,
-    NormEachHead,
     Projection,
     SelfAttention,
     SplitProjection,
 )
 from outrider.models.layers.gated_activation import gate_of
-from outrider.models.layers.linear import (
-    BiasedLinear,
-    Linear,
-    WeightType,
-    choose_linear,
-)
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
-from outrider.models.layers.rms_norm import Norm, NormLater, make_norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.linear.choose_linear import WeightType, choose_linear
+from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
 _ATTENTION = LAYER + "self_attn."
 _QKV = ("q_proj", "k_proj", "v_proj")

@@ -10,12 +10,12 @@ from outrider.models.decoder import Block, Decoder
 from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
-from outrider.models.layers.linear import WeightType, choose_linear
-from outrider.models.layers.rms_norm import Norm, make_norm
 from outrider.models.mtp.inspect_modules import FoundModules, find_modules, stored_name
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.mtp_module import ModuleNorms, ModuleParts, MtpModule
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import WeightType, choose_linear
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 
 def load_modules(
