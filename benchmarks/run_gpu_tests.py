@@ -78,20 +78,20 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    begin, asked = time.monotonic(), parse()
-    wanted = asked.rest.read_text().splitlines() if asked.rest and asked.rest.exists() else []
-    ids, logs = collect(asked.k), Path(tempfile.mkdtemp())
+    begin, args = time.monotonic(), parse()
+    wanted = args.rest.read_text().splitlines() if args.rest and args.rest.exists() else []
+    ids, logs = collect(args.k), Path(tempfile.mkdtemp())
     ids = [name for name in ids if name in wanted] or ids
-    num_cut = run(deal(ids, asked.processes), logs, begin + asked.seconds)
+    num_cut = run(deal(ids, args.processes), logs, begin + args.seconds)
     texts = [log.read_text() for log in sorted(logs.glob("*.txt"))]
     for line in (line for text in texts for line in text.splitlines()):
         if line.startswith(("FAILED", "ERROR", "E  ")):
             print(line[:200])
     came = {name: word for text in texts for name, word in outcomes(text).items()}
     left = [name for name in ids if name not in came]
-    if asked.rest:
+    if args.rest:
         again = [name for name in ids if came.get(name, "failed") in ("failed", "error")]
-        asked.rest.write_text("\n".join(again))
+        args.rest.write_text("\n".join(again))
     total = Counter(came.values())
     said = ", ".join(f"{count} {word}" for word, count in total.items())
     print(f"{said}; {len(left)} of {len(ids)} not reached, {num_cut} processes cut off", end="")

@@ -25,10 +25,10 @@ def host(
     json_file: JsonFlag = None,
 ) -> None:
     """The host's share of a step: the whole engine over a device that takes no time."""
-    from benchmarks.host.host_args import HostAsked
+    from benchmarks.host.host_args import HostArgs
     from benchmarks.steps.step_args import parse_rows
 
-    asked = HostAsked(
+    args = HostArgs(
         rows=parse_rows(rows),
         draft_steps=draft_steps,
         emitted=emitted,
@@ -39,4 +39,4 @@ def host(
     import_torch()
     from benchmarks.host.start_host import bench_host  # torch comes with it: bad flags fail before
 
-    bench_host(asked, device, targets)
+    bench_host(args, device, targets)

@@ -12,7 +12,7 @@ from outrider.hub.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
     from benchmarks.steps.step_args import Place
-    from benchmarks.widen.widen_args import Model
+    from benchmarks.widen.widen_args import SmallModel
 
 _TREES = ("4", "4x4x16")
 _MAX_TOKENS = 256
@@ -100,9 +100,9 @@ def widened_iteration(
     bench_widened(small, chosen, place, work, targets)
 
 
-def find_model(model: str, draft: str) -> "Model":
+def find_model(model: str, draft: str) -> "SmallModel":
     """The folders of a model and of its head, pulled if need be."""
-    from benchmarks.widen.widen_args import Model
+    from benchmarks.widen.widen_args import SmallModel
     from outrider.config.draft_config import NGRAM, NONE, DraftConfig
     from outrider.errors import ConfigError
     from outrider.frontend.find_drafter import find_drafter
@@ -113,4 +113,4 @@ def find_model(model: str, draft: str) -> "Model":
     folder = open_model(model)
     found = find_drafter(DraftConfig(drafter=draft), model=model, reporter=BarReporter())
     heads = () if found.drafter == NONE else (Path(found.drafter),)
-    return Model(name=Path(model).name, folder=folder, heads=heads)
+    return SmallModel(name=Path(model).name, folder=folder, heads=heads)

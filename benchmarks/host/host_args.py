@@ -6,7 +6,7 @@ from outrider.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostAsked:
+class HostArgs:
     """The steps to time."""
 
     rows: tuple[int, ...]

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 
-from benchmarks.host.host_args import HostAsked
+from benchmarks.host.host_args import HostArgs
 from benchmarks.host.idle_executor import IdleExecutor
-from benchmarks.steps.bench_engines import BenchTarget, Drafting, Loaded, load_target, no_drafting
+from benchmarks.steps.bench_engines import (
+    BenchTarget,
+    Drafting,
+    LoadedEngine,
+    load_target,
+    no_drafting,
+)
 from benchmarks.steps.body import find_body
 from benchmarks.steps.free_drafter import FixedDraft
 from benchmarks.steps.steady_rows import under_way
@@ -60,15 +66,15 @@ def place_on(device: str) -> Place:
     )
 
 
-def measure_host(asked: HostAsked, place: Place, note: Note) -> tuple[HostCost, ...]:
+def measure_host(args: HostArgs, place: Place, note: Note) -> tuple[HostCost, ...]:
     """Every way to draft at every number of rows."""
     target = load_target(find_body(_BODY), place)
-    ways = tuple(_ways(asked.draft_steps))
-    for (_, drafting), rows in itertools.product(ways, asked.rows):  # before any takes its time
+    ways = tuple(_ways(args.draft_steps))
+    for (_, drafting), rows in itertools.product(ways, args.rows):  # before any takes its time
         flags = "--tokens, --draft-steps or --rows"
-        checked_reach(target, drafting, _work(rows, asked.steps), flags=flags)
+        checked_reach(target, drafting, _work(rows, args.steps), flags=flags)
     return tuple(
-        cost for way, drafting in ways for cost in _measure_way(target, way, drafting, asked, note)
+        cost for way, drafting in ways for cost in _measure_way(target, way, drafting, args, note)
     )
 
 
@@ -84,22 +90,22 @@ def _work(rows: int, steps: int) -> StepWork:
 
 
 def _measure_way(
-    target: BenchTarget, way: str, drafting: Drafting, asked: HostAsked, note: Note
+    target: BenchTarget, way: str, drafting: Drafting, args: HostArgs, note: Note
 ) -> Iterator[HostCost]:
-    for rows in asked.rows:
+    for rows in args.rows:
         note(f"{way}, {rows} rows")
-        work = _work(rows, asked.steps)
-        loaded = engine_for(target, drafting, work)
-        loaded.runner.run_by(IdleExecutor(emitted=asked.emitted, device=target.device))
+        work = _work(rows, args.steps)
+        executor = IdleExecutor(emitted=args.emitted, device=target.device)
+        loaded = engine_for(target, drafting, work, executor)
         yield HostCost(
             way=way,
             rows=rows,
             steps_s=_time_steps(loaded, work),
-            profile=_profile(loaded, work) if asked.has_profile else (),
+            profile=_profile(loaded, work) if args.has_profile else (),
         )
 
 
-def _time_steps(loaded: Loaded, work: StepWork) -> tuple[float, ...]:
+def _time_steps(loaded: LoadedEngine, work: StepWork) -> tuple[float, ...]:
     with under_way(loaded.engine, work.cases[0]):
         times = [time.perf_counter()]
         for _ in range(work.steps):
@@ -108,7 +114,7 @@ def _time_steps(loaded: Loaded, work: StepWork) -> tuple[float, ...]:
     return tuple(after - before for before, after in itertools.pairwise(times))
 
 
-def _profile(loaded: Loaded, work: StepWork) -> tuple[FunctionShare, ...]:
+def _profile(loaded: LoadedEngine, work: StepWork) -> tuple[FunctionShare, ...]:
     """The functions of a step, the dearest first."""
     profiler = cProfile.Profile()
     with under_way(loaded.engine, work.cases[0]):

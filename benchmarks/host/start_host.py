@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.host.host_args import HostAsked
+from benchmarks.host.host_args import HostArgs
 from benchmarks.host.measure_host import HostCost, measure_host, place_on
-from benchmarks.steps.bench_engines import settle
+from benchmarks.steps.bench_engines import resolve_place
 from outrider.bench.json_file import write_json
 from outrider.bench.machine import Machine, this_machine
 from outrider.bench.offline.offline_table import WIDTH
@@ -20,12 +20,12 @@ _SHOWN = 12  # functions of a profile
 _NAME_WIDTH = 72
 
 
-def bench_host(asked: HostAsked, device: str, targets: Sequence[Path]) -> None:
+def bench_host(args: HostArgs, device: str, targets: Sequence[Path]) -> None:
     """Measure, print, and write what was asked to be written."""
     machine, place = this_machine(has_busy_neighbour=False), place_on(device)
-    device = settle(place).device  # which one "auto" is
-    with run_bar(len(asked.rows) * (2 if asked.draft_steps else 1)) as note:
-        costs = measure_host(asked, place, note)
+    device = resolve_place(place).device  # which one "auto" is
+    with run_bar(len(args.rows) * (2 if args.draft_steps else 1)) as note:
+        costs = measure_host(args, place, note)
     _print(machine, device, costs)
     for path in targets:
         write_json(path, _describe(machine, device, costs))

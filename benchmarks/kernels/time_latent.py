@@ -109,7 +109,7 @@ class Bench:
 
     def seconds(self, way: Way) -> float:
         def run(layer: torch.Tensor) -> None:
-            latent.attend_decode(
+            latent.attend_latent_decode(
                 self._query,
                 layer,
                 self._out,
@@ -165,7 +165,7 @@ def time_step(step: Step, ways: list[Way]) -> None:
 
 
 def own_way(step: Step) -> Way:
-    return Way(tiles=latent.tiles_of(step.heads, LATENT, torch.bfloat16))
+    return Way(tiles=latent.latent_tiles(step.heads, LATENT, torch.bfloat16))
 
 
 def other_ways(step: Step) -> list[Way]:
@@ -201,14 +201,14 @@ def steps_to_time() -> list[Step]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the package's own way alone")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     begin = time.perf_counter()
     plain = Step(heads=128, rows=32, context=65536)
     extra = [replace(plain, page_size=64), replace(plain, nodes=4, is_tree=True)]
     for step in [*steps_to_time(), *extra]:
         time_step(step, [own_way(step)])
     print(f"{time.perf_counter() - begin:.0f} s so far, compilation included", flush=True)
-    if not asked.quick:
+    if not args.quick:
         for step in steps_to_time():
             if step.nodes == 1:
                 time_step(step, other_ways(step))

@@ -15,9 +15,9 @@ from benchmarks.steps.step_floors import (
     module_passes,
     step_passes,
 )
-from benchmarks.steps.step_report import PLAIN, Series, verify_name
-from benchmarks.steps.time_decode import Note, Yardstick, engine_for, measure_point
-from benchmarks.steps.vllm_numbers import PeerSubject, drafting_step, plain_step
+from benchmarks.steps.step_report import PLAIN, StepSeries, verify_name
+from benchmarks.steps.time_decode import Note, StepComparison, engine_for, measure_point
+from benchmarks.steps.vllm_numbers import MeasuredModel, drafting_step, plain_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Way:
 
     name: str
     drafting: Drafting
-    yardstick: Yardstick
+    comparison: StepComparison
 
 
 def plain_way(target: BenchTarget, card: str, rates: tuple[DeviceRates, ...]) -> Way:
@@ -34,9 +34,9 @@ def plain_way(target: BenchTarget, card: str, rates: tuple[DeviceRates, ...]) ->
     return Way(
         name=PLAIN,
         drafting=no_drafting(),
-        yardstick=Yardstick(
+        comparison=StepComparison(
             passes=lambda case, context: _step(target, case, context, nodes=1),
-            peers=lambda case: plain_step(case, _subject(target, card)),
+            peers=lambda case: plain_step(case, _measured_model(target, card)),
             rates=rates,
         ),
     )
@@ -62,12 +62,12 @@ def drafted_way(
     return Way(
         name=f"EAGLE-3, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
         drafting=drafting,
-        yardstick=Yardstick(
+        comparison=StepComparison(
             passes=lambda case, context: iteration_passes(
                 config, dtype, shape, rows=case.rows, context=context
             ),
             peers=lambda case: drafting_step(
-                case, _subject(target, card), mean_emitted=tree.mean_emitted
+                case, _measured_model(target, card), mean_emitted=tree.mean_emitted
             ),
             rates=rates,
         ),
@@ -89,7 +89,7 @@ def module_way(
     return Way(
         name=f"{num} modules, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
         drafting=drafting,
-        yardstick=Yardstick(
+        comparison=StepComparison(
             passes=lambda case, context: module_passes(
                 config, dtype, shape, rows=case.rows, context=context
             ),
@@ -107,7 +107,7 @@ def verify_way(target: BenchTarget, tree: Tree, rates: tuple[DeviceRates, ...]) 
     return Way(
         name=verify_name(nodes),
         drafting=Drafting(kind=FixedDraft(budget=budget), verifier=verifier),
-        yardstick=Yardstick(
+        comparison=StepComparison(
             passes=lambda case, context: _step(target, case, context, nodes=nodes),
             peers=lambda _: (),
             rates=rates,
@@ -121,7 +121,7 @@ def measure_way(
     work: StepWork,
     extras: Extras,
     note: Note,
-) -> Series:
+) -> StepSeries:
     """Every case in turn on one engine with room for the largest."""
     loaded = engine_for(target, way.drafting, work)
     points, breakdowns = [], []
@@ -132,13 +132,13 @@ def measure_way(
                 loaded,
                 case,
                 steps=work.steps,
-                yardstick=way.yardstick,
+                comparison=way.comparison,
                 device=target.device,
             )
         )
         if extras.has_breakdown:
             breakdowns.append(measure_breakdown(loaded.engine, case, target.device))
-    return Series(
+    return StepSeries(
         name=way.name,
         points=tuple(points),
         breakdowns=tuple(breakdowns),
@@ -151,5 +151,5 @@ def _step(target: BenchTarget, case: Case, context: float, *, nodes: int) -> tup
     return step_passes(config, dtype, rows=case.rows, nodes=nodes, context=context)
 
 
-def _subject(target: BenchTarget, card: str) -> PeerSubject:
-    return PeerSubject(model=target.name, dtype=target.place.dtype, card=card)
+def _measured_model(target: BenchTarget, card: str) -> MeasuredModel:
+    return MeasuredModel(model=target.name, dtype=target.place.dtype, card=card)

@@ -21,7 +21,13 @@ from benchmarks.steps.decode_ways import drafted_way, measure_way, module_way, p
 from benchmarks.steps.device_rates import DeviceRates, measure_rates
 from benchmarks.steps.step_args import Extras, Place, StepWork, Stored, Tree
 from benchmarks.steps.step_floors import held_bytes, read_bytes
-from benchmarks.steps.step_report import Report, StepSetting, Weights, describe, describe_prefill
+from benchmarks.steps.step_report import (
+    StepReport,
+    StepSetting,
+    Weights,
+    describe,
+    describe_prefill,
+)
 from benchmarks.steps.step_table import print_prefill, print_report
 from benchmarks.steps.time_prefill import count_runs, measure_prefill
 from outrider.bench.json_file import write_json
@@ -42,7 +48,7 @@ def bench_decode(
     with run_bar(len(work.cases)) as note:
         series = measure_way(target, way, work, extras, note)
     subject = replace(series, cold_starts=cold_starts)
-    _publish(Report(setting=setting_of(target, rates), series=(subject,)), targets)
+    _publish(StepReport(setting=setting_of(target, rates), series=(subject,)), targets)
 
 
 def bench_iteration(
@@ -76,7 +82,7 @@ def bench_iteration(
     with run_bar(len(ways) * len(work.cases)) as note:
         first, *others = [measure_way(target, way, work, extras, note) for way in ways]
     subject = replace(first, cold_starts=cold_starts)
-    _publish(Report(setting=setting_of(target, rates), series=(subject, *others)), targets)
+    _publish(StepReport(setting=setting_of(target, rates), series=(subject, *others)), targets)
 
 
 def bench_prefill(
@@ -112,7 +118,7 @@ def _cold_starts(
     return (measure_cold_start(target, drafting, work),) if extras.has_cold_start else ()
 
 
-def _publish(report: Report, targets: Sequence[Path]) -> None:
+def _publish(report: StepReport, targets: Sequence[Path]) -> None:
     print_report(report)
     for path in targets:
         write_json(path, describe(report))

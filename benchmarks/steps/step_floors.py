@@ -12,23 +12,25 @@ from dataclasses import dataclass, replace
 
 from benchmarks.dummy_models import dummy_head_config, head_shapes
 from benchmarks.steps.device_rates import DeviceRates
-from benchmarks.steps.v4_floors import (
-    v4_bytes_of,
-    v4_cache_bytes,
+from benchmarks.steps.v4_flops import (
     v4_cache_flops,
     v4_flops_of,
-    v4_held_bytes,
     v4_prefill_flops,
-    v4_step_bytes,
     v4_step_flops,
 )
 from outrider.bench.offline.decode_floor import (
     activation_bytes,
-    asked_share,
     is_of_expert,
-    kv_bytes,
+    selected_share,
     tensor_bytes,
     weight_bytes,
+)
+from outrider.bench.offline.step_bytes import step_bytes
+from outrider.bench.offline.v4_bytes import (
+    v4_bytes_of,
+    v4_cache_bytes,
+    v4_held_bytes,
+    v4_step_bytes,
 )
 from outrider.config.engine_config import Dtype
 from outrider.models.decoder_tensors import block_shapes, tensor_shapes
@@ -74,19 +76,9 @@ def step_passes(
     config: ModelConfig | V4Config, dtype: Dtype, *, rows: int, nodes: int, context: float
 ) -> tuple[Pass, ...]:
     """A step of `rows` trees of `nodes` query tokens; one node is plain decoding."""
-    if isinstance(config, V4Config):
-        return (_v4_pass(config, dtype, rows=rows, nodes=nodes, context=context),)
-    shapes, tokens = tensor_shapes(config), rows * nodes
-    if not config.is_tied:
-        del shapes[_EMBEDDING]  # a step looks up one row of it per token
-    return (
-        Pass(
-            weight_bytes=weight_bytes(config, dtype, tokens=tokens),
-            kv_bytes=kv_bytes(config, dtype, batch=rows, context=context),
-            flops=2.0 * tokens * _products_of_token(config, shapes),
-            kv_flops=len(config.attending) * _kv_flops(config.attention, tokens, context),
-        ),
-    )
+    read = step_bytes(config, dtype, rows=rows, nodes=nodes, context=context)
+    flops, kv_flops = _step_flops(config, tokens=rows * nodes, context=context)
+    return (Pass(weight_bytes=read.weights, kv_bytes=read.kv, flops=flops, kv_flops=kv_flops),)
 
 
 def iteration_passes(
@@ -235,13 +227,20 @@ def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, cont
     )
 
 
-def _v4_pass(config: V4Config, dtype: Dtype, *, rows: int, nodes: int, context: float) -> Pass:
-    tokens = float(rows * nodes)
-    return Pass(
-        weight_bytes=v4_step_bytes(config, dtype, tokens=tokens),
-        kv_bytes=v4_cache_bytes(config, dtype, rows=rows, context=context),
-        flops=v4_step_flops(config, tokens=tokens),
-        kv_flops=v4_cache_flops(config, tokens=tokens, context=context),
+def _step_flops(
+    config: ModelConfig | V4Config, *, tokens: int, context: float
+) -> tuple[float, float]:  # of the linears, of attention
+    if isinstance(config, V4Config):
+        return (
+            v4_step_flops(config, tokens=tokens),
+            v4_cache_flops(config, tokens=tokens, context=context),
+        )
+    shapes = tensor_shapes(config)
+    if not config.is_tied:
+        del shapes[_EMBEDDING]  # a step looks up one row of it per token
+    return (
+        2.0 * tokens * _products_of_token(config, shapes),
+        len(config.attending) * _kv_flops(config.attention, tokens, context),
     )
 
 
@@ -253,7 +252,7 @@ def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: floa
     )
     shapes |= {"join": (hidden, 2 * hidden)}
     shapes |= {f"norm {index}": (hidden,) for index in range(3)}
-    share = {True: asked_share(config.experts, tokens), False: 1.0}
+    share = {True: selected_share(config.experts, tokens), False: 1.0}
     read = sum(
         tensor_bytes(each, dtype) * share[is_of_expert(name)] for name, each in shapes.items()
     )
@@ -268,7 +267,7 @@ def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: floa
 def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> float:
     """Products that one token needs: of experts, those that it asks."""
     experts = _num_products(shape for name, shape in shapes.items() if is_of_expert(name))
-    return _num_products(shapes.values()) - experts * (1.0 - asked_share(config.experts, 1.0))
+    return _num_products(shapes.values()) - experts * (1.0 - selected_share(config.experts, 1.0))
 
 
 def _num_products(shapes: Iterable[Shape]) -> int:

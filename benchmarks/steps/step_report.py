@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.steps.breakdown import Breakdown
 from benchmarks.steps.cold_start import ColdStart
 from benchmarks.steps.device_rates import DeviceRates
-from benchmarks.steps.time_decode import Point
+from benchmarks.steps.time_decode import StepPoint
 from benchmarks.steps.time_prefill import Prefill
 from benchmarks.steps.vllm_numbers import NAME
 from outrider.bench.machine import Machine
@@ -45,23 +45,23 @@ class StepSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class StepSeries:
     """All cases of one way to decode."""
 
     name: str  # plain, verify, or what the drafts look like
-    points: tuple[Point, ...]
+    points: tuple[StepPoint, ...]
     breakdowns: tuple[Breakdown, ...]
     cold_starts: tuple[ColdStart, ...]  # one, where it was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class StepReport:
     """Everything one run of `decode` or `iteration` found out; the first series is its subject."""
 
     setting: StepSetting
-    series: tuple[Series, ...]
+    series: tuple[StepSeries, ...]
 
-    def against_plain(self, name: str, point: Point) -> tuple[float, ...]:
+    def against_plain(self, name: str, point: StepPoint) -> tuple[float, ...]:
         """How many plain steps of the same case this step takes, where both were run."""
         plain = [
             other.steady.step_s
@@ -73,7 +73,7 @@ class Report:
         return tuple(point.steady.step_s / step_s for step_s in plain)
 
 
-def describe(report: Report) -> dict[str, Any]:
+def describe(report: StepReport) -> dict[str, Any]:
     """Every number in SI units, the single steps included."""
     return {
         "setting": asdict(report.setting),
@@ -111,7 +111,7 @@ def _describe_breakdown(found: Breakdown) -> dict[str, Any]:
     return asdict(found) | {"gap_s": found.gap_s}
 
 
-def _describe_point(point: Point) -> dict[str, Any]:
+def _describe_point(point: StepPoint) -> dict[str, Any]:
     steady = point.steady
     return {
         "rows": point.case.rows,

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.steps.breakdown import Breakdown
-from benchmarks.steps.step_report import Report, Series, StepSetting
-from benchmarks.steps.time_decode import Point
+from benchmarks.steps.step_report import StepReport, StepSeries, StepSetting
+from benchmarks.steps.time_decode import StepPoint
 from benchmarks.steps.time_prefill import Prefill
 from benchmarks.steps.vllm_numbers import NOTE
 from outrider.bench.offline.offline_table import WIDTH
@@ -15,7 +15,7 @@ from outrider.bench.offline.offline_table import WIDTH
 _NAME_WIDTH = 60  # of a kernel; templates fill a screen
 
 
-def print_report(report: Report) -> None:
+def print_report(report: StepReport) -> None:
     """Print it on stdout."""
     console = open_console(report.setting)
     for series in report.series:
@@ -75,7 +75,7 @@ def _heading(setting: StepSetting) -> Iterator[str]:
     yield f"rates      {rates}; matrix {setting.rates[-1].matrix / 1e12:.4g} TFLOP/s"
 
 
-def _print_series(console: Console, report: Report, series: Series) -> None:
+def _print_series(console: Console, report: StepReport, series: StepSeries) -> None:
     console.print(f"\n{series.name}", style="bold", markup=False)
     for each in series.cold_starts:
         console.print(
@@ -87,7 +87,7 @@ def _print_series(console: Console, report: Report, series: Series) -> None:
         _print_breakdown(console, breakdown)
 
 
-def _points(report: Report, series: Series) -> Table:
+def _points(report: StepReport, series: StepSeries) -> Table:
     first = series.points[0]
     has_peer = any(point.peers for point in series.points)
     has_plain = any(report.against_plain(series.name, point) for point in series.points)
@@ -114,7 +114,7 @@ def _points(report: Report, series: Series) -> Table:
     return table
 
 
-def _paces(point: Point, *, emits: bool) -> list[str]:
+def _paces(point: StepPoint, *, emits: bool) -> list[str]:
     steady = point.steady
     emitted = steady.emitted / _num_rounds(point)
     return [
@@ -128,17 +128,17 @@ def _paces(point: Point, *, emits: bool) -> list[str]:
     ]
 
 
-def _of_layer(point: Point, layers: int) -> list[str]:
+def _of_layer(point: StepPoint, layers: int) -> list[str]:
     """A step is its layers where little else is left of the model."""
     times = point.steady.step_s, point.floors[-1].step_s
     return [f"{time_s * 1e6 / layers:.1f}" for time_s in times]
 
 
-def _num_rounds(point: Point) -> int:
+def _num_rounds(point: StepPoint) -> int:
     return len(point.steady.steps_s) * point.case.rows
 
 
-def _peer(point: Point) -> list[str]:
+def _peer(point: StepPoint) -> list[str]:
     shown = [
         (f"{peer.step_s * 1e3:.2f}", f"{point.steady.tokens_per_s / peer.tokens_per_s:.2f}x")
         for peer in point.peers

@@ -8,7 +8,7 @@ import torch
 from benchmarks.steps.bench_engines import (
     BenchTarget,
     Drafting,
-    Loaded,
+    LoadedEngine,
     build,
     memory_bytes,
     reach_of,
@@ -19,6 +19,7 @@ from benchmarks.steps.step_args import Case, StepWork
 from benchmarks.steps.step_floors import Pass, total_s
 from benchmarks.steps.vllm_numbers import PeerStep
 from outrider.errors import ConfigError
+from outrider.step.executor import Executor
 
 Note = Callable[[str], None]  # hears the name of every run as it begins
 
@@ -32,7 +33,7 @@ class StepFloor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class StepPoint:
     """One case, measured."""
 
     case: Case
@@ -43,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yardstick:
+class StepComparison:
     """What a case is held to: the passes of its step over rows of a length, and a peer's step."""
 
     passes: Callable[[Case, float], tuple[Pass, ...]]
@@ -51,11 +52,13 @@ class Yardstick:
     rates: tuple[DeviceRates, ...]
 
 
-def engine_for(target: BenchTarget, drafting: Drafting, work: StepWork) -> Loaded:
+def engine_for(
+    target: BenchTarget, drafting: Drafting, work: StepWork, executor: Executor | None = None
+) -> LoadedEngine:
     """An engine in which all rows of any case run at the same time."""
     context = checked_reach(target, drafting, work, flags="--prompt, --context, --tokens or --rows")
     rows = max(case.rows for case in work.cases)
-    return build(target, drafting, rows=rows, context=context)
+    return build(target, drafting, rows=rows, context=context, executor=executor)
 
 
 def checked_reach(target: BenchTarget, drafting: Drafting, work: StepWork, *, flags: str) -> int:
@@ -72,17 +75,22 @@ def checked_reach(target: BenchTarget, drafting: Drafting, work: StepWork, *, fl
 
 
 def measure_point(
-    loaded: Loaded, case: Case, *, steps: int, yardstick: Yardstick, device: torch.device
-) -> Point:
+    loaded: LoadedEngine,
+    case: Case,
+    *,
+    steps: int,
+    comparison: StepComparison,
+    device: torch.device,
+) -> StepPoint:
     """Time one case and put its floors and peers beside it."""
     steady = measure_steady(loaded, case, steps=steps)
-    passes = yardstick.passes(case, steady.context)
-    return Point(
+    passes = comparison.passes(case, steady.context)
+    return StepPoint(
         case=case,
         steady=steady,
         floors=tuple(
-            StepFloor(rates=rates.name, step_s=total_s(passes, rates)) for rates in yardstick.rates
+            StepFloor(rates=rates.name, step_s=total_s(passes, rates)) for rates in comparison.rates
         ),
-        peers=yardstick.peers(case),
+        peers=comparison.peers(case),
         memory_bytes=memory_bytes(device),
     )

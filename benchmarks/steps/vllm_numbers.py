@@ -21,7 +21,7 @@ class PeerStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerSubject:
+class MeasuredModel:
     """What we measure, as far as it decides whether the peer was measured alike."""
 
     model: str
@@ -34,7 +34,7 @@ _PLAIN = {1: 4.88e-3, 8: 4.97e-3, 32: 5.42e-3, 64: 5.87e-3}  # by rows
 _DRAFTING = {1: (7.49e-3, 400), 8: (7.84e-3, 3062), 32: (9.74e-3, 9860), 64: (14.4e-3, 13329)}
 
 
-def plain_step(case: Case, subject: PeerSubject) -> tuple[PeerStep, ...]:
+def plain_step(case: Case, subject: MeasuredModel) -> tuple[PeerStep, ...]:
     """Its plain step in this case, or nothing where it was not measured."""
     if not _is_comparable(case, subject) or case.rows not in _PLAIN:
         return ()
@@ -42,7 +42,9 @@ def plain_step(case: Case, subject: PeerSubject) -> tuple[PeerStep, ...]:
     return (PeerStep(step_s=step_s, tokens_per_s=case.rows / step_s),)
 
 
-def drafting_step(case: Case, subject: PeerSubject, *, mean_emitted: float) -> tuple[PeerStep, ...]:
+def drafting_step(
+    case: Case, subject: MeasuredModel, *, mean_emitted: float
+) -> tuple[PeerStep, ...]:
     """Its iteration with as many tokens emitted, or nothing where it was not measured."""
     is_known = mean_emitted == 3.0 and case.rows in _DRAFTING
     if not (is_known and _is_comparable(case, subject)):
@@ -51,6 +53,6 @@ def drafting_step(case: Case, subject: PeerSubject, *, mean_emitted: float) -> t
     return (PeerStep(step_s=step_s, tokens_per_s=tokens_per_s),)
 
 
-def _is_comparable(case: Case, subject: PeerSubject) -> bool:
+def _is_comparable(case: Case, subject: MeasuredModel) -> bool:
     ours = (subject.model, subject.dtype, case.prompt)
     return _CARD in subject.card and ours == (_BODY, _DTYPE, _PROMPT)

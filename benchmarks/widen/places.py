@@ -52,7 +52,7 @@ class WidenPlace:
 NOWHERE = torch.empty(0, dtype=torch.int64, device="cpu")
 
 
-def widen_map(
+def widen_linear(
     name: str,
     block: torch.Tensor,  # [small out, small in]
     shape: Shape,  # (out, in)

@@ -11,7 +11,7 @@ from benchmarks.steps.bench_engines import (
     build,
     memory_bytes,
     no_drafting,
-    settle,
+    resolve_place,
 )
 from benchmarks.steps.body import Body
 from benchmarks.steps.device_rates import DeviceRates, measure_rates
@@ -21,7 +21,7 @@ from benchmarks.steps.step_floors import DraftShape, Pass, iteration_passes, ste
 from benchmarks.steps.step_report import PLAIN
 from benchmarks.steps.time_decode import StepFloor
 from benchmarks.widen.load_widened import build_wide, build_wide_heads, opened
-from benchmarks.widen.widen_args import AnswerWork, Model
+from benchmarks.widen.widen_args import AnswerWork, SmallModel
 from benchmarks.widen.widened_answers import Answered, WidenedQuestions, measure_answers
 from benchmarks.widen.widened_report import WidenedOutcome, WidenedReport, describe, print_report
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
@@ -39,7 +39,7 @@ from outrider.wire.submission import Limits
 Note = Callable[[str], None]  # hears the name of every run as it begins
 
 
-def bench_widen(model: Model, body: Body, out: Path, *, dtype: str) -> None:
+def bench_widen(model: SmallModel, body: Body, out: Path, *, dtype: str) -> None:
     """Write the wide model, and say what was written."""
     size = write_widened(model.folder, body, out, heads=model.heads, dtype=dtype)
     print(f"{out}: {model.name} in the shapes of {body.name}, {dtype}, {size / 1e9:.2f} GB")
@@ -48,7 +48,7 @@ def bench_widen(model: Model, body: Body, out: Path, *, dtype: str) -> None:
 
 
 def bench_widened(
-    model: Model, body: Body, place: Place, work: AnswerWork, targets: Sequence[Path]
+    model: SmallModel, body: Body, place: Place, work: AnswerWork, targets: Sequence[Path]
 ) -> None:
     """Answer questions with the wide model in every way, print, and write what was asked."""
     target, heads = _load(model, body, place)
@@ -72,8 +72,10 @@ def bench_widened(
         write_json(path, describe(report))
 
 
-def _load(model: Model, body: Body, place: Place) -> tuple[BenchTarget, tuple[DraftModel, ...]]:
-    settings = settle(place)
+def _load(
+    model: SmallModel, body: Body, place: Place
+) -> tuple[BenchTarget, tuple[DraftModel, ...]]:
+    settings = resolve_place(place)
     arithmetic, dtype = settings.execution.arithmetic, place.dtype
     with opened(model.folder, body, model.heads) as small:
         device = torch.device(settings.device)
@@ -140,7 +142,7 @@ def _passes(
 ) -> tuple[Pass, ...]:
     """What a step is held to: all rows draft, and emit as many tokens as they did here."""
     config, dtype = target.model.config, target.place.dtype
-    kind, context = drafting.kind, answered.pace.context
+    kind, context = drafting.kind, answered.speed.context
     if not isinstance(kind, ModelDraft):
         return step_passes(config, dtype, rows=rows, nodes=1, context=context)
     shape = DraftShape(
@@ -148,6 +150,6 @@ def _passes(
         steps=kind.budget.steps,
         topk=kind.budget.topk,
         nodes=kind.budget.nodes,
-        emitted=answered.pace.accept_length,
+        emitted=answered.speed.accept_length,
     )
     return iteration_passes(config, dtype, shape, rows=rows, context=context)

@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class SmallModel:
     """A small model, and the heads that draft for it: one, or none."""
 
     name: str

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.steps.bench_engines import Loaded
+from benchmarks.steps.bench_engines import LoadedEngine
 from benchmarks.steps.step_args import SKIPPED
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError
@@ -34,7 +34,7 @@ class WidenedQuestions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WidenedPace:
+class WidenedSpeed:
     """Consecutive steps of rows that are replaced as soon as they end."""
 
     steps_s: tuple[float, ...]  # wall time from one result to the next
@@ -62,11 +62,11 @@ class WidenedPace:
 class Answered:
     """The pace of a case, and the answers that were finished, by question."""
 
-    pace: WidenedPace
+    speed: WidenedSpeed
     answers: dict[int, Tokens]
 
 
-class Crowd:
+class AnsweringRows:
     """Owns the answers under way; whoever ends makes place for the next question at once."""
 
     def __init__(self, engine: Engine, questions: WidenedQuestions, *, rows: int) -> None:
@@ -136,7 +136,7 @@ class Crowd:
         return prompts[number % len(prompts)]
 
 
-def measure_answers(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answered:
+def measure_answers(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> Answered:
     """Time rows at work. Everything runs twice and the second time counts: all is recorded then."""
     _answer(loaded, questions, rows=rows)
     return _answer(loaded, questions, rows=rows)
@@ -147,24 +147,27 @@ def window_tokens(questions: WidenedQuestions, *, rows: int) -> int:
     return max(rows, _FEWEST_ANSWERS) * questions.limits.max_tokens
 
 
-def _answer(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answered:
-    crowd, occupancy = Crowd(loaded.engine, questions, rows=rows), loaded.runner.occupancy
-    while crowd.num_begun < rows:
-        crowd.step()
+def _answer(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> Answered:
+    answering, occupancy = (
+        AnsweringRows(loaded.engine, questions, rows=rows),
+        loaded.runner.occupancy,
+    )
+    while answering.num_begun < rows:
+        answering.step()
     for _ in range(SKIPPED):
-        crowd.step()
-    before = crowd.emitted, crowd.rounds, crowd.kept
-    goal = crowd.emitted + window_tokens(questions, rows=rows)
+        answering.step()
+    before = answering.emitted, answering.rounds, answering.kept
+    goal = answering.emitted + window_tokens(questions, rows=rows)
     occupancy.restart()
     times, lengths = [time.perf_counter()], []
-    while crowd.emitted < goal:
-        crowd.step()
+    while answering.emitted < goal:
+        answering.step()
         times.append(time.perf_counter())
-        lengths.append(crowd.length)
+        lengths.append(answering.length)
     share = occupancy.share
-    crowd.end()
-    emitted, rounds, kept = crowd.emitted, crowd.rounds, crowd.kept
-    pace = WidenedPace(
+    answering.end()
+    emitted, rounds, kept = answering.emitted, answering.rounds, answering.kept
+    speed = WidenedSpeed(
         steps_s=tuple(after - start for start, after in itertools.pairwise(times)),
         emitted=emitted - before[0],
         rounds=rounds - before[1],
@@ -172,7 +175,7 @@ def _answer(loaded: Loaded, questions: WidenedQuestions, *, rows: int) -> Answer
         context=statistics.mean(lengths) / rows,
         occupancy=share,
     )
-    return Answered(pace=pace, answers=crowd.answers)
+    return Answered(speed=speed, answers=answering.answers)
 
 
 def count_equal(one: dict[int, Tokens], other: dict[int, Tokens]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from benchmarks.widen.places import (
     Noise,
     WidenPlace,
     side_by_side,
-    widen_map,
+    widen_linear,
     widen_norm,
 )
 from benchmarks.widen.widened_tensors import (
@@ -172,9 +172,9 @@ class _Widener:
         if name == EMBEDDING:
             return widen_embedding(block, shape, noise)
         if name == HEAD:
-            return widen_map(name, block, shape, self._score_place(), noise)
+            return widen_linear(name, block, shape, self._score_place(), noise)
         if name == _AUX_HIDDEN:
-            return widen_map(name, block, shape, self._feature_place(), noise)
+            return widen_linear(name, block, shape, self._feature_place(), noise)
         if name == _JOINT:
             return widen_norm(
                 name, block, parts=self._num_aux_layers, width=self._hidden, noise=noise

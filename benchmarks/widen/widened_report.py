@@ -9,7 +9,7 @@ from rich.table import Table
 from benchmarks.steps.step_report import PLAIN, StepSetting
 from benchmarks.steps.step_table import open_console
 from benchmarks.steps.time_decode import StepFloor
-from benchmarks.widen.widened_answers import Answered, WidenedPace, count_equal
+from benchmarks.widen.widened_answers import Answered, WidenedSpeed, count_equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class WidenedOutcome:
     memory_bytes: int
 
     @property
-    def pace(self) -> WidenedPace:
-        return self.answered.pace
+    def speed(self) -> WidenedSpeed:
+        return self.answered.speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class WidenedReport:
 
     def speedup(self, outcome: WidenedOutcome) -> float:
         """By tokens per second, against plain decoding of as many rows."""
-        return outcome.pace.tokens_per_s / self.plain_of(outcome).pace.tokens_per_s
+        return outcome.speed.tokens_per_s / self.plain_of(outcome).speed.tokens_per_s
 
     def equal(self, outcome: WidenedOutcome) -> tuple[int, int]:
         """Answers equal to plain decoding's, of those that both finished."""
@@ -76,19 +76,19 @@ def describe(report: WidenedReport) -> dict[str, Any]:
 
 
 def _describe(report: WidenedReport, outcome: WidenedOutcome) -> dict[str, Any]:
-    pace, (equal, both) = outcome.pace, report.equal(outcome)
+    speed, (equal, both) = outcome.speed, report.equal(outcome)
     return {
         "way": outcome.way,
         "rows": outcome.rows,
-        "step_s": pace.step_s,
-        "tokens_per_s": pace.tokens_per_s,
-        "accept_length": pace.accept_length,
+        "step_s": speed.step_s,
+        "tokens_per_s": speed.tokens_per_s,
+        "accept_length": speed.accept_length,
         "speedup": report.speedup(outcome),
         "equal_answers": equal,
         "answers_of_both": both,
-        "floors": [asdict(each) | {"ratio": pace.step_s / each.step_s} for each in outcome.floors],
+        "floors": [asdict(each) | {"ratio": speed.step_s / each.step_s} for each in outcome.floors],
         "memory_bytes": outcome.memory_bytes,
-        **asdict(pace),
+        **asdict(speed),
     }
 
 
@@ -108,17 +108,17 @@ def _table(report: WidenedReport) -> Table:
 
 
 def _row(report: WidenedReport, outcome: WidenedOutcome) -> Iterator[str]:
-    pace, floor = outcome.pace, outcome.floors[0]
+    speed, floor = outcome.speed, outcome.floors[0]
     equal, both = report.equal(outcome)
     yield str(outcome.rows)
     yield outcome.way
-    yield f"{pace.context:.0f}"
-    yield f"{pace.step_s * 1e3:.3f}"
+    yield f"{speed.context:.0f}"
+    yield f"{speed.step_s * 1e3:.3f}"
     yield f"{floor.step_s * 1e3:.3f}"
-    yield f"{pace.step_s / floor.step_s:.2f}x"
-    yield f"{pace.accept_length:.2f}"
-    yield f"{pace.tokens_per_s:.0f}"
+    yield f"{speed.step_s / floor.step_s:.2f}x"
+    yield f"{speed.accept_length:.2f}"
+    yield f"{speed.tokens_per_s:.0f}"
     yield f"{report.speedup(outcome):.2f}x"
     yield f"{equal}/{both}"
-    yield f"{pace.occupancy:.0%}"
+    yield f"{speed.occupancy:.0%}"
     yield f"{outcome.memory_bytes / 2**30:.1f}"

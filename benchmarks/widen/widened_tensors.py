@@ -13,7 +13,7 @@ from benchmarks.widen.places import (
     Shape,
     WidenPlace,
     side_by_side,
-    widen_map,
+    widen_linear,
     widen_norm,
 )
 from outrider.models.decoder_loader import TensorSource
@@ -134,7 +134,7 @@ def widen_layer(
 ) -> torch.Tensor:
     """A map of a layer at its place, or a norm over more lanes."""
     if rest in places:
-        return widen_map(name, block, shape, places[rest], noise)
+        return widen_linear(name, block, shape, places[rest], noise)
     return widen_norm(name, block, parts=1, width=shape[0], noise=noise)
 
 

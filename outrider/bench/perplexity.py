@@ -26,7 +26,7 @@ from outrider.step.arena import Arena
 from outrider.step.buckets import Buckets, largest_shape
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.plan import StepPlan
-from outrider.step.planner import NoDraftPart, Planner
+from outrider.step.planner import NoDraftBinder, Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.wire.draft_budget import PLAIN
@@ -97,7 +97,7 @@ class Scorer:
         self._planner = Planner(
             arena=Arena(_CPU),
             attention=self._attention,
-            draft=NoDraftPart(),
+            draft=NoDraftBinder(),
             table=self._table,
             buckets=buckets,
             largest=largest_shape(

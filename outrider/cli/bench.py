@@ -44,13 +44,13 @@ def offline(
     """Decoding speed and time to the first token: ours, the peers' and the floor."""
     from outrider.bench.offline.offline_args import (
         Lengths,
-        OfflineAsked,
+        OfflineArgs,
         parse_batches,
         parse_dtypes,
     )
     from outrider.bench.peers.peer_catalogue import parse_peers
 
-    asked = OfflineAsked(
+    args = OfflineArgs(
         dtypes=parse_dtypes(dtype),
         batches=parse_batches(batch),
         lengths=Lengths(prompt=prompt_tokens, answer=max_tokens),
@@ -67,7 +67,7 @@ def offline(
     bench_offline(
         model,
         folder,
-        asked,
+        args,
         prompt_files=() if prompts is None else (prompts,),
         targets=targets,
         threads=threads,
@@ -105,11 +105,11 @@ def speculation(
     targets, folder = checked_targets(json_file), open_model(model)
     import_torch()
     from outrider.bench.speculation.start_speculation import (  # torch comes with it: bad flags fail before
-        SpeculationAsked,
+        SpeculationArgs,
         bench_speculation,
     )
 
-    asked = SpeculationAsked(
+    args = SpeculationArgs(
         drafts=drafts,
         prompts=chosen,
         max_tokens=max_tokens,
@@ -117,7 +117,7 @@ def speculation(
         dtype=only_dtype,
         repetitions=repeat,
     )
-    bench_speculation(model, folder, asked, targets=targets, threads=threads)
+    bench_speculation(model, folder, args, targets=targets, threads=threads)
 
 
 @app.command("perplexity")

@@ -40,14 +40,14 @@ def acceptance(
 ) -> None:
     """Tokens per round by drafter, tree, temperature and source of the prompts."""
     from outrider.bench.acceptance.acceptance_args import (
-        AcceptanceAsked,
+        AcceptanceArgs,
         choose_questions,
         parse_temperatures,
         parse_tree,
     )
 
     targets = checked_targets(json_file)
-    asked = AcceptanceAsked(
+    args = AcceptanceArgs(
         drafts=find_drafts(draft, model),
         trees=tuple(parse_tree(each) for each in tree),
         temperatures=parse_temperatures(temperature),
@@ -60,4 +60,4 @@ def acceptance(
         bench_acceptance,  # torch: bad flags fail before
     )
 
-    bench_acceptance(model, asked, dtype=dtype, device=device, targets=targets)
+    bench_acceptance(model, args, dtype=dtype, device=device, targets=targets)

@@ -49,8 +49,8 @@ def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, Dr
 
     drafts = {}
     for name, shown in short_names(names).items():
-        asked = DraftConfig(drafter=name, adaptive=False, **sizes)
-        found = find_drafter(asked, model=model, reporter=BarReporter())
+        wanted = DraftConfig(drafter=name, adaptive=False, **sizes)
+        found = find_drafter(wanted, model=model, reporter=BarReporter())
         resolve_budget(found)
         if found.drafter != NONE:
             drafts[shown] = found

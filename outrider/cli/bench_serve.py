@@ -10,7 +10,7 @@ from outrider.cli.bench_flags import JsonFlag, checked_targets
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
-    from outrider.bench.serve.serve_args import LoadAsked
+    from outrider.bench.serve.serve_args import LoadArgs
 
 
 def _server(text: str, **more: Any) -> Any:
@@ -76,7 +76,7 @@ def serve(
 
     endless = {"ignore_eos": True} if ignore_eos else {}
     fields = {"max_tokens": max_tokens, "temperature": temperature} | endless
-    asked = ask.LoadAsked(
+    args = ask.LoadArgs(
         endpoint=ask.Endpoint(
             base_url=ask.parse_base_url(base_url), name=endpoint, api_key=api_key, timeout_s=timeout
         ),
@@ -92,10 +92,10 @@ def serve(
         slo=ask.Slo(ttft_s=slo_ttft_ms / 1e3, tpot_s=slo_tpot_ms / 1e3),
         num_warm_up=warm_up,
     )
-    _run(asked, targets=checked_targets(json_file), plot=plot)
+    _run(args, targets=checked_targets(json_file), plot=plot)
 
 
-def _run(asked: "LoadAsked", *, targets: tuple[Path, ...], plot: Path | None) -> None:
+def _run(args: "LoadArgs", *, targets: tuple[Path, ...], plot: Path | None) -> None:
     if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError("the load generator needs aiohttp; pip install 'outrider[bench]'")
     from outrider.bench.serve.plot_latency import check_picture
@@ -104,4 +104,4 @@ def _run(asked: "LoadAsked", *, targets: tuple[Path, ...], plot: Path | None) ->
     pictures = () if plot is None else (plot,)
     for path in pictures:
         check_picture(path)
-    bench_load(asked, targets=targets, pictures=pictures)
+    bench_load(args, targets=targets, pictures=pictures)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from outrider.engine.admission import check_request
 from outrider.engine.pending_grammars import PendingGrammars
-from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
@@ -73,11 +72,6 @@ class Engine:
         return self._scheduler.stats(faults=faults, work=work)
 
     @property
-    def cache(self) -> PrefixCache:
-        """Who owns which page; for whoever measures, while nothing is under way."""
-        return self._scheduler.cache
-
-    @property
     def facts(self) -> RunnerFacts:
         return self._facts
 
@@ -108,7 +102,7 @@ class Engine:
             is_paced=draft.is_paced,
         )
         if submission.sampling.grammar.is_asked:
-            self._pending_grammars.place(request)
+            self._pending_grammars.add(request)
         else:
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
@@ -188,9 +182,9 @@ class Engine:
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue whose grammar is ready now; what cannot be compiled is refused here at last."""
         if len(self._pending_grammars) == len(self._requests) and not self._inflight:
-            self._pending_grammars.linger()  # there is nothing else to do
+            self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, reason in self._pending_grammars.take():
+        for request, reason in self._pending_grammars.take_done():
             if reason:
                 refused.append(self._fail(request, reason))
             else:

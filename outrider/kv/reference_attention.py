@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MOST_PAGE
 from outrider.step.arena import Arena
-from outrider.step.attention_part import Capabilities, Geometry
-from outrider.step.plan import chunk_offsets
+from outrider.step.attention_backend import AttentionScope, Capabilities
+from outrider.step.plan import AttentionPlan, chunk_offsets
 from outrider.step.shape import StepShape
 
 _ANY = 1 << 30
@@ -29,7 +29,7 @@ class MaskedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferencePlan:
+class ReferencePlan(AttentionPlan):
     """Uniform rows as they lie; chunks moved to a rectangle of [rows, width] places and back."""
 
     shape: StepShape
@@ -78,29 +78,32 @@ class ReferenceAttention:
             places=arena.view("attention.chunk.places", shape.chunk.tokens),
         )
 
-    def fill(self, plan: ReferencePlan, geometry: Geometry) -> None:
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
+        assert isinstance(plan, ReferencePlan)
         if plan.shape.rows:
-            self._fill_decode(plan.decode, geometry)
+            self._fill_decode(plan.decode, scope)
         if plan.shape.chunk.rows:
-            self._fill_chunk(plan, geometry)
+            self._fill_chunk(plan, scope)
 
     def run(
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
-        plan: ReferencePlan,
+        plan: AttentionPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        assert isinstance(plan, ReferencePlan)
         return self._run(query, plan, partial(_attend, layer=layer, scale=scale))
 
     def run_latent(
         self,
         query: torch.Tensor,  # [num_query, heads, width]
         layer: torch.Tensor,  # [pages, page_size, 1, width]
-        plan: ReferencePlan,
+        plan: AttentionPlan,
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
+        assert isinstance(plan, ReferencePlan)
         attend = partial(_attend_latents, layer=layer, scale=scale, latent=latent)
         return self._run(query, plan, attend)
 
@@ -119,18 +122,18 @@ class ReferenceAttention:
             mask=arena.view(f"attention.{group}.mask", rows, 1, width, pages * self._page_size),
         )
 
-    def _fill_decode(self, group: MaskedRows, geometry: Geometry) -> None:
-        decode = geometry.decode
-        _fill_pages(group, decode.rows, geometry.page_table)
+    def _fill_decode(self, group: MaskedRows, scope: AttentionScope) -> None:
+        decode = scope.decode
+        _fill_pages(group, decode.rows, scope.page_table)
         keys = _key_positions(group)  # [keys]
         tail = keys - decode.lengths[:, None, None]  # [rows, 1, keys] index into the tree's nodes
-        bit = geometry.ancestors[:, :, None] >> tail.clamp(0, MAX_NODES - 1)  # [rows, nodes, keys]
+        bit = scope.ancestors[:, :, None] >> tail.clamp(0, MAX_NODES - 1)  # [rows, nodes, keys]
         is_ancestor = (bit & 1).bool() & (tail < MAX_NODES)
         _fill_mask(group, visible=(tail < 0) | is_ancestor)
 
-    def _fill_chunk(self, plan: ReferencePlan, geometry: Geometry) -> None:
-        chunk, width = geometry.chunk, plan.shape.chunk.width
-        _fill_pages(plan.chunk, chunk.rows, geometry.page_table)
+    def _fill_chunk(self, plan: ReferencePlan, scope: AttentionScope) -> None:
+        chunk, width = scope.chunk, plan.shape.chunk.width
+        _fill_pages(plan.chunk, chunk.rows, scope.page_table)
         offsets = chunk_offsets(chunk)
         torch.add(chunk.owners * width, offsets, out=plan.places)
         place = torch.arange(width, device=offsets.device)

@@ -7,21 +7,20 @@ import torch
 
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MOST_PAGE
+from outrider.kv.head_shape import HeadShape
+from outrider.ops.attention.decode_triton import attend_decode
+from outrider.ops.attention.latent_decode_triton import attend_latent_decode, num_latent_partials
+from outrider.ops.attention.latent_prefill_triton import attend_latent_chunks
+from outrider.ops.attention.prefill_triton import attend_chunks, place_chunks
+from outrider.ops.attention.splits_triton import num_partials, partial_width
+from outrider.ops.attention.tree_paths_triton import trace_paths
 from outrider.step.arena import Arena
-from outrider.step.attention_part import Capabilities, Geometry
+from outrider.step.attention_backend import AttentionScope, Capabilities
 from outrider.step.graph_break import graph_break
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 Kernel = Callable[..., None]  # attends for queries over a layer, into an output
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadShape:
-    """The query heads of a model that runs on a backend."""
-
-    heads: int
-    head_dim: int  # of what a head reads: of latents, the lanes of a latent
-    is_latent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class ChunkPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TritonPlan:
+class TritonPlan(AttentionPlan):
     """The backend's part of a plan."""
 
     shape: StepShape
@@ -104,17 +103,15 @@ class TritonAttention:
             ),
         )
 
-    def fill(self, plan: TritonPlan, geometry: Geometry) -> None:
-        from outrider.ops.attention.prefill_triton import place_chunks
-        from outrider.ops.attention.tree_paths_triton import trace_paths
-
-        decode, chunk = geometry.decode, geometry.chunk
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
+        assert isinstance(plan, TritonPlan)
+        decode, chunk = scope.decode, scope.chunk
         if plan.shape.rows:
             trace_paths(
                 decode.rows,
                 decode.lengths,
-                geometry.ancestors,
-                geometry.page_table,
+                scope.ancestors,
+                scope.page_table,
                 out_pages=plan.decode.pages,
                 out_lengths=plan.decode.lengths,
                 limits=plan.decode.limits,
@@ -125,7 +122,7 @@ class TritonAttention:
                 chunk.rows,
                 chunk.starts,
                 chunk.counts,
-                geometry.page_table,
+                scope.page_table,
                 out_pages=plan.chunk.pages,
                 bounds=plan.chunk.bounds,
             )
@@ -134,12 +131,10 @@ class TritonAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
-        plan: TritonPlan,
+        plan: AttentionPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
-        from outrider.ops.attention.decode_triton import attend_decode
-        from outrider.ops.attention.prefill_triton import attend_chunks
-
+        assert isinstance(plan, TritonPlan)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
         return out
@@ -148,15 +143,13 @@ class TritonAttention:
         self,
         query: torch.Tensor,  # [num_query, heads, width]
         layer: torch.Tensor,  # [pages, page_size, 1, width]
-        plan: TritonPlan,
+        plan: AttentionPlan,
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        from outrider.ops.attention.latent_decode_triton import attend_decode
-        from outrider.ops.attention.latent_prefill_triton import attend_chunks
-
+        assert isinstance(plan, TritonPlan)
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
-        _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
+        _attend((attend_latent_decode, attend_latent_chunks), query, layer, out, plan, scale)
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
@@ -168,14 +161,11 @@ class TritonAttention:
 
 
 def _num_partials(user: HeadShape, *, rows: int, nodes: int, keys: int) -> int:
-    from outrider.ops.attention import latent_decode_triton as latent
-    from outrider.ops.attention import splits_triton as splits
-
     heads, read = user.heads, user.head_dim
     if user.is_latent:
-        return latent.num_partials(rows=rows, nodes=nodes, keys=keys, heads=heads, latent=read)
-    width = splits.partial_width(heads, read)
-    return splits.num_partials(rows=rows, nodes=nodes, keys=keys, width=width)
+        return num_latent_partials(rows=rows, nodes=nodes, keys=keys, heads=heads, latent=read)
+    width = partial_width(heads, read)
+    return num_partials(rows=rows, nodes=nodes, keys=keys, width=width)
 
 
 def _attend(

@@ -14,7 +14,7 @@ from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
 from outrider.spec.text_table import TextTable
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.runner_facts import DraftFacts

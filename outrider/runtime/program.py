@@ -18,14 +18,14 @@ from outrider.spec.commit import commit
 from outrider.spec.drafter import StepOutcome
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.spec.verify import path_tokens
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan, chunk_nexts
 from outrider.step.row_table import RowTable
 from outrider.step.step_output import PackedOutput, pack_output
-from outrider.structured.row_grammars import GrammarTable, pack_trees
+from outrider.structured.row_grammars import RowGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
@@ -40,7 +40,7 @@ class DeviceState:
     pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable
-    grammars: GrammarTable
+    grammars: RowGrammars
 
 
 class StepProgram:
@@ -51,7 +51,7 @@ class StepProgram:
         *,
         model: Target,
         drafter: GuardedDrafter,
-        attention: AttentionPart,
+        attention: AttentionPlanner,
         verifier: Verifier,
         state: DeviceState,
     ) -> None:

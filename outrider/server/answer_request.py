@@ -9,7 +9,7 @@ from functools import partial
 from fastapi import Request
 from starlette.responses import Response
 
-from outrider.frontend.live_request import PreparedRequest
+from outrider.frontend.request_state import PreparedRequest
 from outrider.server.async_engine import AsyncEngine, RequestHandle
 from outrider.server.disconnect import ClientGone, while_connected
 from outrider.server.http_errors import ApiError, failed

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
 from outrider.frontend.frontend import Frontend, owner_of
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
-from outrider.frontend.stream import DeltaReader, StreamDelta
+from outrider.frontend.outputs import StreamDelta
+from outrider.frontend.request_state import DeltaReader, PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import restarting
 from outrider.server.metrics import Meter
@@ -49,16 +49,16 @@ class RequestHandle:
     the request's own limits bound, and are read as one piece when the caller comes back.
     """
 
-    def __init__(self, lives: Sequence[LiveRequest]) -> None:
+    def __init__(self, lives: Sequence[RequestState]) -> None:
         self.lives = tuple(lives)
         self._woken = asyncio.Event()
         outputs = [
             (request, live, index)
             for request, live in enumerate(self.lives)
-            for index in range(len(live.transcripts))
+            for index in range(len(live.outputs))
         ]
         self._readers = [
-            (choice, request, live, DeltaReader(index, live.transcripts[index]))
+            (choice, request, live, DeltaReader(index, live.outputs[index]))
             for choice, (request, live, index) in enumerate(outputs)
         ]
 
@@ -79,10 +79,10 @@ class RequestHandle:
         while True:
             is_last = self.is_finished
             for choice, request, live, reader in self._readers:
-                if reader.has_news:
+                if reader.has_delta:
                     first = reader.num_tokens
                     delta = reader.take()
-                    logprobs = live.transcripts[delta.index].logprobs[first : reader.num_tokens]
+                    logprobs = live.outputs[delta.index].logprobs[first : reader.num_tokens]
                     yield ChoiceDelta(
                         choice=choice, request=request, delta=delta, logprobs=tuple(logprobs)
                     )
@@ -144,7 +144,7 @@ class AsyncEngine:
         for each in prepared:
             grammar = each.samplings[0].grammar
             if grammar.is_asked:
-                await asyncio.wrap_future(self.engine.order_grammar(grammar.spec))
+                await asyncio.wrap_future(self.engine.compile_grammar(grammar.spec))
         return prepared
 
     def open(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
@@ -159,7 +159,7 @@ class AsyncEngine:
                 f"the call asks for {asked} answers and the server holds {room} at a time; send "
                 "fewer at once, or start it with a larger --max-queued"
             )
-        lives: list[LiveRequest] = []
+        lives: list[RequestState] = []
         try:
             for each in prepared:
                 lives.append(self.frontend.submit(each))  # noqa: PERF401  # kept if the next fails

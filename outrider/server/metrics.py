@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from outrider.frontend.live_request import LiveRequest
+from outrider.frontend.request_state import RequestState
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.submission import Progress, RequestUpdate
 
@@ -103,7 +103,7 @@ class Meter:
             self._gap.observe(gap_s / num_tokens)
         self._note_round(before, after)
 
-    def note_request(self, live: LiveRequest) -> None:
+    def note_request(self, live: RequestState) -> None:
         """A request ended, whether somebody still listened or not."""
         usage, timing = live.usage, live.timing
         self._prompt.inc(usage.prompt_tokens)
@@ -111,12 +111,12 @@ class Meter:
         self._given.observe(usage.completion_tokens)
         self._whole.observe(timing.total_s)
         if usage.completion_tokens:
-            queued_s = min(live.transcripts[0].queued_s, timing.first_token_s)
+            queued_s = min(live.outputs[0].queued_s, timing.first_token_s)
             self._first.observe(timing.first_token_s)
             self._queued.observe(queued_s)
             self._prefill.observe(timing.first_token_s - queued_s)
             self._decode.observe(timing.total_s - timing.first_token_s)
-        for transcript in live.transcripts:
+        for transcript in live.outputs:
             self._success.labels(self._model, transcript.ending.finish).inc()
 
     def _note_round(self, before: Progress, after: Progress) -> None:

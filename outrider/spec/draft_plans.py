@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionPart
-from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
-from outrider.step.planner import Binder, NoDraftPart
+from outrider.step.attention_backend import AttentionPlanner
+from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
+from outrider.step.planner import Binder, NoDraftBinder
 from outrider.step.shape import ChunkShape, StepShape
 from outrider.wire.draft_budget import Budget
 
@@ -15,7 +15,7 @@ _NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftPlans:
+class DraftPlans(DraftPlan):
     """A drafter's part of a step's plan."""
 
     level: StepPlan  # [rows, topk] one level of the tree
@@ -26,7 +26,9 @@ class DraftPlans:
 class DraftPlanner:
     """Owns the memory of all draft plans. They run one after another, so they share it."""
 
-    def __init__(self, attention: AttentionPart, largest: StepShape, device: torch.device) -> None:
+    def __init__(
+        self, attention: AttentionPlanner, largest: StepShape, device: torch.device
+    ) -> None:
         self._arena = Arena(device)
         self._binder = Binder(self._arena, attention, _largest_of(largest))
         rows, chunk = largest.rows, largest.chunk
@@ -60,7 +62,7 @@ class DraftPlanner:
     ) -> StepPlan:
         lengths = self._arena.view(f"{name}.lengths", shape.rows)
         own = DecodeRows(rows=rows, lengths=lengths, budgets=decode.budgets)
-        return self._binder.make(shape, own, chunk, NoDraftPart())
+        return self._binder.make(shape, own, chunk, NoDraftBinder())
 
 
 def _of_width(nodes: int) -> Budget:

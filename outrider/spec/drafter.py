@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from outrider.models.draft_model import AuxLayers
 from outrider.step.draft_tree import DraftTree, VerifyResult
-from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
+from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -35,7 +35,7 @@ class Drafter(Protocol):
         """Which states of the target it wants to observe."""
         ...
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         """Its own part of a plan, made once per shape."""
         ...
 
@@ -73,9 +73,9 @@ class ModelessDrafter:
     def aux_layers(self) -> AuxLayers:
         return AuxLayers()
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         del shape, decode, chunk
-        return ()
+        return NoDraftPlan()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         pass

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -10,7 +9,7 @@ from outrider.models.draft_model import AuxLayers
 from outrider.spec.drafter import Drafter, StepOutcome, chain
 from outrider.step.draft_tree import DraftTree
 from outrider.step.graph_break import is_capturing
-from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
+from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -38,13 +37,13 @@ class GuardedDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._drafter.aux_layers
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         if not self.is_broken:
             try:
                 return self._drafter.bind(shape, decode, chunk)
             except Exception:
                 self._give_up("planning")
-        return ()
+        return NoDraftPlan()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         if self.is_broken:

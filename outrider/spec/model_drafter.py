@@ -12,7 +12,7 @@ from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.drafter import StepOutcome, chain, single_node
 from outrider.spec.grow_tree import Frontier, grow, room_for, select
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.draft_tree import DraftTree
 from outrider.step.fill_plan import fill
 from outrider.step.plan import ChunkRows, DecodeRows, StepPlan, chunk_offsets
@@ -30,7 +30,7 @@ class ModelDrafter:
         model: DraftModel,
         *,
         kv: ModelPool,
-        attention: AttentionPart,
+        attention: AttentionPlanner,
         sampling: SamplingTable,
         facts: DraftFacts,
         largest: StepShape,
@@ -79,7 +79,7 @@ class ModelDrafter:
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run the draft model over what the target decided, on true features."""
-        catch_up: StepPlan = plan.draft.catch_up
+        catch_up = _plans_of(plan).catch_up
         aux_hidden_states = follow(plan, outcome, catch_up, self._facts.lead)
         before = self._model.project(aux_hidden_states)
         after = self._run(catch_up, chain(outcome.verify_result.emitted), before, table)
@@ -94,7 +94,7 @@ class ModelDrafter:
         self, plan: StepPlan, outcome: StepOutcome, before: torch.Tensor, table: RowTable
     ) -> None:
         """The state after each chunk's follower: a head has seen it, a whole model must run it."""
-        bonus: StepPlan = plan.draft.bonus
+        bonus = _plans_of(plan).bonus
         torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.decode.lengths)
         bonus.decode.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
         after = self._run(bonus, single_node(outcome.chunk_choice), before, table)
@@ -103,7 +103,7 @@ class ModelDrafter:
     def _plant(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
         """Node 0 of every row, whose KV is history, and the state after it [rows, 1, width]."""
         rows, lengths, lead = plan.decode.rows, plan.decode.lengths, self._facts.lead
-        level: StepPlan = plan.draft.level
+        level = _plans_of(plan).level
         if rows.is_cuda:
             from outrider.ops.tree.draft_states_triton import (
                 plant,  # a CPU installation has no Triton
@@ -140,7 +140,7 @@ class ModelDrafter:
         """The states after the tips, each run on the state of its parent."""
         parents = states if plan.shape.tree.topk == 1 else inherit(states, tips.places)
         before = parents.flatten(0, 1)
-        after = self._run(plan.draft.level, tips.nodes, before, table, first_node)
+        after = self._run(_plans_of(plan).level, tips.nodes, before, table, first_node)
         return after.view_as(parents)
 
     def _run(
@@ -174,11 +174,17 @@ class ModelDrafter:
         if not plan.shape.sampling_flags.noise:
             return likely_tokens(logits, ids, topk)
         is_alone = states.shape[1] == 1  # else the tips are the queries of a level
-        rows = plan.decode.rows if is_alone else plan.draft.level.sampled.rows
+        rows = plan.decode.rows if is_alone else _plans_of(plan).level.sampled.rows
         positions = tips.positions.flatten()
         return likely_samples(
             logits, ids, topk, table=self._sampling, rows=rows, positions=positions
         )
+
+
+def _plans_of(plan: StepPlan) -> DraftPlans:
+    """The plans on which the draft model runs around a step."""
+    assert isinstance(plan.draft, DraftPlans)
+    return plan.draft
 
 
 def inherit(

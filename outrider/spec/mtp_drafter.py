@@ -14,9 +14,9 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.drafter import StepOutcome, chain
-from outrider.spec.mtp_plans import WindowPlanner
+from outrider.spec.mtp_plans import WindowPlan, WindowPlanner
 from outrider.spec.mtp_window import Seen, make_memory, see, take
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.draft_tree import DraftTree
 from outrider.step.fill_plan import fill
 from outrider.step.host_copy import upload
@@ -61,7 +61,7 @@ class ModuleDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._modules.facts.aux_layers
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> StepPlan:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> WindowPlan:
         return self._planner.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
@@ -85,7 +85,7 @@ class ModuleDrafter:
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run every module over what the target decided and what that made stale; draft anew."""
-        catch_up: StepPlan = plan.draft
+        catch_up = _catch_up_of(plan)
         seen = see(self._memory, plan, outcome, catch_up, len(self._modules))
         self._fill(catch_up, seen, table)
         before = seen.aux_hidden_states
@@ -115,12 +115,17 @@ class ModuleDrafter:
         logits, ids = self._modules.scores(index, states), self._modules.target_ids
         if not plan.shape.sampling_flags.noise:
             return likely_tokens(logits, ids, 1).tokens.squeeze(1)
-        catch_up: StepPlan = plan.draft
         return likely_samples(
             logits,
             ids,
             1,
             table=self._sampling,
-            rows=catch_up.decode.rows,
+            rows=_catch_up_of(plan).decode.rows,
             positions=seen.windows.positions + index,
         ).tokens.squeeze(1)
+
+
+def _catch_up_of(plan: StepPlan) -> StepPlan:
+    """The plan on which the modules run after a step."""
+    assert isinstance(plan.draft, WindowPlan)
+    return plan.draft.catch_up

@@ -1,15 +1,22 @@
 """The plan of a catch-up with draft modules: windows of committed rows, and the chunks."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionBackend
-from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
-from outrider.step.planner import Binder, NoDraftPart
+from outrider.step.attention_backend import AttentionBackend
+from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
+from outrider.step.planner import Binder, NoDraftBinder
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlan(DraftPlan):
+    """The part of MTP modules in a step's plan."""
+
+    catch_up: StepPlan
 
 
 class WindowPlanner:
@@ -35,7 +42,7 @@ class WindowPlanner:
         self._arena.reserve("windows.lengths", widest.rows, torch.int64)
         self._arena.reserve("chunk.tokens", largest.chunk.tokens, torch.int64)
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> StepPlan:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> WindowPlan:
         """The catch-up that goes with a step of this shape."""
         own = self._shape(shape)
         windows = DecodeRows(
@@ -44,7 +51,8 @@ class WindowPlanner:
             budgets=decode.budgets,
         )
         tokens = self._arena.view("chunk.tokens", shape.chunk.tokens)
-        return self._binder.make(own, windows, replace(chunk, tokens=tokens), NoDraftPart())
+        chunk = replace(chunk, tokens=tokens)
+        return WindowPlan(catch_up=self._binder.make(own, windows, chunk, NoDraftBinder()))
 
     def _shape(self, shape: StepShape) -> StepShape:
         """As wide as what a row can emit, and as what all modules may have to run again."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.step.attention_part import AttentionPart, Geometry
+from outrider.step.attention_backend import AttentionPlanner, AttentionScope
 from outrider.step.draft_tree import DraftTree
 from outrider.step.plan import ChunkRows, StepPlan, chunk_offsets
 from outrider.step.row_table import RowTable
@@ -18,7 +18,7 @@ def fill(
     tree: DraftTree,
     *,
     table: RowTable,
-    attention: AttentionPart,
+    attention: AttentionPlanner,
     page_size: int,
     first_node: int = 0,
 ) -> None:
@@ -33,7 +33,7 @@ def fill(
         _fill_sampled(plan)
     attention.fill(
         plan.attention,
-        Geometry(
+        AttentionScope(
             decode=plan.decode,
             ancestors=tree.ancestors,
             chunk=plan.chunk,

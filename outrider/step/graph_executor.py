@@ -88,7 +88,7 @@ class GraphExecutor:
     def __init__(self, admits: Callable[[StepShape], bool]) -> None:
         self._admits = admits
         self._graphs: dict[StepShape, _CapturedGraph] = {}  # the one used last is the last
-        self._latest: tuple[tuple[StepPlan, _CapturedGraph], ...] = ()  # replayed last, if any
+        self._latest: tuple[StepPlan, _CapturedGraph] | None = None  # what was replayed last
         self._met: set[StepShape] = set()  # with chunks, run once
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
@@ -112,13 +112,12 @@ class GraphExecutor:
 
     def _find(self, plan: StepPlan) -> _CapturedGraph | None:
         """The recording of a plan; steps in a row mostly have the same one."""
-        for latest, graph in self._latest:
-            if latest is plan:
-                return graph
+        if self._latest is not None and self._latest[0] is plan:
+            return self._latest[1]
         found = self._graphs.pop(plan.shape, None)
         if found is not None:
             self._graphs[plan.shape] = found
-            self._latest = ((plan, found),)
+            self._latest = plan, found
         return found
 
     def _can_capture(self, shape: StepShape) -> bool:
@@ -144,7 +143,7 @@ class GraphExecutor:
             self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
             _log.exception("steps of %s cannot be recorded and run eagerly", plan.shape)
             return
-        self._latest = ()
+        self._latest = None
         if self.num_graphs >= MAX_GRAPHS:  # none of the last few steps used this one
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph

@@ -1,7 +1,6 @@
 """A step on the device: views at fixed addresses, every element written by `fill` on every step."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -47,6 +46,24 @@ class Sampled:
     positions: torch.Tensor  # [num_sampled] int64 absolute position of the token being chosen
 
 
+class AttentionPlan:
+    """A backend's part of a plan. Each backend has its own subclass and reads no other."""
+
+    __slots__ = ()
+
+
+class DraftPlan:
+    """A drafter's part of a plan. Each drafter has its own subclass and reads no other."""
+
+    __slots__ = ()
+
+
+class NoDraftPlan(DraftPlan):
+    """The part of drafters without a model, and of plans without a drafter."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """Everything a program may read besides weights and device tables."""
@@ -56,8 +73,8 @@ class StepPlan:
     decode: DecodeRows
     chunk: ChunkRows
     sampled: Sampled
-    attention: Any  # the backend's own part; only that backend looks inside
-    draft: Any  # the drafter's own part, likewise
+    attention: AttentionPlan
+    draft: DraftPlan
 
 
 def chunk_offsets(chunk: ChunkRows) -> torch.Tensor:  # [chunk.tokens]

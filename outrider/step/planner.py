@@ -1,16 +1,24 @@
 """The only maker of plans: fit pads, bind makes views once per shape, stage sends a batch down."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionPart
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets
 from outrider.step.host_copy import pinned_for
-from outrider.step.plan import ChunkRows, DecodeRows, Queries, Sampled, StepPlan
+from outrider.step.plan import (
+    ChunkRows,
+    DecodeRows,
+    DraftPlan,
+    NoDraftPlan,
+    Queries,
+    Sampled,
+    StepPlan,
+)
 from outrider.step.row_table import RowTable
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.wire.scheduled_batch import NO_DECODES, ScheduledBatch
@@ -21,24 +29,24 @@ MAX_PLANS = 1024
 _NOBODY = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO_DECODES)
 
 
-class DraftPart(Protocol):
-    """A drafter's hand in planning: it binds its own part of every plan."""
+class DraftBinder(Protocol):
+    """Makes the drafter's part of every plan."""
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any: ...
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan: ...
 
 
-class NoDraftPart:
-    """For plans that no drafter looks into."""
+class NoDraftBinder:
+    """For plans that no drafter reads."""
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         del shape, decode, chunk
-        return ()
+        return NoDraftPlan()
 
 
 class Binder:
     """Owns the views of one role, target or draft, and makes plans of them."""
 
-    def __init__(self, arena: Arena, attention: AttentionPart, largest: StepShape) -> None:
+    def __init__(self, arena: Arena, attention: AttentionPlanner, largest: StepShape) -> None:
         self._arena = arena
         self._attention = attention
         for name in ("tokens", "positions", "slots"):
@@ -48,7 +56,7 @@ class Binder:
         attention.reserve(arena, largest)
 
     def make(
-        self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows, draft: DraftPart
+        self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows, draft: DraftBinder
     ) -> StepPlan:
         """A plan of this shape over the given rows."""
         arena, query, sampled = self._arena, shape.num_query, shape.num_sampled
@@ -78,8 +86,8 @@ class Planner:
         self,
         *,
         arena: Arena,
-        attention: AttentionPart,
-        draft: DraftPart,
+        attention: AttentionPlanner,
+        draft: DraftBinder,
         table: RowTable,
         buckets: Buckets,
         largest: StepShape,
@@ -89,7 +97,9 @@ class Planner:
         self._table = table
         self._buckets = buckets
         self._plans: dict[StepShape, StepPlan] = {}
-        self._latest: tuple[StepPlan, ...] = ()  # the one bound last: to hash a shape takes longer
+        self._latest: StepPlan | None = (
+            None  # the plan bound last: comparing is faster than hashing
+        )
         self._staged: tuple[object, ...] = ()  # what the inputs on the device were made of
         self._binder = Binder(arena, attention, largest)
         most_grants = table.pages.numel()  # every page of every row at once
@@ -104,15 +114,15 @@ class Planner:
 
     def bind(self, shape: StepShape) -> StepPlan:
         """The plan of a shape: made at first sight, the same object ever after."""
-        if self._latest and self._latest[0].shape == shape:
-            return self._latest[0]
+        if self._latest is not None and self._latest.shape == shape:
+            return self._latest
         if shape not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)))
             decode, chunk = self._inputs(shape)
             self._plans[shape] = self._binder.make(shape, decode, chunk, self._draft)
-        self._latest = (self._plans[shape],)
-        return self._plans[shape]
+        self._latest = self._plans[shape]
+        return self._latest
 
     def _inputs(self, shape: StepShape) -> tuple[DecodeRows, ChunkRows]:
         """The packed host inputs, cut into their parts and named in the order of `_input_sizes`."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from outrider.errors import RequestError
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.train.conversations import TrainingConversation
 from outrider.train.dialogue import AnswerSampling, AnswerTask, Dialogue
 from outrider.train.documents import Document, line_of, read_documents
@@ -82,7 +82,7 @@ def _one_turn(
                 refused.append(dialogue)
 
     for dialogue, live in Feed(frontend, requests(), window=max_in_flight):
-        if isinstance(live, LiveRequest) and not live.output().error:
+        if isinstance(live, RequestState) and not live.output().error:
             yield dialogue, tuple(live.output().outputs[0].token_ids)
         else:
             refused.append(dialogue)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import PreparedRequest
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 from outrider.train.conversations import TrainingConversation

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.nn.functional as F
 
-from outrider.models.layers.rotary import attention_factor, scaled_frequencies
+from outrider.models.layers.rotary_embedding import attention_factor, scaled_frequencies
 from outrider.models.model_config import RopeConfig
 
 AttentionKind = Literal["dense", "flex"]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from outrider.errors import ConfigError
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.outputs import CompletionOutput
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
@@ -103,7 +103,7 @@ def _sampled(
             yield number, frontend.prepare(TokenPrompt(prompt), params)
 
     for number, live in Feed(frontend, requests(), window=max_in_flight):
-        if not isinstance(live, LiveRequest):
+        if not isinstance(live, RequestState):
             raise live
         yield number, live.output().outputs[0]
 

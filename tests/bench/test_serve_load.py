@@ -31,7 +31,7 @@ from outrider.bench.serve.request_outcome import AnswerTokens, Failure, ServerAn
 from outrider.bench.serve.serve_args import (
     ClosedLoop,
     Endpoint,
-    LoadAsked,
+    LoadArgs,
     LoadQuestions,
     OpenLoop,
     Slo,
@@ -47,7 +47,7 @@ from outrider.bench.serve.server_acceptance import (
     read_metrics_field,
 )
 from outrider.bench.serve.sse_reader import Event, EventParser
-from outrider.bench.serve.start_serve import choose_told
+from outrider.bench.serve.start_serve import choose_acceptance
 from outrider.bench.serve.stream_chunk import StreamError, read_chunk
 from outrider.cli.main import run
 from outrider.errors import ConfigError
@@ -315,11 +315,11 @@ def test_what_answers_tell_comes_before_counters_that_others_move_too():
     before, after = read_counters(counters(10, 40, 20)), read_counters(counters(30, 120, 70))
     silent = answer(sent_s=0.0, texts_s=(1.0,), output=1)
     telling = replace(silent, acceptances=(one,))
-    told = choose_told(summarise(telling, telling), before=before, after=after)
+    told = choose_acceptance(summarise(telling, telling), before=before, after=after)
     assert (told.acceptances[0].rounds, told.source) == (4, "told with the answers")
-    told = choose_told(summarise(telling, silent), before=before, after=after)
+    told = choose_acceptance(summarise(telling, silent), before=before, after=after)
     assert (told.acceptances[0].rounds, "/metrics" in told.source) == (20, True)
-    assert choose_told(summarise(silent), before=(), after=after).acceptances == ()
+    assert choose_acceptance(summarise(silent), before=(), after=after).acceptances == ()
 
 
 # --- what is asked
@@ -475,7 +475,7 @@ def test_the_lag_is_what_the_clock_shows_beyond_the_sleep():
 def test_a_client_that_did_not_keep_up_is_warned_about(capsys, lag_s, cpu_share, words):
     load = ClientLoad(lag=spread_of([lag_s]), cpu_share=cpu_share, late=spread_of([]))
     questions = LoadQuestions(prompts=("a",), origin="f", num=1, seed=0, fields={})
-    asked = LoadAsked(
+    args = LoadArgs(
         endpoint=Endpoint(base_url="http://h", name="chat", api_key="", timeout_s=1.0),
         models=(),
         questions=questions,
@@ -484,8 +484,8 @@ def test_a_client_that_did_not_keep_up_is_warned_about(capsys, lag_s, cpu_share,
         num_warm_up=0,
     )
     summary = summarise(answer(sent_s=0.0, texts_s=(1.0,), output=1))
-    told = choose_told(summary, before=(), after=())
-    print_report(LoadReport(asked=asked, model="m", summary=summary, told=told, client=load))
+    found = choose_acceptance(summary, before=(), after=())
+    print_report(LoadReport(args=args, model="m", summary=summary, reported=found, client=load))
     out = capsys.readouterr().out
     assert words in out
     assert ("warning" in out) == bool(words)

@@ -87,6 +87,7 @@ def test_less_than_one_token_cannot_be_emitted():
             ForcedVerifier(mean, device=CPU)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize(
     ("tree", "mean"),
@@ -100,8 +101,8 @@ def test_an_engine_emits_the_right_number_of_tokens_at_the_forced_mean(executor,
     )
     body = find_body("tiny")
     target = load_target(body, place)
-    asked = Tree(steps=steps, topk=topk, nodes=nodes, mean_emitted=mean)
-    drafting = head_drafting(target, asked, draft_vocab=body.draft_vocab)
+    tree = Tree(steps=steps, topk=topk, nodes=nodes, mean_emitted=mean)
+    drafting = head_drafting(target, tree, draft_vocab=body.draft_vocab)
     engine = build(target, drafting, rows=3, context=128).engine
     greedy = RowSampling(seed=0, temperature=0.0)
     for row in range(3):

@@ -9,7 +9,7 @@ from benchmarks.__main__ import app, run
 from benchmarks.steps.body import find_body
 from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.step_floors import prefill_flops, step_passes
-from outrider.bench.offline.decode_floor import asked_share, weight_bytes
+from outrider.bench.offline.decode_floor import selected_share, weight_bytes
 
 # tiny-latent: hidden 64, 4 heads, query rank 32, latent 32, 16 lanes each; 1 dense layer of 96,
 # then 8 experts of 32, of which 2 are asked, and a shared one; vocabulary 512
@@ -24,8 +24,8 @@ VECTORS = 2 * 64 + 32 + 32  # norms of a layer
 def test_a_step_reads_latents_once_and_the_experts_that_its_tokens_ask():
     config = find_body("tiny-latent", layers=3).config
     (step,) = step_passes(config, "bfloat16", rows=5, nodes=2, context=10.0)
-    asked = 8 * (1 - (1 - 2 / 8) ** 10)
-    numbers = 3 * (SPARSE + VECTORS + 8 + asked * EXPERT) + 512 * 64 + 64
+    selected = 8 * (1 - (1 - 2 / 8) ** 10)
+    numbers = 3 * (SPARSE + VECTORS + 8 + selected * EXPERT) + 512 * 64 + 64
     assert step.weight_bytes == pytest.approx(2 * numbers, abs=2)
     assert step.kv_bytes == 5 * 10 * 3 * (32 + 16) * 2
     assert step.flops == pytest.approx(2 * 10 * (3 * (SPARSE + 2 * EXPERT) + 512 * 64))
@@ -39,7 +39,7 @@ def test_the_first_layers_of_a_whole_body_are_dense():
 
 def test_more_tokens_ask_more_experts_until_all_are_read():
     experts = find_body("deepseek-v3").config.experts
-    shares = [asked_share(experts, tokens) for tokens in (1, 32, 128, 10**6)]
+    shares = [selected_share(experts, tokens) for tokens in (1, 32, 128, 10**6)]
     assert shares == pytest.approx([8 / 256, 0.6379, 0.9828, 1.0], abs=1e-4)
 
 
@@ -81,6 +81,7 @@ def measured(tmp_path, *flags):
 CUT = ["--body", "tiny-latent", "--layers", "2", "--dtype", "float32", "--device", "cpu"]
 
 
+@pytest.mark.slow
 def test_a_cut_body_is_timed_by_the_layer(tmp_path):
     flags = ["--rows", "1,3", "--prompt", "5", "--tokens", "4", "--context", "64"]
     found, shown = measured(tmp_path, "decode", *CUT, *flags)
@@ -90,6 +91,7 @@ def test_a_cut_body_is_timed_by_the_layer(tmp_path):
     assert max(map(len, shown.splitlines())) <= 100
 
 
+@pytest.mark.slow
 def test_prompts_that_are_pretended_take_the_place_of_read_ones(tmp_path):
     flags = ["--rows", "2", "--prompt", "33", "--tokens", "4", "--context", "0"]
     read, _ = measured(tmp_path, "decode", *CUT, *flags)
@@ -99,6 +101,7 @@ def test_prompts_that_are_pretended_take_the_place_of_read_ones(tmp_path):
     assert other["emitted_per_row"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_head_of_usual_attention_drafts_for_latents(tmp_path):
     body = ["--body", "tiny-latent", "--dtype", "float32", "--device", "cpu"]
     flags = ["--rows", "2", "--prompt", "5", "--tokens", "4", "--simulate-acceptance", "2.0"]

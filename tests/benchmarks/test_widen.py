@@ -22,14 +22,19 @@ from benchmarks.steps.body import Body, find_body
 from benchmarks.widen.fit_body import IDENTITY, fit, spread, spread_aux_layers, usual_aux_layers
 from benchmarks.widen.load_widened import build_wide, build_wide_heads, opened
 from benchmarks.widen.places import Noise
-from benchmarks.widen.widened_answers import Crowd, WidenedQuestions, count_equal, window_tokens
+from benchmarks.widen.widened_answers import (
+    AnsweringRows,
+    WidenedQuestions,
+    count_equal,
+    window_tokens,
+)
 from benchmarks.widen.widened_tensors import WideTensors
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
-from outrider.models.layers.rotary import scaled_frequencies
+from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES
@@ -233,6 +238,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_widened_head_proposes_what_the_small_one_proposes(name, small, tmp_path):
     narrow = load_decoder(small, dtype="float32", device=CPU)
@@ -366,13 +372,15 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
         prompts=tuple(tuple(prompt(4 + seed, seed)) for seed in range(3)),
         limits=Limits(max_tokens=7, stop_ids=frozenset()),
     )
-    crowd = Crowd(engine, questions, rows=2)
-    while len(crowd.answers) < 3:
-        crowd.step()
-        assert len(crowd.live) == 2
-    rounds_emitted = crowd.emitted - crowd.num_begun  # an answer's first token comes of its prompt
-    assert crowd.rounds <= rounds_emitted <= crowd.rounds + crowd.kept
-    assert all(len(tokens) == 7 for tokens in crowd.answers.values())
+    answering = AnsweringRows(engine, questions, rows=2)
+    while len(answering.answers) < 3:
+        answering.step()
+        assert len(answering.live) == 2
+    rounds_emitted = (
+        answering.emitted - answering.num_begun
+    )  # an answer's first token comes of its prompt
+    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.kept
+    assert all(len(tokens) == 7 for tokens in answering.answers.values())
     plain = engine_of(model, Shape(page_size=4))
     heard = run_all(
         plain,
@@ -381,8 +389,8 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
             for index, tokens in enumerate(questions.prompts)
         ],
     )
-    assert crowd.answers == {int(name): tuple(each.tokens) for name, each in heard.items()}
-    crowd.end()
+    assert answering.answers == {int(name): tuple(each.tokens) for name, each in heard.items()}
+    answering.end()
     assert not engine.has_work
 
 
@@ -409,6 +417,7 @@ def test_the_command_writes_a_model_and_its_head(tiny_folder, tmp_path):
     load_head(out / HEAD_FOLDER, target=wide, target_folder=out, dtype="float32", device=CPU)
 
 
+@pytest.mark.slow
 def test_iterations_of_a_widened_model_answer_real_questions(tiny_folder, tmp_path):
     head = write_head(tmp_path / "head", read_config(tiny_folder), seed=2)
     questions = tmp_path / "questions.jsonl"

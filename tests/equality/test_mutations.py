@@ -46,10 +46,10 @@ def fill_attention_only_once(monkeypatch):
     """Metadata counts as ready because some earlier step made it so."""
     fill_decode, done = ReferenceAttention._fill_decode, set()
 
-    def once(self, group, geometry):
+    def once(self, group, scope):
         if group.mask.shape not in done:
             done.add(group.mask.shape)
-            fill_decode(self, group, geometry)
+            fill_decode(self, group, scope)
 
     monkeypatch.setattr(ReferenceAttention, "_fill_decode", once)
 
@@ -199,6 +199,7 @@ MUTATIONS = [
 ]
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("case", [*ALWAYS, *SPECULATIVE], ids=str)
 def test_the_unharmed_engine_passes_where_mutants_are_caught(models, case):
     assert not mismatches(models, case)

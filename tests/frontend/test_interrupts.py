@@ -26,6 +26,7 @@ def fail():
 
 @pytest.fixture
 def ended():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

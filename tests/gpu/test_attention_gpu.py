@@ -18,7 +18,8 @@ from support.attention_cases import (
     run,
 )
 
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.head_shape import HeadShape
+from outrider.kv.triton_attention import TritonAttention
 from outrider.step.arena import Arena
 
 pytest.importorskip("triton")
@@ -135,10 +136,10 @@ def test_a_recorded_step_follows_new_lengths():
     run(backend, case)  # compiles before recording
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        backend.fill(plan, case.geometry)
+        backend.fill(plan, case.scope)
         out = backend.run(case.query, case.layer, plan, SCALE)
     for lengths in ([7, 299], [256, 0]):
-        case.geometry.decode.lengths.copy_(torch.tensor(lengths))
+        case.scope.decode.lengths.copy_(torch.tensor(lengths))
         arena.poison()
         graph.replay()
         assert torch.equal(out, run(backend, case))

@@ -30,9 +30,9 @@ def run_resolve(path: Path, prelude: str = "") -> subprocess.Popen[str]:
         import sys
         from outrider.errors import ConfigError
         from outrider.hub.download_progress import SilentReporter
-        from outrider.hub.resolve_model import resolve
+        from outrider.hub.resolve_model import resolve_model
         try:
-            print(resolve(sys.argv[1], SilentReporter()))
+            print(resolve_model(sys.argv[1], SilentReporter()))
         except ConfigError as error:
             print("refused:", error)
     """)

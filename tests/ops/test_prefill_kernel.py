@@ -14,14 +14,14 @@ SMALL = kernel.PrefillTiles(rows=16, keys=16, num_warps=4)
 
 
 def place(case):
-    shape, chunk = case.shape.chunk, case.geometry.chunk
+    shape, chunk = case.shape.chunk, case.scope.chunk
     pages = torch.full((shape.rows, case.shape.pages), -7, dtype=torch.int32)
     bounds = torch.full((3, shape.rows), -7, dtype=torch.int32)
     kernel.place_chunks(
         chunk.rows,
         chunk.starts,
         chunk.counts,
-        case.geometry.page_table,
+        case.scope.page_table,
         out_pages=pages,
         bounds=bounds,
     )
@@ -38,6 +38,7 @@ def test_chunks_know_their_start_their_first_token_and_their_count():
     assert (pages > 0).all()
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (3, 80), (4, 16)])
 def test_chunk_tokens_see_what_is_before_them(page_size, group, head_dim):

@@ -7,7 +7,7 @@ import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionBackend, Geometry
+from outrider.step.attention_backend import AttentionBackend, AttentionScope
 from outrider.step.plan import ChunkRows, DecodeRows
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
@@ -44,7 +44,7 @@ class Case:
 
     model: Model
     shape: StepShape
-    geometry: Geometry
+    scope: AttentionScope
     query: torch.Tensor  # [num_query, heads, head_dim], a slice of wider tokens
     layer: torch.Tensor  # [pages, page_size, vectors, head_dim]
 
@@ -101,7 +101,7 @@ def make_case(
     layer_shape = (len(pages) + 1, model.page_size, model.vectors, model.head_dim)
     wide = torch.randn(shape.num_query, model.heads + 2, model.head_dim, generator=generator)
     layer = torch.randn(layer_shape, generator=generator)
-    geometry = Geometry(
+    scope = AttentionScope(
         decode=_decode(lengths, device),
         ancestors=ancestors.to(device),
         chunk=_chunk(chunks, device),
@@ -110,7 +110,7 @@ def make_case(
     return Case(
         model=model,
         shape=shape,
-        geometry=geometry,
+        scope=scope,
         query=wide.to(device, model.dtype)[:, : model.heads],
         layer=layer.to(device, model.dtype),
     )
@@ -122,7 +122,7 @@ def run(backend: AttentionBackend, case: Case, *, largest: StepShape | None = No
     backend.reserve(arena, largest or case.shape)
     plan = backend.bind(arena, case.shape)
     arena.poison()
-    backend.fill(plan, case.geometry)
+    backend.fill(plan, case.scope)
     if case.model.latent:
         return backend.run_latent(case.query, case.layer, plan, SCALE, case.model.latent)
     return backend.run(case.query, case.layer, plan, SCALE)
@@ -132,7 +132,7 @@ def trace(case: Case) -> dict[str, torch.Tensor]:
     """The record that `trace_paths` fills, over garbage."""
     from outrider.ops.attention.tree_paths_triton import trace_paths
 
-    shape, geometry = case.shape, case.geometry
+    shape, scope = case.shape, case.scope
     sizes = {
         "out_pages": (shape.rows, shape.pages),
         "out_lengths": (shape.rows,),
@@ -140,8 +140,8 @@ def trace(case: Case) -> dict[str, torch.Tensor]:
         "tails": (shape.num_decode_query, 64),
     }
     views = {name: torch.full(size, -7, dtype=torch.int32) for name, size in sizes.items()}
-    decode = geometry.decode
-    trace_paths(decode.rows, decode.lengths, geometry.ancestors, geometry.page_table, **views)
+    decode = scope.decode
+    trace_paths(decode.rows, decode.lengths, scope.ancestors, scope.page_table, **views)
     return views
 
 
@@ -159,16 +159,16 @@ def assert_like_reference(backend: AttentionBackend, case: Case) -> None:
 
 def decode_of_node(case: Case, row: int, node: int) -> Case:
     """The same text as plain decoding sees it: the path's KV moved to its own positions."""
-    model, geometry = case.model, case.geometry
-    mask, length = int(geometry.ancestors[row, node]), int(geometry.decode.lengths[row])
+    model, scope = case.model, case.scope
+    mask, length = int(scope.ancestors[row, node]), int(scope.decode.lengths[row])
     path = [n for n in range(64) if mask >> n & 1]
     text = [*range(length), *(length + n for n in path)]
     flat = case.layer.view(-1, *case.layer.shape[2:])
-    pages = geometry.page_table[geometry.decode.rows[row]].tolist()
+    pages = scope.page_table[scope.decode.rows[row]].tolist()
     size = model.page_size
     slots = torch.tensor([pages[p // size] * size + p % size for p in text], device=flat.device)
     one = make_case(model, lengths=[length + len(path) - 1], seed=5)
-    own = one.geometry.page_table[1].tolist()
+    own = one.scope.page_table[1].tolist()
     places = [own[p // size] * size + p % size for p in range(len(text))]
     one.layer.flatten(0, 1)[places] = flat[slots]
     query = case.query[row * case.shape.nodes + node][None]
@@ -194,9 +194,7 @@ def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[
             shape=replace(
                 case.shape, chunk=ChunkShape(rows=1, tokens=end - start, width=end - start)
             ),
-            geometry=replace(
-                case.geometry, chunk=_chunk({1: (start, end - start)}, case.model.device)
-            ),
+            scope=replace(case.scope, chunk=_chunk({1: (start, end - start)}, case.model.device)),
             query=case.query[start:end],
         )
         assert torch.equal(run(backend, piece), whole[start:end]), (start, end)
@@ -204,18 +202,18 @@ def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[
 
 def row_alone(case: Case, row: int) -> Case:
     """One uniform row of a case without its neighbours, in a shape no larger than it needs."""
-    nodes, geometry = case.shape.nodes, case.geometry
-    keys = int(geometry.decode.lengths[row]) + max(nodes, 1)
+    nodes, scope = case.shape.nodes, case.scope
+    keys = int(scope.decode.lengths[row]) + max(nodes, 1)
     shape = replace(case.shape, rows=1, pages=case.model.pages_of(keys))
     decode = DecodeRows(
-        rows=geometry.decode.rows[row : row + 1],
-        lengths=geometry.decode.lengths[row : row + 1],
-        budgets=geometry.decode.budgets[:, row : row + 1],
+        rows=scope.decode.rows[row : row + 1],
+        lengths=scope.decode.lengths[row : row + 1],
+        budgets=scope.decode.budgets[:, row : row + 1],
     )
     return replace(
         case,
         shape=shape,
-        geometry=replace(geometry, decode=decode, ancestors=geometry.ancestors[row : row + 1]),
+        scope=replace(scope, decode=decode, ancestors=scope.ancestors[row : row + 1]),
         query=case.query[row * nodes : (row + 1) * nodes],
     )
 

@@ -7,9 +7,9 @@ import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.step.arena import Arena
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.buckets import Buckets, Multiples, largest_shape
-from outrider.step.planner import NoDraftPart, Planner
+from outrider.step.planner import NoDraftBinder, Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.wire.draft_budget import Budget
@@ -60,7 +60,7 @@ def small_device(
     planner = Planner(
         arena=arena,
         attention=attention,
-        draft=NoDraftPart(),
+        draft=NoDraftBinder(),
         table=table,
         buckets=buckets,
         largest=largest_shape(

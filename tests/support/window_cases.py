@@ -28,7 +28,7 @@ def random_round(rng: random.Random, *, num_modules: int, steps: int, size: int)
     planner = WindowPlanner(
         device.attention, plan.shape, num_modules=num_modules, device=torch.device("cpu")
     )
-    catch_up = planner.bind(plan.shape, plan.decode, plan.chunk)
+    catch_up = planner.bind(plan.shape, plan.decode, plan.chunk).catch_up
     return (
         plan,
         catch_up,

@@ -149,6 +149,7 @@ def interrupt_when(condition):
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_run_ends_with_the_same_weights_as_an_uninterrupted_one(
     train, trained, tmp_path, capsys, optimizer
@@ -221,6 +222,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint(
         assert all(each.isfinite().all() for each in load_checkpoint(path).state_dict.values())
 
 
+@pytest.mark.slow
 def test_a_time_budget_limits_the_number_of_steps(train, trained, tmp_path, capsys):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 100000 --budget-s 0.5 --batch 2"
     assert train(tmp_path / "out", flags) == 0
@@ -285,6 +287,7 @@ def test_both_export_formats_load_and_have_equal_accept_lengths(
     assert "embed_tokens.weight" not in names  # it is the target's
 
 
+@pytest.mark.slow
 def test_a_head_of_layout_eagle3_1_learns_with_the_lk_loss(train, trained, target_folder, tmp_path):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 40 --layout eagle3.1 --loss lk"
     assert train(tmp_path / "out", flags) == 0
@@ -299,6 +302,7 @@ def test_plotting_without_matplotlib_names_the_extra_to_install(trained, capsys,
     assert "pip install 'outrider[train]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_head_for_qwen3_is_trained_and_exported(train, tmp_path):
     save_tiny("qwen3", tmp_path / "qwen3")
     flags = f"--model {tmp_path / 'qwen3'} --steps 2 --answer-tokens 8"

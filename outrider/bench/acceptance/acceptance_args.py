@@ -20,7 +20,7 @@ class AcceptanceQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceAsked:
+class AcceptanceArgs:
     """Every drafter is measured with every tree at every temperature, on every question."""
 
     drafts: dict[str, DraftConfig]  # by the name to show

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.bench.acceptance.acceptance_args import AcceptanceAsked, name_of
+from outrider.bench.acceptance.acceptance_args import AcceptanceArgs, name_of
 from outrider.bench.acceptance.acceptance_report import (
     AcceptanceAnswer,
     AcceptanceReport,
@@ -27,7 +27,7 @@ _SEED = 7  # of the first question; the others count on
 
 def bench_acceptance(
     model: str,
-    asked: AcceptanceAsked,
+    args: AcceptanceArgs,
     *,
     dtype: Dtype | Auto,
     device: str,
@@ -35,16 +35,16 @@ def bench_acceptance(
 ) -> None:
     """Measure, print, and write what was asked to be written."""
     answers: list[AcceptanceAnswer] = []
-    setups = [(name, tree) for name in asked.drafts for tree in asked.trees]
+    setups = [(name, tree) for name in args.drafts for tree in args.trees]
     with run_bar(len(setups)) as note:
         for name, tree in setups:
             note(f"{name}, {name_of(tree)}")
-            draft = _sized(asked.drafts[name], tree)
-            llm = LLM(model, draft=draft, dtype=dtype, device=device, max_num_seqs=asked.rows)
-            answers += _measure(llm, asked, drafter=name, tree=name_of(tree))
+            draft = _sized(args.drafts[name], tree)
+            llm = LLM(model, draft=draft, dtype=dtype, device=device, max_num_seqs=args.rows)
+            answers += _measure(llm, args, drafter=name, tree=name_of(tree))
             del llm  # its memory is the next one's
     report = AcceptanceReport(
-        model=model, device=device, max_tokens=asked.max_tokens, answers=tuple(answers)
+        model=model, device=device, max_tokens=args.max_tokens, answers=tuple(answers)
     )
     print_report(report)
     for path in targets:
@@ -56,24 +56,24 @@ def _sized(draft: DraftConfig, tree: TreeSize) -> DraftConfig:
 
 
 def _measure(
-    llm: LLM, asked: AcceptanceAsked, *, drafter: str, tree: str
+    llm: LLM, args: AcceptanceArgs, *, drafter: str, tree: str
 ) -> Iterator[AcceptanceAnswer]:
     """Every question at every temperature; questions that leave no room are left out."""
-    room = llm.frontend.bounds.max_context - asked.max_tokens
-    encoded = [encode_chat(llm.get_tokenizer(), each.text) for each in asked.questions]
+    room = llm.frontend.bounds.max_context - args.max_tokens
+    encoded = [encode_chat(llm.get_tokenizer(), each.text) for each in args.questions]
     fitting = [
         (question, TokenPrompt(tuple(tokens)))
-        for question, tokens in zip(asked.questions, encoded, strict=True)
+        for question, tokens in zip(args.questions, encoded, strict=True)
         if len(tokens) <= room
     ]
     if not fitting:
-        raise ConfigError(f"no prompt fits beside {asked.max_tokens} tokens; lower --max-tokens")
-    for temperature in asked.temperatures:
+        raise ConfigError(f"no prompt fits beside {args.max_tokens} tokens; lower --max-tokens")
+    for temperature in args.temperatures:
         params = [
             SamplingParams(
                 temperature=temperature,
                 seed=_SEED + index,
-                max_tokens=asked.max_tokens,
+                max_tokens=args.max_tokens,
                 detokenize=False,
             )
             for index in range(len(fitting))

@@ -49,7 +49,7 @@ def weight_bytes(config: ModelConfig, dtype: Dtype, *, tokens: float = math.inf)
     of_experts = {name: shape for name, shape in shapes.items() if is_of_expert(name)}
     dense = sum(tensor_bytes(shapes[name], dtype) for name in shapes.keys() - of_experts.keys())
     experts = sum(tensor_bytes(shape, dtype) for shape in of_experts.values())
-    return dense + round(experts * asked_share(config.experts, tokens))
+    return dense + round(experts * selected_share(config.experts, tokens))
 
 
 def is_of_expert(name: str) -> bool:
@@ -57,12 +57,12 @@ def is_of_expert(name: str) -> bool:
     return ".experts." in name
 
 
-def asked_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
+def selected_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
     """The share of experts that anybody asks, on average, if all are equally good."""
     if isinstance(experts, NoExperts):
         return 1.0
-    unasked: float = (1.0 - experts.routing.top_k / experts.num) ** tokens
-    return 1.0 - unasked
+    unselected: float = (1.0 - experts.routing.top_k / experts.num) ** tokens
+    return 1.0 - unselected
 
 
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:

@@ -29,7 +29,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineAsked:
+class OfflineArgs:
     """The engines to measure and the work to give them."""
 
     dtypes: tuple[Dtype, ...]

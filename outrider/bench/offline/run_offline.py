@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.steps.step_floors import step_passes
 from outrider.bench.bandwidth import read_bandwidth
 from outrider.bench.busy_neighbour import busy_neighbour, no_neighbour
 from outrider.bench.machine import this_machine
 from outrider.bench.offline.decode_floor import DecodeFloor
-from outrider.bench.offline.offline_args import OfflineAsked
+from outrider.bench.offline.offline_args import OfflineArgs
 from outrider.bench.offline.offline_report import (
     OURS,
     Decode,
@@ -24,6 +23,7 @@ from outrider.bench.offline.offline_report import (
     OfflineSetting,
 )
 from outrider.bench.offline.run_trace import decode_speed, first_token_s
+from outrider.bench.offline.step_bytes import step_bytes
 from outrider.bench.offline.workload import Workload
 from outrider.bench.peers.outrider_peer import OurEngine
 from outrider.bench.peers.peer_protocol import Peer
@@ -44,63 +44,63 @@ class Entry:
 
 
 def run_offline(
-    model: str, folder: Path, asked: OfflineAsked, workload: Workload, note: Note
+    model: str, folder: Path, args: OfflineArgs, workload: Workload, note: Note
 ) -> OfflineReport:
     """Measure every engine in turn, and the bandwidth before and after them.
 
     Whatever disturbs the bandwidth makes it smaller, so the larger value counts.
     """
-    machine = this_machine(has_busy_neighbour=asked.has_busy_neighbour)
+    machine = this_machine(has_busy_neighbour=args.has_busy_neighbour)
     bandwidth = read_bandwidth()
-    entries = [*_our_entries(folder, asked, machine.outrider), *_peer_entries(folder, asked)]
-    with busy_neighbour() if asked.has_busy_neighbour else no_neighbour():
-        results = tuple(_measure(entry, asked, workload, note) for entry in entries)
+    entries = [*_our_entries(folder, args, machine.outrider), *_peer_entries(folder, args)]
+    with busy_neighbour() if args.has_busy_neighbour else no_neighbour():
+        results = tuple(_measure(entry, args, workload, note) for entry in entries)
     bandwidth = max(bandwidth, read_bandwidth())
     return OfflineReport(
         setting=OfflineSetting(
             model=model, machine=machine, workload=workload, bandwidth=bandwidth
         ),
-        floors=tuple(_floors(folder, asked, {entry.dtype for entry in entries}, bandwidth)),
+        floors=tuple(_floors(folder, args, {entry.dtype for entry in entries}, bandwidth)),
         results=results,
-        missing=tuple(peer.name for peer in asked.peers if not peer.is_installed),
+        missing=tuple(peer.name for peer in args.peers if not peer.is_installed),
     )
 
 
-def count_runs(asked: OfflineAsked) -> int:
+def count_runs(args: OfflineArgs) -> int:
     """How many runs `note` will hear of."""
-    installed = (peer for peer in asked.peers if peer.is_installed)
-    num_entries = len(asked.dtypes) + sum(len(p.dtypes_for(asked.dtypes)) for p in installed)
-    num_quantities = 1 + len(asked.batches)  # the first token, and decoding at each batch size
-    return num_entries * num_quantities * (1 + asked.repetitions)
+    installed = (peer for peer in args.peers if peer.is_installed)
+    num_entries = len(args.dtypes) + sum(len(p.dtypes_for(args.dtypes)) for p in installed)
+    num_quantities = 1 + len(args.batches)  # the first token, and decoding at each batch size
+    return num_entries * num_quantities * (1 + args.repetitions)
 
 
-def _our_entries(folder: Path, asked: OfflineAsked, version: str) -> Iterator[Entry]:
-    engine = partial(OurEngine, folder, lengths=asked.lengths, max_batch=max(asked.batches))
-    for dtype in asked.dtypes:
+def _our_entries(folder: Path, args: OfflineArgs, version: str) -> Iterator[Entry]:
+    engine = partial(OurEngine, folder, lengths=args.lengths, max_batch=max(args.batches))
+    for dtype in args.dtypes:
         load = partial(engine, dtype=dtype)
         yield Entry(engine=OURS, version=version, dtype=dtype, load=load)
 
 
-def _peer_entries(folder: Path, asked: OfflineAsked) -> Iterator[Entry]:
-    for peer in asked.peers:
+def _peer_entries(folder: Path, args: OfflineArgs) -> Iterator[Entry]:
+    for peer in args.peers:
         if not peer.is_installed:
             continue
-        for dtype in peer.dtypes_for(asked.dtypes):
+        for dtype in peer.dtypes_for(args.dtypes):
             load = partial(peer.load, folder, dtype)
             yield Entry(engine=peer.name, version=peer.version, dtype=dtype, load=load)
 
 
-def _measure(entry: Entry, asked: OfflineAsked, workload: Workload, note: Note) -> EngineResult:
+def _measure(entry: Entry, args: OfflineArgs, workload: Workload, note: Note) -> EngineResult:
     """Load one engine, time it, and free it before the next is loaded."""
     peer, name = entry.load(), f"{entry.engine} {entry.dtype}"
     prompts, answer = workload.prompts, workload.lengths.answer
     first, decodes = [], []
-    for _ in range(1 + asked.repetitions):
+    for _ in range(1 + args.repetitions):
         note(f"{name}, first token")
         first.append(first_token_s(peer.run(prompts[:1], max_tokens=1)))
-    for batch in asked.batches:
+    for batch in args.batches:
         speeds = []
-        for _ in range(1 + asked.repetitions):
+        for _ in range(1 + args.repetitions):
             note(f"{name}, batch {batch}")
             speeds.append(decode_speed(peer.run(prompts[:batch], max_tokens=answer)))
         decodes.append(Decode(batch=batch, runs=tuple(speeds[1:])))  # the first run warmed up
@@ -116,16 +116,16 @@ def _measure(entry: Entry, asked: OfflineAsked, workload: Workload, note: Note) 
 
 
 def _floors(
-    folder: Path, asked: OfflineAsked, dtypes: set[Dtype], bandwidth: float
+    folder: Path, args: OfflineArgs, dtypes: set[Dtype], bandwidth: float
 ) -> Iterator[DecodeFloor]:
-    config, context = read_target(folder), asked.lengths.mean_context
+    config, context = read_target(folder), args.lengths.mean_context
     for dtype in sorted(dtypes):
-        for batch in asked.batches:
-            (step,) = step_passes(config, dtype, rows=batch, nodes=1, context=context)
+        for batch in args.batches:
+            read = step_bytes(config, dtype, rows=batch, nodes=1, context=context)
             yield DecodeFloor(
                 dtype=dtype,
                 batch=batch,
-                weight_bytes=step.weight_bytes,
-                kv_bytes=step.kv_bytes,
+                weight_bytes=read.weights,
+                kv_bytes=read.kv,
                 bandwidth=bandwidth,
             )

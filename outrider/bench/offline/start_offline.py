@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from outrider.bench.json_file import write_json
-from outrider.bench.offline.offline_args import OfflineAsked
+from outrider.bench.offline.offline_args import OfflineArgs
 from outrider.bench.offline.offline_record import describe, describe_perplexities
 from outrider.bench.offline.offline_table import print_perplexities, print_report
 from outrider.bench.offline.run_offline import count_runs, run_offline
@@ -21,7 +21,7 @@ OWN_CHOICE = 0  # threads: torch decides
 def bench_offline(
     model: str,
     folder: Path,
-    asked: OfflineAsked,
+    args: OfflineArgs,
     *,
     prompt_files: Sequence[Path],  # one, or none for random prompts
     targets: Sequence[Path],  # JSON files to write
@@ -29,12 +29,12 @@ def bench_offline(
 ) -> None:
     """Measure, print, and write what was asked to be written."""
     _set_threads(threads)
-    num_prompts = max(asked.batches)
-    workload = random_workload(folder, asked.lengths, num_prompts=num_prompts)
+    num_prompts = max(args.batches)
+    workload = random_workload(folder, args.lengths, num_prompts=num_prompts)
     for path in prompt_files:
-        workload = file_workload(folder, asked.lengths, path=path, num_prompts=num_prompts)
-    with run_bar(count_runs(asked)) as note:
-        report = run_offline(model, folder, asked, workload, note)
+        workload = file_workload(folder, args.lengths, path=path, num_prompts=num_prompts)
+    with run_bar(count_runs(args)) as note:
+        report = run_offline(model, folder, args, workload, note)
     print_report(report)
     for target in targets:
         write_json(target, describe(report))

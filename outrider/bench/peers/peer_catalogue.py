@@ -27,9 +27,9 @@ class PeerPackage:
     def version(self) -> str:
         return importlib.metadata.version(self.name)
 
-    def dtypes_for(self, asked: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+    def dtypes_for(self, wanted: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
         """Those of the asked types that the peer has too, or its first one."""
-        return tuple(dtype for dtype in asked if dtype in self.dtypes) or self.dtypes[:1]
+        return tuple(dtype for dtype in wanted if dtype in self.dtypes) or self.dtypes[:1]
 
 
 def _has_package(name: str) -> bool:

@@ -9,7 +9,7 @@ from outrider.bench.serve.load_journal import LoadJournal
 from outrider.bench.serve.request_outcome import Failure, Outcome
 from outrider.bench.serve.serve_args import ClosedLoop, OpenLoop, Pattern
 
-Ask = Callable[[int], Awaitable[Outcome]]  # by the index of the request
+SendRequest = Callable[[int], Awaitable[Outcome]]  # by the index of the request
 
 # Answers after which no other request can succeed; while none has, going on is pointless.
 HOPELESS = ("no connection", "http 401", "http 403", "http 404")
@@ -22,7 +22,7 @@ def is_hopeless(outcome: Outcome) -> bool:
 class Driver:
     """Runs `num` requests and keeps the journal of them."""
 
-    def __init__(self, ask: Ask, journal: LoadJournal, clock: Clock) -> None:
+    def __init__(self, ask: SendRequest, journal: LoadJournal, clock: Clock) -> None:
         self._ask = ask
         self._journal = journal
         self._clock = clock

@@ -32,9 +32,7 @@ def plot_load(report: LoadReport, path: Path) -> None:
 
     summary = report.summary
     figure, (first, gaps, time) = pyplot.subplots(1, 3, figsize=_INCHES, layout="constrained")
-    figure.suptitle(
-        f"{report.model}: {report.asked.questions.num} requests, {report.asked.pattern}"
-    )
+    figure.suptitle(f"{report.model}: {report.args.questions.num} requests, {report.args.pattern}")
     ttfts_s = [answer.timeline.ttft_s for answer in summary.answers]
     itls_s = [gap for answer in summary.answers for gap in answer.timeline.itls_s]
     _distribution(first, ttfts_s, summary.ttft, limit_s=summary.slo.ttft_s)

@@ -89,7 +89,7 @@ class LoadQuestions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadAsked:
+class LoadArgs:
     """One run."""
 
     endpoint: Endpoint

@@ -13,7 +13,7 @@ import outrider
 from outrider.bench.serve.client_lag import MAX_CPU_SHARE, ClientLoad
 from outrider.bench.serve.load_summary import Spread, Summary, course_of, is_good
 from outrider.bench.serve.request_outcome import ServerAnswer
-from outrider.bench.serve.serve_args import LoadAsked
+from outrider.bench.serve.serve_args import LoadArgs
 from outrider.bench.serve.server_acceptance import ServerAcceptance
 
 WIDTH = 100  # columns, wherever the output goes
@@ -21,7 +21,7 @@ NUM_BINS = 60  # of the course of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReportedAcceptance:
     """What the server said about drafts, and where."""
 
     acceptances: tuple[ServerAcceptance, ...]  # one, or none where it said nothing
@@ -32,10 +32,10 @@ class Told:
 class LoadReport:
     """Everything one run found out."""
 
-    asked: LoadAsked
+    args: LoadArgs
     model: str
     summary: Summary
-    told: Told
+    reported: ReportedAcceptance
     client: ClientLoad
 
 
@@ -64,10 +64,10 @@ def print_report(report: LoadReport) -> None:
 
 
 def _heading(report: LoadReport) -> Iterator[str]:
-    asked, questions = report.asked, report.asked.questions
+    args, questions = report.args, report.args.questions
     fields = ", ".join(f"{name} {value}" for name, value in questions.fields.items())
-    yield f"server      {asked.endpoint.url}, model {report.model}"
-    yield f"load        {questions.num} requests, {asked.pattern}; {fields}"
+    yield f"server      {args.endpoint.url}, model {report.model}"
+    yield f"load        {questions.num} requests, {args.pattern}; {fields}"
     repeated = "each once"
     if questions.num > len(questions.prompts):
         repeated = "repeated: a prefix cache will know them"
@@ -95,11 +95,11 @@ def _totals(report: LoadReport) -> Iterator[str]:
         f"within TTFT {slo.ttft_s * 1e3:g} ms and TPOT {slo.tpot_s * 1e3:g} ms"
     )
     yield f"running     {summary.mean_running:.1f} on average, {summary.max_running} at most"
-    for told in report.told.acceptances:
-        rates = " ".join(f"{rate:.0%}" for rate in told.kept_rates)
+    for reported in report.reported.acceptances:
+        rates = " ".join(f"{rate:.0%}" for rate in reported.kept_rates)
         yield (
-            f"acceptance  {told.accept_length:.2f} tokens/round, {told.accept_rate:.1%} of drafts "
-            f"kept{', by position ' if rates else ''}{rates} ({report.told.source})"
+            f"acceptance  {reported.accept_length:.2f} tokens/round, {reported.accept_rate:.1%} of drafts "
+            f"kept{', by position ' if rates else ''}{rates} ({report.reported.source})"
         )
 
 
@@ -152,14 +152,14 @@ def _values(spread: Spread) -> tuple[float, ...]:
 
 def describe(report: LoadReport) -> dict[str, Any]:
     """Every number in SI units, every request included; the key stays secret."""
-    asked, questions = report.asked, report.asked.questions
+    args, questions = report.args, report.args.questions
     return {
-        "server": {"url": asked.endpoint.url, "model": report.model},
+        "server": {"url": args.endpoint.url, "model": report.model},
         "load": {
-            "pattern": str(asked.pattern),
-            **asdict(asked.pattern),
+            "pattern": str(args.pattern),
+            **asdict(args.pattern),
             "num": questions.num,
-            "warm_up": asked.num_warm_up,
+            "warm_up": args.num_warm_up,
             "prompts": questions.origin,
             "num_prompts": len(questions.prompts),
             "fields": questions.fields,
@@ -168,10 +168,10 @@ def describe(report: LoadReport) -> dict[str, Any]:
         | asdict(report.client),
         "summary": _describe_summary(report.summary),
         "acceptance": [
-            {"source": report.told.source, "accept_length": each.accept_length}
+            {"source": report.reported.source, "accept_length": each.accept_length}
             | {"accept_rate": each.accept_rate, "kept_rates": each.kept_rates}
             | asdict(each)
-            for each in report.told.acceptances
+            for each in report.reported.acceptances
         ],
         "over_time": asdict(course_of(report.summary, num_bins=NUM_BINS)),
         "requests": [_describe_answer(each, report.summary) for each in report.summary.answers],

@@ -13,12 +13,12 @@ from outrider.bench.json_file import write_json
 from outrider.bench.serve.client_lag import ClientLoad, LagMeter
 from outrider.bench.serve.http_client import Client, open_session
 from outrider.bench.serve.live_display import load_display
-from outrider.bench.serve.load_driver import Ask, Driver, is_hopeless
+from outrider.bench.serve.load_driver import Driver, SendRequest, is_hopeless
 from outrider.bench.serve.load_journal import LoadJournal
 from outrider.bench.serve.load_summary import Summary
 from outrider.bench.serve.request_outcome import Outcome
-from outrider.bench.serve.serve_args import ClosedLoop, LoadAsked
-from outrider.bench.serve.serve_report import LoadReport, Told, describe, print_report
+from outrider.bench.serve.serve_args import ClosedLoop, LoadArgs
+from outrider.bench.serve.serve_report import LoadReport, ReportedAcceptance, describe, print_report
 from outrider.bench.serve.server_acceptance import ServerAcceptance, between
 from outrider.bench.serve.server_counters import explain, find_model, scrape
 from outrider.errors import ConfigError
@@ -29,14 +29,14 @@ _CLOCK = time.perf_counter
 
 
 def bench_load(
-    asked: LoadAsked,
+    args: LoadArgs,
     *,
     targets: Sequence[Path],  # JSON files to write
     pictures: Sequence[Path],  # PNG files to write
 ) -> None:
     """Measure, print, and write what was asked to be written, even of a run that was cut short."""
     _allow_many_connections()
-    report, is_cut_short = asyncio.run(measure(asked))
+    report, is_cut_short = asyncio.run(measure(args))
     print_report(report)
     for path in targets:
         write_json(path, describe(report))
@@ -47,58 +47,64 @@ def bench_load(
     if is_cut_short:
         raise KeyboardInterrupt
     if not report.summary.answers:
-        raise ConfigError(explain(report.summary.failures[0], asked.endpoint, report.model))
+        raise ConfigError(explain(report.summary.failures[0], args.endpoint, report.model))
 
 
-async def measure(asked: LoadAsked) -> tuple[LoadReport, bool]:
+async def measure(args: LoadArgs) -> tuple[LoadReport, bool]:
     """The report of a run, and whether the user cut it short."""
-    async with open_session(asked.endpoint) as session:
-        model = await find_model(session, asked.endpoint, asked.models)
-        client = Client(session, asked.endpoint, _CLOCK)
-        await _warm_up(client, asked, model)
-        before = await scrape(session, asked.endpoint)
+    async with open_session(args.endpoint) as session:
+        model = await find_model(session, args.endpoint, args.models)
+        client = Client(session, args.endpoint, _CLOCK)
+        await _warm_up(client, args, model)
+        before = await scrape(session, args.endpoint)
         journal = LoadJournal()
-        load, is_cut_short = await _drive(_asker(client, asked, model, journal), asked, journal)
-        after = await scrape(session, asked.endpoint)
+        load, is_cut_short = await _drive(
+            _request_sender(client, args, model, journal), args, journal
+        )
+        after = await scrape(session, args.endpoint)
     if not journal.answers and any(map(is_hopeless, journal.failures)):
-        raise ConfigError(explain(journal.failures[0], asked.endpoint, model))
+        raise ConfigError(explain(journal.failures[0], args.endpoint, model))
     summary = Summary(
         answers=tuple(journal.answers),
         failures=tuple(journal.failures),
         num_unfinished=journal.num_unfinished,
-        slo=asked.slo,
+        slo=args.slo,
     )
-    told = choose_told(summary, before=before, after=after)
-    report = LoadReport(asked=asked, model=model, summary=summary, told=told, client=load)
+    reported = choose_acceptance(summary, before=before, after=after)
+    report = LoadReport(args=args, model=model, summary=summary, reported=reported, client=load)
     return report, is_cut_short
 
 
-def choose_told(
+def choose_acceptance(
     summary: Summary, *, before: tuple[ServerAcceptance, ...], after: tuple[ServerAcceptance, ...]
-) -> Told:
+) -> ReportedAcceptance:
     """What came with every answer, or else what the counters moved by."""
-    each = [told for answer in summary.answers for told in answer.acceptances]
+    each = [reported for answer in summary.answers for reported in answer.acceptances]
     if each and len(each) == len(summary.answers):
         total = ServerAcceptance.sum_of(each)
-        return Told(acceptances=(total,) if total.rounds else (), source="told with the answers")
+        return ReportedAcceptance(
+            acceptances=(total,) if total.rounds else (), source="told with the answers"
+        )
     moved = between(before[0], after[0]) if before and after else ()
-    return Told(acceptances=moved, source="counters of /metrics, of all clients")
+    return ReportedAcceptance(acceptances=moved, source="counters of /metrics, of all clients")
 
 
-def _asker(client: Client, asked: LoadAsked, model: str, journal: LoadJournal) -> Ask:
+def _request_sender(
+    client: Client, args: LoadArgs, model: str, journal: LoadJournal
+) -> SendRequest:
     def ask(index: int) -> Awaitable[Outcome]:
-        body = asked.questions.body(index, model=model, endpoint=asked.endpoint.name)
+        body = args.questions.body(index, model=model, endpoint=args.endpoint.name)
         return client.ask(index, body, note_chunk=journal.note_chunk)
 
     return ask
 
 
-async def _warm_up(client: Client, asked: LoadAsked, model: str) -> None:
+async def _warm_up(client: Client, args: LoadArgs, model: str) -> None:
     """Requests that nobody counts, and the first to find out what does not work."""
-    journal, num = LoadJournal(), asked.num_warm_up
-    ask = _asker(client, asked, model, journal)
+    journal, num = LoadJournal(), args.num_warm_up
+    ask = _request_sender(client, args, model, journal)
     # The prompts after those of the run, so that no cache knows the run's own.
-    driver = Driver(lambda index: ask(asked.questions.num + index), journal, _CLOCK)
+    driver = Driver(lambda index: ask(args.questions.num + index), journal, _CLOCK)
     with load_display("warm-up", num) as display:
         drawing = asyncio.create_task(display.run(journal, _CLOCK))
         try:
@@ -106,19 +112,19 @@ async def _warm_up(client: Client, asked: LoadAsked, model: str) -> None:
         finally:
             drawing.cancel()
     for failure in journal.failures:
-        raise ConfigError(explain(failure, asked.endpoint, model))
+        raise ConfigError(explain(failure, args.endpoint, model))
 
 
-async def _drive(ask: Ask, asked: LoadAsked, journal: LoadJournal) -> tuple[ClientLoad, bool]:
+async def _drive(ask: SendRequest, args: LoadArgs, journal: LoadJournal) -> tuple[ClientLoad, bool]:
     """Run the load; how the client fared, and whether the user cut it short."""
     driver, meter = Driver(ask, journal, _CLOCK), LagMeter(_CLOCK)
-    with load_display("requests", asked.questions.num) as display, _interrupts(driver) as arrived:
+    with load_display("requests", args.questions.num) as display, _interrupts(driver) as arrived:
         beside = [
             asyncio.create_task(meter.run()),
             asyncio.create_task(display.run(journal, _CLOCK)),
         ]
         try:
-            await driver.run(asked.pattern, asked.questions.num)
+            await driver.run(args.pattern, args.questions.num)
         finally:
             for task in beside:
                 task.cancel()

@@ -52,7 +52,7 @@ class AnswerRules:
     sampling: RowSampling
 
 
-class Contender:
+class DrafterEngine:
     """Owns an engine of one row with one drafter."""
 
     def __init__(self, name: str, target: SpeculationTarget, draft: DraftConfig) -> None:
@@ -97,7 +97,7 @@ class Contender:
 
 
 def compare(
-    contenders: Sequence[Contender],
+    engines: Sequence[DrafterEngine],
     questions: Sequence[SpeculationQuestion],
     sampling: AnswerRules,
     repetitions: int,
@@ -107,20 +107,20 @@ def compare(
 
     Of the repetitions the fastest counts: whatever disturbs a run makes it slower.
     """
-    for contender in contenders:
-        note(f"{contender.name}, warming up")
-        contender.answer(questions[0], sampling)
+    for engine in engines:
+        note(f"{engine.name}, warming up")
+        engine.answer(questions[0], sampling)
     for question in questions:
-        runs: dict[str, list[SpeculationRun]] = {contender.name: [] for contender in contenders}
-        for contender in [*contenders] * repetitions:
-            note(f"{contender.name}, {question.kind}")
-            runs[contender.name].append(contender.answer(question, sampling))
+        runs: dict[str, list[SpeculationRun]] = {engine.name: [] for engine in engines}
+        for engine in [*engines] * repetitions:
+            note(f"{engine.name}, {question.kind}")
+            runs[engine.name].append(engine.answer(question, sampling))
         yield from (min(each, key=lambda run: run.cost.total_s) for each in runs.values())
 
 
-def count_runs(*, num_contenders: int, num_questions: int, repetitions: int) -> int:
+def count_runs(*, num_engines: int, num_questions: int, repetitions: int) -> int:
     """How many runs `note` will hear of."""
-    return num_contenders * (1 + num_questions * repetitions)
+    return num_engines * (1 + num_questions * repetitions)
 
 
 def _timed_engine(target: SpeculationTarget, draft: DraftConfig, clock: DraftClock) -> Engine:

@@ -13,7 +13,7 @@ from outrider.bench.offline.workload import encode_chat
 from outrider.bench.run_progress import run_bar
 from outrider.bench.speculation.measure_drafters import (
     AnswerRules,
-    Contender,
+    DrafterEngine,
     SpeculationQuestion,
     SpeculationTarget,
     compare,
@@ -39,7 +39,7 @@ _SEED = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculationAsked:
+class SpeculationArgs:
     """The drafters to compare and the work to give them."""
 
     drafts: dict[str, DraftConfig]  # by the name to show
@@ -53,7 +53,7 @@ class SpeculationAsked:
 def bench_speculation(
     model: str,
     folder: Path,
-    asked: SpeculationAsked,
+    args: SpeculationArgs,
     *,
     targets: Sequence[Path],  # JSON files to write
     threads: int,
@@ -62,58 +62,58 @@ def bench_speculation(
     if threads != OWN_CHOICE:
         torch.set_num_threads(threads)
     tokenizer = load_tokenizer(folder)
-    questions = _questions(tokenizer, asked, max_context=read_config(folder).max_context)
-    target = _load_target(folder, asked, questions)
-    drafts = {PLAIN: NO_DRAFT, **asked.drafts}
-    contenders = [Contender(name, target, draft) for name, draft in drafts.items()]
+    questions = _questions(tokenizer, args, max_context=read_config(folder).max_context)
+    target = _load_target(folder, args, questions)
+    drafts = {PLAIN: NO_DRAFT, **args.drafts}
+    engines = [DrafterEngine(name, target, draft) for name, draft in drafts.items()]
     sampling = AnswerRules(
-        limits=Limits(max_tokens=asked.max_tokens, stop_ids=tokenizer.stop_ids),
-        sampling=RowSampling(seed=_SEED, temperature=asked.temperature),
+        limits=Limits(max_tokens=args.max_tokens, stop_ids=tokenizer.stop_ids),
+        sampling=RowSampling(seed=_SEED, temperature=args.temperature),
     )
     num_runs = count_runs(
-        num_contenders=len(contenders),
+        num_engines=len(engines),
         num_questions=len(questions),
-        repetitions=asked.repetitions,
+        repetitions=args.repetitions,
     )
     with run_bar(num_runs) as note:
-        runs = tuple(compare(contenders, questions, sampling, asked.repetitions, note))
-    report = SpeculationReport(setting=_setting(model, asked), runs=runs)
+        runs = tuple(compare(engines, questions, sampling, args.repetitions, note))
+    report = SpeculationReport(setting=_setting(model, args), runs=runs)
     print_report(report)
     for path in targets:
         write_json(path, describe(report))
 
 
 def _questions(
-    tokenizer: Tokenizer | NoTokenizer, asked: SpeculationAsked, *, max_context: int
+    tokenizer: Tokenizer | NoTokenizer, args: SpeculationArgs, *, max_context: int
 ) -> list[SpeculationQuestion]:
     """The prompts as the chat template frames them; those that leave room for an answer."""
     encoded = [
         SpeculationQuestion(kind=prompt.kind, tokens=tuple(encode_chat(tokenizer, prompt.text)))
-        for prompt in asked.prompts
+        for prompt in args.prompts
     ]
-    fitting = [each for each in encoded if len(each.tokens) + asked.max_tokens <= max_context]
+    fitting = [each for each in encoded if len(each.tokens) + args.max_tokens <= max_context]
     if not fitting:
-        raise ConfigError(f"no prompt fits beside {asked.max_tokens} tokens; lower --max-tokens")
+        raise ConfigError(f"no prompt fits beside {args.max_tokens} tokens; lower --max-tokens")
     return fitting
 
 
 def _load_target(
-    folder: Path, asked: SpeculationAsked, questions: Sequence[SpeculationQuestion]
+    folder: Path, args: SpeculationArgs, questions: Sequence[SpeculationQuestion]
 ) -> SpeculationTarget:
     longest = max(len(question.tokens) for question in questions)
     return SpeculationTarget(
-        model=load_decoder(folder, dtype=asked.dtype, device=torch.device("cpu")),
+        model=load_decoder(folder, dtype=args.dtype, device=torch.device("cpu")),
         folder=folder,
-        dtype=asked.dtype,
-        max_context=longest + asked.max_tokens,
+        dtype=args.dtype,
+        max_context=longest + args.max_tokens,
     )
 
 
-def _setting(model: str, asked: SpeculationAsked) -> SpeculationSetting:
+def _setting(model: str, args: SpeculationArgs) -> SpeculationSetting:
     return SpeculationSetting(
         model=model,
         machine=this_machine(has_busy_neighbour=False),
-        dtype=asked.dtype,
-        temperature=asked.temperature,
-        max_tokens=asked.max_tokens,
+        dtype=args.dtype,
+        temperature=args.temperature,
+        max_tokens=args.max_tokens,
     )

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AnyAttention
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
 from outrider.spec.drafter import Drafter, StepOutcome
 from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
+from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -79,7 +78,7 @@ class TimedDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._drafter.aux_layers
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> Any:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         return self._drafter.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:

@@ -11,16 +11,18 @@ from outrider.models.deepseek_v4.compressed_cache import (
     CompressedPool,
     LayerStore,
 )
+from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
 from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection
 from outrider.models.deepseek_v4.v4_attention import V4Attention
 from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
 from outrider.models.draft_model import AuxLayers
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import TailRotation
-from outrider.step.attention_part import AttentionPart
+from outrider.ops.sampling.widen_logits import widen_logits
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
 
 
@@ -88,7 +90,7 @@ class V4Decoder:
         return self._parts.rotaries[0].at(positions)
 
     def run(
-        self, plan: StepPlan, kv: CompressedPool, attention: AttentionPart, aux_layers: AuxLayers
+        self, plan: StepPlan, kv: CompressedPool, attention: AttentionPlanner, aux_layers: AuxLayers
     ) -> TargetOutput:
         """The final state of every query token; the final tap is all its streams side by side."""
         del attention  # its part of the plan is all there is to know
@@ -107,10 +109,11 @@ class V4Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
         scores = self._parts.head(hidden)
-        return scores if scores.is_cuda else scores.float()
+        return widen_logits(scores)
 
     def _step(self, plan: StepPlan, page_size: int) -> V4Step:
         in_window, in_blocks = self._parts.rotaries
+        assert isinstance(plan.attention, CompressedPlan)
         positions, blocks = plan.queries.positions, plan.attention.blocks
         return V4Step(
             plan=plan.attention,

@@ -5,7 +5,7 @@ import torch
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
 from outrider.models.mtp.mtp_module import MtpModule
-from outrider.step.attention_part import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 

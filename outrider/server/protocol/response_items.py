@@ -3,7 +3,7 @@
 import secrets
 from typing import Any
 
-from outrider.frontend.live_request import LiveRequest
+from outrider.frontend.request_state import RequestState
 from outrider.server.answer_request import Envelope
 from outrider.server.protocol.responses_protocol import ResponsesRequest
 from outrider.server.protocol.tools import new_id
@@ -60,14 +60,14 @@ def text_part(text: str, logprobs: list[Json]) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def status_of(live: LiveRequest) -> str:
+def status_of(live: RequestState) -> str:
     """How a response that has ended stands."""
     statuses = {"length": "incomplete", "error": "failed"}
-    return statuses.get(live.transcripts[0].ending.finish, "completed")
+    return statuses.get(live.outputs[0].ending.finish, "completed")
 
 
 def response_object(
-    body: ResponsesRequest, envelope: Envelope, live: LiveRequest, status: str, output: list[Json]
+    body: ResponsesRequest, envelope: Envelope, live: RequestState, status: str, output: list[Json]
 ) -> Json:
     """The response as it is now."""
     params = live.prepared.params
@@ -108,7 +108,7 @@ def _tools(body: ResponsesRequest) -> Json:
     }
 
 
-def _usage(live: LiveRequest) -> Json:
+def _usage(live: RequestState) -> Json:
     usage = live.usage
     return {
         "input_tokens": usage.prompt_tokens,

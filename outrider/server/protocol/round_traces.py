@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
+from outrider.frontend.request_state import OutputState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.frontend.transcript import Transcript
 from outrider.wire.step_result import RoundTrace
 
 
@@ -40,11 +40,11 @@ class RoundWriter:
         self._tokenizer = tokenizer
         self._num_tokens = 0
 
-    def write(self, transcript: Transcript, rounds: Sequence[RoundTrace]) -> list[Round]:
+    def write(self, transcript: OutputState, rounds: Sequence[RoundTrace]) -> list[Round]:
         """The rounds that follow those told before; their texts make up the answer's text."""
         return [self._round(transcript, each) for each in rounds]
 
-    def _round(self, transcript: Transcript, trace: RoundTrace) -> Round:
+    def _round(self, transcript: OutputState, trace: RoundTrace) -> Round:
         pairs = zip(trace.tokens, trace.parents, strict=True)
         return Round(
             nodes=[
@@ -62,7 +62,7 @@ class RoundWriter:
             ],
         )
 
-    def _next_text(self, transcript: Transcript) -> str:
+    def _next_text(self, transcript: OutputState) -> str:
         ends, place = transcript.ends, self._num_tokens
         self._num_tokens += 1
         first = ends[place - 1] if place else 0

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
-from outrider.frontend.live_request import LiveRequest
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.frontend.transcript import Transcript
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.completions_protocol import MAX_PROMPTS, TokenIds
 from outrider.server.protocol.logprobs_protocol import finite
@@ -140,10 +139,10 @@ def _report(_: bool, start: int | None, top: int | None, named: list[int] | None
 
 
 def generated(
-    live: LiveRequest, index: int, tokenizer: Tokenizer | NoTokenizer, *, name: str
+    live: RequestState, index: int, tokenizer: Tokenizer | NoTokenizer, *, name: str
 ) -> Json:
     """One output so far, as SGLang writes it down."""
-    mine, usage = live.transcripts[index], live.usage
+    mine, usage = live.outputs[index], live.usage
     progress, tokens = mine.progress, mine.token_ids
     meta: Json = {
         "id": name,
@@ -163,7 +162,7 @@ def generated(
     return {"text": mine.text, "output_ids": tokens, "meta_info": meta}
 
 
-def _reason(mine: Transcript) -> Json | None:
+def _reason(mine: OutputState) -> Json | None:
     match mine.ending.finish:
         case "running":
             return None
@@ -174,7 +173,7 @@ def _reason(mine: Transcript) -> Json | None:
     return {"type": mine.ending.finish}
 
 
-def _of_prompt(live: LiveRequest, mine: Transcript, tokenizer: Tokenizer | NoTokenizer) -> Json:
+def _of_prompt(live: RequestState, mine: OutputState, tokenizer: Tokenizer | NoTokenizer) -> Json:
     """The prompt from the token before the first that was scored."""
     params = live.prepared.params
     if params.prompt_logprobs is None:

@@ -4,8 +4,8 @@ from itertools import pairwise, zip_longest
 
 from pydantic import BaseModel
 
-from outrider.frontend.live_request import LiveRequest
 from outrider.frontend.outputs import Acceptance
+from outrider.frontend.request_state import RequestState
 
 
 class PromptDetails(BaseModel):
@@ -46,7 +46,7 @@ class CallMetrics(BaseModel):
     total_time_ms: float
 
 
-def usage_of(lives: tuple[LiveRequest, ...]) -> UsageFields:
+def usage_of(lives: tuple[RequestState, ...]) -> UsageFields:
     """The sum over the requests of a call."""
     each = [live.usage for live in lives]
     prompt = sum(usage.prompt_tokens for usage in each)
@@ -61,7 +61,7 @@ def usage_of(lives: tuple[LiveRequest, ...]) -> UsageFields:
     )
 
 
-def metrics_of(lives: tuple[LiveRequest, ...]) -> CallMetrics:
+def metrics_of(lives: tuple[RequestState, ...]) -> CallMetrics:
     """The speculation of all outputs together, and the times of the slowest request."""
     timings = [live.timing for live in lives]
     return CallMetrics(
@@ -71,8 +71,8 @@ def metrics_of(lives: tuple[LiveRequest, ...]) -> CallMetrics:
     )
 
 
-def speculation_of(lives: tuple[LiveRequest, ...]) -> SpeculativeDecoding:
-    each = [transcript.progress for live in lives for transcript in live.transcripts]
+def speculation_of(lives: tuple[RequestState, ...]) -> SpeculativeDecoding:
+    each = [transcript.progress for live in lives for transcript in live.outputs]
     total = Acceptance(
         rounds=sum(one.rounds for one in each),
         drafted=sum(one.drafted for one in each),

@@ -7,10 +7,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
-from outrider.frontend.stream import StreamDelta
+from outrider.frontend.outputs import StreamDelta
+from outrider.frontend.request_state import OutputState, PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.frontend.transcript import Transcript
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine, ChoiceDelta, RequestHandle
 from outrider.server.protocol.chat_protocol import (
@@ -76,7 +75,7 @@ class ChatWriter:
             object="chat.completion",
             created=self._envelope.created,
             model=self._envelope.model,
-            choices=[self._choice(live, index) for index in range(len(live.transcripts))],
+            choices=[self._choice(live, index) for index in range(len(live.outputs))],
             usage=usage_of(handle.lives),
             **asked_metrics(self._body, handle),
         )
@@ -87,11 +86,11 @@ class ChatWriter:
 
     def opening(self, handle: RequestHandle) -> Sequence[ChunkChoice]:
         (live,) = handle.lives
-        choices = range(len(live.transcripts))
+        choices = range(len(live.outputs))
         self._readers = {index: self._body.calling.reader() for index in choices}
         return [_opening(index, None if self._body.calling.must_call else "") for index in choices]
 
-    def gain(self, live: LiveRequest, choice_delta: ChoiceDelta) -> Sequence[ChunkChoice]:
+    def gain(self, live: RequestState, choice_delta: ChoiceDelta) -> Sequence[ChunkChoice]:
         said = self._read(choice_delta.delta)
         has_more = (
             choice_delta.delta.finish_reason or choice_delta.logprobs or choice_delta.delta.rounds
@@ -111,8 +110,8 @@ class ChatWriter:
         )
         return event(chunk.model_dump_json(exclude_unset=True))
 
-    def _choice(self, live: LiveRequest, index: int) -> ChatChoice:
-        transcript = live.transcripts[index]
+    def _choice(self, live: RequestState, index: int) -> ChatChoice:
+        transcript = live.outputs[index]
         asked = self._body.logprobs
         reader = self._body.calling.reader()
         message = _message(read_whole(reader, transcript.text))
@@ -128,7 +127,7 @@ class ChatWriter:
         )
 
     def _trace(
-        self, index: int, transcript: Transcript, rounds: list[RoundTrace]
+        self, index: int, transcript: OutputState, rounds: list[RoundTrace]
     ) -> dict[str, Any]:
         if not self._body.trace:
             return {}
@@ -145,7 +144,7 @@ class ChatWriter:
         calls = [call_delta(part) for gain in gains for part in gain.calls]
         return ChatDelta(**set_only(content=content or None, tool_calls=calls or None))
 
-    def _gain(self, live: LiveRequest, choice_delta: ChoiceDelta, said: ChatDelta) -> ChunkChoice:
+    def _gain(self, live: RequestState, choice_delta: ChoiceDelta, said: ChatDelta) -> ChunkChoice:
         delta = choice_delta.delta
         return ChunkChoice(
             index=delta.index,
@@ -156,7 +155,7 @@ class ChatWriter:
             finish_reason=delta.finish_reason
             and _finish(delta.finish_reason, self._readers[delta.index]),
             **(ending_of(live, delta.index) if delta.finish_reason else {}),
-            **self._trace(delta.index, live.transcripts[delta.index], delta.rounds),
+            **self._trace(delta.index, live.outputs[delta.index], delta.rounds),
         )
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine, ChoiceDelta, RequestHandle
@@ -59,7 +59,7 @@ class CompletionWriter:
         self._logprobs: dict[int, LogprobWriter] = {}  # by choice that has been told something
 
     def whole(self, handle: RequestHandle) -> CompletionAnswer:
-        outputs = [(live, index) for live in handle.lives for index in range(len(live.transcripts))]
+        outputs = [(live, index) for live in handle.lives for index in range(len(live.outputs))]
         return self._answer(
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
             usage=usage_of(handle.lives),
@@ -74,7 +74,7 @@ class CompletionWriter:
         del handle
         return ()
 
-    def gain(self, live: LiveRequest, choice_delta: ChoiceDelta) -> Sequence[CompletionChoice]:
+    def gain(self, live: RequestState, choice_delta: ChoiceDelta) -> Sequence[CompletionChoice]:
         delta, echo = choice_delta.delta, ""
         if choice_delta.choice not in self._logprobs:
             self._logprobs[choice_delta.choice] = LogprobWriter(self._tokenizer)
@@ -94,8 +94,8 @@ class CompletionWriter:
     def chunk(self, *choices: CompletionChoice, **more: Any) -> bytes:
         return event(self._answer(list(choices), **more).model_dump_json(exclude_unset=True))
 
-    def _choice(self, choice: int, live: LiveRequest, index: int) -> CompletionChoice:
-        mine, writer = live.transcripts[index], LogprobWriter(self._tokenizer)
+    def _choice(self, choice: int, live: RequestState, index: int) -> CompletionChoice:
+        mine, writer = live.outputs[index], LogprobWriter(self._tokenizer)
         return CompletionChoice(
             index=choice,
             text=self._echo(live) + mine.text,
@@ -104,7 +104,7 @@ class CompletionWriter:
             **ending_of(live, index),
         )
 
-    def _echo(self, live: LiveRequest) -> str:
+    def _echo(self, live: RequestState) -> str:
         """The prompt, where it is to be repeated: as it was given, or as its ids are spelled."""
         if not self._body.echo:
             return ""
@@ -116,7 +116,7 @@ class CompletionWriter:
     def _report(
         self,
         writer: LogprobWriter,
-        live: LiveRequest,
+        live: RequestState,
         index: int,
         tokens: Sequence[int],
         reported: Sequence[TokenLogprobs],
@@ -126,7 +126,7 @@ class CompletionWriter:
             return None
         if not self._body.echo or writer.has_begun:
             return writer.completion(tokens, reported)
-        prompt = writer.prompt(live.prepared.prompt, live.transcripts[index].prompt_logprobs)
+        prompt = writer.prompt(live.prepared.prompt, live.outputs[index].prompt_logprobs)
         return prompt.followed_by(writer.completion(tokens, reported))
 
     def _answer(self, choices: list[CompletionChoice], **more: Any) -> CompletionAnswer:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine, RequestHandle
@@ -67,7 +67,7 @@ class ResponseWriter:
     def whole(self, handle: RequestHandle) -> dict[str, Any]:
         (live,) = handle.lives
         output = OutputWriter()
-        mine = live.transcripts[0]
+        mine = live.outputs[0]
         answer = read_whole(self._body.calling.reader(), mine.text)
         logprobs = self._report(mine.token_ids, mine.logprobs)
         for _ in (*output.add(answer, logprobs), *output.end(status_of(live))):
@@ -98,7 +98,7 @@ class ResponseWriter:
             return []
         return [each.model_dump() for each in self._logprobs.chat(tokens, reported).content]
 
-    def _response(self, live: LiveRequest, status: str, output: "OutputWriter") -> dict[str, Any]:
+    def _response(self, live: RequestState, status: str, output: "OutputWriter") -> dict[str, Any]:
         items = output.written() if status != "in_progress" else []
         return response_object(self._body, self._envelope, live, status, items)
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from outrider import __version__
-from outrider.frontend.live_request import PreparedRequest
 from outrider.frontend.prompts import TokenPrompt
+from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine, RequestHandle
@@ -102,7 +102,7 @@ class GenerateWriter:
         outputs = [
             self._output(handle, request, index)
             for request, live in enumerate(handle.lives)
-            for index in range(len(live.transcripts))
+            for index in range(len(live.outputs))
         ]
         return outputs[0] if self._is_single and len(outputs) == 1 else outputs
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from outrider.frontend.live_request import LiveRequest
+from outrider.frontend.request_state import RequestState
 from outrider.server.async_engine import ChoiceDelta, RequestHandle
 from outrider.server.http_errors import failed
 from outrider.server.protocol.sampling_fields import AskFields
@@ -22,7 +22,7 @@ class ChunkWriter(Protocol, Generic[Choice]):
         """What is said before anything is known."""
         ...
 
-    def gain(self, live: LiveRequest, choice_delta: ChoiceDelta) -> Sequence[Choice]:
+    def gain(self, live: RequestState, choice_delta: ChoiceDelta) -> Sequence[Choice]:
         """What a piece adds; nothing where it brings nothing that can be told."""
         ...
 
@@ -55,10 +55,10 @@ def asked_metrics(body: AskFields, handle: RequestHandle) -> dict[str, Any]:
     return set_only(metrics=metrics_of(handle.lives) if body.return_metrics else None)
 
 
-def ending_of(live: LiveRequest, index: int) -> dict[str, Any]:
+def ending_of(live: RequestState, index: int) -> dict[str, Any]:
     """What the last chunk of an output says beside the reason."""
     return {
-        "stop_reason": live.transcripts[index].ending.stop,
-        "matched_stop": live.transcripts[index].matched,
+        "stop_reason": live.outputs[index].ending.stop,
+        "matched_stop": live.outputs[index].matched,
         "seed": live.prepared.samplings[index].seed,
     }

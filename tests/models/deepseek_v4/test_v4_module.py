@@ -121,6 +121,7 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
         assert_close(ours.view_as(right[piece]), right[piece])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("law", "steps", "executor"),
     [
@@ -184,8 +185,8 @@ def test_steps_that_all_write_to_the_targets_of_the_first_give_away(
     """The targets of a round are not cut into steps: later drafts cover earlier ones."""
     original = compressed.fill_owners
 
-    def uncut(shape, geometry, **written):
-        return original(shape, replace(geometry, first_node=0), **written)
+    def uncut(shape, scope, **written):
+        return original(shape, replace(scope, first_node=0), **written)
 
     monkeypatch.setattr(compressed, "fill_owners", uncut)
     assert wrong_proposals(oracle, target, module)

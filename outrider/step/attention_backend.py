@@ -1,24 +1,26 @@
-"""How an attention backend joins: it reserves memory, binds its part of a plan, fills it, runs."""
+"""What an attention backend offers: it reserves memory, binds and fills its part of a plan, runs."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from outrider.step.arena import Arena
-from outrider.step.plan import ChunkRows, DecodeRows
+from outrider.step.plan import AttentionPlan, ChunkRows, DecodeRows
 from outrider.step.shape import StepShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
-    """Who may see what. History is [0, length) of a row; the tail is this step's own tokens."""
+class AttentionScope:
+    """Which keys a query token may read: [0, length) of its row, then tokens of this step."""
 
     decode: DecodeRows
     ancestors: torch.Tensor  # [rows, nodes] int64 bitmask over the nodes of the row's tree
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64
-    first_node: int = 0  # nodes of a draft round that are stored before those of this step
+    first_node: int = (
+        0  # nodes that earlier draft steps of the round stored before those of this step
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +32,12 @@ class Capabilities:
     page_sizes: range
     max_head_dim: int
     max_group: int  # query heads that share a key
-    max_latent: int  # lanes of a latent
+    max_latent: int  # channels of a latent
     needs_host_lengths: bool
 
 
-class AttentionPart(Protocol):
-    """A hand in planning: what attention needs to know of a step, once for all layers."""
+class AttentionPlanner(Protocol):
+    """Plans what attention needs to know of a step, once for all layers."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -44,23 +46,23 @@ class AttentionPart(Protocol):
         """Set aside arena memory for any shape up to the largest."""
         ...
 
-    def bind(self, arena: Arena, shape: StepShape) -> Any:
+    def bind(self, arena: Arena, shape: StepShape) -> AttentionPlan:
         """The backend's part of a plan: views of the arena, for this shape, at fixed addresses."""
         ...
 
-    def fill(self, plan: Any, geometry: Geometry) -> None:
+    def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
         """Write every element of that part, by device operations alone."""
         ...
 
 
-class AttentionBackend(AttentionPart, Protocol):
-    """One backend for every kind of row: uniform rows under a bitmask, chunks causally."""
+class AttentionBackend(AttentionPlanner, Protocol):
+    """One backend for every kind of row: decode rows under a bitmask, chunks causally."""
 
     def run(
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim], this step's KV written
-        plan: Any,
+        plan: AttentionPlan,
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         """Attention of every query token over its row's history and its own ancestors."""
@@ -70,9 +72,9 @@ class AttentionBackend(AttentionPart, Protocol):
         self,
         query: torch.Tensor,  # [num_query, heads, width]
         layer: torch.Tensor,  # [pages, page_size, 1, width], this step's latents written
-        plan: Any,
+        plan: AttentionPlan,
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        """The same where all heads share a stored vector: a key whose first lanes are a value."""
+        """The same for MLA: all heads share one key, whose first `latent` channels are the value."""
         ...
