@@ -249,6 +249,7 @@ def drafts_for(target, folder):
     }
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("family", ["deepseek-v2-lite", "deepseek-v3"])
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_no_drafter_changes_a_token_of_a_target_with_latents(family, sampling, tmp_path):

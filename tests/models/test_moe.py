@@ -399,6 +399,7 @@ def test_weights_that_no_grouped_product_takes_are_refused(dtype, tmp_path):
 # --- the engine
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_drafts_of_a_twin_change_no_token_of_a_mixture(sampling, executor, tmp_path):

@@ -73,6 +73,7 @@ def test_a_trace_lists_the_nodes_of_each_path_in_order():
             assert sorted(views["tails"][token].tolist()) == list(range(64))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_a_chain_is_the_same_with_and_without_a_tree_kernel(is_tree):
     model = Model(kv_heads=1, group=4)
@@ -83,6 +84,7 @@ def test_a_chain_is_the_same_with_and_without_a_tree_kernel(is_tree):
     assert torch.equal(out, attend(case, is_tree=not is_tree, tiles=SMALL))
 
 
+@pytest.mark.slow
 def test_texts_past_the_equal_splits_are_merged_too():
     model = Model(kv_heads=1, group=1, page_size=16)
     case = make_case(model, lengths=[1100, 3], seed=4)
@@ -92,6 +94,7 @@ def test_texts_past_the_equal_splits_are_merged_too():
     assert torch.equal(out, attend(case, is_tree=False, tiles=SMALL, is_whole=True))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_texts_seen_whole_have_the_bits_of_their_splits(is_tree):
     ancestors = {} if is_tree else {"ancestors": chain_ancestors(3, 4)}

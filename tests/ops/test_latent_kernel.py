@@ -43,6 +43,7 @@ def attend(case, *, span, is_tree=True, rows_at_once=None):
     return out
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("heads", [3, 16, 20])  # several nodes in a tile; one; a part of one
 def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(heads):
     case = make_case(latent_model(heads=heads), lengths=[0, 16, 108], nodes=2, seed=heads)
@@ -53,6 +54,7 @@ def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(heads
         assert torch.equal(attend(case, span=span), one), span
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("span", [1, 4, 64])
 def test_texts_past_the_short_splits_are_merged_too(span):
     case = make_case(latent_model(heads=2, page_size=16), lengths=[1100, 3], seed=4)

@@ -145,6 +145,7 @@ def interrupt_when(condition):
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_an_interrupted_run_goes_on_to_the_same_weights(
     train, trained, tmp_path, capsys, optimizer
@@ -215,6 +216,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint(
         assert all(each.isfinite().all() for each in load_checkpoint(path).memory.values())
 
 
+@pytest.mark.slow
 def test_a_time_budget_cuts_the_steps(train, trained, tmp_path, capsys):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 100000 --budget-s 0.5 --batch 2"
     assert train(tmp_path / "out", flags) == 0
@@ -275,6 +277,7 @@ def test_both_exports_load_and_draft_alike(trained, target_folder, tmp_path, cap
     assert "embed_tokens.weight" not in names  # it is the target's
 
 
+@pytest.mark.slow
 def test_the_newer_layout_and_the_other_loss_train_too(train, trained, target_folder, tmp_path):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 40 --layout eagle3.1 --loss lk"
     assert train(tmp_path / "out", flags) == 0
@@ -289,6 +292,7 @@ def test_a_missing_matplotlib_is_a_note_and_not_a_failure(trained, capsys, monke
     assert "pip install 'outrider[train]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_other_families_are_trained_for_as_well(train, tmp_path):
     save_tiny("qwen3", tmp_path / "qwen3")
     flags = f"--model {tmp_path / 'qwen3'} --steps 2 --answer-tokens 8"

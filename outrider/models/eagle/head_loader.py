@@ -30,6 +30,7 @@ from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
+from outrider.ops.sampling.widen_logits import widen_logits
 
 _ATTENTION = LAYER + "self_attn."
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -139,9 +140,7 @@ class _Builder:
         if HEAD not in self._tensors:
             return self._target.logits
         head = self._make_linear(self._read(HEAD))
-        if self._device.type == "cuda":  # the kernels that read scores convert them
-            return lambda state: apply_padded(head, state)
-        return lambda state: apply_padded(head, state).float()
+        return lambda state: widen_logits(apply_padded(head, state))
 
     def _project(self) -> Callable[[torch.Tensor], torch.Tensor]:
         aux = self._config.aux

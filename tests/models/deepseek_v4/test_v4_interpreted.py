@@ -45,6 +45,7 @@ def three_layers(tmp_path_factory):
     return folder, model
 
 
+@pytest.mark.slow
 def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
     three_layers, on_kernels
 ):
