@@ -1,4 +1,4 @@
-"""Requests that wait until their grammar is compiled."""
+"""Requests that wait for their grammar to be compiled."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
@@ -6,7 +6,7 @@ from concurrent.futures import Future, wait
 from outrider.engine.request import Request
 from outrider.structured.grammar_cache import Grammars
 
-_WAIT_S = 0.02  # longest wait for a grammar; after it, callers must be served again
+_WAIT_S = 0.02  # how long a step waits for a grammar; new messages must not wait longer
 
 
 class PendingGrammars:
@@ -23,32 +23,32 @@ class PendingGrammars:
         return request in self._pending
 
     def add(self, request: Request) -> None:
-        """Let a request wait for its grammar; raises if the grammar is refused at once."""
-        self._pending[request] = self._grammars.order(request.submission.sampling.grammar.spec)
+        """Let a request wait for its grammar; raises if the cache has no room for it."""
+        self._pending[request] = self._grammars.compile(request.submission.sampling.grammar.spec)
 
     def discard(self, request: Request) -> None:
         self._pending.pop(request, None)
 
     def is_ready(self, request: Request) -> bool:
-        """Whether the grammar of a request is compiled; else the request waits here again.
+        """Whether the grammar of a request is compiled; if not, the request waits here again.
 
-        The grammar cache evicts grammars, and a request can wait in the queue for longer than that.
+        The cache evicts grammars, and a request may be queued longer than its grammar is cached.
         """
         if not request.submission.sampling.grammar.is_wanted:
             return True
         self.add(request)
-        compiled = self._pending[request]
-        is_ready = compiled.done() and compiled.exception() is None
+        future = self._pending[request]
+        is_ready = future.done() and future.exception() is None
         if is_ready:
             self.discard(request)
         return is_ready
 
     def wait_briefly(self) -> None:
-        """Wait up to 20 ms for any of the grammars."""
+        """Wait a moment for any of the grammars."""
         wait(self._pending.values(), _WAIT_S)
 
-    def take(self) -> Iterator[tuple[Request, str]]:
-        """Requests whose grammar is done, with the reason if it could not be compiled."""
-        for request in [each for each, compiled in self._pending.items() if compiled.done()]:
+    def take_done(self) -> Iterator[tuple[Request, str]]:
+        """Requests whose wait is over, each with the reason if its grammar was refused."""
+        for request in [each for each, future in self._pending.items() if future.done()]:
             error = self._pending.pop(request).exception()
             yield request, "" if error is None else str(error) or repr(error)

@@ -25,7 +25,7 @@ from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan, chunk_nexts
 from outrider.step.row_table import RowTable
 from outrider.step.step_output import PackedOutput, pack_output
-from outrider.structured.row_grammars import GrammarTable, pack_trees
+from outrider.structured.row_grammars import RowGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
@@ -40,7 +40,7 @@ class DeviceState:
     pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable
-    grammars: GrammarTable
+    grammars: RowGrammars
 
 
 class StepProgram:

@@ -144,7 +144,7 @@ class AsyncEngine:
         for each in prepared:
             grammar = each.samplings[0].grammar
             if grammar.is_wanted:
-                await asyncio.wrap_future(self.engine.order_grammar(grammar.spec))
+                await asyncio.wrap_future(self.engine.compile_grammar(grammar.spec))
         return prepared
 
     def open(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:

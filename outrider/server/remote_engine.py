@@ -87,15 +87,15 @@ class RemoteEngine:
         check_request(prompt, limits, self._facts)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
-        """Refuse what is wrong at first sight; the rest is known when `order_grammar` is done.
+        """Refuse what is wrong at first sight; the rest is known when `compile_grammar` is done.
 
         Nothing is ordered yet: a call with many grammars would fill the order book by itself.
         """
         check_bounds(spec)
 
-    def order_grammar(self, spec: GrammarSpec) -> "Future[str]":
+    def compile_grammar(self, spec: GrammarSpec) -> "Future[str]":
         """The grammar on its way, which may take seconds, or its refusal."""
-        return self._grammars.order(spec)
+        return self._grammars.compile(spec)
 
     def add(self, submission: Submission) -> None:
         if len(self._flights) >= self._room:

@@ -22,7 +22,7 @@ from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
 from outrider.server.worker_link import OnProgress
-from outrider.structured.grammar_cache import MAX_ORDERED, GrammarCache
+from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
 
 _SEND_BYTES = 2**17  # kept by the kernel for a client that does not read; else it takes megabytes
 _UNBOUNDED = 2**31  # requests that may wait in the worker: the front bounds them
@@ -68,7 +68,7 @@ async def _serve(
         facts = await supervisor.start()
         meter = Meter(settings.model_name)
         grammars = GrammarCache(
-            lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_ordered=MAX_ORDERED
+            lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_pending=MAX_PENDING
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)

@@ -1,4 +1,4 @@
-"""Host values on their way to a device, without the host waiting for them to arrive."""
+"""Copies between host and device that the host does not wait for."""
 
 from collections.abc import Sequence
 
@@ -16,3 +16,12 @@ def pinned_for(device: torch.device, host: torch.Tensor) -> torch.Tensor:
     Such memory comes from a cache that knows when the copy from it is over.
     """
     return host.pin_memory() if device.type == "cuda" else host
+
+
+def download(tensor: torch.Tensor) -> torch.Tensor:
+    """Start to copy a tensor to the host. The result is valid after an event recorded now.
+
+    Pinned memory comes from a cache that knows when the copy into it is over.
+    """
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return host.copy_(tensor, non_blocking=True)
