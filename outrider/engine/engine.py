@@ -1,0 +1,265 @@
+"""The engine: requests in, updates out, one step at a time."""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Sequence
+
+from outrider.engine.admission import check_request
+from outrider.engine.pending_grammars import PendingGrammars
+from outrider.engine.request import Request
+from outrider.engine.scheduler import Scheduler
+from outrider.engine.step_decision import ExpectedStep
+from outrider.errors import CapacityError, RequestError
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
+from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
+from outrider.wire.grammar_spec import GrammarSpec
+from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
+from outrider.wire.step_result import NO_DETAILS, StepResult
+from outrider.wire.submission import Limits, RequestUpdate, Submission
+
+_log = logging.getLogger(__name__)
+
+_LOST = "the device is lost to this process after a failed step; restart the process"
+_STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
+_LONGEST_REASON = 200  # characters of an error's message; the log has all of it
+
+
+class Engine:
+    """Owns the live requests and the steps in flight.
+
+    With depth 0 the result of a step is read before the next step is planned; with depth 1 the next
+    step is submitted first. The code is the same: a result is read when more than `depth` steps are
+    in flight.
+
+    When a step fails, the requests it ran end with the reason. All other requests are computed
+    again and get the same tokens as without the failure.
+    """
+
+    def __init__(
+        self, runner: StepRunner, facts: RunnerFacts, grammars: Grammars = NO_GRAMMARS
+    ) -> None:
+        self._runner = runner
+        self._facts = facts
+        self._grammars = grammars
+        self._pending_grammars = PendingGrammars(grammars)
+        self._scheduler = Scheduler(facts, self._pending_grammars.is_ready)
+        self._requests: dict[str, Request] = {}
+        self._in_flight: deque[tuple[ExpectedStep, PendingResult]] = deque()
+        # Results on a lost device. They are never freed: freeing them would end the process.
+        self._lost_results: Sequence[object] = ()
+        self._num_arrived = 0
+        self._busy_s = 0.0
+        self._end_reason = ""  # why the engine stopped for good; empty while it runs
+        # Requests that were running when the device failed but were not part of the failed step.
+        # A new process can run them again.
+        self.can_run_again: frozenset[str] = frozenset()
+        self.num_drafter_failures = 0  # after the first one, nothing is drafted any more
+        self.num_failed_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        return not self._end_reason and bool(self._requests or self._in_flight)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine stopped for good; only a new process helps."""
+        return bool(self._end_reason)
+
+    @property
+    def stats(self) -> EngineStats:
+        faults = Faults(
+            failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
+        )
+        work = DeviceWork(busy_s=self._busy_s, counts=self._runner.counts)
+        return self._scheduler.stats(faults=faults, work=work)
+
+    @property
+    def facts(self) -> RunnerFacts:
+        return self._facts
+
+    @property
+    def max_context(self) -> int:
+        return self._facts.host.max_context
+
+    @property
+    def vocab_size(self) -> int:
+        return self._facts.vocab_size
+
+    def add(self, submission: Submission) -> None:
+        """Queue a request, or refuse it with the reason."""
+        self._check_alive()
+        self.check(submission.prompt, submission.limits)
+        if submission.request_id in self._requests:
+            raise RequestError(f"request id {submission.request_id!r} is already in use")
+        num_waiting = self._scheduler.num_waiting + len(self._pending_grammars)
+        if num_waiting >= self._facts.host.max_queued:
+            raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
+        self._num_arrived += 1
+        draft = self._facts.draft
+        request = Request(
+            submission,
+            budget=submission.budget.within(draft.budget),
+            arrival=self._num_arrived,
+            max_context=self.max_context,
+            is_paced=draft.is_paced,
+        )
+        if submission.sampling.grammar.is_wanted:
+            self._pending_grammars.add(request)
+        else:
+            self._scheduler.enqueue(request)
+        self._requests[submission.request_id] = request
+
+    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
+        """Refuse a request that could never run, however long it waited."""
+        check_request(prompt, limits, self._facts)
+
+    def check_grammar(self, spec: GrammarSpec) -> None:
+        """Refuse a grammar that cannot be compiled; a new one starts to compile."""
+        self._grammars.check(spec)
+
+    def abort(self, request_id: str) -> None:
+        """Stop a request and free what it holds; no update of it follows."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return
+        if request in self._pending_grammars:
+            self._pending_grammars.discard(request)
+        else:
+            self._scheduler.finish(request)
+
+    def flush(self) -> None:
+        """Forget every cached prefix that no request uses."""
+        self._scheduler.cache.flush()
+
+    def step(self) -> tuple[RequestUpdate, ...]:
+        """Submit the next step if there is one; read the oldest result if it is due."""
+        self._check_alive()
+        refused = self._enqueue_compiled()
+        if refused:
+            return refused
+        batch, expected = self._scheduler.schedule()
+        failing = [expected]  # the steps that a failure from here on ends
+        try:
+            if not batch.is_empty:
+                self._in_flight.append((expected, self._runner.submit(batch)))
+            is_due = len(self._in_flight) > self._facts.depth or batch.is_empty
+            if not (self._in_flight and is_due):
+                return ()
+            # Steps submitted later start from the state that this one leaves.
+            failing = [each for each, _ in self._in_flight]
+            result = self._in_flight[0][1].wait()
+        except Exception as error:
+            return self._start_over(failing, error)
+        except BaseException:  # how much of the step was done is unknown
+            self._end_reason = _STOPPED_MID_STEP
+            raise
+        expected, _ = self._in_flight.popleft()
+        self._scheduler.note_result(result, expected.num_rounds)
+        return self._absorb(expected, result)
+
+    def _start_over(
+        self, failing: list[ExpectedStep], error: Exception
+    ) -> tuple[RequestUpdate, ...]:
+        """A step failed: end the requests it ran, and start the others again on a clean device.
+
+        The requests of the failed step are not run again, so every failure leaves fewer requests.
+        """
+        _log.exception("a step failed")
+        self.num_failed_steps += 1
+        dropped = list(self._in_flight)
+        self._in_flight.clear()
+        failed, fix = self._running(failing), "try again"
+        try:
+            self._runner.restart()
+        except Exception:
+            _log.exception("%s", _LOST)
+            self._end_reason = _LOST
+            self._lost_results = dropped
+            self.can_run_again = frozenset(self._requests).difference(
+                each.request_id for each in failed
+            )
+            failed, fix = list(self._requests.values()), _LOST
+        self._scheduler.start_over([each for each in failed if each not in self._pending_grammars])
+        _log.error(
+            "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
+        )
+        return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+
+    def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
+        """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
+        if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
+            self._pending_grammars.wait_briefly()  # there is nothing else to do
+        refused = []
+        for request, reason in self._pending_grammars.take_done():
+            if reason:
+                refused.append(self._fail(request, reason))
+            else:
+                self._scheduler.enqueue(request)
+        return tuple(refused)
+
+    def _running(self, steps: list[ExpectedStep]) -> list[Request]:
+        """The requests of these steps that have not ended since; each once."""
+        requests = dict.fromkeys(owner.request for step in steps for owner in step.owners)
+        return [each for each in requests if self._requests.get(each.request_id) is each]
+
+    def _fail(self, request: Request, reason: str) -> RequestUpdate:
+        request.finish = "error"
+        del self._requests[request.request_id]
+        self._pending_grammars.discard(request)
+        return RequestUpdate(
+            request_id=request.request_id,
+            tokens=(),
+            logprobs=(),
+            finish=request.finish,
+            progress=request.progress,
+            queued_s=request.queued_s,
+            reason=reason,
+        )
+
+    def _check_alive(self) -> None:
+        if self._end_reason:
+            raise CapacityError(self._end_reason)
+
+    def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
+        """Replace bounds by true lengths, append the tokens, finish the requests they end."""
+        self._busy_s += result.busy_s
+        if result.has_drafter_failed and not self.num_drafter_failures:
+            self.num_drafter_failures += 1
+            self._scheduler.stop_drafting()
+        updates = self._absorb_details(expected, result)
+        num_rounds, details = expected.num_rounds, result.details
+        columns = zip(expected.owners, expected.most, result.tokens, result.drafted, strict=True)
+        for place, (owner, most, tokens, drafted) in enumerate(columns):
+            if not (most and owner.is_held):
+                continue
+            request = owner.request
+            owner.num_in_flight -= 1
+            owner.bound -= most - len(tokens)
+            taken = request.append(tokens)
+            if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
+                request.note_round(drafted, num_accepted=taken - (taken == len(tokens)))
+            if request.finish != "running":
+                self._scheduler.finish(request)
+                del self._requests[request.request_id]
+            updates.append(request.update(tokens[:taken], details.get(place, NO_DETAILS)))
+        return tuple(updates)
+
+    def _absorb_details(self, expected: ExpectedStep, result: StepResult) -> list[RequestUpdate]:
+        """Note the details that few rows have; returns the updates of rows that cannot go on."""
+        failed = []
+        for place, details in result.details.items():
+            owner = expected.owners[place]
+            if owner.is_held:
+                owner.request.note_scores(details.scores)
+                if details.error and expected.most[place]:
+                    self._scheduler.finish(owner.request)
+                    failed.append(self._fail(owner.request, details.error))
+        return failed
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line for the user, without paths of this machine."""
+    lines = str(error).splitlines() or [""]
+    message = re.sub(r"\S*[/\\]\S*", "...", lines[0])[:_LONGEST_REASON]
+    return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")
