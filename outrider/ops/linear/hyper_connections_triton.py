@@ -22,7 +22,7 @@ _WRITTEN = 256  # lanes of every stream that a program writes
 @triton.jit(do_not_specialize=["num_tokens"])
 def _project_kernel(
     streams,  # [num_tokens, WIDTH]
-    maps,  # [MIXES, WIDTH] float32
+    projection,  # [MIXES, WIDTH] float32
     sums,  # [splits, num_tokens, MIXES] float32
     squares,  # [splits, num_tokens] float32
     num_tokens,
@@ -47,7 +47,7 @@ def _project_kernel(
         inside = (channel < WIDTH)[None, :]
         at = streams + token[:, None].to(tl.int64) * WIDTH + channel[None, :]
         x = tl.load(at, mask=is_token[:, None] & inside, other=0.0).to(tl.float32)
-        w_at = maps + mix[:, None] * WIDTH + channel[None, :]
+        w_at = projection + mix[:, None] * WIDTH + channel[None, :]
         w = tl.load(w_at, mask=is_mix[:, None] & inside, other=0.0)
         total = tl.dot(x, tl.trans(w), total, input_precision=PRECISION)
         square += tl.sum(x * x, 1)
@@ -160,13 +160,16 @@ def read_streams(
     """What a part of a layer reads, normalised, and how its result goes back."""
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape
-    maps, base, scale = mixes
+    projection, base, scale = mixes
     splits = triton.cdiv(num * hidden, _SPLIT)
-    sums = maps.new_empty((splits, num_tokens, maps.shape[0]))
-    squares = maps.new_empty((splits, num_tokens))
-    post, comb = maps.new_empty((num_tokens, num)), maps.new_empty((num_tokens, num, num))
+    sums = projection.new_empty((splits, num_tokens, projection.shape[0]))
+    squares = projection.new_empty((splits, num_tokens))
+    post, comb = (
+        projection.new_empty((num_tokens, num)),
+        projection.new_empty((num_tokens, num, num)),
+    )
     x = torch.empty((num_tokens, hidden), dtype=streams.dtype, device=streams.device)
-    _project(streams, maps, sums, squares)
+    _project(streams, projection, sums, squares)
     kernel: Any = _read_kernel[(num_tokens,)]
     kernel(
         streams,
@@ -185,7 +188,7 @@ def read_streams(
         eps,
         STREAMS=num,
         HIDDEN=hidden,
-        MIXES=maps.shape[0],
+        MIXES=projection.shape[0],
         ROUNDS=rounds,
         SPLITS=triton.next_power_of_2(splits),
         BLOCK=triton.next_power_of_2(hidden),
@@ -198,19 +201,19 @@ def read_streams(
 
 
 def _project(
-    streams: torch.Tensor, maps: torch.Tensor, sums: torch.Tensor, squares: torch.Tensor
+    streams: torch.Tensor, projection: torch.Tensor, sums: torch.Tensor, squares: torch.Tensor
 ) -> None:
-    num_tokens, width = streams.shape[0], maps.shape[1]
+    num_tokens, width = streams.shape[0], projection.shape[1]
     kernel: Any = _project_kernel[(triton.cdiv(num_tokens, _TOKENS), sums.shape[0])]
     kernel(
         streams,
-        maps,
+        projection,
         sums,
         squares,
         num_tokens,
         WIDTH=width,
-        MIXES=maps.shape[0],
-        MIX_BLOCK=max(16, triton.next_power_of_2(maps.shape[0])),
+        MIXES=projection.shape[0],
+        MIX_BLOCK=max(16, triton.next_power_of_2(projection.shape[0])),
         TOKENS=_TOKENS,
         SPLIT=_SPLIT,
         CHANNELS=_CHANNELS,
