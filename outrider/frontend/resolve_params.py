@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
-from outrider.frontend.structured_params import parse_structured
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar
 from outrider.wire.row_sampling import (
     MAX_BANNED,
@@ -97,7 +96,7 @@ def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
 
     A stop id that spells something is an ordinary token of the answer, which the engine ends there.
     """
-    spec = parse_structured(params.structured)
+    spec = params.grammar_spec
     if spec.kind == "none":
         return NO_GRAMMAR
     asked = frozenset(params.stop_token_ids or ())
