@@ -96,7 +96,9 @@ class Worker:
         """
         updates = self._engine.step()
         self._is_memory_released = False
-        sent = tuple([each for each in updates if each.request_id not in self._engine.can_run_again])
+        sent = tuple(
+            [each for each in updates if each.request_id not in self._engine.can_run_again]
+        )
         if sent:
             self._send(StepUpdates(sent, self._engine.stats))
 
