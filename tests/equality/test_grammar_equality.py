@@ -26,7 +26,7 @@ from outrider.structured import row_grammars
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState, MatcherStates
 from outrider.wire.grammar_spec import Grammar, GrammarSpec
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
 pytest.importorskip("xgrammar")
 
@@ -42,7 +42,7 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((4, 2.0), (9, -3.0)),
         ban=Ban(before=20, tokens=(END, OTHER_END)),
-        logprobs=LogprobsAsked(chosen=True, top=2),
+        logprobs=LogprobsWanted(chosen=True, top=2),
     ),
 }
 
@@ -135,6 +135,7 @@ def wrong_answers(models, grammar_cache, right, case):
     ]
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
 def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, right, case):
     assert wrong_answers(models, grammar_cache, right, case) == []
@@ -351,6 +352,7 @@ def freeze_the_masks_while_recording(monkeypatch):
     monkeypatch.setattr(program, "graph_break", lambda call, *args: call(*args))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("mutate", "executor"),
     [

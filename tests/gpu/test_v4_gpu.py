@@ -31,8 +31,8 @@ from support.v4_kernels import (
     check_attention,
     check_choice,
     check_entries,
+    check_partial_rope,
     check_streams,
-    check_turning,
 )
 
 CUDA = torch.device("cuda")
@@ -58,7 +58,7 @@ def target(folder):
     [(1, 64, 512, 32), (33, 64, 512, 32), (700, 1, 512, 32), (9, 64, 128, 32), (3, 5, 12, 4)],
 )
 def test_vectors_are_normalised_and_turned_at_their_end(num, heads, width, pairs, dtype):
-    check_turning(num, heads, width, pairs, ("cuda", dtype))
+    check_partial_rope(num, heads, width, pairs, ("cuda", dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

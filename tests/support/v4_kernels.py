@@ -8,11 +8,18 @@ from outrider.kv.ring_plan import RingPlan, RingTokens
 from outrider.models.deepseek_v4.compressed_plan import BlockPlan, CompressedPlan
 from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
 from outrider.models.deepseek_v4.v4_config import StreamsConfig
-from outrider.models.layers.rms_norm import RmsNorm
 from outrider.ops.linear import hyper_connections_triton as stream_kernels
-from outrider.ops.norm_rope import partial_rope as turning
-from outrider.ops.norm_rope import partial_rope_triton as kernels
-from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm
+from outrider.ops.norm_rope.partial_rope import (
+    TailRotation,
+    VectorNorm,
+    norm_and_rotate_reference,
+    rotate_tail_reference,
+)
+from outrider.ops.norm_rope.partial_rope_triton import (
+    norm_and_rotate_triton,
+    rotate_tail_triton,
+)
+from outrider.ops.norm_rope.rms_norm import RmsNorm
 from outrider.ops.sparse import compress_triton as compress
 from outrider.ops.sparse import indexer_triton as index
 from outrider.ops.sparse import sparse_attention as sparse
@@ -20,7 +27,7 @@ from outrider.ops.sparse import sparse_attention_triton as sparse_kernels
 from outrider.ops.sparse.sparse_attention import ListedEntries
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
-from support.layer_kernels import BYSTANDER, EPS, Case, assert_close, poisoned_outputs, random
+from support.layer_kernels import EPS, UNWRITTEN, Case, assert_close, poisoned_outputs, random
 
 CPU = "cpu"
 
@@ -34,23 +41,23 @@ def integers(low: int, high: int, *shape: int, seed: int) -> torch.Tensor:
     return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def check_turning(num: int, heads: int, width: int, pairs: int, like: Case) -> None:
+def check_partial_rope(num: int, heads: int, width: int, pairs: int, like: Case) -> None:
     """Vectors whose rows lie apart, with every kind of norm before."""
     wide = random(num, heads * width + 5, like=like, seed=1)
     x = wide[:, : heads * width].view(num, heads, width)
     rotation = rotation_of(num, pairs, seed=2)
-    cos, sin = rotation.cos.to(like[0]), rotation.sin.to(like[0])
-    reference = x.float().cpu()
+    on_device = TailRotation(rotation.cos.to(like[0]), rotation.sin.to(like[0]))
+    wide_x = x.float().cpu()
     with poisoned_outputs():
         for back in (False, True):
-            got = kernels.turn(x, cos, sin, is_back=back)
+            got = rotate_tail_triton(x, on_device, back=back)
             assert got.dtype == x.dtype
-            right = turning.rotate_tail(reference, rotation, back=back)
+            right = rotate_tail_reference(wide_x, rotation, back=back)
             assert_close(got.cpu(), right, roundings=1, cancelled=4.0)
         weight = random(width, like=(CPU, torch.float32), seed=3)
         for norm in (VectorNorm(weight, EPS), VectorNorm(weight[:0], EPS)):
-            got = kernels.turn_normed(x, cos, sin, norm.weight.to(like[0]), EPS)
-            right = turning.norm_and_rotate(reference, norm, rotation)
+            got = norm_and_rotate_triton(x, VectorNorm(norm.weight.to(like[0]), EPS), on_device)
+            right = norm_and_rotate_reference(wide_x, norm, rotation)
             assert_close(got.cpu(), right, roundings=1, cancelled=4.0)
 
 
@@ -80,7 +87,7 @@ def check_entries(case: BlockCase, like: Case) -> None:
     bias = random(case.window, case.width, like=(CPU, torch.float32), seed=5)
     weight = random(case.width, like=(CPU, torch.float32), seed=6)
     rotation = rotation_of(windows, case.pairs, seed=7)
-    pool = torch.full((entries, case.width), BYSTANDER).to(*like)
+    pool = torch.full((entries, case.width), UNWRITTEN).to(*like)
     device = like[0]
     compress.store_entries(
         tokens.ring,
@@ -91,7 +98,7 @@ def check_entries(case: BlockCase, like: Case) -> None:
         (rotation.cos.to(device), rotation.sin.to(device)),
         pool,
     )
-    right = torch.full((entries, case.width), BYSTANDER)
+    right = torch.full((entries, case.width), UNWRITTEN)
     part = BlockPlan(
         ring=RingPlan(sources=sources, writes=sources[0]),
         starts=targets,
@@ -100,7 +107,7 @@ def check_entries(case: BlockCase, like: Case) -> None:
     )
     reference = RingTokens(tokens.ring.float().cpu(), tokens.fresh.float().cpu())
     sparse.store_entries(reference, part, bias, VectorNorm(weight, EPS), rotation, right)
-    right[0] = BYSTANDER  # nobody's: the kernel leaves it alone
+    right[0] = UNWRITTEN  # nobody's: the kernel leaves it alone
     assert_close(pool.cpu(), right, roundings=1, cancelled=8.0)
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 
 from outrider.config.engine_config import Arithmetic
-from outrider.models.layers.linear import FixedLinear
+from outrider.ops.linear.linear import FixedLinear
 
 
 class GroupedLinear(Protocol):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.models.deepseek_v4.v4_config import StreamsConfig
-from outrider.models.layers.rms_norm import Norm
+from outrider.ops.norm_rope.rms_norm import Norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from outrider.models.deepseek_v4.compressed_cache import LayerStore
 from outrider.models.deepseek_v4.grouped_linear import GroupedLinear
 from outrider.models.deepseek_v4.v4_blocks import BlockInputs, BlockReader, NoBlockReader, V4Step
 from outrider.models.deepseek_v4.v4_config import HeadsConfig
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import Norm
+from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import VectorNorm, norm_and_rotate, rotate_tail
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sparse.sparse_attention import attend
 
 

@@ -38,18 +38,20 @@ from outrider.models.deepseek_v4.v4_tensors import (
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
 from outrider.models.layers.gated_activation import SplitGate
-from outrider.models.layers.linear import (
-    Linear,
+from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.moe import MoeMlp
+from outrider.models.layers.router import Router, TableRouter, TopKRouter
+from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
     computed_dtype,
     is_computed_in_float32,
 )
-from outrider.models.layers.mlp import Mlp
-from outrider.models.layers.moe import MoeMlp, Router, TableRouter, TopKRouter, make_experts
-from outrider.models.layers.rms_norm import Norm, make_norm
-from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.linear import Linear
+from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.partial_rope import VectorNorm
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 
 def load_v4(

@@ -31,11 +31,13 @@ from outrider.models.deepseek_v4.v4_tensors import (
     stored_names,
 )
 from outrider.models.draft_model import AuxLayers, ModelFacts
-from outrider.models.layers.linear import Linear, WeightType
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.rms_norm import Norm
 from outrider.models.model_config import AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import WeightType
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
 
@@ -214,6 +216,6 @@ def _scores_of(head: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
 
     def score(hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         scores = head(hidden)
-        return scores if scores.is_cuda else scores.float()
+        return widen_logits(scores)
 
     return score

@@ -5,10 +5,10 @@ import torch.nn.functional as F
 
 from outrider.kv.ring_plan import RingTokens
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import Norm
 from outrider.models.recurrent.recurrent_cache import StateStore
 from outrider.models.recurrent.recurrent_plan import RecurrentPlan
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.recurrent.delta_rule import DeltaRule, causal_conv, gated_delta_rule
 
 

@@ -44,6 +44,7 @@ def test_a_head_is_said_to_read_one_stream_by_the_doctor_as_by_the_engine(spoken
         LLM(spoken, draft=str(head), device="cpu", max_model_len=64)
 
 
+@pytest.mark.slow
 def test_bench_decode_takes_real_weights(spoken, tmp_path):
     target = tmp_path / "out.json"
     flags = ["--rows", "1", "--prompt", "5", "--tokens", "4", "--json", str(target)]
@@ -55,6 +56,7 @@ def test_bench_decode_takes_real_weights(spoken, tmp_path):
     assert found["series"][0]["points"][0]["floors"][0]["step_s"] > 0
 
 
+@pytest.mark.slow
 def test_bench_offline_times_it_beside_a_floor_of_its_own(spoken, tmp_path):
     target = tmp_path / "out.json"
     sizes = ["--prompt-tokens", "6", "--max-tokens", "9", "--batch", "3", "--threads", "1"]
