@@ -1,5 +1,5 @@
-"""Routing: the kernel of `route_reference`; and blocks of tokens that are routed to the same expert,
-for the grouped products of `experts_triton.py`.
+"""Routing: the kernel of `route_reference`; and blocks of tokens that are routed to one expert, for
+the grouped products of `experts_triton.py`.
 
 A pair is a token and one of its experts: pair p is expert p % top_k of token p // top_k. Experts
 and pairs are int32; padding is routed to expert `num_experts`, whose pairs are in no block.
