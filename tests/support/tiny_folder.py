@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from support.tiny import save_tiny
 from tokenizers import models, pre_tokenizers
+
+from support.tiny import save_tiny
 
 
 @pytest.fixture(scope="session")
