@@ -3,11 +3,11 @@
 Run on a GPU: python -m benchmarks.kernels.time_steps
 """
 
-import statistics
 from collections.abc import Callable
 
 import torch
 
+from benchmarks.kernels.graph_clock import graph_us
 from outrider.ops.tree import draft_states_triton as states
 from outrider.ops.tree.commit_triton import commit_rows, compact
 from outrider.ops.tree.fill_plan_triton import fill_queries
@@ -18,7 +18,7 @@ from outrider.wire.draft_budget import Budget
 
 DEVICE = "cuda"
 REPEATS = 50  # of one call in a graph
-WIDTH, TAPPED = 4096, 3 * 4096  # of an EAGLE-3 head for an 8B model
+WIDTH, AUX_WIDTH = 4096, 3 * 4096  # of an EAGLE-3 head for an 8B model
 LAYERS, KV_WIDTH, PAGE_SIZE, CONTEXT = 32, 2 * 8 * 128, 16, 1024
 TREES = {
     "chain of 5": Budget(steps=5, topk=1, nodes=6),
@@ -43,27 +43,17 @@ def main() -> None:
 
 def time_us(call: Call) -> float:
     """Microseconds of one call among many of its kind, one after another in a graph."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run() -> None:
         for _ in range(REPEATS):
             call()
-    graph.replay()
-    samples = []
-    for _ in range(7):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(start.elapsed_time(end) * 1e3 / REPEATS)
-    return statistics.median(samples)
+
+    return graph_us(run, skip=1) / REPEATS
 
 
 def calls_of(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     """Every part by name: how often an iteration calls it, and a call."""
-    calls = {**drafting(tree, rows), **judging(tree, rows), **catching_up(tree, rows)}
+    calls = {**drafting(tree, rows), **verifying(tree, rows), **catching_up(tree, rows)}
     num_fills = tree.steps - 1 + 2
     return {"fill": (num_fills, filling(tree, rows)), **calls}
 
@@ -138,7 +128,7 @@ def drafting(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     return calls
 
 
-def judging(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
+def verifying(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     most, nothing = tree.most_emitted, ints(0)
     tokens = ints(rows, tree.nodes)
     columns, choice = (tokens, *chain_nodes(tokens)), ints(rows, tree.nodes)
@@ -163,18 +153,21 @@ def judging(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
             device=DEVICE,
             dtype=torch.bfloat16,
         )
-        moving = {
-            "decode": (index, torch.full_like(index, CONTEXT)),
-            "path": path,
-            "num_accepted": num_accepted,
-        }
-        calls["compact"] = (1, lambda: compact(storage, pages=pages, **moving))
+        history = index, torch.full_like(index, CONTEXT)
+        calls["compact"] = (
+            1,
+            lambda: compact(
+                storage, decode=history, path=path, num_accepted=num_accepted, pages=pages
+            ),
+        )
     return calls
 
 
 def catching_up(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     most, nothing = tree.most_emitted, ints(0)
-    aux_hidden_states = torch.zeros(rows * tree.nodes, TAPPED, device=DEVICE, dtype=torch.bfloat16)
+    aux_hidden_states = torch.zeros(
+        rows * tree.nodes, AUX_WIDTH, device=DEVICE, dtype=torch.bfloat16
+    )
     after, table = (
         aux_hidden_states[: rows * most, :WIDTH].contiguous(),
         aux_hidden_states[:rows, :WIDTH].clone(),
