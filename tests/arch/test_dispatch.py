@@ -19,9 +19,7 @@ CHOOSES_A_BACKEND = {
     "runtime/warmup.py",
     "step/device_stream.py",
     "step/host_copy.py",
-    "train/batches.py",
-    "train/head_optimizer.py",
-    "train/training_loop.py",
+    "train/training_device.py",
 }
 # TODO(#14): move the dispatch of these to ops/. This list only shrinks.
 STILL_BRANCHES = {
