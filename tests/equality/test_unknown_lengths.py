@@ -23,13 +23,13 @@ class Untouchable(torch.Tensor):
 
 
 def result_may_be_read(monkeypatch):
-    """What a step emitted follows from lengths, of course; once it is sent home it is read."""
-    send = runner.send
+    """The output of a step follows from lengths; the host reads it after the output copy."""
+    copy_to_host = runner.copy_to_host
 
     def plain(packed):
-        sent = send(packed)
-        columns = {f.name: getattr(sent, f.name).as_subclass(torch.Tensor) for f in fields(sent)}
-        return type(sent)(**columns)
+        copy = copy_to_host(packed)
+        columns = {f.name: getattr(copy, f.name).as_subclass(torch.Tensor) for f in fields(copy)}
+        return type(copy)(**columns)
 
     monkeypatch.setattr(runner, "copy_to_host", plain)
 
