@@ -80,7 +80,7 @@ Seed = Annotated[int, _flag(_T, "Of answers, order and initial weights.")]
 @app.command("eagle3")
 def eagle3(
     out: Out,
-    prompts: Prompts = [],  # noqa: B006  # typer reads it and never writes
+    prompts: Prompts = [],  # noqa: B006  # typer only reads it
     model: Model = DEFAULT_ALIAS,
     answers: Answers = [],  # noqa: B006
     temperatures: Temperatures = "0,0.8",
@@ -121,7 +121,7 @@ def eagle3(
 
 
 def _start(flags: dict[str, Any]) -> None:
-    """Turn flags into the records of a run. Torch comes with them: bad flags fail before."""
+    """Train as the flags say. Wrong flags fail before torch is imported."""
     if not flags["prompts"] and not flags["answers"]:
         raise ConfigError("there is nothing to learn from; give --prompts, or --answers of a run")
     for name in ("epochs", "lr"):
