@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from outrider.cli.bench_flags import JsonFlag, checked_targets
+from outrider.cli.bench_flags import JsonFlag, check_json
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,16 +95,16 @@ def serve(
         slo=serve_args.Slo(ttft_s=slo_ttft_ms / 1e3, tpot_s=slo_tpot_ms / 1e3),
         num_warm_up=warm_up,
     )
-    _run(args, targets=checked_targets(json_file), plot=plot)
+    check_json(json_file)
+    _run(args, json_path=json_file, picture_path=plot)
 
 
-def _run(args: "LoadArgs", *, targets: tuple[Path, ...], plot: Path | None) -> None:
+def _run(args: "LoadArgs", *, json_path: Path | None, picture_path: Path | None) -> None:
     if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError("the load generator needs aiohttp; pip install 'outrider[bench]'")
     from outrider.bench.serve.plot_latency import check_picture
     from outrider.bench.serve.start_serve import bench_load
 
-    pictures = () if plot is None else (plot,)
-    for path in pictures:
-        check_picture(path)
-    bench_load(args, targets=targets, pictures=pictures)
+    if picture_path is not None:
+        check_picture(picture_path)
+    bench_load(args, json_path=json_path, picture_path=picture_path)

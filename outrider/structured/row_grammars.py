@@ -134,7 +134,7 @@ class RowGrammars:
         for admission in admissions:
             self._rows.pop(admission.row, None)
             grammar = admission.sampling.grammar
-            if grammar.is_asked:
+            if grammar.is_wanted:
                 state = self._load_matchers().make(grammar)
                 row = _RowGrammar(state, admission.sampling.ban)
                 row.advance(admission.output)
