@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from outrider.sampling.logprobs import LogprobTensors
-from outrider.step.draft_tree import VerifyResult
+from outrider.ops.sampling.logprobs import LogprobTensors
+from outrider.ops.tree.draft_tree import VerifyResult
+from outrider.step.host_copy import download
 from outrider.step.shape import StepShape
 
 
@@ -140,10 +141,8 @@ def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
 
 def _send(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
-        return _NOTHING[tensor.dtype]
-    # Pinned memory comes from a cache that knows when the copy into it is over.
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return host.copy_(tensor, non_blocking=True)
+        return _EMPTY[tensor.dtype]
+    return download(tensor)
 
 
-_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}
+_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}

@@ -14,8 +14,9 @@ from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rms_norm import Norm
 from outrider.models.layers.rotary import RotaryEmbedding
 from outrider.models.mtp.module_tables import ModuleRules
+from outrider.ops.tree.plan_rows import Queries
 from outrider.step.attention_backend import AttentionBackend
-from outrider.step.plan import Queries, StepPlan
+from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
