@@ -24,12 +24,12 @@ from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_loader import build_head
 from outrider.models.eagle.head_tensors import TO_DRAFT, TO_TARGET, expected_tensors
-from outrider.models.layers.linear import WeightType, computed_dtype
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.mtp.inspect_modules import FoundModules, module_shapes
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import build_modules
 from outrider.models.mtp.module_tables import DEEPSEEK, ModuleTable
+from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
 _SEED = 0

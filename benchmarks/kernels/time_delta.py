@@ -18,16 +18,16 @@ CHUNKS = (1, 4)  # that share the tokens
 
 def operands(num_tokens: int, num_chunks: int):
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
-    mixed = torch.randn(num_tokens, 2 * KEY_HEADS * DIM + HEADS * DIM, **bf16)
+    qkv = torch.randn(num_tokens, 2 * KEY_HEADS * DIM + HEADS * DIM, **bf16)
     gates = torch.randn(num_tokens, 2 * HEADS, **bf16)
     state = torch.zeros(num_chunks + 1, HEADS, DIM, DIM, device="cuda")
-    pending = torch.zeros(num_chunks + 1, 1, KEY_HEADS * DIM + HEADS * (DIM + 2), **bf16)
+    node_inputs = torch.zeros(num_chunks + 1, 1, KEY_HEADS * DIM + HEADS * (DIM + 2), **bf16)
     each = num_tokens // num_chunks
     row = torch.arange(num_chunks, device="cuda")
     spans = (row + 1, torch.full_like(row, -1), row * each, torch.full_like(row, each))
     weights = (-torch.rand(HEADS, device="cuda"), torch.randn(HEADS, device="cuda"))
     out = torch.empty(num_tokens, HEADS, DIM, **bf16)
-    return (mixed, gates, state, pending, spans, weights, out), each
+    return (qkv, gates, state, node_inputs, spans, weights, out), each
 
 
 def main() -> None:
@@ -35,14 +35,12 @@ def main() -> None:
     numbers = {"key_heads": KEY_HEADS, "eps": 1e-6}
     for num_chunks in CHUNKS:
         given, each = operands(num_tokens, num_chunks)
-        us = graph_us(lambda given=given: delta.recur(*given, num_rows=0, **numbers), repeat=3)
+        us = graph_us(
+            lambda given=given: delta.gated_delta_rule(*given, num_rows=0, **numbers), repeat=3
+        )
         print(f"{num_chunks} chunks of {each}: one by one {us:.0f} us", flush=True)
-        for columns, sampling_flags, stages in itertools.product(
-            (16, 32, 64), (2, 4, 8), (1, 2, 3)
-        ):
-            tile = delta_blocks.DeltaTile(
-                columns=columns, sampling_flags=sampling_flags, stages=stages
-            )
+        for columns, warps, stages in itertools.product((16, 32, 64), (2, 4, 8), (1, 2, 3)):
+            tile = delta_blocks.DeltaTile(columns=columns, warps=warps, stages=stages)
 
             def run(given=given, each=each, tile=tile):
                 delta_blocks.pass_chunks(*given, width=each, tile=tile, **numbers)

@@ -18,9 +18,9 @@ from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import TensorSource, build_decoder, check_tensors
 from outrider.models.draft_model import DraftModel
 from outrider.models.eagle.head_loader import build_head
-from outrider.models.layers.linear import WeightType, computed_dtype
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ import sys
 from outrider.cli.conversation import Conversation
 from outrider.errors import RequestError
 from outrider.frontend.frontend import Frontend
+from outrider.frontend.llm import Stream
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.stream import open_stream
 
 HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 
@@ -42,7 +42,7 @@ class ChatSession:
         if question.num_dropped:
             note = f"note: the context is full; forgot the {question.num_dropped} oldest messages"
             print(note, file=sys.stderr)
-        stream = open_stream(self._frontend, question.prompt, self._params)
+        stream = Stream.open(self._frontend, question.prompt, self._params)
         try:
             for delta in stream:
                 print(delta.text, end="", flush=True)

@@ -9,12 +9,11 @@ from outrider.cli.batch.run_batch import BatchDefaults, BatchRun, Framing, count
 from outrider.errors import RequestError
 from outrider.frontend.batch_bar import batch_bar
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.llm import LLM
+from outrider.frontend.llm import LLM, Stream
 from outrider.frontend.output_json import describe_output
 from outrider.frontend.outputs import RequestOutput
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.stream import Stream
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
 

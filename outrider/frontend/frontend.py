@@ -1,14 +1,14 @@
-"""Between people and the engine: prompts become submissions, updates become outputs."""
+"""Between users and the engine: prompts become submissions, updates become outputs."""
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
 from outrider.frontend.interrupts import held_interrupts
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
-from outrider.frontend.output_text import OutputText
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.resolve_params import (
     ModelBounds,
     admit_seed,
@@ -17,10 +17,7 @@ from outrider.frontend.resolve_params import (
     resolve_sampling,
 )
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.speculation_params import parse_speculation
-from outrider.frontend.structured_params import parse_structured
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.frontend.transcript import StopRules, Transcript
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.submission import Limits, RequestUpdate, Submission
@@ -43,12 +40,12 @@ class EnginePort(Protocol):
 
 
 class Frontend:
-    """Owns every live request of one engine. Callers hold them and step until theirs is done."""
+    """Owns every running request of one engine. Callers hold them and step until theirs is done."""
 
     def __init__(self, engine: EnginePort, tokenizer: Tokenizer | NoTokenizer) -> None:
         self._engine = engine
         self._ids = itertools.count()
-        self._live: dict[str, tuple[LiveRequest, int]] = {}  # by the id the engine knows
+        self._requests: dict[str, tuple[RequestState, int]] = {}  # by the id the engine knows
         self.tokenizer = tokenizer
         self.bounds = ModelBounds(
             max_context=engine.max_context,
@@ -59,8 +56,8 @@ class Frontend:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the engine has nothing left to do for anybody."""
-        return not self._live and not self._engine.has_work
+        """Whether no request is running here or in the engine."""
+        return not self._requests and not self._engine.has_work
 
     def render(self, messages: Sequence[Message], **variables: Any) -> TextPrompt:
         """A conversation as the model's chat template writes it, up to the answer."""
@@ -89,87 +86,76 @@ class Frontend:
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
         self._engine.check(tokens, limits)
-        spec = parse_structured(params.structured)
-        if spec.kind != "none":
-            self._engine.check_grammar(spec)
+        if params.grammar_spec.kind != "none":
+            self._engine.check_grammar(params.grammar_spec)
         seed = admit_seed(params)
+        sampling = resolve_sampling(
+            params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
+        )
         return PreparedRequest(
             text=prompt.text if isinstance(prompt, TextPrompt) else None,
             prompt=tokens,
             params=params,
             limits=limits,
             samplings=tuple(
-                resolve_sampling(
-                    params,
-                    seed=child_seed(seed, index),
-                    prompt_len=len(tokens),
-                    limits=limits,
-                    bounds=self.bounds,
-                )
-                for index in range(params.n)
+                replace(sampling, seed=child_seed(seed, index)) for index in range(params.n)
             ),
-            budget=parse_speculation(params.speculation),
+            budget=params.draft_budget,
         )
 
-    def submit(self, prepared: PreparedRequest) -> LiveRequest:
+    def submit(self, prepared: PreparedRequest) -> RequestState:
         """Hand a request to the engine: all of its outputs, or none when one is refused."""
-        live = self._open(prepared)
+        request = RequestState(str(next(self._ids)), prepared, self.tokenizer)
         try:
             with held_interrupts():
                 for index, sampling in enumerate(prepared.samplings):
-                    self._add(live, index, sampling)
-        except BaseException:  # an interrupt, too, must not leave a request that nobody holds
-            self.abort(live)
+                    self._add(request, index, sampling)
+        except BaseException:  # an interrupt, too, must not leave a request without an owner
+            self.abort(request)
             raise
-        return live
+        return request
 
     def step(self) -> None:
-        """Run one step of the engine and deliver what it says."""
+        """Run one step of the engine and deliver its updates."""
         with held_interrupts():
-            for update in self._engine.step():
-                self._deliver(update)
+            self._deliver(self._engine.step())
 
-    def abort(self, live: LiveRequest) -> None:
-        """End a request now; what it has said so far stays readable."""
-        for index, transcript in enumerate(live.transcripts):
-            if self._live.pop(_engine_id(live, index), None) is not None:
-                self._engine.abort(_engine_id(live, index))
-                transcript.abort()
+    def deliver(self, updates: Sequence[RequestUpdate]) -> None:
+        """Add the updates of an engine that another process steps to the outputs they belong to."""
+        with held_interrupts():
+            self._deliver(updates)
 
-    def _open(self, prepared: PreparedRequest) -> LiveRequest:
-        rules = StopRules(
-            named=_named_stop_ids(prepared.params, self.bounds.eos_ids),
-            is_shown=prepared.params.include_stop_str_in_output,
-        )
-        transcripts = tuple(
-            Transcript(OutputText(self.tokenizer, prepared.params, prompt=prepared.prompt), rules)
-            for _ in prepared.samplings
-        )
-        return LiveRequest(str(next(self._ids)), prepared, transcripts, self.tokenizer)
+    def abort(self, request: RequestState) -> None:
+        """End a request now; its output so far stays readable."""
+        for index, output in enumerate(request.outputs):
+            if self._requests.pop(_engine_id(request, index), None) is not None:
+                self._engine.abort(_engine_id(request, index))
+                output.abort()
 
-    def _add(self, live: LiveRequest, index: int, sampling: RowSampling) -> None:
-        name = _engine_id(live, index)
+    def _add(self, request: RequestState, index: int, sampling: RowSampling) -> None:
+        name = _engine_id(request, index)
         self._engine.add(
             Submission(
                 request_id=name,
-                prompt=live.prepared.prompt,
+                prompt=request.prepared.prompt,
                 sampling=sampling,
-                limits=live.prepared.limits,
-                budget=live.prepared.budget,
-                priority=live.prepared.params.priority,
+                limits=request.prepared.limits,
+                budget=request.prepared.budget,
+                priority=request.prepared.params.priority,
             )
         )
-        self._live[name] = (live, index)
+        self._requests[name] = (request, index)
 
-    def _deliver(self, update: RequestUpdate) -> None:
-        if update.request_id not in self._live:
-            return  # it ended here, by a stop string or an abort, while a step was in flight
-        live, index = self._live[update.request_id]
-        live.push(index, update)
-        if live.transcripts[index].is_finished:
-            del self._live[update.request_id]
-            if update.finish == "running":  # a stop string: the engine does not know yet
-                self._engine.abort(update.request_id)
+    def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
+        for update in updates:
+            if update.request_id not in self._requests:
+                continue  # it ended here, by a stop string or an abort, while a step was in flight
+            request, index = self._requests[update.request_id]
+            request.push(index, update)
+            if request.outputs[index].is_finished:
+                del self._requests[update.request_id]
+                if update.finish == "running":  # a stop string: the engine does not know yet
+                    self._engine.abort(update.request_id)
 
 
 def owner_of(engine_id: str) -> str:
@@ -177,11 +163,5 @@ def owner_of(engine_id: str) -> str:
     return engine_id.rpartition("-")[0]
 
 
-def _engine_id(live: LiveRequest, index: int) -> str:
-    return f"{live.request_id}-{index}"
-
-
-def _named_stop_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
-    """Ids reported as the stop reason: an end of sequence that nobody ignores needs no name."""
-    asked = frozenset(params.stop_token_ids or ())
-    return asked if params.ignore_eos else asked - eos_ids
+def _engine_id(request: RequestState, index: int) -> str:
+    return f"{request.request_id}-{index}"

@@ -1,6 +1,6 @@
 """The offline entry point. Names and shapes are vLLM's where it has them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +24,7 @@ from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.find_drafter import find_drafter
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import import_torch
-from outrider.frontend.live_request import LiveRequest
-from outrider.frontend.outputs import RequestOutput
+from outrider.frontend.outputs import RequestOutput, StreamDelta
 from outrider.frontend.prompts import (
     Message,
     Prompt,
@@ -37,8 +36,8 @@ from outrider.frontend.prompts import (
     parse_prompt,
 )
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import DeltaReader, RequestState
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.stream import Stream, open_stream
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
 from outrider.frontend.vllm_arguments import check_inert
 from outrider.hub.aliases import DEFAULT_ALIAS
@@ -52,6 +51,53 @@ _CACHE, _LIMITS = CacheConfig(), LimitsConfig()
 
 # Requests with the engine at a time: enough to keep its rows busy, little enough to keep in memory.
 WINDOW = 256
+
+
+class Stream:
+    """One request, read while it runs. Iterate for what is new, `close` to stop early.
+
+    A stream that is dropped half-way aborts its request.
+    """
+
+    def __init__(self, frontend: Frontend, request: RequestState) -> None:
+        self._request = request
+        self._frontend = frontend
+        self._deltas = _read(frontend, request)
+
+    @classmethod
+    def open(
+        cls, frontend: Frontend, prompt: TextPrompt | TokenPrompt, params: SamplingParams
+    ) -> "Stream":
+        """Check and submit a request, to be read while it runs."""
+        return cls(frontend, frontend.submit(frontend.prepare(prompt, params)))
+
+    def __iter__(self) -> Iterator[StreamDelta]:
+        return self._deltas
+
+    def __next__(self) -> StreamDelta:
+        return next(self._deltas)
+
+    @property
+    def output(self) -> RequestOutput:
+        """The request so far; final once the iteration has ended or was closed."""
+        return self._request.output()
+
+    def close(self) -> None:
+        """Abort the request unless it has ended."""
+        self._deltas.close()
+        self._frontend.abort(self._request)  # a generator that never began has nothing to close
+
+
+def _read(frontend: Frontend, request: RequestState) -> Generator[StreamDelta, None, None]:
+    readers = [DeltaReader(index, output) for index, output in enumerate(request.outputs)]
+    try:
+        # Another reader of the same engine may have stepped it, so ours can end before we look.
+        while not request.is_finished or any(reader.has_delta for reader in readers):
+            yield from [reader.take() for reader in readers if reader.has_delta]
+            if not request.is_finished:
+                frontend.step()
+    finally:
+        frontend.abort(request)
 
 
 class LLM:
@@ -158,7 +204,7 @@ class LLM:
         else:
             parsed = parse_prompt(prompt)
         params = self._seeded(sampling_params or self._defaults)
-        return open_stream(self.frontend, parsed, params)
+        return Stream.open(self.frontend, parsed, params)
 
     def get_tokenizer(self) -> Tokenizer | NoTokenizer:
         return self.frontend.tokenizer
@@ -179,10 +225,10 @@ class LLM:
         prepared = _each(pairs, lambda pair: self.frontend.prepare(*pair))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
-            for index, live in Feed(self.frontend, enumerate(prepared), window=WINDOW):
-                if not isinstance(live, LiveRequest):
-                    raise _named(live, index, len(prepared))
-                outputs[index] = live.output()
+            for index, done in Feed(self.frontend, enumerate(prepared), window=WINDOW):
+                if not isinstance(done, RequestState):
+                    raise _named(done, index, len(prepared))
+                outputs[index] = done.output()
                 advance(outputs[index].usage.completion_tokens)
         return [outputs[index] for index in range(len(prepared))]
 

@@ -11,7 +11,7 @@ from outrider.wire.step_result import RoundTrace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprob:
-    """One token's log-probability under the model's own law, before any warp."""
+    """One token's log-probability under the model itself, before any logits processing."""
 
     logprob: float
     rank: int  # 1 is the most likely token; 0 of a token that was named, not ranked
@@ -65,6 +65,17 @@ class CompletionOutput:
     def error(self) -> str:
         """Why the engine could not go on with this answer, in one line; empty if it could."""
         return str(self.stop_reason) if self.finish_reason == "error" else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDelta:
+    """What one output gained since its last delta; the last one says why the output ended."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: Literal["stop", "length", "abort", "error"] | None
+    rounds: list[RoundTrace] = field(default_factory=list)  # when requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from outrider.errors import CapacityError, RequestError
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
+from outrider.frontend.request_state import PreparedRequest, RequestState
 
 Key = TypeVar("Key")
 Refusal = RequestError | CapacityError
@@ -27,9 +27,9 @@ class Feed(Generic[Key]):
         self._source = iter(source)
         self._window = window
         self._drawn: deque[tuple[Key, PreparedRequest]] = deque()  # at most one, without room yet
-        self._running: list[tuple[Key, LiveRequest]] = []
+        self._running: list[tuple[Key, RequestState]] = []
 
-    def __iter__(self) -> Iterator[tuple[Key, LiveRequest | Refusal]]:
+    def __iter__(self) -> Iterator[tuple[Key, RequestState | Refusal]]:
         """Every request with its key as it finishes, or why the engine refused it."""
         try:
             while True:
@@ -39,8 +39,8 @@ class Feed(Generic[Key]):
                 self._frontend.step()
                 yield from self._take_finished()
         finally:
-            for _, live in self._running:
-                self._frontend.abort(live)
+            for _, request in self._running:
+                self._frontend.abort(request)
 
     def _refill(self) -> list[tuple[Key, Refusal]]:
         refused: list[tuple[Key, Refusal]] = []
@@ -60,7 +60,7 @@ class Feed(Generic[Key]):
             self._drawn.popleft()
         return refused
 
-    def _take_finished(self) -> list[tuple[Key, LiveRequest]]:
+    def _take_finished(self) -> list[tuple[Key, RequestState]]:
         finished = [each for each in self._running if each[1].is_finished]
         self._running = [each for each in self._running if not each[1].is_finished]
         return finished

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.config.draft_config import MAX_NODES
-from outrider.config.settings import MOST_PAGE
+from outrider.config.settings import MAX_PAGE
 from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
@@ -54,7 +54,7 @@ class ReferenceAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
-            page_sizes=range(1, MOST_PAGE + 1),
+            page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
             max_latent=_ANY,

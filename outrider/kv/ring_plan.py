@@ -17,7 +17,7 @@ ABSENT = -1  # a source before the beginning of the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingPart:
+class RingPlan:
     """One ring. A source is a slot of it, or past its last slot a query token of this step."""
 
     sources: torch.Tensor  # [windows, window] int64 tokens of each window in order, or ABSENT
@@ -25,7 +25,7 @@ class RingPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class RingTokens:
     """Vectors of tokens: those that a ring kept, and those that this step brings."""
 
     ring: torch.Tensor  # [slots, width]
@@ -38,7 +38,7 @@ class Tokens:
         fresh = self.fresh.index_select(0, (sources - num_slots).clamp_min(0).flatten()).view(shape)
         return torch.where((sources >= num_slots)[..., None], fresh, kept)
 
-    def keep(self, part: RingPart) -> None:
+    def save(self, part: RingPlan) -> None:
         """Write what the step brought to the ring. Nobody may read the step's windows after it."""
         self.ring.index_copy_(0, part.writes, self.fresh)
 
@@ -59,12 +59,12 @@ def fill_owners(
     shape: StepShape,
     scope: AttentionScope,
     *,
-    numbers: torch.Tensor,  # [num_query] written: the query tokens, counted
+    query_index: torch.Tensor,  # [num_query] written: the query tokens, counted
     owners: torch.Tensor,  # [num_query] written: the row of the step each belongs to
 ) -> StepRows:
     """Whose each query token is. Absent nodes have positions too: their own, not their depth's."""
     decode, chunk, device = scope.decode, scope.chunk, owners.device
-    torch.arange(shape.num_query, device=device, out=numbers)
+    torch.arange(shape.num_query, device=device, out=query_index)
     node = torch.arange(shape.num_decode_query, device=device)
     torch.cat([node // shape.nodes, chunk.owners + shape.rows], out=owners)
     offsets = torch.cat([node % shape.nodes, chunk_offsets(chunk)])
@@ -81,7 +81,7 @@ def fill_owners(
 
 
 def fill_sources(
-    part: RingPart,
+    part: RingPlan,
     step: StepRows,
     owners: torch.Tensor,  # [windows] row of the step
     lasts: torch.Tensor,  # [windows] position of each window's last token
@@ -100,7 +100,7 @@ def fill_sources(
     part.sources.copy_(torch.where(position >= 0, known, ABSENT))
 
 
-def fill_writes(part: RingPart, step: StepRows, owners: torch.Tensor, *, length: int) -> None:
+def fill_writes(part: RingPlan, step: StepRows, owners: torch.Tensor, *, length: int) -> None:
     """A row's last tokens go to its ring, as many as it holds; the others to row 0's."""
     is_kept = step.offsets >= step.counts[owners] - length
     torch.add(step.rows[owners] * is_kept * length, step.positions % length, out=part.writes)

@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
-from outrider.models.layers.rms_norm import Norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import ModelConfig
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
@@ -100,14 +101,11 @@ class Decoder:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
-        """Scores of every token of the vocabulary, before any sampling law.
-
-        Float32 on a CPU; on a GPU as the head gives them, for kernels that convert as they read.
-        """
+        """Logits of the whole vocabulary, before logits processing, in the type of `widen_logits`."""
         num_rows = hidden.shape[0]
         padded = pad_rows(hidden, max(num_rows, self._min_rows))
         scores = self._parts.head(padded)[:num_rows]
-        return scores if scores.is_cuda else scores.float()
+        return widen_logits(scores)
 
     def with_vocabulary(self, size: int) -> "Decoder":
         """The same decoder, but one that may also read token ids up to `size`: they mean nothing.

@@ -42,7 +42,7 @@ def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tu
     yield "post_attention_layernorm.weight", (hidden,)
     recurrence = config.recurrence
     if isinstance(recurrence, Recurrence) and layer in recurrence.layers:
-        for name, shape in recurrent_shapes(recurrence, hidden, family.recurrent_maps):
+        for name, shape in recurrent_shapes(recurrence, hidden, family.recurrent_projections):
             yield RECURRENT + name, shape
         return
     if isinstance(attention, LatentConfig):

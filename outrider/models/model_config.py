@@ -207,7 +207,7 @@ def _dense_width(fields: dict[str, Any], family: Family) -> int:
 def _recurrence(
     fields: dict[str, Any], family: Family, num_layers: int
 ) -> Recurrence | NoRecurrence:
-    if family.recurrent_maps == "none":
+    if family.recurrent_projections == "none":
         return NO_RECURRENCE
     return parse_recurrence(fields, num_layers)
 
@@ -305,7 +305,9 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
         rope["rope_theta"] = fields["rope_theta"]
     theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
     rope.pop("rope_theta", None)
-    if family.recurrent_maps != "none":  # where pictures lie among text; in text all are alike
+    if (
+        family.recurrent_projections != "none"
+    ):  # where pictures lie among text; in text all are alike
         rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
     if "mscale" in rope and not family.has_latents:
         raise ConfigError(

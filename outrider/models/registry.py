@@ -51,7 +51,7 @@ class DenseFamily:
     """No layer of the family has experts."""
 
 
-RecurrentMaps = Literal["none", "fused", "apart"]  # Qwen3-Next stores two maps, Qwen3.5 four
+RecurrentProjections = Literal["none", "fused", "apart"]  # Qwen3-Next stores two maps, Qwen3.5 four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,9 @@ class Family:
     has_latents: bool = False  # a token stores one vector for all heads
     theta: float = 10000.0  # the base frequency where config.json is silent
     rotary_share: float = 1.0  # of a head that is rotated where config.json is silent; 1: always
-    recurrent_maps: RecurrentMaps = "none"  # how layers with a state store what they read
+    recurrent_projections: RecurrentProjections = (
+        "none"  # how layers with a state store what they read
+    )
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
     nesting: Nesting = FLAT  # where the model lies in its folder
@@ -116,10 +118,10 @@ _RECURRENT_QWEN = Family(
     has_output_gate=True,
     has_zero_centred_norms=True,
     rotary_share=0.25,
-    recurrent_maps="fused",
+    recurrent_projections="fused",
     modules=QWEN3_NEXT,
 )
-_QWEN3_5 = replace(_RECURRENT_QWEN, name="qwen3.5", recurrent_maps="apart")
+_QWEN3_5 = replace(_RECURRENT_QWEN, name="qwen3.5", recurrent_projections="apart")
 _QWEN3_5_MOE = replace(
     _QWEN3_5,
     name="qwen3.5-moe",
@@ -170,7 +172,9 @@ def family_of(architecture: str) -> Family:
             f"({WITHOUT_BODY[architecture].stored_as}); use one of {', '.join(FAMILIES)}"
         )
     if architecture == DEEPSEEK_V4:
-        usual = [name for name, family in FAMILIES.items() if family.recurrent_maps == "none"]
+        usual = [
+            name for name, family in FAMILIES.items() if family.recurrent_projections == "none"
+        ]
         raise ConfigError(
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "
             f"drafts, scores texts nor takes heads; use one of {', '.join(usual)}"

@@ -13,9 +13,9 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.deepseek_v4.v4_config import V4Config, parse_v4
 from outrider.models.deepseek_v4.v4_loader import load_v4
 from outrider.models.draft_model import AuxLayers
-from outrider.models.layers.linear import WeightType
 from outrider.models.model_config import ModelConfig, architecture_of, parse_config
 from outrider.models.registry import DEEPSEEK_V4
+from outrider.ops.linear.choose_linear import WeightType
 from outrider.step.plan import StepPlan
 
 

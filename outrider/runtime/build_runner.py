@@ -33,7 +33,7 @@ from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets, device_buckets, largest_shape
 from outrider.step.choose_executor import make_executor
 from outrider.step.device_stream import DeviceStream, open_device_stream
-from outrider.step.executor import EagerExecutor
+from outrider.step.executor import EagerExecutor, Executor
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
@@ -43,7 +43,7 @@ from outrider.structured.grammar_cache import (
     Grammars,
     read_no_vocabulary,
 )
-from outrider.structured.row_grammars import GrammarTable
+from outrider.structured.row_grammars import RowGrammars
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 
@@ -113,6 +113,7 @@ def assemble_runner(
     buckets: Buckets,
     grammars: Grammars = NO_GRAMMARS,
     verifier: Verifier = verify,
+    executor: Executor | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
@@ -120,7 +121,9 @@ def assemble_runner(
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # what is made here is ready for the first step, which runs in this lane
         return _assemble(
-            _Loaded(model=model, draft=draft, grammars=grammars, verifier=verifier),
+            _Loaded(
+                model=model, draft=draft, grammars=grammars, verifier=verifier, executor=executor
+            ),
             settings,
             stream,
             kv_tokens,
@@ -137,6 +140,7 @@ class _Loaded:
     draft: DraftKind
     grammars: Grammars
     verifier: Verifier
+    executor: Executor | None  # None: the one that the settings name
 
 
 def _assemble(
@@ -165,7 +169,7 @@ def _assemble(
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
     num_pages = _open_pages(dummy_runner, room, settings, kv_tokens, reach, masks)
-    executor = make_executor(settings.execution.executor)
+    executor = loaded.executor or make_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
         _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, on_progress))
@@ -191,7 +195,7 @@ def _make_room(
         pages=pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=GrammarTable(loaded.grammars, largest=largest, vocab=vocab, device=device),
+        grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
     )
     room = DraftRoom(
         target=store.kv.layout,

@@ -10,8 +10,8 @@ import torch
 from outrider.config.settings import USUAL_PAGE, Settings
 from outrider.errors import ConfigError
 from outrider.kv.choose_attention import choose_attention
+from outrider.kv.head_shape import HeadShape
 from outrider.kv.kv_pool import KVLayout, ModelPool, PageFamily
-from outrider.kv.triton_attention import HeadShape
 from outrider.models.decoder import Decoder
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
 from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
@@ -61,7 +61,7 @@ def open_store(model: Target, settings: Settings, draft: DraftKind, pages: PageF
         num_pages=pages.num_pages,
         device=model.embedding.device,
     )
-    target = RecurrentAttention(backend, layout, kv.stands)
+    target = RecurrentAttention(backend, layout, kv.state_lengths)
     return Store(kv=pages.adopt(kv), target=target, drafts=backend)
 
 

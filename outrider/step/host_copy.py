@@ -19,7 +19,7 @@ def pinned_for(device: torch.device, host: torch.Tensor) -> torch.Tensor:
 
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
-    """A host copy in flight: it may be read after an event recorded behind it has passed."""
+    """Start to copy a tensor to the host. The result is valid after an event recorded now."""
     is_pinned = tensor.device.type == "cuda"
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned)
     return host.copy_(tensor, non_blocking=True)

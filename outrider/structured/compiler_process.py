@@ -1,6 +1,6 @@
-"""The process that compiles grammars: whatever one of them does to it, the engine lives on.
+"""The process that compiles grammars. A grammar that crashes the compiler does not hurt the engine.
 
-Standard input brings the vocabulary, then specs; standard output takes one answer for each.
+Standard input carries the vocabulary, then specs. Standard output carries one answer per spec.
 """
 
 import os
@@ -12,15 +12,16 @@ from typing import BinaryIO
 from outrider.errors import RequestError
 from outrider.structured.grammar_compiler import Compiler
 
-MEMORY_BYTES = 1 << 30  # for compiling, beyond what the process holds before
+MEMORY_BYTES = 1 << 30  # for compiling, beside what the process holds when it starts
 
 COMPILED, REFUSED = b"C", b"R"
 
 
 def main() -> None:
-    """Answer until standard input ends, which it does with the process that asked."""
+    """Answer until standard input is closed, which happens when the parent process ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints disturbs nobody
+    # A library that prints must not mix its text with answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     compiler = Compiler(pickle.load(sys.stdin.buffer))
     _bound_memory()
     write_answer(answers, COMPILED, "")  # ready

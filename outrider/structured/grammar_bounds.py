@@ -1,4 +1,4 @@
-"""What is refused by its size alone, before anybody compiles it."""
+"""Bounds on the size of a grammar, checked once, when a request is parsed."""
 
 import json
 from typing import Any
@@ -12,11 +12,11 @@ MAX_TEXT = {  # characters
     "ebnf": 65_536,
     "structural_tag": 65_536,
 }
-MAX_DEPTH = 64  # of lists and objects inside each other, and of parentheses
+MAX_DEPTH = 64  # of nested lists and objects, and of nested parentheses
 
 
 def check_bounds(spec: GrammarSpec) -> None:
-    """Refuse a text that is too long or nested too deeply."""
+    """Refuse a grammar that is too long or nested too deeply."""
     name, most = NAMES[spec.kind], MAX_TEXT.get(spec.kind, 0)
     if len(spec.text) > most:
         raise RequestError(f"the {name} has {len(spec.text)} characters; use at most {most}")
@@ -46,7 +46,7 @@ def _json_depth(text: str, name: str) -> int:
 
 
 def _depth(value: Any) -> int:
-    """How deep a value is nested, found level by level."""
+    """How deep a value is nested. Walks level by level, so it cannot overflow the stack."""
     level, depth = [value], 0
     while level and depth <= MAX_DEPTH:
         depth += 1
@@ -60,9 +60,9 @@ def _depth(value: Any) -> int:
 
 
 def _bracket_depth(text: str) -> int:
-    """Groups that are open at once, escaped ones and those in strings included: a bound is enough.
+    """An upper bound of nested groups: parentheses that are escaped or in strings count, too.
 
-    An unmatched closing one does not make room for more.
+    A closing parenthesis without an opening one is ignored.
     """
     depth = most = 0
     for char in text:

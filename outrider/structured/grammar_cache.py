@@ -1,4 +1,4 @@
-"""Compiled grammars by spec: compiled once, elsewhere, within bounds of time and memory."""
+"""Compiled grammars by spec. A second process compiles them within bounds of time and memory."""
 
 import contextlib
 import importlib.util
@@ -17,44 +17,44 @@ from typing import Protocol
 
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.compiler_process import COMPILED
-from outrider.structured.grammar_bounds import NAMES, check_bounds
+from outrider.structured.grammar_bounds import NAMES
 from outrider.wire.grammar_spec import GrammarSpec, Vocabulary
 
 TIMEOUT_S = 5.0  # an ordinary schema takes a fraction of a second
 START_TIMEOUT_S = 120.0  # to import the library on a busy machine
+MAX_CACHED = 64  # compiled grammars, a few megabytes each
+MAX_PENDING = 32  # grammars that wait for the compiler: minutes, if each takes TIMEOUT_S
 _NO_TEXT = "structured output needs a tokenizer, and this engine has none"
-MAX_KEPT = 64  # compiled grammars, a few megabytes each
-MAX_ORDERED = 32  # grammars that wait to be compiled: minutes, if all are bombs
 
 
 class Grammars(Protocol):
-    """What an engine needs to know about grammars."""
+    """What an engine needs of a grammar cache. Specs come within `grammar_bounds`."""
 
     def check(self, spec: GrammarSpec) -> None:
-        """Refuse a spec that cannot be used, with the reason; may take seconds."""
+        """Compile a spec and wait; raise the reason if it is refused. May take seconds."""
         ...
 
-    def order(self, spec: GrammarSpec) -> "Future[str]":
-        """The compiled grammar, on its way."""
+    def compile(self, spec: GrammarSpec) -> "Future[str]":
+        """Start to compile a spec, or return the future of an equal one."""
         ...
 
     def vocabulary(self) -> Vocabulary:
-        """What each id of the model spells."""
+        """The bytes of each token id of the model."""
         ...
 
 
 def read_no_vocabulary() -> Vocabulary:
-    """The vocabulary of an engine that knows no text."""
+    """Stands in for the vocabulary of an engine without a tokenizer: refuses."""
     raise RequestError(_NO_TEXT)
 
 
 class NoGrammars:
-    """For an engine that knows no text: everything is refused."""
+    """The grammar cache of an engine without a tokenizer: refuses every spec."""
 
     def check(self, spec: GrammarSpec) -> None:
-        self.order(spec).result()
+        self.compile(spec).result()
 
-    def order(self, spec: GrammarSpec) -> "Future[str]":
+    def compile(self, spec: GrammarSpec) -> "Future[str]":
         del spec
         refusal: Future[str] = Future()
         refusal.set_exception(RequestError(_NO_TEXT))
@@ -68,9 +68,9 @@ NO_GRAMMARS = NoGrammars()
 
 
 class GrammarCache:
-    """Owns the compiling process, started when first needed, and what it has compiled.
+    """Owns the compiler process, started when first needed, and the grammars it has compiled.
 
-    What was refused is remembered, too: the same bomb costs its time once.
+    Refusals are cached, too, so a grammar that is too complex costs its time only once.
     """
 
     def __init__(
@@ -78,75 +78,77 @@ class GrammarCache:
         read_vocabulary: Callable[[], Vocabulary],
         *,
         vocab_size: int,
-        max_ordered: float = math.inf,
+        max_pending: float = math.inf,
     ) -> None:
         self._read_vocabulary = read_vocabulary
-        self._max_ordered = max_ordered
+        self._max_pending = max_pending
         self._vocab_size = vocab_size  # of the model
-        self._known: OrderedDict[GrammarSpec, Future[str]] = OrderedDict()
+        self._futures: OrderedDict[GrammarSpec, Future[str]] = OrderedDict()  # last used at the end
         self._lock = threading.Lock()  # callers may be threads of a server
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._smiths: list[
-            _CompilerProcess
-        ] = []  # one, or none before the first and after a fallen one
-        self._vocabularies: list[Vocabulary] = []  # likewise
+        self._process: _CompilerProcess | None = None  # until the first grammar, and after a crash
+        self._vocabulary: Vocabulary | None = None  # until it is read
 
     def check(self, spec: GrammarSpec) -> None:
-        self.order(spec).result()
+        self.compile(spec).result()
 
-    def order(self, spec: GrammarSpec) -> "Future[str]":
-        check_bounds(spec)
+    def compile(self, spec: GrammarSpec) -> "Future[str]":
         with self._lock:
-            if spec not in self._known:
+            if spec not in self._futures:
                 self._check_room()
-                self._known[spec] = self._thread.submit(self._compile, spec)
-                _drop_oldest(self._known)
-            self._known.move_to_end(spec)
-            return self._known[spec]
+                self._futures[spec] = self._thread.submit(self._compile, spec)
+                _drop_oldest(self._futures)
+            self._futures.move_to_end(spec)
+            return self._futures[spec]
 
     def vocabulary(self) -> Vocabulary:
-        """Read once. Models have ids past the end of a vocabulary; they spell nothing."""
-        if not self._vocabularies:
+        """Read once. Ids of the model past the end of its tokenizer's vocabulary have no bytes."""
+        if self._vocabulary is None:
             pieces = self._read_vocabulary().pieces[: self._vocab_size]
             missing = self._vocab_size - len(pieces)
-            self._vocabularies.append(Vocabulary(pieces=(*pieces, *[b""] * missing)))
-        return self._vocabularies[0]
+            self._vocabulary = Vocabulary(pieces=(*pieces, *[b""] * missing))
+        return self._vocabulary
 
     def close(self) -> None:
-        """End the compiling process, whatever it is at: who still waits is refused."""
+        """End the compiler process at once. Grammars that are not compiled yet are refused."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        for compiler_process in self._smiths:
-            compiler_process.kill()
+        process = self._process
+        if process is not None:
+            process.kill()
         self._thread.shutdown()
-        for compiler_process in self._smiths:
-            compiler_process.end()
-        self._smiths.clear()
+        self._end_process()
 
     def _check_room(self) -> None:
-        num_ordered = sum(not order.done() for order in self._known.values())
-        if num_ordered >= self._max_ordered:
-            raise CapacityError(f"{num_ordered} grammars are waiting already; try again later")
+        num_pending = sum(not future.done() for future in self._futures.values())
+        if num_pending >= self._max_pending:
+            raise CapacityError(f"{num_pending} grammars are waiting already; try again later")
 
     def _compile(self, spec: GrammarSpec) -> str:
-        if self._smiths and not self._smiths[0].is_alive:  # of something else than this grammar
-            self._smiths.pop().end()
-        if not self._smiths:
-            self._smiths.append(_start_compiler(self.vocabulary()))
+        """Runs on the one thread of this class."""
+        if self._process is not None and not self._process.is_alive:  # this grammar did not kill it
+            self._end_process()
+        if self._process is None:
+            self._process = _start_compiler(self.vocabulary())
         try:
-            return self._smiths[0].compile(spec)
-        except (OSError, EOFError) as error:  # it fell, or took too long
-            self._smiths.pop().end()
+            return self._process.compile(spec)
+        except (OSError, EOFError) as error:  # the process crashed or took too long
+            self._end_process()
             raise RequestError(
                 f"the {NAMES[spec.kind]} is too complex: compiling it took more than "
                 f"{TIMEOUT_S:.0f} seconds or too much memory; make it smaller"
             ) from error
 
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
 
-def _drop_oldest(known: "OrderedDict[GrammarSpec, Future[str]]") -> None:
-    """Forget what was used longest ago, but nothing that somebody may still wait for."""
-    done = (spec for spec, future in known.items() if future.done())
-    for spec in list(done)[: max(len(known) - MAX_KEPT, 0)]:
-        del known[spec]
+
+def _drop_oldest(futures: "OrderedDict[GrammarSpec, Future[str]]") -> None:
+    """Evict the least recently used grammars. One that is still being compiled stays."""
+    done = (spec for spec, future in futures.items() if future.done())
+    for spec in list(done)[: max(len(futures) - MAX_CACHED, 0)]:
+        del futures[spec]
 
 
 def _start_compiler(vocabulary: Vocabulary) -> "_CompilerProcess":
@@ -159,18 +161,18 @@ def _start_compiler(vocabulary: Vocabulary) -> "_CompilerProcess":
 
 
 class _CompilerProcess:
-    """Owns one compiling process."""
+    """Owns one compiler process and the pipes to it."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "outrider.structured.compiler_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # an interrupt at the terminal is not meant for it
+            start_new_session=True,  # Ctrl-C at the terminal must not reach it
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._tell, self._hear = self._process.stdin, self._process.stdout
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._send(vocabulary)
         self._read(START_TIMEOUT_S)
 
@@ -179,7 +181,7 @@ class _CompilerProcess:
         return self._process.poll() is None
 
     def compile(self, spec: GrammarSpec) -> str:
-        """The compiled grammar; raises EOFError or TimeoutError if that was too much."""
+        """The compiled grammar. Raises EOFError if the process died, TimeoutError if it is slow."""
         self._send(spec)
         status, text = self._read(TIMEOUT_S)
         if status != COMPILED:
@@ -187,33 +189,34 @@ class _CompilerProcess:
         return text
 
     def kill(self) -> None:
-        """Whoever reads of it hears its end."""
+        """A read that is waiting for the process returns with EOFError."""
         self._process.kill()
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        with contextlib.suppress(BrokenPipeError):  # it may have fallen with words unread
-            self._tell.close()
-        self._hear.close()
+        with contextlib.suppress(BrokenPipeError):  # it died before it read everything
+            self._requests.close()
+        self._answers.close()
 
     def _send(self, message: Vocabulary | GrammarSpec) -> None:
-        pickle.dump(message, self._tell)
-        self._tell.flush()
+        pickle.dump(message, self._requests)
+        self._requests.flush()
 
     def _read(self, timeout_s: float) -> tuple[bytes, str]:
         deadline_s = time.monotonic() + timeout_s
-        head = self._take(9, deadline_s)
-        body = self._take(int.from_bytes(head[1:], "big"), deadline_s)
+        head = self._receive(9, deadline_s)
+        body = self._receive(int.from_bytes(head[1:], "big"), deadline_s)
         return head[:1], body.decode()
 
-    def _take(self, num_bytes: int, deadline_s: float) -> bytes:
+    def _receive(self, num_bytes: int, deadline_s: float) -> bytes:
         parts, missing = [], num_bytes
         while missing:
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._hear], [], [], left_s)[0]:
+            if left_s <= 0 or not select.select([self._answers], [], [], left_s)[0]:
                 raise TimeoutError
-            part = os.read(self._hear.fileno(), missing)  # past any buffer, which `select` ignores
+            # Unbuffered: `select` does not see what a buffer holds.
+            part = os.read(self._answers.fileno(), missing)
             if not part:
                 raise EOFError
             parts.append(part)

@@ -1,4 +1,4 @@
-"""The compiler of grammars, by xgrammar, which is imported here and nowhere above."""
+"""Compiles grammars with xgrammar, which is imported when it is used."""
 
 import random
 import re
@@ -12,19 +12,19 @@ from outrider.wire.grammar_spec import GrammarSpec, Vocabulary
 if TYPE_CHECKING:
     import xgrammar
 
-# Between the elements of a JSON text; without a bound a small model may write blanks for ever.
+# Between the elements of a JSON text. Without a bound a small model may write blanks for ever.
 MAX_BLANKS = 40
-MAX_COMPILED_BYTES = 64 << 20  # masks of all states; an ordinary schema takes one or two megabytes
+MAX_COMPILED_BYTES = 64 << 20  # an ordinary schema takes one or two megabytes
 
-_PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+?:\d+: ")  # where in the library it was noticed
+_PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+?:\d+: ")  # time and source line of xgrammar
 _CHECK = re.compile(r"^Check failed: \(.*?\) is false: ")
 _LONGEST_REASON = 200
 _TRIAL_TOKENS = 300
-_TRIAL_TOKEN_S = 0.1  # of a core
+_TRIAL_TOKEN_S = 0.1  # of CPU time
 
 
 def describe_vocabulary(vocabulary: Vocabulary) -> "xgrammar.TokenizerInfo":
-    """The vocabulary in the library's words. Tokens that spell nothing are never allowed."""
+    """The vocabulary as xgrammar wants it. Tokens without bytes are never allowed."""
     import xgrammar
 
     pieces = list(vocabulary.pieces)
@@ -44,7 +44,7 @@ class Compiler:
         )
 
     def compile(self, spec: GrammarSpec) -> str:
-        """The compiled grammar, serialized; raises RequestError where the spec is at fault."""
+        """The compiled grammar, serialized; raises RequestError if the spec is wrong."""
         try:
             compiled = self._compile(spec)
             try_out(compiled, NAMES[spec.kind])
@@ -65,13 +65,13 @@ class Compiler:
             case "structural_tag":
                 return self._compiler.compile_structural_tag(spec.text)
             case "none":
-                raise AssertionError("nobody compiles no grammar")
+                raise AssertionError("a request without a grammar is not compiled")
 
 
 def try_out(compiled: Any, name: str) -> None:
-    """Write a random text of the grammar: one that is slow or brings the library down does so here.
+    """Match a random text of the grammar, to find here whether that is slow or crashes xgrammar.
 
-    Ambiguous grammars are compiled in no time and take longer with every token.
+    Ambiguous grammars compile fast, but matching takes longer with every token.
     """
     import numpy as np
     import xgrammar
@@ -88,7 +88,7 @@ def try_out(compiled: Any, name: str) -> None:
         onward = allowed[allowed != end]
         if onward.size:
             length += matcher.accept_token(int(onward[rng.randrange(onward.size)]))
-        elif length:  # complete: a step back, so that texts grow long where they can
+        elif length:  # the text is complete: go back one token, so that a longer text is tried
             matcher.rollback(1)
             length -= 1
         if time.thread_time() - began_s > _TRIAL_TOKEN_S:
@@ -96,6 +96,6 @@ def try_out(compiled: Any, name: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of a message, without places inside the library."""
+    """The first line of an error message, without the source lines of xgrammar."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return _CHECK.sub("", _PLACE.sub("", line))[:_LONGEST_REASON]

@@ -1,4 +1,4 @@
-"""Which tokens the grammar of a row allows after every node of its draft tree."""
+"""Which tokens the grammar of a row allows after each node of its draft tree."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,38 +7,39 @@ import torch
 
 
 class GrammarState(Protocol):
-    """Where one row is in its grammar. It is not addressed by position, so it can be taken back.
+    """How far the text of one row has come in its grammar.
 
-    What was tried since `begin` is forgotten by `abort`, or kept up to some length by `commit`.
+    Tokens that were tried since `begin` are undone by `abort`; `commit` makes the first of them
+    permanent. Unlike KV, this state has no positions, so a rejected draft must be undone.
     """
 
     def begin(self) -> None: ...
 
-    def ride(self, token: int) -> bool:
-        """Try a token; one that the grammar does not allow changes nothing."""
+    def try_token(self, token: int) -> bool:
+        """Advance by a token. Returns False, and changes nothing, if the grammar forbids it."""
         ...
 
-    def retreat(self, num: int) -> None:
-        """Take back all but the first `num` tokens tried."""
+    def rollback_to(self, num: int) -> None:
+        """Undo all but the first `num` tokens tried."""
         ...
 
     def commit(self, num: int) -> None:
-        """Keep the first `num` tokens tried for good."""
+        """Make the first `num` tokens tried permanent, and undo the others."""
         ...
 
     def abort(self) -> None: ...
 
-    def allow(self, bits: torch.Tensor, place: int) -> None:
-        """Write which tokens may come next to row `place` of [n, words] int32, bit by bit."""
+    def fill_mask(self, bits: torch.Tensor, place: int) -> None:
+        """Write the tokens that may come next to row `place` of `bits` [n, words] int32."""
         ...
 
 
 def advance(state: GrammarState, tokens: Sequence[int]) -> None:
-    """Keep tokens that were emitted. Where one is not of the grammar, its answer is over."""
+    """Commit emitted tokens, up to the first that the grammar forbids: the text ends there."""
     state.begin()
     num = 0
     for token in tokens:
-        if not state.ride(token):
+        if not state.try_token(token):
             break
         num += 1
     state.commit(num)
@@ -46,28 +47,28 @@ def advance(state: GrammarState, tokens: Sequence[int]) -> None:
 
 def mask_tree(
     state: GrammarState,
-    tokens: Sequence[int],  # of each node; -1 is an absent one
+    tokens: Sequence[int],  # of each node; -1 for a node that is absent
     parents: Sequence[int],
     bits: torch.Tensor,  # [n, words] int32
-    first: int,  # the row of node 0, whose token is the last one that was committed
+    first: int,  # the row of node 0, whose token is committed already
 ) -> None:
     """Write the mask of every node as if the tokens on its path had been emitted.
 
-    Below a token that the grammar forbids nothing is ever chosen, so all is allowed there: those
-    rows are left alone, and come with all bits set. The state is afterwards as it was before.
+    A node below a forbidden token can never be accepted, so its mask does not matter: its row keeps
+    all bits set, as the caller gave it. The grammar state does not change.
     """
     children: list[list[int]] = [[] for _ in tokens]
     for node in range(len(tokens) - 1, 0, -1):
         if tokens[node] >= 0:
             children[parents[node]].append(node)
     state.begin()
-    stack = [(0, 0)]  # nodes to visit, and how many tokens lie on the path to each
+    stack = [(0, 0)]  # nodes to visit, each with its depth
     while stack:
         node, depth = stack.pop()
         if node:
-            state.retreat(depth - 1)
-            if not state.ride(tokens[node]):
+            state.rollback_to(depth - 1)
+            if not state.try_token(tokens[node]):
                 continue
-        state.allow(bits, first + node)
+        state.fill_mask(bits, first + node)
         stack += [(child, depth + 1) for child in children[node]]
     state.abort()

@@ -1,7 +1,7 @@
-"""The grammars of rows beside the steps that obey them: the one place where a step asks the host.
+"""The grammar states of rows and the token masks of steps. Only here does a step wait for the host.
 
-A step with a grammar row sends its draft trees home, runs the target, and waits for masks. The host
-makes them meanwhile: it first hears what earlier steps emitted, then walks the trees.
+A step with a grammar row copies its draft trees to the host, runs the target, and waits for masks.
+Meanwhile the host advances the grammars by what earlier steps emitted, then walks the trees.
 """
 
 import time
@@ -13,7 +13,7 @@ import torch
 
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.step.device_stream import DeviceEvent, record_event_here
-from outrider.step.host_copy import pinned_for
+from outrider.step.host_copy import download, pinned_for
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 from outrider.step.step_output import PackedOutput, unpack_tokens
@@ -23,29 +23,29 @@ from outrider.structured.grammar_state import GrammarState, advance, mask_tree
 from outrider.wire.row_sampling import Ban
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
-# Seconds of a core that the grammar of one row may take. An ordinary node takes 20 microseconds.
+# CPU seconds that the grammar of one row may take in a step. A node usually takes 20 microseconds.
 MAX_STEP_S = 0.1
-MAX_TOKEN_S = 0.002  # a row that gave way reads its whole output again
+MAX_TOKEN_S = 0.002  # in addition, per token: a preempted row reads its whole output again
 
-GIVEN_UP = "matching the grammar takes too long; make it less ambiguous"
+TOO_SLOW = "matching the grammar takes too long; make it less ambiguous"
 
 
-class _Row:
-    """The grammar of a row's present owner, and the patience that is left for it.
+class _RowGrammar:
+    """The grammar state of the request that holds a row, and whether matching it is too slow.
 
-    Some grammars are compiled in no time and take ever longer with every token. Nobody else shall
-    wait for one, so it is given up: its masks are not made any more, and its request ends.
+    Some grammars compile fast but take longer with every token. Other requests must not wait for
+    such a grammar: once it exceeds its time, it gets no more masks and its request ends.
     """
 
     def __init__(self, state: GrammarState, ban: Ban) -> None:
         self._state = state
         self._ban = ban
-        self.is_given_up = False
+        self.is_too_slow = False
 
-    def hear(self, tokens: Sequence[int]) -> None:
-        """These tokens were emitted."""
-        if not self.is_given_up:
-            with self._patience(len(tokens)):
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Take in tokens that were emitted."""
+        if not self.is_too_slow:
+            with self._time_limit(len(tokens)):
                 advance(self._state, tokens)
 
     def mask(
@@ -56,33 +56,33 @@ class _Row:
         bits: torch.Tensor,  # [n, words]
         first: int,
     ) -> None:
-        """Write the masks of a tree, whose node 0 is row `first`."""
-        if not self.is_given_up:
-            with self._patience(len(tokens)):
+        """Write the masks of a tree; that of node 0 is row `first` of `bits`."""
+        if not self.is_too_slow:
+            with self._time_limit(len(tokens)):
                 mask_tree(self._state, tokens, parents, bits, first)
                 _ban(bits[first : first + len(tokens)], self._ban, positions)
 
     @contextmanager
-    def _patience(self, num_tokens: int) -> Iterator[None]:
-        # The time of this thread: a busy machine is not the grammar's fault.
+    def _time_limit(self, num_tokens: int) -> Iterator[None]:
+        # Thread time, not wall time: a busy machine is not the grammar's fault.
         began_s = time.thread_time()
         yield
-        self.is_given_up = time.thread_time() - began_s > MAX_STEP_S + MAX_TOKEN_S * num_tokens
+        self.is_too_slow = time.thread_time() - began_s > MAX_STEP_S + MAX_TOKEN_S * num_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Emitter:
-    """A row of a step that will emit tokens of a grammar, and its place among decodes or chunks."""
+    """A row with a grammar that emits tokens in a step."""
 
     row: int
-    grammar: _Row
-    place: int
+    grammar: _RowGrammar
+    place: int  # among the decode rows, or among the chunks
     is_chunk: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Unheard:
-    """A submitted step whose tokens the grammars have not heard of yet."""
+class _UnreadStep:
+    """A submitted step whose emitted tokens the grammars have not taken in yet."""
 
     emitters: tuple[_Emitter, ...]
     shape: StepShape
@@ -92,15 +92,23 @@ class _Unheard:
 
 @dataclass(frozen=True, slots=True)
 class _Trees:
-    """The draft trees of a step on their way to the host."""
+    """The draft trees of a step, being copied to the host."""
 
     shape: StepShape
-    output_ready: DeviceEvent
-    packed: torch.Tensor  # [2 * num_uniform + num_sampled] tokens, parents, positions
+    copied: DeviceEvent
+    packed: torch.Tensor  # [2 * num_decode_query + num_sampled] tokens, parents, positions
 
 
-class GrammarTable:
-    """Owns the grammar state of every row that has one, and the masks of the present step."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MaskBuffers:
+    """Room for the masks of the largest step, one bit per token."""
+
+    host: torch.Tensor  # [num_sampled, words] int32, pinned
+    device: torch.Tensor  # [num_sampled, words] int32
+
+
+class RowGrammars:
+    """Owns the grammar state of every row that has one, and the masks of the current step."""
 
     def __init__(
         self, grammars: Grammars, *, largest: StepShape, vocab: int, device: torch.device
@@ -108,32 +116,33 @@ class GrammarTable:
         self.grammars = grammars
         self._device = device
         self._size = (largest.num_sampled, -(-vocab // WORD))
-        self._rows: dict[int, _Row] = {}
-        self._emitters: tuple[_Emitter, ...] = ()  # of the present step
-        self._unheard: list[_Unheard] = []
-        self._trees: list[_Trees] = []  # of the present step, between its two calls
-        self._makers: list[MatcherStates] = []  # one, once somebody asked
-        self._bits: list[torch.Tensor] = []  # masks of the largest step, likewise: host, device
+        self._rows: dict[int, _RowGrammar] = {}
+        self._emitters: tuple[_Emitter, ...] = ()  # of the current step
+        self._unread: list[_UnreadStep] = []
+        self._trees: _Trees | None = None  # of the current step, between its two graph breaks
+        self._matchers: MatcherStates | None = None  # until the first request with a grammar
+        self._buffers: _MaskBuffers | None = None  # likewise
 
     @property
     def mask_bytes(self) -> int:
-        """That the masks of the largest step take on the device, once somebody asks for one."""
+        """Bytes that the masks of the largest step take on the device, once they are used."""
         places, words = self._size
         return places * words * torch.int32.itemsize
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Rows get new owners: a grammar begins after what was emitted before a preemption."""
+        """Give rows to new requests. A preempted request goes on after what it has emitted."""
         for admission in admissions:
             self._rows.pop(admission.row, None)
             grammar = admission.sampling.grammar
-            if grammar.is_asked:
-                row = _Row(self._maker().make(grammar), admission.sampling.ban)
-                row.hear(admission.output)
+            if grammar.is_wanted:
+                state = self._load_matchers().make(grammar)
+                row = _RowGrammar(state, admission.sampling.ban)
+                row.advance(admission.output)
                 self._rows[admission.row] = row
 
     def begin(self, batch: ScheduledBatch) -> bool:
-        """Look who will emit tokens of a grammar in this step; whether anybody will."""
-        self._trees.clear()
+        """Find the rows with a grammar that emit tokens in this step; returns if there are any."""
+        self._trees = None
         self._emitters = ()
         if not self._rows:
             return False
@@ -149,46 +158,45 @@ class GrammarTable:
     def end(
         self, shape: StepShape, output_ready: DeviceEvent, output: PackedOutput
     ) -> dict[int, str]:
-        """The step is submitted; what it emits will be heard before the next masks are made.
+        """Note a submitted step: its tokens are read before the next masks are made.
 
-        Returns the rows whose grammar was given up, and why.
+        Returns the rows whose grammar is too slow, with the reason.
         """
         if not self._emitters:
             return {}
-        self._unheard.append(_Unheard(self._emitters, shape, output_ready, output))
-        return {each.row: GIVEN_UP for each in self._emitters if each.grammar.is_given_up}
+        self._unread.append(_UnreadStep(self._emitters, shape, output_ready, output))
+        return {each.row: TOO_SLOW for each in self._emitters if each.grammar.is_too_slow}
 
     def forget(self) -> None:
-        """Nobody has a row any more."""
+        """Drop the grammars of all rows."""
         self._rows.clear()
-        self._unheard.clear()
+        self._unread.clear()
         self._emitters = ()
 
     def masks(self, shape: StepShape) -> torch.Tensor:
-        """[num_sampled, words] int32 on the device, where the masks of such steps always lie."""
-        self._make_room()
-        return self._bits[1][: shape.num_sampled]
+        """[num_sampled, words] int32 on the device. The address is the same in every step."""
+        return self._make_buffers().device[: shape.num_sampled]
 
     def send_trees(self, packed: torch.Tensor, shape: StepShape) -> None:
-        """A live call: start to copy the trees home, without waiting."""
-        host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=packed.is_cuda)
-        host.copy_(packed, non_blocking=True)
-        self._trees = [_Trees(shape, record_event_here(packed.device), host)]
+        """Start to copy the trees to the host. Runs in a graph break."""
+        host = download(packed)
+        self._trees = _Trees(shape, record_event_here(packed.device), host)
 
     def write_masks(self, masks: torch.Tensor) -> None:
-        """A live call: make the masks of the trees sent before and send them down."""
-        (trees,) = self._trees
-        trees.output_ready.wait()
-        # Steps before this one are over, so their copies of the masks are, too.
-        bits = self._bits[0][: masks.shape[0]]
+        """Make the masks and start to copy them to the device. Runs in a graph break."""
+        trees = self._trees
+        assert trees is not None, "send_trees runs first"
+        trees.copied.wait()
+        # Steps before this one are over, and so are their copies out of the host buffer.
+        bits = self._make_buffers().host[: masks.shape[0]]
         bits.fill_(-1)
-        self._hear()
-        self._fill(bits, trees)
+        self._read_emitted()
+        self._fill_masks(bits, trees)
         masks.copy_(bits, non_blocking=True)
 
-    def _hear(self) -> None:
-        """Advance the grammars by what earlier steps emitted. Who has lost its row is skipped."""
-        for step in self._unheard:
+    def _read_emitted(self) -> None:
+        """Advance the grammars by what earlier steps emitted, unless the row has a new request."""
+        for step in self._unread:
             step.output_ready.wait()
             read = unpack_tokens(step.output, step.shape)
             for emitter in step.emitters:
@@ -200,10 +208,10 @@ class GrammarTable:
                     if not emitter.is_chunk
                     else [read.chunk_choice[place]]
                 )
-                emitter.grammar.hear(emitted)
-        self._unheard.clear()
+                emitter.grammar.advance(emitted)
+        self._unread.clear()
 
-    def _fill(self, bits: torch.Tensor, trees: _Trees) -> None:
+    def _fill_masks(self, bits: torch.Tensor, trees: _Trees) -> None:
         num_decode_query, nodes = trees.shape.num_decode_query, trees.shape.nodes
         sizes = [num_decode_query, num_decode_query, trees.shape.num_sampled]
         tokens, parents, positions = (part.tolist() for part in torch.split(trees.packed, sizes))
@@ -216,27 +224,31 @@ class GrammarTable:
             own_parents = [-1] if emitter.is_chunk else parents[own]
             emitter.grammar.mask(own_tokens, own_parents, positions[own], bits, first)
 
-    def _make_room(self) -> None:
-        """Before anything records a step with masks: their address stays."""
-        if not self._bits:
-            host = pinned_for(self._device, torch.zeros(self._size, dtype=torch.int32))
-            self._bits = [host, torch.zeros(self._size, dtype=torch.int32, device=self._device)]
+    def _make_buffers(self) -> _MaskBuffers:
+        """The buffers, made once and before a graph with masks is captured: their address stays."""
+        if self._buffers is None:
+            zeros = torch.zeros(self._size, dtype=torch.int32)
+            self._buffers = _MaskBuffers(
+                host=pinned_for(self._device, zeros),
+                device=torch.zeros(self._size, dtype=torch.int32, device=self._device),
+            )
+        return self._buffers
 
-    def _maker(self) -> MatcherStates:
-        if not self._makers:
-            self._make_room()
-            self._makers.append(MatcherStates(self.grammars))
-        return self._makers[0]
+    def _load_matchers(self) -> MatcherStates:
+        if self._matchers is None:
+            self._make_buffers()
+            self._matchers = MatcherStates(self.grammars)
+        return self._matchers
 
 
 def pack_trees(plan: StepPlan, tree: DraftTree) -> torch.Tensor:
-    """What `send_trees` takes home, in one tensor."""
+    """What `send_trees` copies to the host, in one tensor."""
     parts = (tree.tokens, tree.parents, plan.sampled.positions)
     return torch.cat([part.flatten() for part in parts])
 
 
 def _ban(bits: torch.Tensor, ban: Ban, positions: Sequence[int]) -> None:
-    """Forbid banned tokens too, except where the grammar leaves nothing else."""
+    """Forbid banned tokens, too, unless the grammar then leaves no token at all."""
     for mask, position in zip(bits, positions, strict=True):
         if position < ban.before:
             before = mask.clone()

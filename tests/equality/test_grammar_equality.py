@@ -22,11 +22,11 @@ from support.matrix import TREES
 from support.tiny import VOCAB
 
 from outrider.runtime.draft_kinds import NgramDraft
-from outrider.structured import row_grammars as runtime_grammars
+from outrider.structured import row_grammars
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState, MatcherStates
 from outrider.wire.grammar_spec import Grammar, GrammarSpec
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
 pytest.importorskip("xgrammar")
 
@@ -42,7 +42,7 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((4, 2.0), (9, -3.0)),
         ban=Ban(before=20, tokens=(END, OTHER_END)),
-        logprobs=LogprobsAsked(chosen=True, top=2),
+        logprobs=LogprobsWanted(chosen=True, top=2),
     ),
 }
 
@@ -135,6 +135,7 @@ def wrong_answers(models, grammar_cache, right, case):
     ]
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
 def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, right, case):
     assert wrong_answers(models, grammar_cache, right, case) == []
@@ -266,7 +267,7 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
     asked = submissions("greedy")
     slow, others = asked[0], asked[1:-1]
     answers = [right(each) for each in others]
-    original = runtime_grammars.mask_tree
+    original = row_grammars.mask_tree
 
     def crawl(state, tokens, parents, bits, first):
         original(state, tokens, parents, bits, first)
@@ -275,9 +276,9 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
             while time.thread_time() - began_s < 0.01:
                 pass
 
-    monkeypatch.setattr(runtime_grammars, "mask_tree", crawl)
-    monkeypatch.setattr(runtime_grammars, "MAX_STEP_S", 0.005)
-    monkeypatch.setattr(runtime_grammars, "MAX_TOKEN_S", 0.0)
+    monkeypatch.setattr(row_grammars, "mask_tree", crawl)
+    monkeypatch.setattr(row_grammars, "MAX_STEP_S", 0.005)
+    monkeypatch.setattr(row_grammars, "MAX_TOKEN_S", 0.0)
     engine = engine_of(models.target, Shape(depth=depth), grammars=grammar_cache)
     heard = run_all(engine, [slow, *others])
     assert heard["json"].last.finish == "error"
@@ -291,42 +292,44 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
 
 
 def mask_every_node_as_its_parent(monkeypatch):
-    original = runtime_grammars.mask_tree
+    original = row_grammars.mask_tree
 
     def shifted(state, tokens, parents, bits, first):
         original(state, tokens, parents, bits, first)
         own = bits[first : first + len(tokens)]
         own.copy_(own[[max(parent, 0) for parent in parents]])
 
-    monkeypatch.setattr(runtime_grammars, "mask_tree", shifted)
+    monkeypatch.setattr(row_grammars, "mask_tree", shifted)
 
 
 def never_roll_back(monkeypatch):
     def careless(self, num):
         self._num_tried = num
 
-    monkeypatch.setattr(MatcherState, "retreat", careless)
+    monkeypatch.setattr(MatcherState, "rollback_to", careless)
 
 
 def mask_node_0_alone(monkeypatch):
-    original = runtime_grammars.mask_tree
+    original = row_grammars.mask_tree
 
     def first_only(state, tokens, parents, bits, first):
         original(state, tokens[:1], parents[:1], bits, first)
 
-    monkeypatch.setattr(runtime_grammars, "mask_tree", first_only)
+    monkeypatch.setattr(row_grammars, "mask_tree", first_only)
 
 
 def forget_what_the_last_step_emitted(monkeypatch):
-    monkeypatch.setattr(runtime_grammars.GrammarTable, "_hear", lambda self: self._unheard.clear())
+    monkeypatch.setattr(
+        row_grammars.RowGrammars, "_read_emitted", lambda self: self._unread.clear()
+    )
 
 
 def advance_whoever_has_the_row_now(monkeypatch):
     """Tokens of the former owner reach the grammar of its successor."""
-    original = runtime_grammars.GrammarTable._hear
+    original = row_grammars.RowGrammars._read_emitted
 
     def confused(self):
-        self._unheard = [
+        self._unread = [
             replace(
                 step,
                 emitters=tuple(
@@ -335,11 +338,11 @@ def advance_whoever_has_the_row_now(monkeypatch):
                     if each.row in self._rows
                 ),
             )
-            for step in self._unheard
+            for step in self._unread
         ]
         original(self)
 
-    monkeypatch.setattr(runtime_grammars.GrammarTable, "_hear", confused)
+    monkeypatch.setattr(row_grammars.RowGrammars, "_read_emitted", confused)
 
 
 def freeze_the_masks_while_recording(monkeypatch):
@@ -349,6 +352,7 @@ def freeze_the_masks_while_recording(monkeypatch):
     monkeypatch.setattr(program, "graph_break", lambda call, *args: call(*args))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("mutate", "executor"),
     [

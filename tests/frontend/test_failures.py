@@ -9,8 +9,7 @@ from support.faults import Fault, break_steps
 
 from outrider import LLM, SamplingParams
 from outrider.cli.main import run
-from outrider.frontend.output_text import OutputText
-from outrider.frontend.transcript import StopRules, Transcript
+from outrider.frontend.request_state import OutputState, StopRules, text_stream
 from outrider.models.decoder import Decoder
 from outrider.step.device_stream import HostEvent
 from outrider.wire.submission import Progress, RequestUpdate
@@ -74,14 +73,14 @@ def test_a_stream_says_that_it_ended_by_an_error(model_folder):
 def test_a_failed_answer_keeps_its_text_also_what_was_held_back(tokenizer):
     params = SamplingParams(stop="stop")
     rules = StopRules(named=frozenset(), is_shown=False)
-    transcript = Transcript(OutputText(tokenizer, params, prompt=(5,)), rules)
+    output = OutputState(text_stream(params, (5,), tokenizer), rules)
     progress = Progress(cached=0, rounds=1, drafted=0, accepted_per_depth=(), preemptions=0)
     tokens = tuple(tokenizer.encode("go sto", add_special=False))
     said = {"request_id": "0", "logprobs": (), "progress": progress}
-    transcript.push(RequestUpdate(tokens=tokens, finish="running", **said))
-    transcript.push(RequestUpdate(tokens=(), finish="error", reason="a step failed", **said))
-    assert transcript.text == "go sto"
-    assert (transcript.ending.finish, transcript.ending.stop) == ("error", "a step failed")
+    output.push(RequestUpdate(tokens=tokens, finish="running", **said))
+    output.push(RequestUpdate(tokens=(), finish="error", reason="a step failed", **said))
+    assert output.text == "go sto"
+    assert (output.ending.finish, output.ending.stop) == ("error", "a step failed")
 
 
 @pytest.mark.parametrize("flags", [[], ["--n", "2"]])

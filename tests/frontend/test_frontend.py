@@ -4,11 +4,11 @@ import pytest
 from support.paper import expected_output, submission
 
 from outrider.errors import CapacityError, RequestError
-from outrider.frontend.live_request import LiveRequest
+from outrider.frontend.llm import Stream
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import RequestState
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.stream import open_stream
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer
 
 LONG = SamplingParams(max_tokens=30, ignore_eos=True)
@@ -85,7 +85,7 @@ def test_a_feed_waits_for_room_and_answers_every_request(make_frontend):
     answers = {
         key: live.output().outputs[0].token_ids
         for key, live in Feed(frontend, requests, window=8)
-        if isinstance(live, LiveRequest)
+        if isinstance(live, RequestState)
     }
     assert answers == {prompt: expected(prompt.token_ids, 30) for prompt in prompts}
 
@@ -99,8 +99,8 @@ def test_a_feed_names_the_request_the_engine_refuses_and_goes_on(make_frontend):
     ]
     answers = dict(Feed(frontend, requests, window=8))
     assert isinstance(answers["large"], RequestError)
-    assert isinstance(answers["small"], LiveRequest)
-    assert isinstance(answers["last"], LiveRequest)
+    assert isinstance(answers["small"], RequestState)
+    assert isinstance(answers["last"], RequestState)
 
 
 def test_a_feed_draws_no_more_than_its_window(frontend):
@@ -130,7 +130,7 @@ def test_leaving_a_feed_early_aborts_what_still_runs(frontend):
 def test_the_deltas_of_a_stream_add_up_to_its_output(make_frontend):
     frontend = make_frontend(nodes=3)
     params = SamplingParams(n=2, max_tokens=20, stop="zz")
-    stream = open_stream(frontend, TextPrompt("abc"), params)
+    stream = Stream.open(frontend, TextPrompt("abc"), params)
     deltas = list(stream)
     for completion in stream.output.outputs:
         own = [delta for delta in deltas if delta.index == completion.index]
@@ -140,7 +140,7 @@ def test_the_deltas_of_a_stream_add_up_to_its_output(make_frontend):
 
 
 def test_two_streams_over_one_engine_lose_nothing(frontend):
-    streams = [open_stream(frontend, TokenPrompt((5, number)), LONG) for number in range(2)]
+    streams = [Stream.open(frontend, TokenPrompt((5, number)), LONG) for number in range(2)]
     next(streams[0])
     finish(frontend, TokenPrompt((8,)), LONG)  # runs both streams to their end
     for number, stream in enumerate(streams):
@@ -150,7 +150,7 @@ def test_two_streams_over_one_engine_lose_nothing(frontend):
 
 @pytest.mark.parametrize("num_read", [0, 3])
 def test_a_closed_stream_aborts_its_request_and_keeps_what_it_said(frontend, num_read):
-    stream = open_stream(frontend, TextPrompt("abc"), LONG)
+    stream = Stream.open(frontend, TextPrompt("abc"), LONG)
     read = [next(stream) for _ in range(num_read)]
     stream.close()
     assert frontend.is_idle
@@ -160,7 +160,7 @@ def test_a_closed_stream_aborts_its_request_and_keeps_what_it_said(frontend, num
 
 
 def test_a_dropped_stream_aborts_its_request(frontend):
-    for _ in open_stream(frontend, TextPrompt("abc"), LONG):
+    for _ in Stream.open(frontend, TextPrompt("abc"), LONG):
         break
     assert frontend.is_idle
 

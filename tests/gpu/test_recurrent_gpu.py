@@ -15,7 +15,7 @@ from outrider.wire.draft_budget import Budget
 pytest.importorskip("triton")
 from support.delta_kernels import DeltaCase, check_gated_norm, check_mixing, check_recurrence
 
-from outrider.models.recurrent.recurrent_plan import FRESH
+from outrider.models.recurrent.recurrent_plan import NEW_TEXT
 
 CUDA = torch.device("cuda")
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -34,13 +34,17 @@ def made(request, tmp_path_factory):
 @pytest.mark.parametrize(
     "case",
     [
-        DeltaCase(16, 32, 128, 128, folds=(0, 4, FRESH, 1), nodes=4, chunks=(37, 5)),
-        DeltaCase(16, 32, 128, 128, folds=(1,) * 33, nodes=1, chunks=()),
-        DeltaCase(16, 64, 128, 128, folds=(FRESH, 8), nodes=2, chunks=(300, 1), most=8),
-        DeltaCase(16, 32, 128, 128, folds=(FRESH, 3), nodes=2, chunks=(300,), is_fixed=True),
-        DeltaCase(16, 32, 128, 128, folds=(FRESH,), chunks=(517,), repeats=True),
+        DeltaCase(16, 32, 128, 128, accepted_counts=(0, 4, NEW_TEXT, 1), nodes=4, chunks=(37, 5)),
+        DeltaCase(16, 32, 128, 128, accepted_counts=(1,) * 33, nodes=1, chunks=()),
+        DeltaCase(
+            16, 64, 128, 128, accepted_counts=(NEW_TEXT, 8), nodes=2, chunks=(300, 1), most=8
+        ),
+        DeltaCase(
+            16, 32, 128, 128, accepted_counts=(NEW_TEXT, 3), nodes=2, chunks=(300,), is_fixed=True
+        ),
+        DeltaCase(16, 32, 128, 128, accepted_counts=(NEW_TEXT,), chunks=(517,), repeats=True),
         DeltaCase(2, 6, 12, 10),
-        DeltaCase(2, 4, 12, 10, folds=(2, FRESH, 3), nodes=2, chunks=(7, 37)),
+        DeltaCase(2, 4, 12, 10, accepted_counts=(2, NEW_TEXT, 3), nodes=2, chunks=(7, 37)),
     ],
     ids=str,
 )

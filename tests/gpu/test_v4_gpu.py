@@ -31,8 +31,8 @@ from support.v4_kernels import (
     check_attention,
     check_choice,
     check_entries,
+    check_partial_rope,
     check_streams,
-    check_turning,
 )
 
 CUDA = torch.device("cuda")
@@ -58,7 +58,7 @@ def target(folder):
     [(1, 64, 512, 32), (33, 64, 512, 32), (700, 1, 512, 32), (9, 64, 128, 32), (3, 5, 12, 4)],
 )
 def test_vectors_are_normalised_and_turned_at_their_end(num, heads, width, pairs, dtype):
-    check_turning(num, heads, width, pairs, ("cuda", dtype))
+    check_partial_rope(num, heads, width, pairs, ("cuda", dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -80,9 +80,11 @@ def test_blocks_that_end_become_entries_and_the_others_write_nothing(case, dtype
 @pytest.mark.parametrize(
     "case",
     [
-        ChoiceCase(64, 128, held=32, columns=128, top_k=512, counts=(0, 3, 511, 512, 513, 4096)),
-        ChoiceCase(64, 128, held=64, columns=40, top_k=1024, counts=(2560, 1025, 7)),
-        ChoiceCase(8, 12, held=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
+        ChoiceCase(
+            64, 128, per_page=32, columns=128, top_k=512, counts=(0, 3, 511, 512, 513, 4096)
+        ),
+        ChoiceCase(64, 128, per_page=64, columns=40, top_k=1024, counts=(2560, 1025, 7)),
+        ChoiceCase(8, 12, per_page=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
     ],
     ids=str,
 )
@@ -94,10 +96,14 @@ def test_the_entries_that_match_best_are_chosen(case, dtype):
 @pytest.mark.parametrize(
     "case",
     [
-        SparseCase(64, 512, window=128, held=1, columns=512, counts=(512, 0, 300, 65), chains=2),
-        SparseCase(64, 512, window=128, held=2, columns=40, counts=(80, 1, 33, 0, 79), chains=5),
-        SparseCase(128, 512, window=128, held=1, columns=0, counts=(0,) * 70, chains=3),
-        SparseCase(4, 16, window=8, held=4, columns=5, counts=(0, 3, 20, 7, 1), chains=3),
+        SparseCase(
+            64, 512, window=128, per_page=1, columns=512, counts=(512, 0, 300, 65), chains=2
+        ),
+        SparseCase(
+            64, 512, window=128, per_page=2, columns=40, counts=(80, 1, 33, 0, 79), chains=5
+        ),
+        SparseCase(128, 512, window=128, per_page=1, columns=0, counts=(0,) * 70, chains=3),
+        SparseCase(4, 16, window=8, per_page=4, columns=5, counts=(0, 3, 20, 7, 1), chains=3),
     ],
     ids=str,
 )

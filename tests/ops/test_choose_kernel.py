@@ -97,6 +97,7 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     assert tokens[[0, 2, 3, 4, 5]].tolist() == [0, 1500, 2, 0, 0]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("part", ["penalties", "bias", "filters"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_each_part_of_logits_processing_chooses_as_the_reference(part, dtype):
@@ -122,6 +123,7 @@ def test_penalties_and_edits_have_the_bits_of_the_reference(dtype):
     assert torch.equal(scores, right)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("vocab", SMALL)
 def test_all_parts_together_choose_as_the_reference(vocab):
     rng = random.Random(vocab)
@@ -138,6 +140,7 @@ def assert_filters_keep_the_same(logits, samplings):
     assert torch.equal(values >= floors[:, None], values >= right[:, None])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("vocab", SMALL)
 def test_filters_keep_exactly_the_tokens_of_the_reference(vocab, dtype):
@@ -163,6 +166,7 @@ def test_masses_are_those_of_the_reference():
     assert torch.equal(masses_of(logits, temperatures), right)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_more_candidates_than_there_is_room_for_are_searched_in_place(dtype):
     asked = [Filters(top_p=0.98), Filters(top_k=5000), Filters(top_k=5500, top_p=0.9)]

@@ -6,25 +6,26 @@ import torch
 pytest.importorskip("triton")
 from support.delta_kernels import DeltaCase, check_gated_norm, check_mixing, check_recurrence
 
-from outrider.models.recurrent.recurrent_plan import FRESH
+from outrider.models.recurrent.recurrent_plan import NEW_TEXT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bfloat16
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
     "case",
     [
         DeltaCase(2, 6, 12, 10),
-        DeltaCase(1, 1, 5, 21, folds=(4, 1), nodes=1, chunks=()),
-        DeltaCase(2, 2, 16, 16, folds=(FRESH, 3, 0), nodes=4, chunks=(1, 6, 2)),
-        DeltaCase(1, 3, 8, 33, folds=(FRESH, 2, 4), nodes=2, chunks=(3, 4)),
-        DeltaCase(2, 4, 12, 10, folds=(2, FRESH, 3), nodes=2, chunks=(7, 37)),
-        DeltaCase(2, 4, 12, 10, folds=(2, FRESH, 3, 0), nodes=2, chunks=(0, 37, 0)),
-        DeltaCase(1, 2, 20, 37, folds=(0,), chunks=(48,)),
-        DeltaCase(1, 2, 20, 37, folds=(FRESH,), chunks=(48,), repeats=True),
-        DeltaCase(1, 2, 20, 37, folds=(1,), chunks=(33,), is_fixed=True),
+        DeltaCase(1, 1, 5, 21, accepted_counts=(4, 1), nodes=1, chunks=()),
+        DeltaCase(2, 2, 16, 16, accepted_counts=(NEW_TEXT, 3, 0), nodes=4, chunks=(1, 6, 2)),
+        DeltaCase(1, 3, 8, 33, accepted_counts=(NEW_TEXT, 2, 4), nodes=2, chunks=(3, 4)),
+        DeltaCase(2, 4, 12, 10, accepted_counts=(2, NEW_TEXT, 3), nodes=2, chunks=(7, 37)),
+        DeltaCase(2, 4, 12, 10, accepted_counts=(2, NEW_TEXT, 3, 0), nodes=2, chunks=(0, 37, 0)),
+        DeltaCase(1, 2, 20, 37, accepted_counts=(0,), chunks=(48,)),
+        DeltaCase(1, 2, 20, 37, accepted_counts=(NEW_TEXT,), chunks=(48,), repeats=True),
+        DeltaCase(1, 2, 20, 37, accepted_counts=(1,), chunks=(33,), is_fixed=True),
     ],
     ids=str,
 )

@@ -11,8 +11,8 @@ from support.v4_kernels import (
     check_attention,
     check_choice,
     check_entries,
+    check_partial_rope,
     check_streams,
-    check_turning,
 )
 
 from outrider.ops.sparse import indexer_triton as index
@@ -27,7 +27,7 @@ TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bflo
     ("num", "heads", "width", "pairs"), [(1, 1, 4, 2), (3, 5, 12, 4), (2, 3, 40, 8), (2, 1, 16, 1)]
 )
 def test_vectors_are_normalised_and_turned_at_their_end(num, heads, width, pairs, dtype):
-    check_turning(num, heads, width, pairs, (DEVICE, dtype))
+    check_partial_rope(num, heads, width, pairs, (DEVICE, dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -46,12 +46,12 @@ def test_blocks_that_end_become_entries_and_the_others_write_nothing(case, dtype
 
 
 CHOICES = [
-    ChoiceCase(heads=3, width=12, held=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
-    ChoiceCase(heads=8, width=20, held=1, columns=90, top_k=64, counts=(90, 64, 65, 2)),
-    ChoiceCase(heads=1, width=6, held=2, columns=3, top_k=9, counts=(6, 5)),
+    ChoiceCase(heads=3, width=12, per_page=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
+    ChoiceCase(heads=8, width=20, per_page=1, columns=90, top_k=64, counts=(90, 64, 65, 2)),
+    ChoiceCase(heads=1, width=6, per_page=2, columns=3, top_k=9, counts=(6, 5)),
     # Padding may be said to see more than its list has.
-    ChoiceCase(heads=3, width=12, held=4, columns=5, top_k=3, counts=(40, 20, 33, 1, 17)),
-    ChoiceCase(heads=2, width=12, held=2, columns=3, top_k=9, counts=(12, 7, 6, 5)),
+    ChoiceCase(heads=3, width=12, per_page=4, columns=5, top_k=3, counts=(40, 20, 33, 1, 17)),
+    ChoiceCase(heads=2, width=12, per_page=2, columns=3, top_k=9, counts=(12, 7, 6, 5)),
 ]
 
 
@@ -68,13 +68,16 @@ def test_many_scores_are_looked_through_in_tiles_and_tokens_taken_in_turns(monke
 
 
 SPARSE = [
-    SparseCase(heads=5, width=12, window=8, held=4, columns=5, counts=(0, 3, 20, 7, 1), chains=3),
-    SparseCase(heads=20, width=40, window=3, held=1, columns=70, counts=(70, 66, 0), chains=3),
-    SparseCase(heads=4, width=16, window=9, held=2, columns=0, counts=(0, 0), chains=1),
-    SparseCase(heads=33, width=20, window=70, held=3, columns=2, counts=(6, 5, 4), chains=0),
+    SparseCase(
+        heads=5, width=12, window=8, per_page=4, columns=5, counts=(0, 3, 20, 7, 1), chains=3
+    ),
+    SparseCase(heads=20, width=40, window=3, per_page=1, columns=70, counts=(70, 66, 0), chains=3),
+    SparseCase(heads=4, width=16, window=9, per_page=2, columns=0, counts=(0, 0), chains=1),
+    SparseCase(heads=33, width=20, window=70, per_page=3, columns=2, counts=(6, 5, 4), chains=0),
 ]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("case", SPARSE, ids=str)
 def test_window_entries_and_sink_share_one_softmax(case, dtype):
@@ -86,6 +89,7 @@ def test_chains_that_exceed_the_workspace_are_taken_in_turns(monkeypatch):
     check_attention(SPARSE[0], (DEVICE, torch.float32), roundings=1)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "streams", "hidden"), [(1, 2, 12), (19, 4, 40), (3, 1, 70)])
 def test_streams_are_mixed_as_the_law_says(num, streams, hidden, dtype):

@@ -143,7 +143,7 @@ def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(mode
 
     def submit_hanging(batch):
         pending = submit(batch)
-        pending._flight = replace(pending._flight, output_ready=Hanging(complained))
+        pending._in_flight = replace(pending._in_flight, output_ready=Hanging(complained))
         return pending
 
     engine._runner.submit = submit_hanging
@@ -159,5 +159,5 @@ def test_a_step_that_hangs_while_it_is_submitted_is_reported_too(models, complai
             Hanging(complained).wait()
             return super().run(program, plan)
 
-    engine._runner.run_by(HangingExecutor())
+    engine._runner._executor = HangingExecutor()
     run_hanging(engine)

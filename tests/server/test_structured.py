@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from outrider import SamplingParams
-from outrider.structured.grammar_cache import MAX_ORDERED
+from outrider.structured.grammar_cache import MAX_PENDING
 
 pytest.importorskip("xgrammar")
 
@@ -52,7 +52,7 @@ def test_a_completion_takes_vllms_structured_outputs(client):
 
 
 def test_a_call_may_bring_more_grammars_than_may_wait(server):
-    lengths = range(1, MAX_ORDERED + 9)
+    lengths = range(1, MAX_PENDING + 9)
     params = [{"regex": f"[ab]{{{n}}}", "max_new_tokens": 60} for n in lengths]
     body = {"input_ids": [[5, 6]] * len(lengths), "sampling_params": params}
     answer = httpx.post(f"{server.url}/generate", json=body, timeout=120)

@@ -1,4 +1,4 @@
-"""A compiled grammar may be forgotten before its request has a row, and is compiled again then."""
+"""A compiled grammar may be evicted before its request has a row; then it is compiled again."""
 
 import threading
 
@@ -9,7 +9,7 @@ from support.matrix import sampling_of
 from support.tiny import VOCAB
 
 from outrider.errors import RequestError
-from outrider.structured import grammar_cache as shops
+from outrider.structured import grammar_cache as cache_module
 from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import RowSampling
 
@@ -18,20 +18,20 @@ pytest.importorskip("xgrammar")
 LONG_S = 20.0  # nothing here takes seconds unless it is broken
 
 
-class ForgetfulCache(shops.GrammarCache):
-    """Forgets what it has compiled when told so; calls `again` before it compiles anything then."""
+class ForgetfulCache(cache_module.GrammarCache):
+    """A cache that `forget` empties; from then on it calls `again` before it compiles a grammar."""
 
     def __init__(self):
         super().__init__(lambda: TINY, vocab_size=VOCAB)
         self.again = lambda: None
-        self._is_again = False
+        self._has_forgotten = False
 
     def forget(self):
-        self._known.clear()
-        self._is_again = True
+        self._futures.clear()
+        self._has_forgotten = True
 
     def _compile(self, spec):
-        if self._is_again:
+        if self._has_forgotten:
             self.again()
         return super()._compile(spec)
 
@@ -55,7 +55,7 @@ def waiting_engine(models, grammar_cache):
     engine.add(ask("ends", [5, 8], sampling_of("greedy", 0), max_tokens=4))
     engine.step()
     engine.add(spelling("waits", "regex", 3))
-    grammar_cache.order(SPECS["regex"]).result()
+    grammar_cache.compile(SPECS["regex"]).result()
     engine.step()  # it is in the queue
     assert engine.stats.queue.waiting == 1
     grammar_cache.forget()
@@ -69,7 +69,7 @@ def run(engine):
     return last
 
 
-def test_nobody_waits_for_a_grammar_that_is_compiled_again(models, grammar_cache):
+def test_other_requests_do_not_wait_for_a_grammar_that_is_compiled_again(models, grammar_cache):
     engine, has_gone_on, has_waited = waiting_engine(models, grammar_cache), threading.Event(), []
 
     def compile_after_that():
@@ -86,6 +86,7 @@ def test_nobody_waits_for_a_grammar_that_is_compiled_again(models, grammar_cache
     assert last["runs"].finish == "length"
 
 
+@pytest.mark.slow
 def test_a_grammar_that_cannot_be_compiled_again_fails_its_own_request_alone(models, grammar_cache):
     def fail():
         raise RequestError("too complex")

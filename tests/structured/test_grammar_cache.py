@@ -1,4 +1,4 @@
-"""Grammars are compiled elsewhere: bad ones are refused with a reason, bombs in bounded time."""
+"""A second process compiles grammars: bad ones are refused with a reason, in bounded time."""
 
 import json
 
@@ -7,7 +7,7 @@ from support.grammars import SPECS, TINY
 from support.tiny import VOCAB
 
 from outrider.errors import CapacityError, RequestError
-from outrider.structured import grammar_cache as shop_module
+from outrider.structured import grammar_cache as cache_module
 from outrider.structured.grammar_bounds import MAX_DEPTH, check_bounds
 from outrider.structured.grammar_cache import NO_GRAMMARS, GrammarCache
 from outrider.wire.grammar_spec import GrammarSpec
@@ -17,7 +17,7 @@ pytest.importorskip("xgrammar")
 
 @pytest.fixture(scope="module")
 def grammar_cache():
-    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB + 5)  # a model with ids nobody uses
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB + 5)  # a model with unused ids
     yield grammar_cache
     grammar_cache.close()
 
@@ -32,21 +32,16 @@ def nested(depth):
 @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
 def test_a_good_grammar_is_compiled_once(grammar_cache, spec):
     grammar_cache.check(spec)
-    assert grammar_cache.order(spec) is grammar_cache.order(spec)
+    assert grammar_cache.compile(spec) is grammar_cache.compile(spec)
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "reason"),
     [
         ("json_schema", '{"type": "objct"}', "the JSON schema is refused: .*objct"),
-        ("json_schema", '{"type": ', "the JSON schema is not JSON"),
         ("regex", "(a", "the regex is refused: .*parenthesis"),
-        ("regex", "a" * 5000, "the regex has 5000 characters; use at most 4096"),
-        ("regex", "(" * 100 + ")" * 100, "nested more than 64 levels"),
-        ("ebnf", "root ::= nobody", "the EBNF grammar is refused: .*nobody"),
+        ("ebnf", "root ::= absent", "the EBNF grammar is refused: .*absent"),
         ("ebnf", 'other ::= "a"', "the EBNF grammar is refused"),
-        ("json_schema", nested(MAX_DEPTH), "nested more than 64 levels"),
-        ("json_schema", "[" * 50_000, "nested more than 64 levels|not JSON"),
         ("structural_tag", "{}", "the structural tag is refused"),
     ],
 )
@@ -54,7 +49,22 @@ def test_a_bad_grammar_is_refused_with_the_reason(grammar_cache, kind, text, rea
     with pytest.raises(RequestError, match=reason) as refusal:
         grammar_cache.check(GrammarSpec(kind=kind, text=text))
     assert len(str(refusal.value)) < 300
-    assert "/project" not in str(refusal.value)  # no places inside the library
+    assert "/project" not in str(refusal.value)  # no source lines of the library
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("json_schema", '{"type": ', "the JSON schema is not JSON"),
+        ("regex", "a" * 5000, "the regex has 5000 characters; use at most 4096"),
+        ("regex", "(" * 100 + ")" * 100, "nested more than 64 levels"),
+        ("json_schema", nested(MAX_DEPTH), "nested more than 64 levels"),
+        ("json_schema", "[" * 50_000, "nested more than 64 levels|not JSON"),
+    ],
+)
+def test_a_grammar_out_of_bounds_is_refused_before_it_is_compiled(kind, text, reason):
+    with pytest.raises(RequestError, match=reason):
+        check_bounds(GrammarSpec(kind=kind, text=text))
 
 
 BOMBS = [
@@ -63,16 +73,17 @@ BOMBS = [
 ]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("kind", "text"), BOMBS)
 def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeypatch, kind, text):
     grammar_cache.check(SPECS["choice"])  # the process runs
-    monkeypatch.setattr(shop_module, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(cache_module, "TIMEOUT_S", 1.0)
     spec = GrammarSpec(kind=kind, text=text)
     with pytest.raises(RequestError, match="too complex"):
         grammar_cache.check(spec)
     with pytest.raises(RequestError, match="too complex"):
         grammar_cache.check(spec)
-    assert not grammar_cache._smiths  # nobody tried again
+    assert grammar_cache._process is None  # the refusal was cached
     monkeypatch.undo()
     grammar_cache.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
 
@@ -84,16 +95,16 @@ def test_a_grammar_that_grows_slower_with_every_token_is_refused(grammar_cache):
 
 def test_a_process_that_dies_is_replaced(grammar_cache):
     grammar_cache.check(SPECS["choice"])
-    grammar_cache._smiths[0]._process.kill()
-    grammar_cache._smiths[0]._process.wait()
+    grammar_cache._process._process.kill()
+    grammar_cache._process._process.wait()
     grammar_cache.check(GrammarSpec(kind="regex", text="[0-9]{8}"))
 
 
-def test_old_grammars_are_forgotten(grammar_cache, monkeypatch):
-    monkeypatch.setattr(shop_module, "MAX_KEPT", 3)
+def test_old_grammars_are_evicted(grammar_cache, monkeypatch):
+    monkeypatch.setattr(cache_module, "MAX_CACHED", 3)
     for num in range(1, 6):
         grammar_cache.check(GrammarSpec(kind="regex", text=f"a{{{num}}}"))
-    assert len(grammar_cache._known) <= 4
+    assert len(grammar_cache._futures) <= 4
 
 
 def test_an_engine_without_text_refuses_every_grammar():
@@ -105,16 +116,16 @@ def test_brackets_are_counted_as_they_nest():
     check_bounds(GrammarSpec(kind="regex", text="(a)" * 1000))
 
 
-def test_a_shop_with_a_full_order_book_refuses_new_grammars_but_not_known_ones():
-    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB, max_ordered=2)
+def test_a_cache_with_too_many_pending_grammars_refuses_new_ones_but_not_known_ones():
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB, max_pending=2)
     specs = [GrammarSpec(kind="regex", text=text) for text in ("a", "b", "c")]
     try:
-        orders = [grammar_cache.order(spec) for spec in specs[:2]]
+        futures = [grammar_cache.compile(spec) for spec in specs[:2]]
         with pytest.raises(CapacityError, match="try again"):
-            grammar_cache.order(specs[2])
-        assert grammar_cache.order(specs[0]) is orders[0]
-        for order in orders:
-            order.result(120)
-        grammar_cache.order(specs[2]).result(120)
+            grammar_cache.compile(specs[2])
+        assert grammar_cache.compile(specs[0]) is futures[0]
+        for future in futures:
+            future.result(120)
+        grammar_cache.compile(specs[2]).result(120)
     finally:
         grammar_cache.close()

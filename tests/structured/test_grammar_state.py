@@ -1,4 +1,4 @@
-"""A grammar's state can ride ahead and come back; a tree is masked as its paths would be alone."""
+"""A grammar state can try tokens and undo them; a tree is masked as each of its paths alone."""
 
 import random
 
@@ -20,13 +20,13 @@ RED = TINY.pieces.index(b"red")
 WORDS = -(-VOCAB // WORD)
 
 
-class HomeGrammars:
+class InProcessGrammars:
     """Compiles in this process."""
 
     def __init__(self):
         self._compiler = Compiler(TINY)
 
-    def order(self, spec):
+    def compile(self, spec):
         from concurrent.futures import Future
 
         future = Future()
@@ -39,7 +39,7 @@ class HomeGrammars:
 
 @pytest.fixture(scope="module")
 def states():
-    return MatcherStates(HomeGrammars())
+    return MatcherStates(InProcessGrammars())
 
 
 def make(states, name):
@@ -48,7 +48,7 @@ def make(states, name):
 
 def mask_of(state):
     bits = torch.zeros((1, WORDS), dtype=torch.int32)
-    state.allow(bits, 0)
+    state.fill_mask(bits, 0)
     return bits[0].tolist()
 
 
@@ -68,7 +68,7 @@ def wander(state, rng, most):
 
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(list(SPECS)), seed=st.integers(0, 2**32))
-def test_what_was_tried_and_forgotten_leaves_no_trace(states, name, seed):
+def test_tokens_that_were_tried_and_undone_leave_no_trace(states, name, seed):
     rng = random.Random(seed)
     state, twin = make(states, name), make(states, name)
     advance(twin, wander(state, rng, 12))
@@ -77,7 +77,7 @@ def test_what_was_tried_and_forgotten_leaves_no_trace(states, name, seed):
         tried = []
         for _ in range(rng.randrange(8)):
             token = rng.choice([*allowed(state), rng.randrange(VOCAB)])
-            if state.ride(token):
+            if state.try_token(token):
                 tried.append(token)
         num_accepted = rng.randrange(len(tried) + 1) if rng.random() < 0.5 else 0
         state.commit(num_accepted)
@@ -109,7 +109,7 @@ def test_every_node_is_masked_as_if_its_path_had_been_emitted(states, name, seed
         plain = make(states, name)
         advance(plain, committed)
         plain.begin()
-        is_possible = all(token >= 0 and plain.ride(token) for token in path)
+        is_possible = all(token >= 0 and plain.try_token(token) for token in path)
         expected = mask_of(plain) if is_possible else [-1] * WORDS
         assert bits[2 + node].tolist() == expected, (node, path)
 
@@ -119,9 +119,9 @@ def test_the_end_may_only_be_repeated(states):
     advance(state, [RED, END])
     assert allowed(state) == [END]
     state.begin()
-    assert state.ride(END)
-    assert not state.ride(RED)
-    assert state.ride(END)
+    assert state.try_token(END)
+    assert not state.try_token(RED)
+    assert state.try_token(END)
     state.abort()
     assert allowed(state) == [END]
 

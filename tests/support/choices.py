@@ -18,7 +18,7 @@ class ChoiceGrammars:
     def check(self, spec):
         pass
 
-    def order(self, spec):
+    def compile(self, spec):
         ready: Future[str] = Future()
         ready.set_result(spec.text)
         return ready
@@ -39,7 +39,7 @@ class ChoiceStates:
 
 
 class ChoiceState:
-    """A list of tokens, read anew whenever somebody asks."""
+    """A list of tokens, read again for every mask."""
 
     def __init__(self, words, ends, pieces):
         self._words, self._ends, self._pieces = words, ends, pieces
@@ -48,25 +48,25 @@ class ChoiceState:
     def begin(self):
         assert not self._num_tried
 
-    def ride(self, token):
+    def try_token(self, token):
         if token not in self._allowed():
             return False
         self._tokens.append(token)
         self._num_tried += 1
         return True
 
-    def retreat(self, num):
+    def rollback_to(self, num):
         del self._tokens[len(self._tokens) - self._num_tried + num :]
         self._num_tried = num
 
     def commit(self, num):
-        self.retreat(num)
+        self.rollback_to(num)
         self._num_tried = 0
 
     def abort(self):
         self.commit(0)
 
-    def allow(self, bits, place):
+    def fill_mask(self, bits, place):
         bits[place] = 0
         for token in self._allowed():
             bits[place, token // WORD] |= bit_of(token)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 
-from outrider.kv.ring_plan import RingPart, Tokens
+from outrider.kv.ring_plan import RingPlan, RingTokens
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_cache import StateStore
-from outrider.models.recurrent.recurrent_plan import FRESH, RecurrentPlan, StateRows
+from outrider.models.recurrent.recurrent_plan import NEW_TEXT, RecurrentPlan, StateRows
 from outrider.ops.recurrent import delta_rule as delta
 from outrider.ops.recurrent import delta_rule_triton as kernels
-from outrider.ops.recurrent.delta_chunk_triton import WORTH
+from outrider.ops.recurrent.delta_chunk_triton import MIN_CHUNK
 from outrider.ops.recurrent.delta_rule import DeltaRule
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
@@ -29,7 +29,7 @@ class DeltaCase:
     value_heads: int
     key_dim: int
     value_dim: int
-    folds: tuple[int, ...] = (0, 2, FRESH)  # of uniform rows, then of chunks
+    accepted_counts: tuple[int, ...] = (0, 2, NEW_TEXT)  # of uniform rows, then of chunks
     nodes: int = 3
     chunks: tuple[int, ...] = (5,)  # tokens of each
     most: int = 4  # nodes that may be pending
@@ -50,11 +50,11 @@ class DeltaCase:
     @property
     def is_one_by_one(self) -> bool:
         """Whether chunks take the same sums as the law, rather than those of blocks."""
-        return self.is_fixed or max(self.chunks, default=0) < WORTH
+        return self.is_fixed or max(self.chunks, default=0) < MIN_CHUNK
 
     @property
     def rows(self) -> int:
-        return len(self.folds) - len(self.chunks)
+        return len(self.accepted_counts) - len(self.chunks)
 
 
 def moved(record, device):
@@ -81,12 +81,12 @@ def make_plan(case: DeltaCase) -> RecurrentPlan:
     nothing = torch.zeros(0, dtype=torch.int64)
     return RecurrentPlan(
         shape=shape,
-        numbers=torch.arange(shape.num_query),
+        query_index=torch.arange(shape.num_query),
         owners=torch.arange(num_rows).repeat_interleave(count),
-        window=RingPart(sources=nothing, writes=nothing),
+        window=RingPlan(sources=nothing, writes=nothing),
         states=StateRows(
             rows=torch.randperm(num_rows) + 1,
-            folds=torch.tensor(case.folds),
+            accepted_counts=torch.tensor(case.accepted_counts),
             firsts=count.cumsum(0) - count,
             counts=count,
         ),
@@ -99,38 +99,38 @@ def check_recurrence(case: DeltaCase, where, seed: int = 0) -> None:
     torch.manual_seed(seed)
     device, dtype = where
     sizes, plan = case.sizes, make_plan(case)
-    num_query, table_rows = plan.shape.num_query, len(case.folds) + 2
+    num_query, table_rows = plan.shape.num_query, len(case.accepted_counts) + 2
     law = DeltaRule(
         sizes=sizes,
         conv_weight=torch.zeros(0),
-        pace=-torch.rand(sizes.value_heads) * (1e-3 if case.repeats else 1.0),
-        pace_bias=torch.randn(sizes.value_heads),
+        decay_scale=-torch.rand(sizes.value_heads) * (1e-3 if case.repeats else 1.0),
+        dt_bias=torch.randn(sizes.value_heads),
         is_fixed=case.is_fixed,
     )
     heads = (table_rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
     store = StateStore(
         window=torch.zeros(0),
-        pending=torch.randn(table_rows, case.most, sizes.pending).to(dtype),
+        node_inputs=torch.randn(table_rows, case.most, sizes.node_inputs).to(dtype),
         state=torch.randn(heads),
     )
     # Lanes come as parts of a wider map.
-    channels = torch.randn(num_query, sizes.mixed + 2 * sizes.value_heads + 3).to(dtype)
+    channels = torch.randn(num_query, sizes.qkv + 2 * sizes.value_heads + 3).to(dtype)
     if case.repeats:
         channels = channels[:1].repeat(num_query, 1)
-        channels[:, sizes.mixed : sizes.mixed + sizes.value_heads] = 6.0  # rates near one
+        channels[:, sizes.qkv : sizes.qkv + sizes.value_heads] = 6.0  # rates near one
     there = moved(store, device)
-    mixed, gates = channels[:, : sizes.mixed], channels[:, sizes.mixed : -3]
-    right = delta.recur(mixed, gates, store, plan, law)
+    qkv, gates = channels[:, : sizes.qkv], channels[:, sizes.qkv : -3]
+    right = delta.gated_delta_rule(qkv, gates, store, plan, law)
     far = channels.to(device)
     far_plan = replace(plan, states=moved(plan.states, device))
     found = delta.recur_on_gpu(
-        far[:, : sizes.mixed], far[:, sizes.mixed : -3], there, far_plan, moved(law, device)
+        far[:, : sizes.qkv], far[:, sizes.qkv : -3], there, far_plan, moved(law, device)
     )
     close = {"rtol": 0, "atol": TOLERANCES[dtype]}
     torch.testing.assert_close(found.cpu(), right, **close)
     atol = 2e-5 if case.is_one_by_one else STATE_BY_BLOCKS[dtype]
     torch.testing.assert_close(there.state.cpu(), store.state, rtol=0, atol=atol)
-    assert torch.equal(there.pending.cpu(), store.pending)
+    assert torch.equal(there.node_inputs.cpu(), store.node_inputs)
 
 
 def check_mixing(num_query: int, width: int, window: int, where, seed: int = 0) -> None:
@@ -143,10 +143,10 @@ def check_mixing(num_query: int, width: int, window: int, where, seed: int = 0) 
     )
     sources = torch.randint(-1, slots + num_query, (num_query, window))
     conv_weight = torch.randn(width, window)
-    part = RingPart(sources=sources, writes=sources[:, 0])
-    right = delta.mix(Tokens(ring, channels[:, :width]), part, conv_weight)
+    part = RingPlan(sources=sources, writes=sources[:, 0])
+    right = delta.causal_conv(RingTokens(ring, channels[:, :width]), part, conv_weight)
     far = [each.to(device) for each in (ring, channels, sources, conv_weight)]
-    found = kernels.mix(far[0], far[1][:, :width], far[2], far[3])
+    found = kernels.causal_conv(far[0], far[1][:, :width], far[2], far[3])
     torch.testing.assert_close(found.cpu(), right, rtol=0, atol=4 * TOLERANCES[dtype])
 
 

@@ -72,7 +72,7 @@ def break_steps(
     def submit_some(batch: ScheduledBatch) -> Pending:
         number, pending = next(numbers), submit(batch)
         if number in at_wait:
-            pending._flight = replace(pending._flight, output_ready=BrokenEvent())
+            pending._in_flight = replace(pending._in_flight, output_ready=BrokenEvent())
         return pending
 
     runner.submit = submit_some  # type: ignore[method-assign]

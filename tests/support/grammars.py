@@ -60,7 +60,7 @@ class PlainMasks:
         state = self._states.make(grammar)
         advance(state, output)
         bits = torch.zeros((1, -(-VOCAB // WORD)), dtype=torch.int32)
-        state.allow(bits, 0)
+        state.fill_mask(bits, 0)
         words = bits[0].tolist()
         return np.array([words[t // WORD] >> t % WORD & 1 for t in range(VOCAB)], dtype=bool)
 

@@ -99,7 +99,7 @@ def harness_of(
     layout = decoder_layout(decoder, page_size=PAGE_SIZE, nodes=kept_nodes or nodes)
     pool = RecurrentPool(layout, table_rows=rows + 1, num_pages=1, device=CPU)
     backend = ReferenceAttention(page_size=PAGE_SIZE, dtype=decoder.dtype)
-    attention = RecurrentAttention(backend, layout, pool.stands)
+    attention = RecurrentAttention(backend, layout, pool.state_lengths)
     planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
     pool.resize(num_pages)
     pool.scribble()  # rows begin with what others left

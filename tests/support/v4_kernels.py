@@ -4,15 +4,22 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.kv.ring_plan import RingPart, Tokens
-from outrider.models.deepseek_v4.compressed_plan import BlockPart, CompressedPlan
+from outrider.kv.ring_plan import RingPlan, RingTokens
+from outrider.models.deepseek_v4.compressed_plan import BlockPlan, CompressedPlan
 from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
 from outrider.models.deepseek_v4.v4_config import StreamsConfig
-from outrider.models.layers.rms_norm import RmsNorm
 from outrider.ops.linear import hyper_connections_triton as stream_kernels
-from outrider.ops.norm_rope import partial_rope as turning
-from outrider.ops.norm_rope import partial_rope_triton as kernels
-from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm
+from outrider.ops.norm_rope.partial_rope import (
+    TailRotation,
+    VectorNorm,
+    norm_and_rotate_reference,
+    rotate_tail_reference,
+)
+from outrider.ops.norm_rope.partial_rope_triton import (
+    norm_and_rotate_triton,
+    rotate_tail_triton,
+)
+from outrider.ops.norm_rope.rms_norm import RmsNorm
 from outrider.ops.sparse import compress_triton as compress
 from outrider.ops.sparse import indexer_triton as index
 from outrider.ops.sparse import sparse_attention as sparse
@@ -20,7 +27,7 @@ from outrider.ops.sparse import sparse_attention_triton as sparse_kernels
 from outrider.ops.sparse.sparse_attention import ListedEntries
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
-from support.layer_kernels import BYSTANDER, EPS, Case, assert_close, poisoned_outputs, random
+from support.layer_kernels import EPS, UNWRITTEN, Case, assert_close, poisoned_outputs, random
 
 CPU = "cpu"
 
@@ -34,23 +41,23 @@ def integers(low: int, high: int, *shape: int, seed: int) -> torch.Tensor:
     return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def check_turning(num: int, heads: int, width: int, pairs: int, like: Case) -> None:
+def check_partial_rope(num: int, heads: int, width: int, pairs: int, like: Case) -> None:
     """Vectors whose rows lie apart, with every kind of norm before."""
     wide = random(num, heads * width + 5, like=like, seed=1)
     x = wide[:, : heads * width].view(num, heads, width)
     rotation = rotation_of(num, pairs, seed=2)
-    cos, sin = rotation.cos.to(like[0]), rotation.sin.to(like[0])
-    law = x.float().cpu()
+    on_device = TailRotation(rotation.cos.to(like[0]), rotation.sin.to(like[0]))
+    wide_x = x.float().cpu()
     with poisoned_outputs():
         for back in (False, True):
-            got = kernels.turn(x, cos, sin, is_back=back)
+            got = rotate_tail_triton(x, on_device, back=back)
             assert got.dtype == x.dtype
-            right = turning.rotate_tail(law, rotation, back=back)
+            right = rotate_tail_reference(wide_x, rotation, back=back)
             assert_close(got.cpu(), right, roundings=1, cancelled=4.0)
         weight = random(width, like=(CPU, torch.float32), seed=3)
         for norm in (VectorNorm(weight, EPS), VectorNorm(weight[:0], EPS)):
-            got = kernels.turn_normed(x, cos, sin, norm.weight.to(like[0]), EPS)
-            right = turning.norm_and_rotate(law, norm, rotation)
+            got = norm_and_rotate_triton(x, VectorNorm(norm.weight.to(like[0]), EPS), on_device)
+            right = norm_and_rotate_reference(wide_x, norm, rotation)
             assert_close(got.cpu(), right, roundings=1, cancelled=4.0)
 
 
@@ -69,7 +76,7 @@ def check_entries(case: BlockCase, like: Case) -> None:
     """Windows over ring and step, some of them absent in part; blocks without a target."""
     slots, fresh, entries, windows = 23, 11, 20, case.windows
     channels = 2 * case.series * case.width
-    tokens = Tokens(
+    tokens = RingTokens(
         random(slots, channels + 3, like=like, seed=1)[:, :channels],
         random(fresh, channels + 5, like=like, seed=2)[:, 2 : 2 + channels],
     )
@@ -80,7 +87,7 @@ def check_entries(case: BlockCase, like: Case) -> None:
     bias = random(case.window, case.width, like=(CPU, torch.float32), seed=5)
     weight = random(case.width, like=(CPU, torch.float32), seed=6)
     rotation = rotation_of(windows, case.pairs, seed=7)
-    pool = torch.full((entries, case.width), BYSTANDER).to(*like)
+    pool = torch.full((entries, case.width), UNWRITTEN).to(*like)
     device = like[0]
     compress.store_entries(
         tokens.ring,
@@ -91,29 +98,29 @@ def check_entries(case: BlockCase, like: Case) -> None:
         (rotation.cos.to(device), rotation.sin.to(device)),
         pool,
     )
-    right = torch.full((entries, case.width), BYSTANDER)
-    part = BlockPart(
-        ring=RingPart(sources=sources, writes=sources[0]),
+    right = torch.full((entries, case.width), UNWRITTEN)
+    part = BlockPlan(
+        ring=RingPlan(sources=sources, writes=sources[0]),
         starts=targets,
         targets=targets,
         counts=targets,
     )
-    law = Tokens(tokens.ring.float().cpu(), tokens.fresh.float().cpu())
-    sparse.store_entries(law, part, bias, VectorNorm(weight, EPS), rotation, right)
-    right[0] = BYSTANDER  # nobody's: the kernel leaves it alone
+    reference = RingTokens(tokens.ring.float().cpu(), tokens.fresh.float().cpu())
+    sparse.store_entries(reference, part, bias, VectorNorm(weight, EPS), rotation, right)
+    right[0] = UNWRITTEN  # nobody's: the kernel leaves it alone
     assert_close(pool.cpu(), right, roundings=1, cancelled=8.0)
 
 
 def listed_of(
-    like: Case, *, num: int, held: int, columns: int, width: int, counts: list[int]
+    like: Case, *, num: int, per_page: int, columns: int, width: int, counts: list[int]
 ) -> ListedEntries:
     """Lists of whole pages, in any order, over a pool of twice as many."""
     lists, pages = 3, 2 * columns * 3
     table = torch.randperm(pages, generator=torch.Generator().manual_seed(8))[: lists * columns]
     return ListedEntries(
-        pool=random(pages * held, width, like=like, seed=9),
+        pool=random(pages * per_page, width, like=like, seed=9),
         table=table.view(lists, columns),
-        held=held,
+        per_page=per_page,
         lists=integers(0, lists, num, seed=10),
         counts=torch.tensor(counts),
     )
@@ -125,7 +132,7 @@ class ChoiceCase:
 
     heads: int
     width: int
-    held: int
+    per_page: int
     columns: int
     top_k: int
     counts: tuple[int, ...]
@@ -139,29 +146,35 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
     keys = listed_of(
         like,
         num=num,
-        held=case.held,
+        per_page=case.per_page,
         columns=case.columns,
         width=case.width,
         counts=list(case.counts),
     )
-    keys.pool[case.held : 2 * case.held] = keys.pool[:1]  # equal scores
+    keys.pool[case.per_page : 2 * case.per_page] = keys.pool[:1]  # equal scores
     where = tuple(each.to(device) for each in (keys.table, keys.lists, keys.counts))
     with poisoned_outputs():
-        slots = index.choose_entries(
-            query, weights.to(device), keys.pool, where, scale=0.5, held=case.held, top_k=case.top_k
+        slots = index.select_entries(
+            query,
+            weights.to(device),
+            keys.pool,
+            where,
+            scale=0.5,
+            per_page=case.per_page,
+            top_k=case.top_k,
         ).cpu()
-    law = ListedEntries(
+    reference = ListedEntries(
         pool=keys.pool.float().cpu(),
         table=keys.table,
-        held=keys.held,
+        per_page=keys.per_page,
         lists=keys.lists,
         counts=keys.counts,
     )
-    scores = sparse.index_scores(query.float().cpu(), weights, law, 0.5)
+    scores = sparse.index_scores(query.float().cpu(), weights, reference, 0.5)
     for token, count in enumerate(case.counts):
-        count = min(count, case.held * case.columns)  # a list has no more
+        count = min(count, case.per_page * case.columns)  # a list has no more
         kept = min(count, case.top_k)
-        chosen, own = slots[token, :kept], law.slots[token]
+        chosen, own = slots[token, :kept], reference.slots[token]
         assert not slots[token, kept:].any()
         places = [own.tolist().index(slot) for slot in chosen.tolist()]
         assert places == sorted(set(places))
@@ -180,7 +193,7 @@ class SparseCase:
     heads: int
     width: int
     window: int
-    held: int
+    per_page: int
     columns: int
     counts: tuple[int, ...]
     chains: int  # query tokens
@@ -189,7 +202,7 @@ class SparseCase:
 def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
     num, device, slots, scale = len(case.counts), like[0], 13, case.width**-0.5
     query = random(num, case.heads, case.width, like=like, seed=1)
-    window = Tokens(
+    window = RingTokens(
         random(slots, case.width, like=like, seed=2),
         random(num, case.width + 4, like=like, seed=3)[:, : case.width],
     )
@@ -199,7 +212,7 @@ def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
     entries = listed_of(
         like,
         num=num,
-        held=case.held,
+        per_page=case.per_page,
         columns=case.columns,
         width=case.width,
         counts=list(case.counts),
@@ -213,19 +226,19 @@ def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
             (entries.pool, *where),
             sinks.to(device),
             scale=scale,
-            held=case.held,
+            per_page=case.per_page,
             num_split=case.chains,
         )
-    law = ListedEntries(
+    reference = ListedEntries(
         pool=entries.pool.float().cpu(),
         table=entries.table,
-        held=entries.held,
+        per_page=entries.per_page,
         lists=entries.lists,
         counts=entries.counts,
     )
-    plain = Tokens(window.ring.float().cpu(), window.fresh.float().cpu())
+    plain = RingTokens(window.ring.float().cpu(), window.fresh.float().cpu())
     plan = plan_of(sources, case, num)
-    right = sparse.attend(query.float().cpu(), plain, plan, law, sinks, scale)
+    right = sparse.attend(query.float().cpu(), plain, plan, reference, sinks, scale)
     assert got.dtype == query.dtype
     assert_close(got.cpu(), right, roundings=roundings, cancelled=2.0 * roundings)
 
@@ -242,10 +255,10 @@ def plan_of(sources: torch.Tensor, case: SparseCase, num: int) -> CompressedPlan
     nothing = sources[:, 0]
     return CompressedPlan(
         shape=shape,
-        numbers=nothing,
+        query_index=nothing,
         owners=nothing,
         pages=sources,
-        window=RingPart(sources=sources, writes=nothing),
+        window=RingPlan(sources=sources, writes=nothing),
         blocks=(),
     )
 
@@ -262,12 +275,12 @@ def check_streams(num: int, streams: int, hidden: int, like: Case, *, roundings:
     for is_last in (False, True):
         mixes = streams if is_last else (2 + streams) * streams
         weights = MixWeights(
-            maps=random(mixes, streams * hidden, like=wide, seed=4) * hidden**-0.5,
+            projection=random(mixes, streams * hidden, like=wide, seed=4) * hidden**-0.5,
             base=random(mixes, like=wide, seed=5),
             scale=random(mixes, like=wide, seed=6),
             norm_eps=1e-6,
         )
-        moved = tuple(each.to(device) for each in (weights.maps, weights.base, weights.scale))
+        moved = tuple(each.to(device) for each in (weights.projection, weights.base, weights.scale))
         with poisoned_outputs():
             got = stream_kernels.read_streams(
                 x,
@@ -277,18 +290,18 @@ def check_streams(num: int, streams: int, hidden: int, like: Case, *, roundings:
                 eps=1e-6,
                 rounds=0 if is_last else 4,
             )
-        law = x.float().cpu()
+        reference = x.float().cpu()
         if is_last:
-            right = Collapse(config, weights, norm)(law)
+            right = Collapse(config, weights, norm)(reference)
             assert_close(got[0].cpu(), right, roundings=roundings, cancelled=cancelled)
             continue
         connection = Connection(config, weights, norm)
-        mixed = connection.read(law)
+        mixed = connection.read(reference)
         assert_close(got[0].cpu(), mixed.x, roundings=roundings, cancelled=cancelled)
         torch.testing.assert_close(got[1].cpu(), mixed.post, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(got[2].cpu(), mixed.comb, rtol=1e-4, atol=1e-4)
         written = stream_kernels.write_streams(y, x, got[1], got[2])
-        right = connection.write(y.float().cpu(), law, mixed)
+        right = connection.write(y.float().cpu(), reference, mixed)
         torch.testing.assert_close(
             written.float().cpu(), right, rtol=1e-3 * roundings, atol=3e-4 * roundings
         )

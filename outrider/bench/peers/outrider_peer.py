@@ -44,7 +44,7 @@ class OurEngine:
         steps, before = [], (0,) * len(live)
         while not frontend.is_idle:
             frontend.step()
-            after = tuple(len(request.transcripts[0].token_ids) for request in live)
+            after = tuple(len(request.outputs[0].token_ids) for request in live)
             if after != before:
                 tokens = tuple(new - old for new, old in zip(after, before, strict=True))
                 steps.append(Step(time.perf_counter() - start, tokens))

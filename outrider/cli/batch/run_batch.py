@@ -9,7 +9,6 @@ from outrider.cli.batch.batch_output import BatchOutput
 from outrider.errors import CapacityError, ConfigError, RequestError
 from outrider.frontend.batch_bar import Advance
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.live_request import LiveRequest, PreparedRequest
 from outrider.frontend.output_json import describe_output
 from outrider.frontend.prompts import (
     Message,
@@ -19,6 +18,7 @@ from outrider.frontend.prompts import (
     parse_prompt,
 )
 from outrider.frontend.request_feed import Feed
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams, override
 
 Framing = Callable[[str], TextPrompt]  # how the text of a user becomes a prompt
@@ -51,7 +51,7 @@ class BatchRun:
             if isinstance(live, CapacityError):
                 self.refusals.append(str(live))
                 continue
-            if not isinstance(live, LiveRequest):
+            if not isinstance(live, RequestState):
                 self._fail(line, live, advance)
                 continue
             output = live.output()

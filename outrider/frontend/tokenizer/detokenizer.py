@@ -1,15 +1,25 @@
-"""Streamed token ids to streamed text: never half a character, never a change of mind."""
+"""Streamed token ids to streamed text: whole characters only, cut at stop strings."""
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from outrider.errors import RequestError
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 
 
-class Detokenizer:
-    """Owns the bytes at the end of one answer that are not a character yet: at most three.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewText:
+    """The text that one token made certain."""
 
-    All pushes and `finish` together give what decoding prompt and answer at once gives after the
+    text: str  # safe to show: no stop string can begin in it
+    matched: str  # the stop string that ends the text, or ""
+
+
+class Detokenizer:
+    """Owns the bytes at the end of one output that are not a character yet: at most three.
+
+    All pushes and `finish` together give what decoding prompt and output at once gives after the
     prompt. Bytes that cannot become a character come out as U+FFFD, at the latest in `finish`.
     """
 
@@ -18,9 +28,7 @@ class Detokenizer:
         tokenizer: Tokenizer | NoTokenizer,
         *,
         skip_special: bool,
-        prompt_tail: Sequence[
-            int
-        ] = (),  # the last few tokens do; they show how the answer joins on
+        prompt_tail: Sequence[int] = (),  # last tokens of the prompt, before the output
     ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
@@ -43,3 +51,70 @@ class Detokenizer:
             self._opens_text = False
             return self._tokenizer.first_bytes(token)
         return self._tokenizer.token_bytes(token)
+
+
+class StopStrings:
+    """Owns the end of the text that could still become a stop string.
+
+    The match that completes first wins, and of those the longest: this depends on the text alone,
+    not on how tokens divide it.
+    """
+
+    def __init__(self, stops: tuple[str, ...], *, include: bool) -> None:
+        if "" in stops:
+            raise RequestError("a stop string is empty; remove it or give it a character")
+        self._stops = stops
+        self._include = include
+        self._held = ""
+        self._is_over = False
+
+    def push(self, text: str) -> NewText:
+        """Add the text of one token, so that the caller knows at which token a match completed."""
+        assert not self._is_over, "nothing follows a stop string"
+        text = self._held + text
+        ends = {stop: text.find(stop) + len(stop) for stop in self._stops if stop in text}
+        if ends:
+            matched = min(ends, key=lambda stop: (ends[stop], -len(stop)))
+            self._held, self._is_over = "", True
+            end = ends[matched] if self._include else ends[matched] - len(matched)
+            return NewText(text=text[:end], matched=matched)
+        shown = len(text) - max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[shown:]
+        return NewText(text=text[:shown], matched="")
+
+    def finish(self) -> str:
+        """The text that was held back and did not become a stop string."""
+        held, self._held, self._is_over = self._held, "", True
+        return held
+
+
+class StreamedText:
+    """Turns the tokens of one output into text, and ends the text at a stop string."""
+
+    def __init__(
+        self, detokenizer: Detokenizer, stops: StopStrings, *, num_unscanned: int = 0
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._num_unscanned = num_unscanned  # first tokens in which stop strings do not count
+
+    def push(self, token: int) -> NewText:
+        """The text that this token makes certain."""
+        text = self._detokenizer.push((token,))
+        if self._num_unscanned > 0:
+            self._num_unscanned -= 1
+            return NewText(text=text, matched="")
+        return self._stops.push(text)
+
+    def finish(self) -> NewText:
+        """The text that was held back."""
+        new = self._stops.push(self._detokenizer.finish())
+        if new.matched:
+            return new
+        return NewText(text=new.text + self._stops.finish(), matched="")
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`, short of all of it."""
+    lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)

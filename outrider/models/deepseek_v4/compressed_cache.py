@@ -45,7 +45,7 @@ class CompressedLayout:
         channels = len(self.layers) * self.ring(self.window) * self.head_dim
         for layer in self.layers:
             if isinstance(layer, CompressedBlocks):
-                channels += self.ring(layer.window) * layer.state_width(self.head_dim)
+                channels += self.ring(layer.window) * layer.compressor_width(self.head_dim)
         return channels * self.dtype.itemsize
 
     def ring(self, window: int) -> int:
@@ -104,8 +104,8 @@ class CompressedPool:
             if isinstance(store, BlockStore) and isinstance(layer, CompressedBlocks):
                 store.state.zero_()
                 for pool in (store.entries, store.keys):
-                    held = self.layout.page_size // layer.ratio
-                    pool.view(-1, held, pool.shape[1]).index_fill_(0, pages, 0)
+                    per_page = self.layout.page_size // layer.ratio
+                    pool.view(-1, per_page, pool.shape[1]).index_fill_(0, pages, 0)
 
     def scribble(self) -> None:
         """Fill every page and every ring with noise."""
@@ -120,7 +120,7 @@ class CompressedPool:
         window = self._zeros(rows * layout.ring(layout.window), layout.head_dim)
         if isinstance(layer, NoBlocks):
             return (window,)
-        width = layer.state_width(layout.head_dim)
+        width = layer.compressor_width(layout.head_dim)
         return window, self._zeros(rows * layout.ring(layer.window), width)
 
     def _make_store(

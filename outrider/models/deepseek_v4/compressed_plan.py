@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.config.settings import MOST_PAGE
+from outrider.config.settings import MAX_PAGE
 from outrider.kv.ring_plan import (
-    RingPart,
+    RingPlan,
     StepRows,
     fill_owners,
     fill_sources,
@@ -24,10 +24,10 @@ _ANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockPart:
+class BlockPlan:
     """The blocks of one kind: which end in this step, and who sees how many."""
 
-    ring: RingPart  # a window per block that may end in this step
+    ring: RingPlan  # a window per block that may end in this step
     starts: torch.Tensor  # [windows] int64 position of the block's first token
     targets: torch.Tensor  # [windows] int64 where its entry goes; 0, on page 0, if it does not end
     counts: torch.Tensor  # [num_query] int64 entries that each query token may see
@@ -38,11 +38,11 @@ class CompressedPlan(AttentionPlan):
     """What all layers of a step share."""
 
     shape: StepShape
-    numbers: torch.Tensor  # [num_query] int64 the query tokens themselves, counted
+    query_index: torch.Tensor  # [num_query] int64 the query tokens themselves, counted
     owners: torch.Tensor  # [num_query] int64 row of the step each query token belongs to
     pages: torch.Tensor  # [step_rows, pages] int64, of uniform rows, then of chunks
-    window: RingPart  # a window per query token
-    blocks: tuple[BlockPart, ...]  # as the layout lists their kinds
+    window: RingPlan  # a window per query token
+    blocks: tuple[BlockPlan, ...]  # as the layout lists their kinds
 
 
 class CompressedAttention:
@@ -58,7 +58,7 @@ class CompressedAttention:
         return Capabilities(
             max_nodes=self._layout.nodes,
             chain_only=True,
-            page_sizes=range(1, MOST_PAGE + 1),
+            page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
             max_latent=_ANY,
@@ -73,7 +73,7 @@ class CompressedAttention:
         arena.reserve("compressed.window.sources", query * self._layout.window, torch.int64)
         arena.reserve("compressed.window.writes", query, torch.int64)
         for index, blocks in enumerate(self._layout.blocks):
-            name, num = f"compressed.{index}", num_endings(blocks.ratio, largest)
+            name, num = f"compressed.{index}", num_block_ends(blocks.ratio, largest)
             arena.reserve(f"{name}.sources", num * blocks.window, torch.int64)
             arena.reserve(f"{name}.writes", query, torch.int64)
             arena.reserve(f"{name}.starts", num, torch.int64)
@@ -85,10 +85,10 @@ class CompressedAttention:
         blocks = enumerate(self._layout.blocks)
         return CompressedPlan(
             shape=shape,
-            numbers=arena.view("compressed.numbers", query),
+            query_index=arena.view("compressed.numbers", query),
             owners=arena.view("compressed.owners", query),
             pages=arena.view("compressed.pages", rows, shape.pages),
-            window=RingPart(
+            window=RingPlan(
                 sources=arena.view("compressed.window.sources", query, self._layout.window),
                 writes=arena.view("compressed.window.writes", query),
             ),
@@ -100,7 +100,7 @@ class CompressedAttention:
         if plan.owners.is_cuda:
             self.fill_on_gpu(plan, scope)
             return
-        step = fill_owners(plan.shape, scope, numbers=plan.numbers, owners=plan.owners)
+        step = fill_owners(plan.shape, scope, query_index=plan.query_index, owners=plan.owners)
         columns = scope.page_table[:, : plan.shape.pages]
         plan.pages.copy_(columns.index_select(0, step.rows))
         self._fill_ring(plan.window, step, plan.owners, plan.owners, step.positions)
@@ -118,7 +118,7 @@ class CompressedAttention:
         window, layout = plan.window, self._layout
         rings.fill_window(
             step,
-            numbers=plan.numbers,
+            query_index=plan.query_index,
             owners=plan.owners,
             sources=window.sources,
             writes=window.writes,
@@ -130,7 +130,7 @@ class CompressedAttention:
             rings.fill_states(
                 step, writes=part.ring.writes, counts=part.counts, ratio=kind.ratio, length=length
             )
-            rings.fill_endings(
+            rings.fill_block_ends(
                 step,
                 table,
                 sources=part.ring.sources,
@@ -143,28 +143,28 @@ class CompressedAttention:
 
     def _fill_blocks(
         self,
-        part: BlockPart,
+        part: BlockPlan,
         kind: CompressedBlocks,
         step: StepRows,
         plan: CompressedPlan,
         page_table: torch.Tensor,  # [table_rows, max_pages]
     ) -> None:
         ratio, page_size = kind.ratio, self._layout.page_size
-        owners, block, is_ending = _endings(ratio, step, plan.shape)
+        owners, block, is_end = _block_ends(ratio, step, plan.shape)
         lasts = block * ratio + (ratio - 1)
         self._fill_ring(part.ring, step, plan.owners, owners, lasts)
         # What does not end is made of row 0's first slot, which is a number, and kept by nobody.
-        part.ring.sources.mul_(is_ending[:, None])
+        part.ring.sources.mul_(is_end[:, None])
         torch.mul(block, ratio, out=part.starts)
         column = (part.starts // page_size).clamp_max(page_table.shape[1] - 1)
         page = page_table[step.rows[owners], column]
         entry = page * (page_size // ratio) + part.starts % page_size // ratio
-        torch.mul(entry, is_ending, out=part.targets)
+        torch.mul(entry, is_end, out=part.targets)
         torch.div(step.positions + 1, ratio, rounding_mode="floor", out=part.counts)
 
     def _fill_ring(
         self,
-        part: RingPart,
+        part: RingPlan,
         step: StepRows,
         token_owners: torch.Tensor,  # [num_query] row of the step
         owners: torch.Tensor,  # [windows] likewise
@@ -175,21 +175,21 @@ class CompressedAttention:
         fill_writes(part, step, token_owners, length=length)
 
 
-def num_endings(ratio: int, shape: StepShape) -> int:
+def num_block_ends(ratio: int, shape: StepShape) -> int:
     """The most blocks that can end in a step of this shape."""
     chunk = shape.chunk
     in_chunks = chunk.tokens // ratio + chunk.rows if chunk.rows else 0
-    return shape.rows * _endings_per_row(ratio, shape) + in_chunks
+    return shape.rows * _block_ends_per_row(ratio, shape) + in_chunks
 
 
-def _endings_per_row(ratio: int, shape: StepShape) -> int:
+def _block_ends_per_row(ratio: int, shape: StepShape) -> int:
     return -(-shape.nodes // ratio)
 
 
-def _bind_blocks(arena: Arena, index: int, kind: CompressedBlocks, shape: StepShape) -> BlockPart:
-    name, query, num = f"compressed.{index}", shape.num_query, num_endings(kind.ratio, shape)
-    return BlockPart(
-        ring=RingPart(
+def _bind_blocks(arena: Arena, index: int, kind: CompressedBlocks, shape: StepShape) -> BlockPlan:
+    name, query, num = f"compressed.{index}", shape.num_query, num_block_ends(kind.ratio, shape)
+    return BlockPlan(
+        ring=RingPlan(
             sources=arena.view(f"{name}.sources", num, kind.window),
             writes=arena.view(f"{name}.writes", query),
         ),
@@ -199,22 +199,22 @@ def _bind_blocks(arena: Arena, index: int, kind: CompressedBlocks, shape: StepSh
     )
 
 
-def _endings(
+def _block_ends(
     ratio: int, step: StepRows, shape: StepShape
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # [windows] each
     """Row of the step, number and truth of every block that may end in this step.
 
     A uniform row has as many places as its nodes can end blocks; chunks share theirs.
     """
-    device, rows, places = step.rows.device, shape.rows, _endings_per_row(ratio, shape)
+    device, rows, places = step.rows.device, shape.rows, _block_ends_per_row(ratio, shape)
     before = step.starts // ratio  # [step_rows] blocks that ended before the step
     num = (step.starts + step.counts) // ratio - before
     place = torch.arange(rows * places, device=device)
     ends = num[rows:].cumsum(0)  # [chunk.rows]
-    item = torch.arange(num_endings(ratio, shape) - rows * places, device=device)
+    item = torch.arange(num_block_ends(ratio, shape) - rows * places, device=device)
     chunk = torch.searchsorted(ends, item, right=True).clamp_max(shape.chunk.rows - 1)
     rank = item - (ends - num[rows:])[chunk] if item.shape[0] else item
     owners = torch.cat([place // places, chunk + rows])
     index = torch.cat([place % places, rank])
-    is_ending = (index < num[owners]) & (step.rows[owners] > 0)
-    return owners, before[owners] + index, is_ending
+    is_end = (index < num[owners]) & (step.rows[owners] > 0)
+    return owners, before[owners] + index, is_end

@@ -21,6 +21,6 @@ class CompressedBlocks:
         """Tokens an entry is made of."""
         return self.ratio * (2 if self.is_overlapping else 1)
 
-    def state_width(self, head_dim: int) -> int:
+    def compressor_width(self, head_dim: int) -> int:
         """What an open block keeps of a token: a value and a gate per lane of entry and key."""
         return 2 * (2 if self.is_overlapping else 1) * (head_dim + self.index_width)

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 
 from outrider.config.engine_config import Arithmetic
-from outrider.models.layers.linear import FixedLinear
+from outrider.ops.linear.linear import FixedLinear
 
 
 class GroupedLinear(Protocol):
@@ -28,10 +28,12 @@ class FixedGroups:
     """Our own kernel for each group: the bits of a row depend on nothing but the row."""
 
     def __init__(self, weight: torch.Tensor) -> None:  # [groups, out, in] on CUDA
-        self._maps = tuple(FixedLinear(group) for group in weight)
+        self._projections = tuple(FixedLinear(group) for group in weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([linear(x[:, group]) for group, linear in enumerate(self._maps)], dim=1)
+        return torch.cat(
+            [linear(x[:, group]) for group, linear in enumerate(self._projections)], dim=1
+        )
 
 
 def make_grouped(weight: torch.Tensor, arithmetic: Arithmetic) -> GroupedLinear:

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from outrider.models.deepseek_v4.v4_config import StreamsConfig
-from outrider.models.layers.rms_norm import Norm
+from outrider.ops.norm_rope.rms_norm import Norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixWeights:
     """From the streams of a token to the weights of their mixture."""
 
-    maps: torch.Tensor  # [mixes, streams * hidden] float32
+    projection: torch.Tensor  # [mixes, streams * hidden] float32
     base: torch.Tensor  # [mixes] float32
     scale: torch.Tensor  # [mixes] float32
     norm_eps: float
@@ -91,7 +91,7 @@ def _read(
 ) -> tuple[torch.Tensor, ...]:
     from outrider.ops.linear.hyper_connections_triton import read_streams
 
-    mixes = weights.maps, weights.base, weights.scale
+    mixes = weights.projection, weights.base, weights.scale
     return read_streams(
         streams,
         mixes,
@@ -106,7 +106,7 @@ def mix_logits(streams: torch.Tensor, weights: MixWeights) -> torch.Tensor:  # [
     """The raw weights of every token, from its streams as one normalised vector."""
     flat = streams.flatten(1).float()
     unit = flat * torch.rsqrt(flat.square().mean(1, keepdim=True) + weights.norm_eps)
-    return torch.addcmul(weights.base, F.linear(unit, weights.maps), weights.scale)
+    return torch.addcmul(weights.base, F.linear(unit, weights.projection), weights.scale)
 
 
 def collapse(

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.kv.ring_plan import Tokens
+from outrider.kv.ring_plan import RingTokens
 from outrider.models.deepseek_v4.compressed_cache import LayerStore
 from outrider.models.deepseek_v4.grouped_linear import GroupedLinear
-from outrider.models.deepseek_v4.v4_blocks import BlockReader, NoBlockReader, V4Step, Wanted
+from outrider.models.deepseek_v4.v4_blocks import BlockInputs, BlockReader, NoBlockReader, V4Step
 from outrider.models.deepseek_v4.v4_config import HeadsConfig
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import Norm
+from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import VectorNorm, norm_and_rotate, rotate_tail
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sparse.sparse_attention import attend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionMaps:
+class AttentionProjections:
     """The linear maps of a layer, those with one input fused."""
 
     read: Linear  # x to low-rank query, vector, state of open blocks, index weights
@@ -44,13 +44,13 @@ class V4Attention:
         self,
         config: HeadsConfig,
         *,
-        maps: AttentionMaps,
+        projections: AttentionProjections,
         norms: AttentionNorms,
         blocks: BlockReader,
         widths: tuple[int, int],  # of a state, and of index weights
     ) -> None:
         self._config = config
-        self._maps = maps
+        self._projections = projections
         self._norms = norms
         self._blocks = blocks
         self._read_widths = [config.query_rank, config.head_dim, *widths]
@@ -64,17 +64,21 @@ class V4Attention:
     ) -> torch.Tensor:  # [num_query, hidden]
         config, norms, num_query = self._config, self._norms, x.shape[0]
         rotation = step.in_window if isinstance(self._blocks, NoBlockReader) else step.in_blocks
-        low, vector, state, weights = torch.split(self._maps.read(x), self._read_widths, dim=1)
+        low, vector, state, weights = torch.split(
+            self._projections.read(x), self._read_widths, dim=1
+        )
         wide = config.heads * config.head_dim
-        heads = self._maps.query(norms.low_query(low))  # [num_query, wide + index]
+        heads = self._projections.query(norms.low_query(low))  # [num_query, wide + index]
         query = heads[:, :wide].view(num_query, config.heads, config.head_dim)
         query = norm_and_rotate(query, norms.query, rotation)
         vector = norm_and_rotate(vector[:, None], norms.vector, rotation).squeeze(1)
-        window = Tokens(store.window, vector)
-        wanted = Wanted(state=state, index=heads[:, wide:], weights=weights)
-        entries = self._blocks(wanted, store, step)
+        window = RingTokens(store.window, vector)
+        inputs = BlockInputs(state=state, index=heads[:, wide:], weights=weights)
+        entries = self._blocks(inputs, store, step)
         out = attend(query, window, step.plan, entries, norms.sinks, self._scale)
-        window.keep(step.plan.window)
-        self._blocks.keep(wanted, store, step)
+        window.save(step.plan.window)
+        self._blocks.save(inputs, store, step)
         out = rotate_tail(out, rotation, back=True)  # values had turned with their keys
-        return self._maps.output(self._maps.groups(out.view(num_query, config.output_groups, -1)))
+        return self._projections.output(
+            self._projections.groups(out.view(num_query, config.output_groups, -1))
+        )

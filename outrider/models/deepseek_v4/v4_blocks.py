@@ -5,18 +5,18 @@ from typing import Protocol
 
 import torch
 
-from outrider.kv.ring_plan import Tokens
+from outrider.kv.ring_plan import RingTokens
 from outrider.models.deepseek_v4.compressed_cache import BlockStore, LayerStore
-from outrider.models.deepseek_v4.compressed_plan import BlockPart, CompressedPlan
+from outrider.models.deepseek_v4.compressed_plan import BlockPlan, CompressedPlan
 from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.models.deepseek_v4.v4_config import IndexConfig
 from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm, rotate_tail
 from outrider.ops.sparse.sparse_attention import (
     ListedEntries,
     all_entries,
-    choose_entries,
-    chosen_entries,
     no_entries,
+    select_entries,
+    selected_entries,
     store_entries,
 )
 
@@ -33,7 +33,7 @@ class V4Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class BlockInputs:
     """What a layer's maps made of the query tokens, beside queries and vectors."""
 
     state: torch.Tensor  # [num_query, state_width]
@@ -44,9 +44,9 @@ class Wanted:
 class BlockReader(Protocol):
     """Updates the blocks of a layer and says which of their entries each query token reads."""
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries: ...
+    def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries: ...
 
-    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+    def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
         """Write the step's states to the ring, when nobody reads its windows any more."""
         ...
 
@@ -54,10 +54,10 @@ class BlockReader(Protocol):
 class NoBlockReader:
     """For a layer without blocks."""
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries:
-        return no_entries(Tokens(store.window, wanted.state), step.plan)
+    def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries:
+        return no_entries(RingTokens(store.window, inputs.state), step.plan)
 
-    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+    def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
         pass
 
 
@@ -77,7 +77,7 @@ class BlockPlace:
     index: int  # of the kind in the layout, and so in every plan
     channels: int  # of a state that make the entry; what follows makes its key
 
-    def part(self, step: V4Step) -> BlockPart:
+    def part(self, step: V4Step) -> BlockPlan:
         return step.plan.blocks[self.index]
 
     def listed(self, pool: torch.Tensor, step: V4Step) -> ListedEntries:
@@ -85,7 +85,7 @@ class BlockPlace:
         return all_entries(pool, step.plan, self.part(step), step.page_size // self.kind.ratio)
 
     def store(
-        self, tokens: Tokens, compressor: Compressor, step: V4Step, pool: torch.Tensor
+        self, tokens: RingTokens, compressor: Compressor, step: V4Step, pool: torch.Tensor
     ) -> None:
         """Write what ends in this step."""
         rotation = step.at_starts[self.index]
@@ -100,16 +100,16 @@ class DenseBlocks:
         self._place = place
         self._compressor = compressor
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries:
+    def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries:
         assert isinstance(store, BlockStore)
         place, channels = self._place, self._place.channels
-        tokens = Tokens(store.state[:, :channels], wanted.state[:, :channels])
+        tokens = RingTokens(store.state[:, :channels], inputs.state[:, :channels])
         place.store(tokens, self._compressor, step, store.entries)
         return place.listed(store.entries, step)
 
-    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
+    def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
         assert isinstance(store, BlockStore)
-        Tokens(store.state, wanted.state).keep(self._place.part(step).ring)
+        RingTokens(store.state, inputs.state).save(self._place.part(step).ring)
 
 
 class SparseBlocks:
@@ -124,16 +124,16 @@ class SparseBlocks:
         self._config = index
         self._scale = (index.heads * index.head_dim) ** -0.5
 
-    def __call__(self, wanted: Wanted, store: LayerStore, step: V4Step) -> ListedEntries:
+    def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries:
         assert isinstance(store, BlockStore)
         place, channels, config = self._place, self._place.channels, self._config
-        entries = self._dense(wanted, store, step)
-        tokens = Tokens(store.state[:, channels:], wanted.state[:, channels:])
+        entries = self._dense(inputs, store, step)
+        tokens = RingTokens(store.state[:, channels:], inputs.state[:, channels:])
         place.store(tokens, self._keys, step, store.keys)
-        heads = wanted.index.view(-1, config.heads, config.head_dim)
+        heads = inputs.index.view(-1, config.heads, config.head_dim)
         query, keys = rotate_tail(heads, step.in_blocks), place.listed(store.keys, step)
-        slots = choose_entries(query, wanted.weights, keys, self._scale, config.top_k)
-        return chosen_entries(entries.pool, slots, step.plan, place.part(step))
+        slots = select_entries(query, inputs.weights, keys, self._scale, config.top_k)
+        return selected_entries(entries.pool, slots, step.plan, place.part(step))
 
-    def keep(self, wanted: Wanted, store: LayerStore, step: V4Step) -> None:
-        self._dense.keep(wanted, store, step)
+    def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
+        self._dense.save(inputs, store, step)

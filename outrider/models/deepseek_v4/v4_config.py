@@ -16,9 +16,9 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
-from outrider.models.expert_config import RoutingConfig
 from outrider.models.model_config import RopeConfig, refuse_quantised
 from outrider.models.rope_scaling import parse_scaling, rope_settings
+from outrider.ops.moe.routing import RoutingConfig
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),

@@ -18,9 +18,10 @@ from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
 from outrider.models.draft_model import AuxLayers
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import TailRotation
+from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
 
@@ -108,7 +109,7 @@ class V4Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
         scores = self._parts.head(hidden)
-        return scores if scores.is_cuda else scores.float()
+        return widen_logits(scores)
 
     def _step(self, plan: StepPlan, page_size: int) -> V4Step:
         in_window, in_blocks = self._parts.rotaries

@@ -10,7 +10,11 @@ from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.grouped_linear import make_grouped
 from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
-from outrider.models.deepseek_v4.v4_attention import AttentionMaps, AttentionNorms, V4Attention
+from outrider.models.deepseek_v4.v4_attention import (
+    AttentionNorms,
+    AttentionProjections,
+    V4Attention,
+)
 from outrider.models.deepseek_v4.v4_blocks import (
     BlockPlace,
     BlockReader,
@@ -34,18 +38,20 @@ from outrider.models.deepseek_v4.v4_tensors import (
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
 from outrider.models.layers.gated_activation import SplitGate
-from outrider.models.layers.linear import (
-    Linear,
+from outrider.models.layers.mlp import Mlp
+from outrider.models.layers.moe import MoeMlp
+from outrider.models.layers.router import Router, TableRouter, TopKRouter
+from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
     computed_dtype,
     is_computed_in_float32,
 )
-from outrider.models.layers.mlp import Mlp
-from outrider.models.layers.moe import MoeMlp, Router, TableRouter, TopKRouter, make_experts
-from outrider.models.layers.rms_norm import Norm, make_norm
-from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.linear import Linear
+from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.partial_rope import VectorNorm
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 
 def load_v4(
@@ -162,7 +168,7 @@ class V4Builder:
         """The scale is stored once for each kind of mix."""
         repeats = torch.tensor(sizes, device=self._device)
         return MixWeights(
-            maps=self._wide(prefix + "_fn"),
+            projection=self._wide(prefix + "_fn"),
             base=self._wide(prefix + "_base"),
             scale=self._wide(prefix + "_scale").repeat_interleave(repeats),
             norm_eps=self._config.norm_eps,
@@ -171,12 +177,12 @@ class V4Builder:
     def _attention(self, prefix: str, kind: CompressedBlocks | NoBlocks) -> V4Attention:
         config = self._config.attention
         heads, has_index = config.heads, isinstance(kind, CompressedBlocks) and kind.index_width > 0
-        state = kind.state_width(heads.head_dim) if isinstance(kind, CompressedBlocks) else 0
+        state = kind.compressor_width(heads.head_dim) if isinstance(kind, CompressedBlocks) else 0
         query = [prefix + "wq_b.weight", *([prefix + "indexer.wq_b.weight"] if has_index else [])]
         groups = self.read(prefix + "wo_a.weight").view(heads.output_groups, heads.output_rank, -1)
         return V4Attention(
             heads,
-            maps=AttentionMaps(
+            projections=AttentionProjections(
                 read=self.linear(*_read_names(prefix, kind)),
                 query=self.linear(*query),
                 groups=make_grouped(groups, self._arithmetic),

@@ -31,11 +31,13 @@ from outrider.models.deepseek_v4.v4_tensors import (
     stored_names,
 )
 from outrider.models.draft_model import AuxLayers, ModelFacts
-from outrider.models.layers.linear import Linear, WeightType
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.rms_norm import Norm
 from outrider.models.model_config import AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import WeightType
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
 
@@ -46,9 +48,9 @@ class V4ModuleParts:
 
     embedding: torch.Tensor  # [vocab, hidden]
     token_norm: Norm
-    token_map: Linear
+    token_projection: Linear
     stream_norm: Norm
-    stream_map: Linear
+    stream_projection: Linear
     block: V4Block
     collapse: Collapse
     score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
@@ -124,8 +126,8 @@ class V4Module:
         """The streams that the layer reads: [num_query, streams, hidden]."""
         parts, num_query, num = self._parts, state.shape[0], self._target.config.streams.num
         single = state.reshape(num_query * num, -1)
-        before = parts.stream_map(parts.stream_norm(single)).view(num_query, num, -1)
-        return before + parts.token_map(parts.token_norm(embedded))[:, None]
+        before = parts.stream_projection(parts.stream_norm(single)).view(num_query, num, -1)
+        return before + parts.token_projection(parts.token_norm(embedded))[:, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +201,9 @@ def build_v4_module(
     parts = V4ModuleParts(
         embedding=builder.read(embedding) if EMBEDDING in own else target.embedding,
         token_norm=builder.norm(prefix + "enorm.weight"),
-        token_map=builder.linear(prefix + "e_proj.weight"),
+        token_projection=builder.linear(prefix + "e_proj.weight"),
         stream_norm=builder.norm(prefix + "hnorm.weight"),
-        stream_map=builder.linear(prefix + "h_proj.weight"),
+        stream_projection=builder.linear(prefix + "h_proj.weight"),
         block=builder.block(prefix, NoBlocks(), is_hashed=False),
         collapse=builder.collapse(prefix),
         score=_scores_of(builder.linear(head)) if HEAD in own else target.logits,
@@ -214,6 +216,6 @@ def _scores_of(head: Linear) -> Callable[[torch.Tensor], torch.Tensor]:
 
     def score(hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         scores = head(hidden)
-        return scores if scores.is_cuda else scores.float()
+        return widen_logits(scores)
 
     return score

@@ -17,25 +17,20 @@ from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, LAYER
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.layers.attention_layer import (
-    HeadNorm,
     NoGate,
-    NoHeadNorm,
-    NormEachHead,
     Projection,
     SelfAttention,
     SplitProjection,
 )
 from outrider.models.layers.gated_activation import gate_of
-from outrider.models.layers.linear import (
-    BiasedLinear,
-    Linear,
-    WeightType,
-    choose_linear,
-)
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
-from outrider.models.layers.rms_norm import Norm, NormLater, make_norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.linear.choose_linear import WeightType, choose_linear
+from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
+from outrider.ops.sampling.widen_logits import widen_logits
 
 _ATTENTION = LAYER + "self_attn."
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -145,9 +140,7 @@ class _Builder:
         if HEAD not in self._tensors:
             return self._target.logits
         head = self._make_linear(self._read(HEAD))
-        if self._device.type == "cuda":  # the kernels that read scores convert them
-            return lambda state: apply_padded(head, state)
-        return lambda state: apply_padded(head, state).float()
+        return lambda state: widen_logits(apply_padded(head, state))
 
     def _project(self) -> Callable[[torch.Tensor], torch.Tensor]:
         aux = self._config.aux

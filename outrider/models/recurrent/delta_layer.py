@@ -3,13 +3,13 @@
 import torch
 import torch.nn.functional as F
 
-from outrider.kv.ring_plan import Tokens
+from outrider.kv.ring_plan import RingTokens
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import Norm
 from outrider.models.recurrent.recurrent_cache import StateStore
 from outrider.models.recurrent.recurrent_plan import RecurrentPlan
-from outrider.ops.recurrent.delta_rule import DeltaRule, mix, recur
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.recurrent.delta_rule import DeltaRule, causal_conv, gated_delta_rule
 
 
 class GatedNorm:
@@ -44,7 +44,7 @@ class GatedDelta:
         self._gated_norm = gated_norm
         self._output = output
         sizes = rule.sizes
-        self._widths = [sizes.mixed, sizes.values, 2 * sizes.value_heads]
+        self._widths = [sizes.qkv, sizes.values, 2 * sizes.value_heads]
 
     def __call__(
         self,
@@ -55,11 +55,11 @@ class GatedDelta:
     ) -> torch.Tensor:  # [n, hidden]
         channels = self._channels(x)[: step.slots.shape[0]]
         fresh, gate, gates = torch.split(channels, self._widths, dim=1)
-        tokens = Tokens(layer.window, fresh)
+        tokens = RingTokens(layer.window, fresh)
         plan = step.plan
         assert isinstance(plan, RecurrentPlan)
-        mixed = mix(tokens, plan.window, self._law.conv_weight)
-        read = recur(mixed, gates, layer, plan, self._law)
-        tokens.keep(plan.window)
+        qkv = causal_conv(tokens, plan.window, self._law.conv_weight)
+        read = gated_delta_rule(qkv, gates, layer, plan, self._law)
+        tokens.save(plan.window)
         out = self._gated_norm(read, gate)
         return self._output.plus(pad_rows(out, x.shape[0]), residual)

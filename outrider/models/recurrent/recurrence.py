@@ -28,12 +28,12 @@ class Recurrence:
         return self.value_heads * self.value_dim
 
     @property
-    def mixed(self) -> int:
+    def qkv(self) -> int:
         """Lanes that are mixed over the window: queries, keys, values."""
         return 2 * self.keys + self.values
 
     @property
-    def pending(self) -> int:
+    def node_inputs(self) -> int:
         """Lanes that the state will want of a token: key, value, and two gates per value head."""
         return self.keys + self.values + 2 * self.value_heads
 

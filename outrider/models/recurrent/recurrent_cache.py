@@ -40,7 +40,7 @@ class RecurrentLayout:
     def row_bytes(self) -> int:
         """Bytes of what one row keeps over all layers."""
         sizes = self.recurrence
-        channels = self.ring * sizes.mixed + self.nodes * sizes.pending
+        channels = self.ring * sizes.qkv + self.nodes * sizes.node_inputs
         each = sizes.state * _STATE_BYTES + channels * self.dtype.itemsize
         return len(sizes.layers) * each
 
@@ -50,7 +50,7 @@ class StateStore:
     """What a recurrent layer keeps of every row."""
 
     window: torch.Tensor  # [slots, mixed] rings, row after row
-    pending: torch.Tensor  # [table_rows, nodes, pending] tokens of the last step, node by node
+    node_inputs: torch.Tensor  # [table_rows, nodes, pending] tokens of the last step, node by node
     state: torch.Tensor  # [table_rows, value_heads, key_dim, value_dim] float32
 
 
@@ -64,7 +64,7 @@ class RecurrentPool:
         self, layout: RecurrentLayout, *, table_rows: int, num_pages: int, device: torch.device
     ) -> None:
         self.layout = layout
-        self.stands = torch.zeros(table_rows, dtype=torch.int64, device=device)
+        self.state_lengths = torch.zeros(table_rows, dtype=torch.int64, device=device)
         self._kv = KVPool(layout.kv, num_pages=num_pages, device=device)
         num_states = len(layout.recurrence.layers)
         self._states = tuple(_make_store(layout, table_rows, device) for _ in range(num_states))
@@ -90,17 +90,17 @@ class RecurrentPool:
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
         """Make the pages what they were at first, and all states: no row lives on without them."""
         self._kv.clean(pages)
-        self.stands.zero_()
+        self.state_lengths.zero_()
         for store in self._states:
-            for part in (store.window, store.pending, store.state):
+            for part in (store.window, store.node_inputs, store.state):
                 part.zero_()
 
     def scribble(self) -> None:
         """Fill every page and every state with noise."""
         self._kv.scribble()
-        self.stands.random_(0, _FAR)
+        self.state_lengths.random_(0, _FAR)
         for store in self._states:
-            for part in (store.window, store.pending, store.state):
+            for part in (store.window, store.node_inputs, store.state):
                 part.normal_()
 
 
@@ -109,7 +109,7 @@ def _make_store(layout: RecurrentLayout, rows: int, device: torch.device) -> Sta
     shape = (rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
     # Zeros, not empty: padding runs on row 0, and what it computes should be numbers.
     return StateStore(
-        window=torch.zeros(rows * layout.ring, sizes.mixed, dtype=dtype, device=device),
-        pending=torch.zeros(rows, nodes, sizes.pending, dtype=dtype, device=device),
+        window=torch.zeros(rows * layout.ring, sizes.qkv, dtype=dtype, device=device),
+        node_inputs=torch.zeros(rows, nodes, sizes.node_inputs, dtype=dtype, device=device),
         state=torch.zeros(shape, dtype=torch.float32, device=device),
     )

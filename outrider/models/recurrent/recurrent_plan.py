@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.ring_plan import (
-    RingPart,
+    RingPlan,
     StepRows,
     fill_owners,
     fill_sources,
@@ -23,9 +23,9 @@ from outrider.step.attention_backend import AttentionBackend, AttentionScope, Ca
 from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
-FRESH = -1  # in place of a number of tokens to take in: the text begins here, the state is zero
+NEW_TEXT = -1  # in place of a number of tokens to take in: the text begins here, the state is zero
 
-_SPANS = ("rows", "folds", "firsts", "counts")
+_SPANS = ("rows", "accepted_counts", "firsts", "counts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class StateRows:
     """What happens to the states of the rows of a step: uniform ones first, then chunks."""
 
     rows: torch.Tensor  # [step_rows] int64 in the device tables
-    folds: torch.Tensor  # [step_rows] int64 pending tokens that were kept, or FRESH
+    accepted_counts: torch.Tensor  # [step_rows] int64 pending tokens that were kept, or NEW_TEXT
     firsts: torch.Tensor  # [step_rows] int64 the first of its query tokens among all
     counts: torch.Tensor  # [step_rows] int64 its query tokens
 
@@ -43,9 +43,9 @@ class RecurrentPlan(AttentionPlan):
     """What all layers of a step share."""
 
     shape: StepShape
-    numbers: torch.Tensor  # [num_query] int64 the query tokens themselves, counted
+    query_index: torch.Tensor  # [num_query] int64 the query tokens themselves, counted
     owners: torch.Tensor  # [num_query] int64 row of the step each query token belongs to
-    window: RingPart  # a window per query token
+    window: RingPlan  # a window per query token
     states: StateRows
     paged: AttentionPlan  # the backend's part
 
@@ -60,11 +60,11 @@ class RecurrentAttention:
         self,
         backend: AttentionBackend,
         layout: RecurrentLayout,
-        stands: torch.Tensor,  # [table_rows] int64
+        state_lengths: torch.Tensor,  # [table_rows] int64
     ) -> None:
         self._backend = backend
         self._layout = layout
-        self._stands = stands
+        self._state_lengths = state_lengths
 
     @property
     def capabilities(self) -> Capabilities:
@@ -74,7 +74,7 @@ class RecurrentAttention:
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         query, rows = largest.num_query, largest.rows + largest.chunk.rows
         window = self._layout.recurrence.window
-        for name in ("numbers", "owners", "writes"):
+        for name in ("query_index", "owners", "writes"):
             arena.reserve(f"recurrent.{name}", query, torch.int64)
         arena.reserve("recurrent.sources", query * window, torch.int64)
         for name in _SPANS:
@@ -86,9 +86,9 @@ class RecurrentAttention:
         window = self._layout.recurrence.window
         return RecurrentPlan(
             shape=shape,
-            numbers=arena.view("recurrent.numbers", query),
+            query_index=arena.view("recurrent.query_index", query),
             owners=arena.view("recurrent.owners", query),
-            window=RingPart(
+            window=RingPlan(
                 sources=arena.view("recurrent.sources", query, window),
                 writes=arena.view("recurrent.writes", query),
             ),
@@ -104,8 +104,8 @@ class RecurrentAttention:
         if plan.owners.is_cuda:
             self.fill_on_gpu(plan, scope)
             return
-        step = fill_owners(plan.shape, scope, numbers=plan.numbers, owners=plan.owners)
-        length, table_rows = self._layout.ring, self._stands.shape[0]
+        step = fill_owners(plan.shape, scope, query_index=plan.query_index, owners=plan.owners)
+        length, table_rows = self._layout.ring, self._state_lengths.shape[0]
         part, owners = plan.window, plan.owners
         fill_sources(part, step, owners, step.positions, length=length, table_rows=table_rows)
         fill_writes(part, step, owners, length=length)
@@ -120,15 +120,15 @@ class RecurrentAttention:
         step, states = rows_on_gpu(plan.shape, scope), plan.states
         rings.fill_window(
             step,
-            numbers=plan.numbers,
+            query_index=plan.query_index,
             owners=plan.owners,
             sources=plan.window.sources,
             writes=plan.window.writes,
             length=self._layout.ring,
-            table_rows=self._stands.shape[0],
+            table_rows=self._state_lengths.shape[0],
         )
-        parts = (states.rows, states.folds, states.firsts, states.counts)
-        rings.fill_spans(step, parts, self._stands, most=self._layout.nodes)
+        parts = (states.rows, states.accepted_counts, states.firsts, states.counts)
+        rings.fill_spans(step, parts, self._state_lengths, most=self._layout.nodes)
 
     def run(
         self,
@@ -152,13 +152,13 @@ class RecurrentAttention:
         return self._backend.run_latent(query, layer, plan.paged, scale, latent)
 
     def _fill_states(self, plan: RecurrentPlan, step: StepRows) -> None:
-        states, stands = plan.states, self._stands
+        states, state_lengths = plan.states, self._state_lengths
         states.rows.copy_(step.rows)
         states.firsts.copy_(step.firsts)
         states.counts.copy_(step.counts)
-        kept = (step.starts - stands[step.rows]).clamp(0, self._layout.nodes)
-        states.folds.copy_(torch.where(step.starts > 0, kept, FRESH))
+        kept = (step.starts - state_lengths[step.rows]).clamp(0, self._layout.nodes)
+        states.accepted_counts.copy_(torch.where(step.starts > 0, kept, NEW_TEXT))
         # Nodes may be taken back, so states stand before them; chunks are committed as they run.
-        is_chunk = torch.arange(step.rows.shape[0], device=stands.device) >= plan.shape.rows
+        is_chunk = torch.arange(step.rows.shape[0], device=state_lengths.device) >= plan.shape.rows
         after = (step.starts + step.counts * is_chunk) * (step.rows > 0)
-        stands.index_copy_(0, step.rows, after)
+        state_lengths.index_copy_(0, step.rows, after)

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import make_norm
 from outrider.models.recurrent.delta_layer import GatedDelta, GatedNorm
 from outrider.models.recurrent.recurrence import Recurrence
-from outrider.models.registry import RecurrentMaps
+from outrider.models.registry import RecurrentProjections
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import make_norm
 from outrider.ops.recurrent.delta_rule import DeltaRule
 
 Shape = tuple[int, ...]
@@ -33,16 +33,16 @@ class RecurrentReader(Protocol):
 
 
 def recurrent_shapes(
-    sizes: Recurrence, hidden: int, maps: RecurrentMaps
+    sizes: Recurrence, hidden: int, maps: RecurrentProjections
 ) -> Iterator[tuple[str, Shape]]:
     """Name below `linear_attn.` and shape of every tensor."""
     heads = sizes.value_heads
-    fused = (sizes.mixed + sizes.values, 2 * heads)
-    apart = (sizes.mixed, sizes.values, heads, heads)
+    fused = (sizes.qkv + sizes.values, 2 * heads)
+    apart = (sizes.qkv, sizes.values, heads, heads)
     names, widths = (_FUSED, fused) if maps == "fused" else (_APART, apart)
     for name, rows in zip(names, widths, strict=True):
         yield name, (rows, hidden)
-    yield "conv1d.weight", (sizes.mixed, 1, sizes.window)
+    yield "conv1d.weight", (sizes.qkv, 1, sizes.window)
     yield "A_log", (heads,)
     yield "dt_bias", (heads,)
     yield "norm.weight", (sizes.value_dim,)
@@ -51,7 +51,7 @@ def recurrent_shapes(
 
 def load_recurrent_layer(
     sizes: Recurrence,
-    maps: RecurrentMaps,
+    maps: RecurrentProjections,
     prefix: str,
     reader: RecurrentReader,
     *,
@@ -67,8 +67,8 @@ def load_recurrent_layer(
     rule = DeltaRule(
         sizes=sizes,
         conv_weight=reader.read_wide(prefix + "conv1d.weight").squeeze(1),
-        pace=-reader.read_wide(prefix + "A_log").exp(),
-        pace_bias=reader.read_wide(prefix + "dt_bias"),
+        decay_scale=-reader.read_wide(prefix + "A_log").exp(),
+        dt_bias=reader.read_wide(prefix + "dt_bias"),
         is_fixed=is_fixed,
     )
     return GatedDelta(

@@ -1,6 +1,6 @@
-"""Hyper-connections as `models/deepseek_v4/hyper_connections.py` says them: three launches around a part of a layer.
+"""Hyper-connections of DeepSeek-V4: three launches around a part of a layer.
 
-Sums are in float32, split by lane alone: no token depends on the others.
+Sums are in float32 and split by channel only: no token depends on the others.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -14,15 +14,15 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 
 _TOKENS = 16  # of a tile
-_SPLIT = 512  # lanes of all streams that a program sums over
+_SPLIT = 512  # channels of all streams that a program sums over
 _CHANNELS = 64  # at once
-_WRITTEN = 256  # lanes of every stream that a program writes
+_WRITTEN = 256  # channels of every stream that a program writes
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _project_kernel(
     streams,  # [num_tokens, WIDTH]
-    maps,  # [MIXES, WIDTH] float32
+    projection,  # [MIXES, WIDTH] float32
     sums,  # [splits, num_tokens, MIXES] float32
     squares,  # [splits, num_tokens] float32
     num_tokens,
@@ -47,7 +47,7 @@ def _project_kernel(
         inside = (channel < WIDTH)[None, :]
         at = streams + token[:, None].to(tl.int64) * WIDTH + channel[None, :]
         x = tl.load(at, mask=is_token[:, None] & inside, other=0.0).to(tl.float32)
-        w_at = maps + mix[:, None] * WIDTH + channel[None, :]
+        w_at = projection + mix[:, None] * WIDTH + channel[None, :]
         w = tl.load(w_at, mask=is_mix[:, None] & inside, other=0.0)
         total = tl.dot(x, tl.trans(w), total, input_precision=PRECISION)
         square += tl.sum(x * x, 1)
@@ -114,7 +114,7 @@ def _read_kernel(
     inside = channel < HIDDEN
     source = streams + token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + channel[None, :]
     values = tl.load(source, mask=inside[None, :], other=0.0).to(tl.float32)
-    # Rounded where the law rounds: the mixture is a state of the model's own type.
+    # Rounded where the reference rounds: the mixture is a hidden state in the type of the model.
     mixed = tl.sum(values * pre[:, None], 0).to(x.dtype.element_ty).to(tl.float32)
     normed = mixed * tl.rsqrt(tl.sum(mixed * mixed) / HIDDEN + norm_eps)
     normed = normed * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
@@ -150,23 +150,26 @@ def _write_kernel(
 
 def read_streams(
     streams: torch.Tensor,  # [n, streams, hidden] contiguous
-    mixes: tuple[torch.Tensor, ...],  # maps [mixes, streams * hidden], base, scale: float32
-    norm: tuple[torch.Tensor, float],  # weight [hidden] and eps, of what is read
+    mixes: tuple[torch.Tensor, ...],  # weight [mixes, streams * hidden], base, scale: float32
+    norm: tuple[torch.Tensor, float],  # weight [hidden] and eps, of the input
     *,
     mix_eps: float,  # of the norm over all streams
     eps: float,
     rounds: int,  # 0 after the last layer, where nothing is written back
 ) -> tuple[torch.Tensor, ...]:  # x [n, hidden], post [n, streams], comb [n, streams, streams]
-    """What a part of a layer reads, normalised, and how its result goes back."""
+    """The normalised input of a part of a layer, and the weights that write its output back."""
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape
-    maps, base, scale = mixes
+    projection, base, scale = mixes
     splits = triton.cdiv(num * hidden, _SPLIT)
-    sums = maps.new_empty((splits, num_tokens, maps.shape[0]))
-    squares = maps.new_empty((splits, num_tokens))
-    post, comb = maps.new_empty((num_tokens, num)), maps.new_empty((num_tokens, num, num))
+    sums = projection.new_empty((splits, num_tokens, projection.shape[0]))
+    squares = projection.new_empty((splits, num_tokens))
+    post, comb = (
+        projection.new_empty((num_tokens, num)),
+        projection.new_empty((num_tokens, num, num)),
+    )
     x = torch.empty((num_tokens, hidden), dtype=streams.dtype, device=streams.device)
-    _project(streams, maps, sums, squares)
+    _project(streams, projection, sums, squares)
     kernel: Any = _read_kernel[(num_tokens,)]
     kernel(
         streams,
@@ -185,7 +188,7 @@ def read_streams(
         eps,
         STREAMS=num,
         HIDDEN=hidden,
-        MIXES=maps.shape[0],
+        MIXES=projection.shape[0],
         ROUNDS=rounds,
         SPLITS=triton.next_power_of_2(splits),
         BLOCK=triton.next_power_of_2(hidden),
@@ -198,23 +201,23 @@ def read_streams(
 
 
 def _project(
-    streams: torch.Tensor, maps: torch.Tensor, sums: torch.Tensor, squares: torch.Tensor
+    streams: torch.Tensor, projection: torch.Tensor, sums: torch.Tensor, squares: torch.Tensor
 ) -> None:
-    num_tokens, width = streams.shape[0], maps.shape[1]
+    num_tokens, width = streams.shape[0], projection.shape[1]
     kernel: Any = _project_kernel[(triton.cdiv(num_tokens, _TOKENS), sums.shape[0])]
     kernel(
         streams,
-        maps,
+        projection,
         sums,
         squares,
         num_tokens,
         WIDTH=width,
-        MIXES=maps.shape[0],
-        MIX_BLOCK=max(16, triton.next_power_of_2(maps.shape[0])),
+        MIXES=projection.shape[0],
+        MIX_BLOCK=max(16, triton.next_power_of_2(projection.shape[0])),
         TOKENS=_TOKENS,
         SPLIT=_SPLIT,
         CHANNELS=_CHANNELS,
-        # States in half precision are exact in tf32, and maps as a sum of two keep 22 bits.
+        # Half-precision inputs are exact in tf32, and weights as a sum of two keep 22 bits.
         PRECISION="ieee" if streams.dtype == torch.float32 else "tf32x3",
         PDL=overlap.is_on(streams),
         num_warps=4,
@@ -228,7 +231,7 @@ def write_streams(
     post: torch.Tensor,  # [n, streams] float32
     comb: torch.Tensor,  # [n, streams, streams] float32
 ) -> torch.Tensor:  # [n, streams, hidden]
-    """The streams mixed among themselves, and to each its share of what the part made."""
+    """The streams mixed among themselves, plus the share of each in the output of the part."""
     assert y.is_contiguous()
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape

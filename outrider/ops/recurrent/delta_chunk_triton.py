@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.recurrent.delta_rule_triton import softplus, take_in
+from outrider.ops.recurrent.delta_rule_triton import apply_accepted, softplus
 
 BLOCK = 16  # tokens: what tensor cores take, and few enough for T to be found row by row
-WORTH = 32  # tokens of a chunk from which on it pays
+MIN_CHUNK = 32  # tokens of a chunk from which on it pays
 _FEW_STATES = 64  # that leave some of a GPU idle
 _BLOCK = tl.constexpr(BLOCK)
 
@@ -28,7 +28,7 @@ class DeltaTile:
     """What one program owns of a state, and how it goes through the blocks."""
 
     columns: int
-    sampling_flags: int
+    warps: int
     stages: int
 
 
@@ -41,59 +41,61 @@ def _units(at, is_token, channel, KEY_DIM: tl.constexpr, eps):
 
 
 @triton.jit
-def _resolve(sees):  # [BLOCK, BLOCK], below the diagonal
+def _resolve(lower):  # [BLOCK, BLOCK], below the diagonal
     """The inverse of 1 + sees. Row by row: powers of `sees` grow large where keys repeat."""
     row, column = tl.arange(0, _BLOCK)[:, None], tl.arange(0, _BLOCK)[None, :]
     solved = (row == column).to(tl.float32)
     for index in tl.static_range(1, _BLOCK):
-        weights = tl.sum(tl.where(column == index, sees.T, 0.0), 1)  # of the rows before
+        weights = tl.sum(tl.where(column == index, lower.T, 0.0), 1)  # of the rows before
         solved -= tl.where(row == index, tl.sum(weights[:, None] * solved, 0)[None, :], 0.0)
     return solved
 
 
 @triton.jit(do_not_specialize_on_alignment=["firsts", "counts"])
 def _resolve_kernel(
-    mixed, gates, firsts, counts, paces, pace_biases, solved, scores, fades,
-    mixed_stride, gates_stride, eps, scale,
+    qkv, gates, firsts, counts, decay_scales, dt_biases, solved, scores, log_decays,
+    qkv_stride, gates_stride, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, KEY_DIM: tl.constexpr,
     KEY_BLOCK: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A block of a chunk, and a head."""
     chunk, head = tl.program_id(2), tl.program_id(1)
     channel, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
-    pace, pace_bias = tl.load(paces + head), tl.load(pace_biases + head)
+    decay_scale, dt_bias = tl.load(decay_scales + head), tl.load(dt_biases + head)
     overlap.begin(PDL)
     first, count = tl.load(firsts + chunk), tl.load(counts + chunk)
     if tl.program_id(0) * _BLOCK < count:  # chunks differ in length
         offset = tl.program_id(0) * _BLOCK + place
         is_token = offset < count
         token = first.to(tl.int64) + offset
-        at = mixed + token * mixed_stride + head // (VALUE_HEADS // KEY_HEADS) * KEY_DIM
+        at = qkv + token * qkv_stride + head // (VALUE_HEADS // KEY_HEADS) * KEY_DIM
         query = _units(at, is_token, channel, KEY_DIM, eps) * scale
         key = _units(at + KEY_HEADS * KEY_DIM, is_token, channel, KEY_DIM, eps)
         gate = gates + token * gates_stride + head
-        rate = tl.sigmoid(tl.load(gate, mask=is_token, other=0.0).to(tl.float32))
-        pace_gate = tl.load(gate + VALUE_HEADS, mask=is_token, other=0.0).to(tl.float32)
-        fade = tl.cumsum(tl.where(is_token, pace * softplus(pace_gate + pace_bias), 0.0), 0)
+        beta = tl.sigmoid(tl.load(gate, mask=is_token, other=0.0).to(tl.float32))
+        decay_gate = tl.load(gate + VALUE_HEADS, mask=is_token, other=0.0).to(tl.float32)
+        log_decay = tl.cumsum(
+            tl.where(is_token, decay_scale * softplus(decay_gate + dt_bias), 0.0), 0
+        )
         is_before = place[:, None] >= place[None, :]
-        decay = tl.exp(tl.where(is_before, fade[:, None] - fade[None, :], float("-inf")))
-        sees = tl.dot(key, key.T, input_precision=PRECISION) * decay * rate[:, None]
-        sees = tl.where(place[:, None] > place[None, :], sees, 0.0)
+        decay = tl.exp(tl.where(is_before, log_decay[:, None] - log_decay[None, :], float("-inf")))
+        lower = tl.dot(key, key.T, input_precision=PRECISION) * decay * beta[:, None]
+        lower = tl.where(place[:, None] > place[None, :], lower, 0.0)
         index = token * VALUE_HEADS + head
         square = index[:, None] * _BLOCK + place[None, :]
-        tl.store(solved + square, _resolve(sees) * rate[None, :], mask=is_token[:, None])
+        tl.store(solved + square, _resolve(lower) * beta[None, :], mask=is_token[:, None])
         score = tl.dot(query, key.T, input_precision=PRECISION) * decay
         tl.store(scores + square, score, mask=is_token[:, None])
-        tl.store(fades + index, fade, mask=is_token)
+        tl.store(log_decays + index, log_decay, mask=is_token)
 
 
 @triton.jit(
     do_not_specialize=["most"],
-    do_not_specialize_on_alignment=["rows", "folds", "firsts", "counts"],
+    do_not_specialize_on_alignment=["rows", "accepted_counts", "firsts", "counts"],
 )
 def _pass_kernel(
-    mixed, state, pending, rows, folds, firsts, counts, paces, pace_biases, solved, scores, fades,
-    out, mixed_stride, most, eps, scale,
+    qkv, state, node_inputs, rows, accepted_counts, firsts, counts, decay_scales, dt_biases, solved, scores, log_decays,
+    out, qkv_stride, most, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
@@ -104,19 +106,19 @@ def _pass_kernel(
     channel, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     is_key, is_value = channel < KEY_DIM, column < VALUE_DIM
-    pace, pace_bias = tl.load(paces + head), tl.load(pace_biases + head)
+    decay_scale, dt_bias = tl.load(decay_scales + head), tl.load(dt_biases + head)
     overlap.wait(PDL)
     row = tl.load(rows + chunk).to(tl.int64)
-    fold = tl.load(folds + chunk).to(tl.int32)
+    num_accepted = tl.load(accepted_counts + chunk).to(tl.int32)
     first = tl.load(firsts + chunk).to(tl.int64)
     count = tl.load(counts + chunk).to(tl.int32)
     inside = is_key[:, None] & is_value[None, :]
     own = state + (row * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM)
     own += channel[:, None] * VALUE_DIM + column[None, :]
-    s = tl.load(own, mask=inside & (fold >= 0), other=0.0)
-    s = take_in(
-        s, pending + row * most * ((KEY_HEADS * KEY_DIM) + VALUE_HEADS * (VALUE_DIM + 2)), fold,
-        head, key_head, channel, column, pace, pace_bias, eps,
+    s = tl.load(own, mask=inside & (num_accepted >= 0), other=0.0)
+    s = apply_accepted(
+        s, node_inputs + row * most * ((KEY_HEADS * KEY_DIM) + VALUE_HEADS * (VALUE_DIM + 2)), num_accepted,
+        head, key_head, channel, column, decay_scale, dt_bias, eps,
         KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
     )  # fmt: skip
     for start in range(0, count, _BLOCK):
@@ -124,24 +126,24 @@ def _pass_kernel(
         token = first + start + place
         index = token * VALUE_HEADS + head
         square = index[:, None] * _BLOCK + place[None, :]
-        at = mixed + token * mixed_stride + key_head * KEY_DIM
+        at = qkv + token * qkv_stride + key_head * KEY_DIM
         query = _units(at, is_token, channel, KEY_DIM, eps) * scale
         key = _units(at + KEY_HEADS * KEY_DIM, is_token, channel, KEY_DIM, eps)
-        values = mixed + token * mixed_stride + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
+        values = qkv + token * qkv_stride + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
         wanted = is_token[:, None] & is_value[None, :]
         value = tl.load(values[:, None] + column[None, :], mask=wanted, other=0.0).to(tl.float32)
-        fade = tl.load(fades + index, mask=is_token, other=0.0)
+        log_decay = tl.load(log_decays + index, mask=is_token, other=0.0)
         solve = tl.load(solved + square, mask=is_token[:, None], other=0.0)
         score = tl.load(scores + square, mask=is_token[:, None], other=0.0)
-        faded = tl.exp(fade)[:, None]
+        decayed = tl.exp(log_decay)[:, None]
         old = tl.dot(key, s, input_precision=PRECISION)
-        added = tl.dot(solve, value - faded * old, input_precision=PRECISION)
-        read = faded * tl.dot(query, s, input_precision=PRECISION)
+        added = tl.dot(solve, value - decayed * old, input_precision=PRECISION)
+        read = decayed * tl.dot(query, s, input_precision=PRECISION)
         read = tl.dot(score, added, read, input_precision=PRECISION)
         target = out + index[:, None] * VALUE_DIM + column[None, :]
         tl.store(target, read.to(out.dtype.element_ty), mask=wanted)
-        last = tl.min(fade, 0)  # decays only add up
-        late = key * tl.where(is_token, tl.exp(last - fade), 0.0)[:, None]
+        last = tl.min(log_decay, 0)  # decays only add up
+        late = key * tl.where(is_token, tl.exp(last - log_decay), 0.0)[:, None]
         s = tl.dot(late.T, added, s * tl.exp(last), input_precision=PRECISION)
     overlap.release(PDL)
     tl.store(own, s, mask=inside)
@@ -150,16 +152,16 @@ def _pass_kernel(
 def choose_tile(num_states: int) -> DeltaTile:
     """Measured on an H200 with states of 128 x 128 (docs/lab/log.md)."""
     if num_states <= _FEW_STATES:
-        return DeltaTile(columns=32, sampling_flags=8, stages=3)
-    return DeltaTile(columns=64, sampling_flags=4, stages=2)
+        return DeltaTile(columns=32, warps=8, stages=3)
+    return DeltaTile(columns=64, warps=4, stages=2)
 
 
 def pass_chunks(
-    mixed: torch.Tensor,  # [num_query, mixed] queries, keys, values
+    qkv: torch.Tensor,  # [num_query, mixed] queries, keys, values
     gates: torch.Tensor,  # [num_query, 2 * value_heads] of rates, of paces
     state: torch.Tensor,  # [table_rows, value_heads, key_dim, value_dim] float32, advanced
-    pending: torch.Tensor,  # [table_rows, nodes, pending]
-    spans: tuple[torch.Tensor, ...],  # rows, folds, firsts, counts: [chunks] int64
+    node_inputs: torch.Tensor,  # [table_rows, nodes, pending]
+    spans: tuple[torch.Tensor, ...],  # rows, accepted_counts, firsts, counts: [chunks] int64
     weights: tuple[torch.Tensor, torch.Tensor],  # pace, pace_bias: [value_heads] float32
     out: torch.Tensor,  # [num_query, value_heads, value_dim], written where chunks are
     *,
@@ -170,10 +172,10 @@ def pass_chunks(
 ) -> None:
     """What every token of the chunks reads from its row's state, which takes all of them in."""
     _, heads, key_dim, value_dim = state.shape
-    num_chunks, num_query = spans[0].shape[0], mixed.shape[0]
-    squares = mixed.new_empty((2, num_query, heads, BLOCK), dtype=torch.float32)
-    fades = mixed.new_empty((num_query, heads), dtype=torch.float32)
-    found = (squares[0], squares[1], fades)
+    num_chunks, num_query = spans[0].shape[0], qkv.shape[0]
+    squares = qkv.new_empty((2, num_query, heads, BLOCK), dtype=torch.float32)
+    log_decays = qkv.new_empty((num_query, heads), dtype=torch.float32)
+    found = (squares[0], squares[1], log_decays)
     tile = tile or choose_tile(num_chunks * heads)
     columns = max(16, min(tile.columns, triton.next_power_of_2(value_dim)))
     options = {
@@ -181,19 +183,19 @@ def pass_chunks(
         "VALUE_HEADS": heads,
         "KEY_DIM": key_dim,
         "KEY_BLOCK": max(16, triton.next_power_of_2(key_dim)),
-        "PRECISION": "ieee" if mixed.dtype == torch.float32 else "tf32",
-        "PDL": overlap.is_on(mixed),
-        **overlap.options(mixed),
+        "PRECISION": "ieee" if qkv.dtype == torch.float32 else "tf32",
+        "PDL": overlap.is_on(qkv),
+        **overlap.options(qkv),
     }
     resolve: Any = _resolve_kernel[(triton.cdiv(width, BLOCK), heads, num_chunks)]
     resolve(
-        mixed, gates, *spans[2:], *weights, *found,
-        mixed.stride(0), gates.stride(0), eps, key_dim**-0.5, num_warps=1, **options,
+        qkv, gates, *spans[2:], *weights, *found,
+        qkv.stride(0), gates.stride(0), eps, key_dim**-0.5, num_warps=1, **options,
     )  # fmt: skip
     passing: Any = _pass_kernel[(num_chunks, heads, triton.cdiv(value_dim, columns))]
     passing(
-        mixed, state, pending, *spans, *weights, *found, out,
-        mixed.stride(0), pending.shape[1], eps, key_dim**-0.5,
-        VALUE_DIM=value_dim, COLUMNS=columns, num_warps=tile.sampling_flags, num_stages=tile.stages,
+        qkv, state, node_inputs, *spans, *weights, *found, out,
+        qkv.stride(0), node_inputs.shape[1], eps, key_dim**-0.5,
+        VALUE_DIM=value_dim, COLUMNS=columns, num_warps=tile.warps, num_stages=tile.stages,
         **options,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from outrider.ops.attention.splits_triton import EXACT
 from outrider.ops.norm_rope.rms_norm_triton import scaled
 
 _CHANNELS = 1024  # of one program that copies lanes
-_MIXED = 256  # lanes of one program that mixes them,
+_CONV_CHANNELS = 256  # lanes of one program that mixes them,
 _TOKENS = 16  # and tokens, once a step has more of them
 _HEADS = 8  # of one program that normalises them
 # Columns of a state in one warp: 64 registers per thread at a key_dim of 128, and 64 bytes of each
@@ -28,7 +28,7 @@ _COLUMNS = 16
 @triton.jit(
     do_not_specialize=["num_query", "num_slots"], do_not_specialize_on_alignment=["sources"]
 )
-def _mix_kernel(
+def _conv_kernel(
     ring, fresh, sources, conv_weight, out, fresh_stride, num_query, width, num_slots,
     WINDOW: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -64,16 +64,16 @@ def softplus(x):
 
 
 @triton.jit
-def _advance(state, key, value, rate, pace_gate, pace, pace_bias):
+def _advance(state, key, value, beta, decay_gate, decay_scale, dt_bias):
     """The state after a token."""
-    state = state * tl.exp(pace * softplus(pace_gate.to(tl.float32) + pace_bias))
-    change = (value - tl.sum(state * key[:, None], 0)) * tl.sigmoid(rate.to(tl.float32))
+    state = state * tl.exp(decay_scale * softplus(decay_gate.to(tl.float32) + dt_bias))
+    change = (value - tl.sum(state * key[:, None], 0)) * tl.sigmoid(beta.to(tl.float32))
     return state + key[:, None] * change[None, :]
 
 
 @triton.jit
-def take_in(
-    state, kept, fold, head, key_head, channel, column, pace, pace_bias, eps,
+def apply_accepted(
+    state, kept, num_accepted, head, key_head, channel, column, decay_scale, dt_bias, eps,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
@@ -81,24 +81,24 @@ def take_in(
     KEYS: tl.constexpr = KEY_HEADS * KEY_DIM
     VALUES: tl.constexpr = VALUE_HEADS * VALUE_DIM
     is_value = column < VALUE_DIM
-    for _ in range(fold):
+    for _ in range(num_accepted):
         key = _unit(kept + key_head * KEY_DIM, channel, channel < KEY_DIM, eps)
         at = kept + KEYS + head * VALUE_DIM + column
         value = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
-        rate = tl.load(kept + KEYS + VALUES + head)
-        pace_gate = tl.load(kept + KEYS + VALUES + VALUE_HEADS + head)
-        state = _advance(state, key, value, rate, pace_gate, pace, pace_bias)
+        beta = tl.load(kept + KEYS + VALUES + head)
+        decay_gate = tl.load(kept + KEYS + VALUES + VALUE_HEADS + head)
+        state = _advance(state, key, value, beta, decay_gate, decay_scale, dt_bias)
         kept += KEYS + VALUES + 2 * VALUE_HEADS
     return state
 
 
 @triton.jit(
     do_not_specialize=["num_rows", "most"],
-    do_not_specialize_on_alignment=["rows", "folds", "firsts", "counts"],
+    do_not_specialize_on_alignment=["rows", "accepted_counts", "firsts", "counts"],
 )
-def _recur_kernel(
-    mixed, gates, state, pending, rows, folds, firsts, counts, paces, pace_biases, out,
-    mixed_stride, gates_stride, num_rows, most, eps, scale,
+def _delta_rule_kernel(
+    qkv, gates, state, node_inputs, rows, accepted_counts, firsts, counts, decay_scales, dt_biases, out,
+    qkv_stride, gates_stride, num_rows, most, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEY_BLOCK: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
@@ -114,26 +114,26 @@ def _recur_kernel(
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     is_value = column < VALUE_DIM
     inside = is_key[:, None] & is_value[None, :]
-    pace = tl.load(paces + head)
-    pace_bias = tl.load(pace_biases + head)
+    decay_scale = tl.load(decay_scales + head)
+    dt_bias = tl.load(dt_biases + head)
     overlap.wait(PDL)
     row = tl.load(rows + step_row).to(tl.int64)
-    fold = tl.load(folds + step_row).to(tl.int32)
+    num_accepted = tl.load(accepted_counts + step_row).to(tl.int32)
     first = tl.load(firsts + step_row).to(tl.int64)
     count = tl.load(counts + step_row).to(tl.int32)
     tile = channel[:, None] * VALUE_DIM + column[None, :]
     place = state + (row * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM) + tile
-    s = tl.load(place, mask=inside & (fold >= 0), other=0.0)
+    s = tl.load(place, mask=inside & (num_accepted >= 0), other=0.0)
 
-    s = take_in(
-        s, pending + row * most * (KEYS + VALUES + 2 * VALUE_HEADS), fold,
-        head, key_head, channel, column, pace, pace_bias, eps,
+    s = apply_accepted(
+        s, node_inputs + row * most * (KEYS + VALUES + 2 * VALUE_HEADS), num_accepted,
+        head, key_head, channel, column, decay_scale, dt_bias, eps,
         KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
     )  # fmt: skip
     if step_row < num_rows:  # nodes may be taken back
         tl.store(place, s, mask=inside)
 
-    token = mixed + first * mixed_stride
+    token = qkv + first * qkv_stride
     gate = gates + first * gates_stride
     target = out + (first * VALUE_HEADS + head) * VALUE_DIM + column
     for _ in range(count):
@@ -141,11 +141,11 @@ def _recur_kernel(
         key = _unit(token + KEYS + key_head * KEY_DIM, channel, is_key, eps)
         at = token + 2 * KEYS + head * VALUE_DIM + column
         value = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
-        rate = tl.load(gate + head)
-        pace_gate = tl.load(gate + VALUE_HEADS + head)
-        s = _advance(s, key, value, rate, pace_gate, pace, pace_bias)
+        beta = tl.load(gate + head)
+        decay_gate = tl.load(gate + VALUE_HEADS + head)
+        s = _advance(s, key, value, beta, decay_gate, decay_scale, dt_bias)
         tl.store(target, tl.sum(s * query[:, None], 0), mask=is_value)
-        token += mixed_stride
+        token += qkv_stride
         gate += gates_stride
         target += VALUES
     overlap.release(PDL)
@@ -154,8 +154,8 @@ def _recur_kernel(
 
 
 @triton.jit(do_not_specialize=["nodes", "most"], do_not_specialize_on_alignment=["rows"])
-def _pending_kernel(
-    mixed, gates, pending, rows, mixed_stride, gates_stride, nodes, most,
+def _save_inputs_kernel(
+    qkv, gates, node_inputs, rows, qkv_stride, gates_stride, nodes, most,
     KEYS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -163,12 +163,12 @@ def _pending_kernel(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     overlap.begin(PDL)
     row = tl.load(rows + token // nodes).to(tl.int64)
-    source = mixed + token.to(tl.int64) * mixed_stride + KEYS + channel
+    source = qkv + token.to(tl.int64) * qkv_stride + KEYS + channel
     channels = tl.load(source, mask=channel < CHANNELS, other=0.0)
     is_gate = (channel >= CHANNELS) & (channel < WIDTH)
     at = gates + token.to(tl.int64) * gates_stride + channel - CHANNELS
     gate = tl.load(at, mask=is_gate, other=0.0)
-    target = pending + (row * most + token % nodes) * WIDTH + channel
+    target = node_inputs + (row * most + token % nodes) * WIDTH + channel
     tl.store(target, tl.where(is_gate, gate, channels), mask=channel < WIDTH)
 
 
@@ -190,7 +190,7 @@ def _gated_norm_kernel(
     tl.store(out + head * dim + channel, y, mask=inside)
 
 
-def mix(
+def causal_conv(
     ring: torch.Tensor,  # [slots, mixed]
     fresh: torch.Tensor,  # [num_query, mixed], lanes side by side
     sources: torch.Tensor,  # [num_query, window] int64
@@ -203,7 +203,7 @@ def mix(
     assert conv_weight.is_contiguous()
     out = torch.empty((num_query, width), dtype=fresh.dtype, device=fresh.device)
     tokens = 1 if num_query <= _TOKENS else _TOKENS
-    kernel: Any = _mix_kernel[(triton.cdiv(num_query, tokens), triton.cdiv(width, _MIXED))]
+    kernel: Any = _conv_kernel[(triton.cdiv(num_query, tokens), triton.cdiv(width, _CONV_CHANNELS))]
     kernel(
         ring,
         fresh,
@@ -216,7 +216,7 @@ def mix(
         ring.shape[0],
         WINDOW=sources.shape[1],
         TOKENS=tokens,
-        BLOCK=_MIXED,
+        BLOCK=_CONV_CHANNELS,
         PDL=overlap.is_on(fresh),
         **EXACT,  # few tokens and many have the same bits
         **overlap.options(fresh),
@@ -224,12 +224,12 @@ def mix(
     return out
 
 
-def recur(
-    mixed: torch.Tensor,  # [num_query, mixed] queries, keys, values
+def gated_delta_rule(
+    qkv: torch.Tensor,  # [num_query, mixed] queries, keys, values
     gates: torch.Tensor,  # [num_query, 2 * value_heads] of rates, of paces
     state: torch.Tensor,  # [table_rows, value_heads, key_dim, value_dim] float32, advanced
-    pending: torch.Tensor,  # [table_rows, nodes, pending]
-    spans: tuple[torch.Tensor, ...],  # rows, folds, firsts, counts: [step_rows] int64
+    node_inputs: torch.Tensor,  # [table_rows, nodes, pending]
+    spans: tuple[torch.Tensor, ...],  # rows, accepted_counts, firsts, counts: [step_rows] int64
     weights: tuple[torch.Tensor, torch.Tensor],  # pace, pace_bias: [value_heads] float32
     out: torch.Tensor,  # [num_query, value_heads, value_dim], written where these rows are
     *,
@@ -238,26 +238,26 @@ def recur(
     eps: float,
 ) -> None:
     """What every query token of these rows reads from its row's state."""
-    assert mixed.stride(1) == gates.stride(1) == 1
+    assert qkv.stride(1) == gates.stride(1) == 1
     assert state.is_contiguous()
-    assert pending.is_contiguous()
+    assert node_inputs.is_contiguous()
     if not spans[0].shape[0]:
         return
     _, heads, key_dim, value_dim = state.shape
     columns = min(_COLUMNS, triton.next_power_of_2(value_dim))
-    kernel: Any = _recur_kernel[(spans[0].shape[0], heads, triton.cdiv(value_dim, columns))]
+    kernel: Any = _delta_rule_kernel[(spans[0].shape[0], heads, triton.cdiv(value_dim, columns))]
     kernel(
-        mixed,
+        qkv,
         gates,
         state,
-        pending,
+        node_inputs,
         *spans,
         *weights,
         out,
-        mixed.stride(0),
+        qkv.stride(0),
         gates.stride(0),
         num_rows,
-        pending.shape[1],
+        node_inputs.shape[1],
         eps,
         key_dim**-0.5,
         KEY_HEADS=key_heads,
@@ -266,41 +266,41 @@ def recur(
         VALUE_DIM=value_dim,
         KEY_BLOCK=triton.next_power_of_2(key_dim),
         COLUMNS=columns,
-        PDL=overlap.is_on(mixed),
+        PDL=overlap.is_on(qkv),
         num_warps=1,
         **EXACT,  # a token that is taken in later has the bits it had when it was read
-        **overlap.options(mixed),
+        **overlap.options(qkv),
     )
 
 
-def leave_pending(
-    mixed: torch.Tensor,  # [num_query, mixed]
+def save_node_inputs(
+    qkv: torch.Tensor,  # [num_query, mixed]
     gates: torch.Tensor,  # [num_query, 2 * value_heads]
-    pending: torch.Tensor,  # [table_rows, nodes, pending], written
+    node_inputs: torch.Tensor,  # [table_rows, nodes, pending], written
     rows: torch.Tensor,  # [rows] int64 of the uniform rows
     nodes: int,  # of each
 ) -> None:
     """Keep what the states of uniform rows will want of their nodes."""
     if not rows.shape[0]:
         return
-    most, width = pending.shape[1:]
+    most, width = node_inputs.shape[1:]
     channels = width - gates.shape[1]
-    kernel: Any = _pending_kernel[(rows.shape[0] * nodes, triton.cdiv(width, _CHANNELS))]
+    kernel: Any = _save_inputs_kernel[(rows.shape[0] * nodes, triton.cdiv(width, _CHANNELS))]
     kernel(
-        mixed,
+        qkv,
         gates,
-        pending,
+        node_inputs,
         rows,
-        mixed.stride(0),
+        qkv.stride(0),
         gates.stride(0),
         nodes,
         most,
-        KEYS=mixed.shape[1] - channels,
+        KEYS=qkv.shape[1] - channels,
         CHANNELS=channels,
         WIDTH=width,
         BLOCK=_CHANNELS,
-        PDL=overlap.is_on(mixed),
-        **overlap.options(mixed),
+        PDL=overlap.is_on(qkv),
+        **overlap.options(qkv),
     )
 
 

@@ -39,7 +39,7 @@ def _score_kernel(
     scale,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
-    HELD: tl.constexpr,
+    PER_PAGE: tl.constexpr,
     HEAD_BLOCK: tl.constexpr,
     DIM: tl.constexpr,
     ENTRIES: tl.constexpr,
@@ -54,8 +54,8 @@ def _score_kernel(
     entry = start + tl.arange(0, ENTRIES)
     is_seen = entry < count
     row = tl.load(lists + token)
-    page = tl.load(table + row * columns + entry // HELD, mask=is_seen, other=0)
-    slot = page * HELD + entry % HELD
+    page = tl.load(table + row * columns + entry // PER_PAGE, mask=is_seen, other=0)
+    slot = page * PER_PAGE + entry % PER_PAGE
     channel = tl.arange(0, DIM)
     head = tl.arange(0, HEAD_BLOCK)
     key = tl.load(
@@ -63,13 +63,13 @@ def _score_kernel(
         mask=is_seen[:, None] & (channel < WIDTH)[None, :],
         other=0.0,
     )
-    asked = tl.load(
+    query_tile = tl.load(
         query + token * query_stride + head[:, None] * WIDTH + channel[None, :],
         mask=(head < HEADS)[:, None] & (channel < WIDTH)[None, :],
         other=0.0,
     )
     weight = tl.load(weights + token * weight_stride + head, mask=head < HEADS, other=0.0)
-    match = tl.maximum(tl.dot(asked, tl.trans(key), input_precision="ieee"), 0.0)
+    match = tl.maximum(tl.dot(query_tile, tl.trans(key), input_precision="ieee"), 0.0)
     score = tl.sum(match * (weight.to(tl.float32) * scale)[:, None], 0)
     at = scores + tl.program_id(0).to(tl.int64) * longest + entry
     tl.store(at, score, mask=is_seen)
@@ -98,7 +98,7 @@ def _digit_of_kth(scores, count, prefix, wanted, SHIFT: tl.constexpr, TILE: tl.c
 
 
 @triton.jit(do_not_specialize=["first", "columns", "longest"])
-def _choose_kernel(
+def _select_kernel(
     scores,  # [turn, longest]
     table,  # [lists, columns]
     lists,
@@ -107,7 +107,7 @@ def _choose_kernel(
     first,
     columns,
     longest,
-    HELD: tl.constexpr,
+    PER_PAGE: tl.constexpr,
     TOP_K: tl.constexpr,
     TILE: tl.constexpr,
     PDL: tl.constexpr,
@@ -133,7 +133,7 @@ def _choose_kernel(
         digit, above = _digit_of_kth(own, count, prefix, wanted, 0, TILE)
         least = (prefix << 8) | digit
         ties = wanted - above  # of those that equal the least, so many are chosen
-    chosen = 0
+    selected = 0
     equal = 0
     for start in range(0, tl.maximum(count, TOP_K), TILE):
         place = start + tl.arange(0, TILE)
@@ -141,24 +141,24 @@ def _choose_kernel(
         order = order_of(tl.load(own + place, mask=inside, other=0.0))
         is_equal = inside & (order == least)
         rank = equal + tl.cumsum(is_equal.to(tl.int32), 0)
-        is_chosen = (inside & (order > least)) | (is_equal & (rank <= ties))
-        at = chosen + tl.cumsum(is_chosen.to(tl.int32), 0) - 1
-        page = tl.load(pages + place // HELD, mask=is_chosen, other=0)
-        tl.store(out + at, page * HELD + place % HELD, mask=is_chosen)
-        chosen += tl.sum(is_chosen.to(tl.int32), 0)
+        is_selected = (inside & (order > least)) | (is_equal & (rank <= ties))
+        at = selected + tl.cumsum(is_selected.to(tl.int32), 0) - 1
+        page = tl.load(pages + place // PER_PAGE, mask=is_selected, other=0)
+        tl.store(out + at, page * PER_PAGE + place % PER_PAGE, mask=is_selected)
+        selected += tl.sum(is_selected.to(tl.int32), 0)
         equal += tl.sum(is_equal.to(tl.int32), 0)
         # What follows the last chosen one is nobody's, but must be a place in the pool.
         tl.store(out + place, tl.zeros((TILE,), tl.int64), mask=(place >= count) & (place < TOP_K))
 
 
-def choose_entries(
+def select_entries(
     query: torch.Tensor,  # [num_query, heads, width] contiguous heads
     weights: torch.Tensor,  # [num_query, heads]
     keys: torch.Tensor,  # [entries, width]
     listed: tuple[torch.Tensor, ...],  # table [lists, columns], lists, counts [num_query]
     *,
     scale: float,
-    held: int,
+    per_page: int,
     top_k: int,
 ) -> torch.Tensor:  # [num_query, at most top_k] int64 slots of entries, older ones first
     """The entries that score best; past a query token's count there is slot 0."""
@@ -167,15 +167,15 @@ def choose_entries(
     assert query.stride(1) == query.shape[2]
     assert table.is_contiguous()
     assert keys.is_contiguous()
-    num_query, longest = query.shape[0], table.shape[1] * held
+    num_query, longest = query.shape[0], table.shape[1] * per_page
     top_k = min(top_k, longest)
     slots = torch.empty((num_query, top_k), dtype=torch.int64, device=query.device)
-    turn = max(1, min(num_query, MOST_SCORES // longest))
-    scores = torch.empty((turn, longest), dtype=torch.float32, device=query.device)
-    for first in range(0, num_query, turn):
-        num = min(turn, num_query - first)
-        _score(query, weights, keys, listed, scores, (first, num), scale=scale, held=held)
-        kernel: Any = _choose_kernel[(num,)]
+    group = max(1, min(num_query, MOST_SCORES // longest))
+    scores = torch.empty((group, longest), dtype=torch.float32, device=query.device)
+    for first in range(0, num_query, group):
+        num = min(group, num_query - first)
+        _score(query, weights, keys, listed, scores, (first, num), scale=scale, per_page=per_page)
+        kernel: Any = _select_kernel[(num,)]
         kernel(
             scores,
             table,
@@ -185,7 +185,7 @@ def choose_entries(
             first,
             table.shape[1],
             longest,
-            HELD=held,
+            PER_PAGE=per_page,
             TOP_K=top_k,
             TILE=min(_TILE, max(_LEAST_TILE, triton.next_power_of_2(longest))),
             PDL=overlap.is_on(query),
@@ -201,13 +201,13 @@ def _score(
     keys: torch.Tensor,
     listed: tuple[torch.Tensor, ...],
     scores: torch.Tensor,  # [turn, longest]
-    turn: tuple[int, int],  # first query token, and how many
+    group: tuple[int, int],  # first query token, and how many
     *,
     scale: float,
-    held: int,
+    per_page: int,
 ) -> None:
     """Write the scores of some query tokens, as far as each may see."""
-    first, num = turn
+    first, num = group
     heads, width = query.shape[1:]
     kernel: Any = _score_kernel[(num, triton.cdiv(scores.shape[1], _ENTRIES))]
     kernel(
@@ -224,7 +224,7 @@ def _score(
         scale,
         HEADS=heads,
         WIDTH=width,
-        HELD=held,
+        PER_PAGE=per_page,
         HEAD_BLOCK=max(16, triton.next_power_of_2(heads)),
         DIM=max(16, triton.next_power_of_2(width)),
         ENTRIES=_ENTRIES,

@@ -70,7 +70,7 @@ def _sources(position, row, start, first, num_slots, LENGTH: tl.constexpr):
 )
 def _token_kernel(
     decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, chunk_owners,
-    numbers, owners, sources, writes, counts,
+    query_index, owners, sources, writes, counts,
     num_decode_query, nodes, first_node, num_chunks, num_slots,
     WINDOW: tl.constexpr, LENGTH: tl.constexpr, RATIO: tl.constexpr, IS_WINDOW: tl.constexpr,
     BLOCK: tl.constexpr, CHUNKS: tl.constexpr, PDL: tl.constexpr,
@@ -100,7 +100,7 @@ def _token_kernel(
     tl.store(writes + token, kept * LENGTH + position % LENGTH)
     if IS_WINDOW:
         step_row = tl.where(is_node, place.to(tl.int64), num_decode_query // nodes + owner)
-        tl.store(numbers + token, token.to(tl.int64))
+        tl.store(query_index + token, token.to(tl.int64))
         tl.store(owners + token, step_row)
         channel = tl.arange(0, BLOCK)
         seen = position - (WINDOW - 1) + channel
@@ -114,7 +114,7 @@ def _token_kernel(
     do_not_specialize=_BLOCK_SIZES,
     do_not_specialize_on_alignment=[*_ROWS, "sources", "starts", "targets"],
 )
-def _ending_kernel(
+def _block_end_kernel(
     decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, page_table,
     sources, starts, targets,
     num_decode_query, nodes, first_node, num_chunks, num_slots, places, table_stride, max_pages,
@@ -128,11 +128,11 @@ def _ending_kernel(
     is_chunk = index < num_chunks
     all_starts = tl.load(chunk_starts + index, mask=is_chunk, other=0)
     all_counts = tl.load(chunk_counts + index, mask=is_chunk, other=0)
-    endings = (all_starts + all_counts) // RATIO - all_starts // RATIO
+    ends = (all_starts + all_counts) // RATIO - all_starts // RATIO
     item = window - in_rows
-    is_past = is_chunk & (tl.cumsum(endings, 0) <= item)  # chunks whose blocks all come before
+    is_past = is_chunk & (tl.cumsum(ends, 0) <= item)  # chunks whose blocks all come before
     owner = tl.minimum(tl.sum(is_past.to(tl.int32), 0), tl.maximum(num_chunks - 1, 0))
-    earlier = tl.sum(tl.where(index < owner, endings, 0), 0)
+    earlier = tl.sum(tl.where(index < owner, ends, 0), 0)
     if window < in_rows:
         place = window // places
         row = tl.load(decode_rows + place)
@@ -147,17 +147,17 @@ def _ending_kernel(
         first = num_decode_query + tl.sum(tl.where(index < owner, all_counts, 0), 0)
         rank = item - earlier
     before = start // RATIO
-    is_ending = (rank < (start + count) // RATIO - before) & (row > 0)
+    is_end = (rank < (start + count) // RATIO - before) & (row > 0)
     begin = (before + rank) * RATIO
     tl.store(starts + window, begin)
     column = tl.minimum(begin // PAGE_SIZE, max_pages - 1)
     page = tl.load(page_table + row * table_stride + column)
     entry = page * (PAGE_SIZE // RATIO) + begin % PAGE_SIZE // RATIO
-    tl.store(targets + window, tl.where(is_ending, entry, 0))
+    tl.store(targets + window, tl.where(is_end, entry, 0))
     channel = tl.arange(0, BLOCK)
     position = begin + RATIO - WINDOW + channel
     found = _sources(position, row, start, first, num_slots, LENGTH)
-    found = tl.where(is_ending, found, 0)
+    found = tl.where(is_end, found, 0)
     tl.store(sources + window.to(tl.int64) * WINDOW + channel, found, mask=channel < WINDOW)
 
 
@@ -183,11 +183,11 @@ def _page_kernel(
 
 @triton.jit(
     do_not_specialize=["num_decode_query", "nodes", "num_chunks", "most"],
-    do_not_specialize_on_alignment=[*_ROWS, "rows", "folds", "firsts", "counts"],
+    do_not_specialize_on_alignment=[*_ROWS, "rows", "accepted_counts", "firsts", "counts"],
 )
 def _span_kernel(
-    decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, stands,
-    rows, folds, firsts, counts, num_decode_query, nodes, num_chunks, most,
+    decode_rows, decode_lengths, chunk_rows, chunk_starts, chunk_counts, state_lengths,
+    rows, accepted_counts, firsts, counts, num_decode_query, nodes, num_chunks, most,
     CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     step_row = tl.program_id(0)
@@ -209,18 +209,18 @@ def _span_kernel(
         count = tl.load(chunk_counts + chunk)
         first = num_decode_query + before
         after = start + count
-    kept = tl.minimum(tl.maximum(start - tl.load(stands + row), 0), most)
+    kept = tl.minimum(tl.maximum(start - tl.load(state_lengths + row), 0), most)
     tl.store(rows + step_row, row)
-    tl.store(folds + step_row, tl.where(start > 0, kept, -1))
+    tl.store(accepted_counts + step_row, tl.where(start > 0, kept, -1))
     tl.store(firsts + step_row, first)
     tl.store(counts + step_row, count)
-    tl.store(stands + row, tl.where(row > 0, after, 0))
+    tl.store(state_lengths + row, tl.where(row > 0, after, 0))
 
 
 def fill_window(
     step: StepRows,
     *,
-    numbers: torch.Tensor,  # [num_query] written
+    query_index: torch.Tensor,  # [num_query] written
     owners: torch.Tensor,  # [num_query] written
     sources: torch.Tensor,  # [num_query, window] written
     writes: torch.Tensor,  # [num_query] written
@@ -229,7 +229,7 @@ def fill_window(
 ) -> None:
     """Whose each query token is, where its window is read, and where it is kept."""
     window = sources.shape[1]
-    parts = (numbers, owners, sources, writes, writes)
+    parts = (query_index, owners, sources, writes, writes)
     _fill_tokens(step, parts, window=window, ratio=0, length=length, table_rows=table_rows)
 
 
@@ -280,8 +280,8 @@ def _fill_tokens(
 
 def fill_spans(
     step: StepRows,
-    spans: tuple[torch.Tensor, ...],  # rows, folds, firsts, counts: [step_rows], written
-    stands: torch.Tensor,  # [table_rows] tokens that states contain, advanced
+    spans: tuple[torch.Tensor, ...],  # rows, accepted_counts, firsts, counts: [step_rows], written
+    state_lengths: torch.Tensor,  # [table_rows] tokens that states contain, advanced
     *,
     most: int,  # tokens that may be pending
 ) -> None:
@@ -290,20 +290,20 @@ def fill_spans(
     kernel(
         *step.decode,
         *step.chunk,
-        stands,
+        state_lengths,
         *spans,
         step.num_decode_query,
         step.nodes,
         step.num_chunks,
         most,
         CHUNKS=step.chunk_block,
-        PDL=overlap.is_on(stands),
+        PDL=overlap.is_on(state_lengths),
         num_warps=1,
-        **overlap.options(stands),
+        **overlap.options(state_lengths),
     )
 
 
-def fill_endings(
+def fill_block_ends(
     step: StepRows,
     page_table: torch.Tensor,  # [table_rows, max_pages]
     *,
@@ -318,7 +318,7 @@ def fill_endings(
     num_windows, window = sources.shape
     if not num_windows:
         return
-    kernel: Any = _ending_kernel[(num_windows,)]
+    kernel: Any = _block_end_kernel[(num_windows,)]
     kernel(
         *step.decode,
         *step.chunk,

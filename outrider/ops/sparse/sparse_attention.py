@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.kv.ring_plan import Tokens
-from outrider.models.deepseek_v4.compressed_plan import BlockPart, CompressedPlan
+from outrider.kv.ring_plan import RingTokens
+from outrider.models.deepseek_v4.compressed_plan import BlockPlan, CompressedPlan
 from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm, norm_and_rotate
 
 
@@ -23,23 +23,23 @@ class ListedEntries:
 
     pool: torch.Tensor  # [entries, width]
     table: torch.Tensor  # [lists, columns] int64
-    held: int
+    per_page: int
     lists: torch.Tensor  # [num_query] int64
     counts: torch.Tensor  # [num_query] int64
 
     @property
     def longest(self) -> int:
-        return self.table.shape[1] * self.held
+        return self.table.shape[1] * self.per_page
 
     @property
     def slots(self) -> torch.Tensor:  # [num_query, longest]
         """Where in the pool every entry of every query token's list lies."""
-        place = torch.arange(self.held, device=self.table.device)
-        return (self.table[:, :, None] * self.held + place).flatten(1)[self.lists]
+        place = torch.arange(self.per_page, device=self.table.device)
+        return (self.table[:, :, None] * self.per_page + place).flatten(1)[self.lists]
 
 
 def compress(
-    tokens: Tokens,  # of width 2 * series * width: a value and a gate per lane
+    tokens: RingTokens,  # of width 2 * series * width: a value and a gate per lane
     sources: torch.Tensor,  # [windows, window]
     bias: torch.Tensor,  # [window, width] float32, added to gates by place in the window
 ) -> torch.Tensor:  # [windows, width] float32
@@ -60,8 +60,8 @@ def compress(
 
 
 def store_entries(
-    tokens: Tokens,
-    part: BlockPart,
+    tokens: RingTokens,
+    part: BlockPlan,
     bias: torch.Tensor,  # [window, width] float32
     norm: VectorNorm,
     rotation: TailRotation,  # at the starts of the blocks
@@ -77,8 +77,8 @@ def store_entries(
 
 
 def store_on_gpu(
-    tokens: Tokens,
-    part: BlockPart,
+    tokens: RingTokens,
+    part: BlockPlan,
     bias: torch.Tensor,
     norm: VectorNorm,
     rotation: TailRotation,
@@ -105,7 +105,7 @@ def index_scores(
     return scores.masked_fill(place >= keys.counts[:, None], float("-inf"))
 
 
-def choose_entries(
+def select_entries(
     query: torch.Tensor,  # [num_query, heads, width]
     weights: torch.Tensor,  # [num_query, heads]
     keys: ListedEntries,
@@ -117,47 +117,51 @@ def choose_entries(
     Past a query token's count there is any slot of the pool.
     """
     if query.is_cuda:
-        return choose_on_gpu(query, weights, keys, scale, top_k)
+        return select_on_gpu(query, weights, keys, scale, top_k)
     scores = index_scores(query, weights, keys, scale)
     best = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
     return keys.slots.gather(1, best)
 
 
-def choose_on_gpu(
+def select_on_gpu(
     query: torch.Tensor, weights: torch.Tensor, keys: ListedEntries, scale: float, top_k: int
 ) -> torch.Tensor:
     """The same in two launches; the chosen ones come in order of age."""
-    from outrider.ops.sparse.indexer_triton import choose_entries as launch
+    from outrider.ops.sparse.indexer_triton import select_entries as launch
 
     listed = (keys.table, keys.lists, keys.counts)
-    return launch(query, weights, keys.pool, listed, scale=scale, held=keys.held, top_k=top_k)
-
-
-def chosen_entries(
-    pool: torch.Tensor, slots: torch.Tensor, plan: CompressedPlan, part: BlockPart
-) -> ListedEntries:
-    """For every query token the entries at slots of its own."""
-    return ListedEntries(pool=pool, table=slots, held=1, lists=plan.numbers, counts=part.counts)
-
-
-def all_entries(
-    pool: torch.Tensor, plan: CompressedPlan, part: BlockPart, held: int
-) -> ListedEntries:
-    """Every entry a query token may see; a page holds `held` of them."""
-    return ListedEntries(
-        pool=pool, table=plan.pages, held=held, lists=plan.owners, counts=part.counts
+    return launch(
+        query, weights, keys.pool, listed, scale=scale, per_page=keys.per_page, top_k=top_k
     )
 
 
-def no_entries(window: Tokens, plan: CompressedPlan) -> ListedEntries:
+def selected_entries(
+    pool: torch.Tensor, slots: torch.Tensor, plan: CompressedPlan, part: BlockPlan
+) -> ListedEntries:
+    """For every query token the entries at slots of its own."""
+    return ListedEntries(
+        pool=pool, table=slots, per_page=1, lists=plan.query_index, counts=part.counts
+    )
+
+
+def all_entries(
+    pool: torch.Tensor, plan: CompressedPlan, part: BlockPlan, per_page: int
+) -> ListedEntries:
+    """Every entry a query token may see; a page holds `held` of them."""
+    return ListedEntries(
+        pool=pool, table=plan.pages, per_page=per_page, lists=plan.owners, counts=part.counts
+    )
+
+
+def no_entries(window: RingTokens, plan: CompressedPlan) -> ListedEntries:
     """For a layer that has none: of an empty list nobody reads any, whatever the count."""
     table, owners = plan.pages[:, :0], plan.owners
-    return ListedEntries(pool=window.ring, table=table, held=1, lists=owners, counts=owners)
+    return ListedEntries(pool=window.ring, table=table, per_page=1, lists=owners, counts=owners)
 
 
 def attend(
     query: torch.Tensor,  # [num_query, heads, width]
-    window: Tokens,
+    window: RingTokens,
     plan: CompressedPlan,
     entries: ListedEntries,
     sinks: torch.Tensor,  # [heads] float32 a logit per head whose value is nothing
@@ -179,7 +183,7 @@ def attend(
 
 def attend_on_gpu(
     query: torch.Tensor,
-    window: Tokens,
+    window: RingTokens,
     plan: CompressedPlan,
     entries: ListedEntries,
     sinks: torch.Tensor,
@@ -194,6 +198,6 @@ def attend_on_gpu(
         (entries.pool, entries.table, entries.lists, entries.counts),
         sinks,
         scale=scale,
-        held=entries.held,
+        per_page=entries.per_page,
         num_split=plan.shape.num_decode_query,
     )

@@ -28,7 +28,7 @@ _NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _see(best, total, mean, query, vectors, is_seen, scale):
+def _accumulate(best, total, mean, query, vectors, is_seen, scale):
     """A block of vectors enters the running softmax, which is in base 2."""
     score = tl.dot(query, tl.trans(vectors), input_precision="ieee") * scale
     score = tl.where(is_seen[None, :], score, float("-inf"))
@@ -41,7 +41,7 @@ def _see(best, total, mean, query, vectors, is_seen, scale):
 
 
 @triton.jit
-def _see_window(
+def _accumulate_window(
     best, total, mean, query, ring, fresh, sources, token, num_slots, ring_stride, fresh_stride,
     begin, end, scale,
     WINDOW: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
@@ -58,14 +58,14 @@ def _see_window(
         new = fresh + (source - num_slots)[:, None] * fresh_stride + channel[None, :]
         vectors = tl.load(old, mask=is_kept[:, None] & is_channel, other=0.0)
         vectors += tl.load(new, mask=is_fresh[:, None] & is_channel, other=0.0)
-        best, total, mean = _see(best, total, mean, query, vectors, source >= 0, scale)
+        best, total, mean = _accumulate(best, total, mean, query, vectors, source >= 0, scale)
     return best, total, mean
 
 
 @triton.jit
-def _see_entries(
+def _accumulate_entries(
     best, total, mean, query, pool, pages, begin, end, scale,
-    HELD: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    PER_PAGE: tl.constexpr, WIDTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The entries [begin, end) of the list."""
     channel = tl.arange(0, DIM)
@@ -73,11 +73,11 @@ def _see_entries(
     for start in range(begin, end, BLOCK):
         entry = start + tl.arange(0, BLOCK)
         is_seen = entry < end
-        page = tl.load(pages + entry // HELD, mask=is_seen, other=0)
-        slot = page * HELD + entry % HELD
+        page = tl.load(pages + entry // PER_PAGE, mask=is_seen, other=0)
+        slot = page * PER_PAGE + entry % PER_PAGE
         at = pool + slot[:, None] * WIDTH + channel[None, :]
         vectors = tl.load(at, mask=is_seen[:, None] & is_channel, other=0.0)
-        best, total, mean = _see(best, total, mean, query, vectors, is_seen, scale)
+        best, total, mean = _accumulate(best, total, mean, query, vectors, is_seen, scale)
     return best, total, mean
 
 
@@ -86,7 +86,7 @@ def _attend_kernel(
     query, ring, fresh, sources, pool, table, lists, counts, sinks, out,
     part_best, part_total, part_mean,
     first, num_slots, columns, longest, num_splits, query_stride, ring_stride, fresh_stride, scale,
-    NUM_HEADS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr, HELD: tl.constexpr,
+    NUM_HEADS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr, PER_PAGE: tl.constexpr,
     HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
     IS_SPLIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +99,7 @@ def _attend_kernel(
     count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
     pages = table + tl.load(lists + token) * columns
     at = token * query_stride + head[:, None] * WIDTH + channel[None, :]
-    asked = tl.load(query + at, mask=wanted, other=0.0)
+    query_tile = tl.load(query + at, mask=wanted, other=0.0)
     best = tl.full((HEADS,), _NOTHING_SEEN, tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
     mean = tl.zeros((HEADS, DIM), tl.float32)
@@ -108,28 +108,28 @@ def _attend_kernel(
         split = tl.program_id(2)
         begin = split * SPLIT
         if begin < WINDOW:
-            best, total, mean = _see_window(
-                best, total, mean, asked, ring, fresh, sources, token, num_slots, ring_stride,
+            best, total, mean = _accumulate_window(
+                best, total, mean, query_tile, ring, fresh, sources, token, num_slots, ring_stride,
                 fresh_stride, begin, tl.minimum(begin + SPLIT, WINDOW), scale,
                 WINDOW, WIDTH, DIM, BLOCK,
             )  # fmt: skip
         else:
             begin -= (WINDOW + SPLIT - 1) // SPLIT * SPLIT
-            best, total, mean = _see_entries(
-                best, total, mean, asked, pool, pages, begin, tl.minimum(begin + SPLIT, count),
-                scale, HELD, WIDTH, DIM, BLOCK,
+            best, total, mean = _accumulate_entries(
+                best, total, mean, query_tile, pool, pages, begin, tl.minimum(begin + SPLIT, count),
+                scale, PER_PAGE, WIDTH, DIM, BLOCK,
             )  # fmt: skip
         part = (tl.program_id(0).to(tl.int64) * num_splits + split) * NUM_HEADS + head
         tl.store(part_best + part, best, mask=is_head)
         tl.store(part_total + part, total, mask=is_head)
         tl.store(part_mean + part[:, None] * WIDTH + channel[None, :], mean, mask=wanted)
     else:
-        best, total, mean = _see_window(
-            best, total, mean, asked, ring, fresh, sources, token, num_slots, ring_stride,
+        best, total, mean = _accumulate_window(
+            best, total, mean, query_tile, ring, fresh, sources, token, num_slots, ring_stride,
             fresh_stride, 0, WINDOW, scale, WINDOW, WIDTH, DIM, BLOCK,
         )  # fmt: skip
-        best, total, mean = _see_entries(
-            best, total, mean, asked, pool, pages, 0, count, scale, HELD, WIDTH, DIM, BLOCK
+        best, total, mean = _accumulate_entries(
+            best, total, mean, query_tile, pool, pages, 0, count, scale, PER_PAGE, WIDTH, DIM, BLOCK
         )
         sink = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
         total += tl.exp2(sink - best)
@@ -173,7 +173,7 @@ def attend(
     sinks: torch.Tensor,  # [heads] float32
     *,
     scale: float,
-    held: int,
+    per_page: int,
     num_split: int,  # query tokens of chains, which come first
 ) -> torch.Tensor:  # [num_query, heads, width]
     """One softmax over window, entries and sink for every head of every query token."""
@@ -183,13 +183,13 @@ def attend(
     assert entries[1].stride(1) == 1 or not entries[1].shape[1]
     out = torch.empty_like(query)
     num_query, heads, width = query.shape
-    longest = entries[1].shape[1] * held
+    longest = entries[1].shape[1] * per_page
     splits = triton.cdiv(tokens[2].shape[1], SPLIT) + triton.cdiv(longest, SPLIT)
-    turn = max(1, MOST_PARTIALS // (splits * heads * (width + 2)))
-    for first in range(0, num_split, turn):
-        num = min(turn, num_split - first)
+    group = max(1, MOST_PARTIALS // (splits * heads * (width + 2)))
+    for first in range(0, num_split, group):
+        num = min(group, num_split - first)
         parts = _new_parts(query, num * splits * heads)
-        _launch(query, tokens, entries, sinks, out, parts, (first, num, splits), scale, held)
+        _launch(query, tokens, entries, sinks, out, parts, (first, num, splits), scale, per_page)
         kernel: Any = _merge_kernel[(num, heads)]
         kernel(
             *parts,
@@ -208,7 +208,7 @@ def attend(
     if num_split < num_query:
         nobody = (sinks, sinks, sinks)
         rest = (num_split, num_query - num_split, 0)
-        _launch(query, tokens, entries, sinks, out, nobody, rest, scale, held)
+        _launch(query, tokens, entries, sinks, out, nobody, rest, scale, per_page)
     return out
 
 
@@ -225,11 +225,11 @@ def _launch(
     sinks: torch.Tensor,
     out: torch.Tensor,
     parts: tuple[torch.Tensor, ...],
-    turn: tuple[int, int, int],  # first query token, how many, splits of each or 0
+    group: tuple[int, int, int],  # first query token, how many, splits of each or 0
     scale: float,
-    held: int,
+    per_page: int,
 ) -> None:
-    first, num, splits = turn
+    first, num, splits = group
     _, heads, width = query.shape
     tile = _tile(query, is_split=splits > 0)
     kernel: Any = _attend_kernel[(num, triton.cdiv(heads, tile["HEADS"]), max(splits, 1))]
@@ -243,7 +243,7 @@ def _launch(
         first,
         tokens[0].shape[0],
         entries[1].stride(0),
-        entries[1].shape[1] * held,
+        entries[1].shape[1] * per_page,
         splits,
         query.stride(0),
         tokens[0].stride(0),
@@ -252,7 +252,7 @@ def _launch(
         NUM_HEADS=heads,
         WINDOW=tokens[2].shape[1],
         WIDTH=width,
-        HELD=held,
+        PER_PAGE=per_page,
         SPLIT=SPLIT,
         IS_SPLIT=splits > 0,
         PDL=overlap.is_on(query),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import RequestError
-from outrider.frontend.tokenizer.stop_strings import StopScan, StopStrings
+from outrider.frontend.tokenizer.detokenizer import NewText, StopStrings
 
 letters = st.text("ab", max_size=12)  # two letters make overlapping stop strings likely
 
@@ -60,9 +60,9 @@ def test_only_text_that_may_begin_a_stop_string_is_held_back(text: str, stops: l
 
 def test_a_stop_string_split_over_tokens_is_trimmed() -> None:
     scanner = StopStrings(("END",), include=False)
-    assert scanner.push("see E") == StopScan(text="see ", matched="")
-    assert scanner.push("N") == StopScan(text="", matched="")
-    assert scanner.push("D.") == StopScan(text="", matched="END")
+    assert scanner.push("see E") == NewText(text="see ", matched="")
+    assert scanner.push("N") == NewText(text="", matched="")
+    assert scanner.push("D.") == NewText(text="", matched="END")
     assert scanner.finish() == ""
 
 
@@ -77,7 +77,7 @@ def test_the_first_match_to_complete_wins_then_the_longest(
     stops: tuple[str, ...], before: str, matched: str
 ) -> None:
     scan = StopStrings(stops, include=False).push("xabc")
-    assert scan == StopScan(text=before, matched=matched)
+    assert scan == NewText(text=before, matched=matched)
 
 
 def test_a_false_alarm_is_released_by_the_next_token() -> None:

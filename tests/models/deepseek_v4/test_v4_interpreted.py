@@ -17,21 +17,15 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu run
 
 @pytest.fixture
 def on_kernels(monkeypatch):
-    """Every law with a kernel runs it."""
-
-    def rotate(x, rotation, *, back=False):
-        return kernels.turn(x, rotation.cos, rotation.sin, is_back=back)
-
-    def norm_and_rotate(x, norm, rotation):
-        return kernels.turn_normed(x, rotation.cos, rotation.sin, norm.weight, norm.eps)
+    """Every operation with a kernel runs it."""
 
     monkeypatch.setattr(CompressedAttention, "fill", CompressedAttention.fill_on_gpu)
     monkeypatch.setattr(blocks, "store_entries", sparse.store_on_gpu)
-    monkeypatch.setattr(blocks, "choose_entries", sparse.choose_on_gpu)
-    monkeypatch.setattr(blocks, "rotate_tail", rotate)
+    monkeypatch.setattr(blocks, "select_entries", sparse.select_on_gpu)
+    monkeypatch.setattr(blocks, "rotate_tail", kernels.rotate_tail_triton)
     monkeypatch.setattr(attention, "attend", sparse.attend_on_gpu)
-    monkeypatch.setattr(attention, "rotate_tail", rotate)
-    monkeypatch.setattr(attention, "norm_and_rotate", norm_and_rotate)
+    monkeypatch.setattr(attention, "rotate_tail", kernels.rotate_tail_triton)
+    monkeypatch.setattr(attention, "norm_and_rotate", kernels.norm_and_rotate_triton)
     monkeypatch.setattr(streams, "_is_fused", lambda _: True)
 
 
@@ -51,6 +45,7 @@ def three_layers(tmp_path_factory):
     return folder, model
 
 
+@pytest.mark.slow
 def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
     three_layers, on_kernels
 ):

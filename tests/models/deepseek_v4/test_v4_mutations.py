@@ -75,12 +75,12 @@ def count_visible_entries_only_once(monkeypatch):
 
 def end_blocks_one_token_late(monkeypatch):
     """A block that ends with the step's last token is forgotten."""
-    original = compressed._endings
+    original = compressed._block_ends
 
     def late(ratio, step, shape):
         return original(ratio, replace(step, counts=step.counts - 1), shape)
 
-    monkeypatch.setattr(compressed, "_endings", late)
+    monkeypatch.setattr(compressed, "_block_ends", late)
 
 
 CASES = [
@@ -98,11 +98,13 @@ MUTATIONS = [
 ]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_unharmed_engine_passes_where_mutants_are_caught(theirs, target, case):
     assert not mismatches(theirs, target, case)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_a_wrong_answer_gives_away(theirs, target, monkeypatch, mutate):
     """A mutant that does not even run proves nothing."""

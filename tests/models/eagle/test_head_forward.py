@@ -53,7 +53,7 @@ class Paged:
         device = self.device
         plan = device.planner.plan(batch_of({}, chunks, nodes=1), sampling_flags=NO_FLAGS)
         resolve_lengths(plan, device.table)
-        tree = single_node(device.table.last_tokens[plan.uniform.rows])
+        tree = single_node(device.table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=PAGE_SIZE)
         out = function(plan, self.pool, device.attention)
         return dict(zip(chunks, out.split([len(t) for _, t in chunks.values()]), strict=True))

@@ -19,23 +19,24 @@ def on_kernels(monkeypatch):
     fill, fill_on_gpu = RecurrentAttention.fill, RecurrentAttention.fill_on_gpu
 
     def fill_by_kernels(self, plan, scope):
-        before = self._stands.clone()
+        before = self._state_lengths.clone()
         fill(self, plan, scope)  # for the backend's part
-        self._stands.copy_(before)
+        self._state_lengths.copy_(before)
         fill_on_gpu(self, plan, scope)
 
-    def mix(tokens, part, conv_weight):
-        return kernels.mix(tokens.ring, tokens.fresh, part.sources, conv_weight)
+    def causal_conv(tokens, part, conv_weight):
+        return kernels.causal_conv(tokens.ring, tokens.fresh, part.sources, conv_weight)
 
     def gated_norm(self, read, gate):
         return kernels.gated_norm(read, gate, self._norm.weight, self._norm.eps)
 
     monkeypatch.setattr(RecurrentAttention, "fill", fill_by_kernels)
-    monkeypatch.setattr(layers, "mix", mix)
-    monkeypatch.setattr(layers, "recur", laws.recur_on_gpu)
+    monkeypatch.setattr(layers, "causal_conv", causal_conv)
+    monkeypatch.setattr(layers, "gated_delta_rule", laws.recur_on_gpu)
     monkeypatch.setattr(layers.GatedNorm, "__call__", gated_norm)
 
 
+@pytest.mark.slow
 def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
     folders, on_kernels
 ):

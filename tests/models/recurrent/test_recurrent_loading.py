@@ -87,7 +87,7 @@ def test_a_field_that_cannot_be_is_refused_by_name(changed, fields, said):
 def test_weights_of_experts_sum_to_one_unless_the_file_says_otherwise(changed, said, is_normed):
     config = read_config(changed({"norm_topk_prob": said}))
     theirs = Qwen3NextConfig(**({} if said is None else {"norm_topk_prob": said}))
-    assert config.experts.law.is_normed == theirs.norm_topk_prob == is_normed
+    assert config.experts.routing.is_normed == theirs.norm_topk_prob == is_normed
 
 
 def test_a_base_frequency_beside_rope_parameters_counts(changed):

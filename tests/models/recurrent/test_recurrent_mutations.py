@@ -31,24 +31,24 @@ def after_fill(monkeypatch, change):
     monkeypatch.setattr(RecurrentAttention, "_fill_states", changed)
 
 
-def take_in_all_drafts(monkeypatch):
+def apply_all_drafts(monkeypatch):
     """Rejected drafts enter the state with the kept ones."""
 
     def change(self, plan):
-        folds = plan.states.folds
-        folds.copy_(torch.where(folds > 0, plan.shape.nodes, folds))
+        accepted_counts = plan.states.accepted_counts
+        accepted_counts.copy_(torch.where(accepted_counts > 0, plan.shape.nodes, accepted_counts))
 
     after_fill(monkeypatch, change)
 
 
-def take_in_nothing(monkeypatch):
+def apply_no_draft(monkeypatch):
     """What was kept of a step is forgotten."""
-    after_fill(monkeypatch, lambda self, plan: plan.states.folds.clamp_max_(0))
+    after_fill(monkeypatch, lambda self, plan: plan.states.accepted_counts.clamp_max_(0))
 
 
 def go_on_with_the_state_of_the_former_owner(monkeypatch):
     """A text that begins in a used row does not begin anew."""
-    after_fill(monkeypatch, lambda self, plan: plan.states.folds.clamp_min_(0))
+    after_fill(monkeypatch, lambda self, plan: plan.states.accepted_counts.clamp_min_(0))
 
 
 def convolve_without_the_ring(monkeypatch):
@@ -63,18 +63,20 @@ def convolve_without_the_ring(monkeypatch):
 
 
 MUTATIONS = [
-    take_in_all_drafts,
-    take_in_nothing,
+    apply_all_drafts,
+    apply_no_draft,
     go_on_with_the_state_of_the_former_owner,
     convolve_without_the_ring,
 ]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_unharmed_engine_passes_where_mutants_are_caught(models, case):
     assert not mismatches(*models, case)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_a_wrong_answer_gives_away(models, monkeypatch, mutate):
     """A mutant that does not even run proves nothing."""

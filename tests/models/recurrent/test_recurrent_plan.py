@@ -8,7 +8,7 @@ import torch
 from support.recurrent import PAGE_SIZE, harness_of, saved_recurrent
 from support.steps import NO_FLAGS, batch_of
 
-from outrider.models.recurrent.recurrent_plan import FRESH, RecurrentAttention
+from outrider.models.recurrent.recurrent_plan import NEW_TEXT, RecurrentAttention
 from outrider.ops.tree.chain import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 
@@ -33,16 +33,16 @@ def views(record):
     return found
 
 
-def planned(harness, stands, lengths, chunks):
+def planned(harness, state_lengths, lengths, chunks):
     """The plan of a step, and where states stand after it."""
-    harness.pool.stands.copy_(torch.tensor(stands))
+    harness.pool.state_lengths.copy_(torch.tensor(state_lengths))
     for row, length in lengths.items():
         harness.table.lengths[row] = length
     plan = harness.planner.plan(batch_of(lengths, chunks, nodes=NODES), sampling_flags=NO_FLAGS)
     resolve_lengths(plan, harness.table)
     tree = chain(torch.zeros(plan.shape.rows, plan.shape.nodes, dtype=torch.int64))
     fill(plan, tree, table=harness.table, attention=harness.attention, page_size=PAGE_SIZE)
-    return plan.attention, harness.pool.stands.tolist()
+    return plan.attention, harness.pool.state_lengths.tolist()
 
 
 STEPS = [
@@ -66,40 +66,50 @@ def test_fill_writes_every_element_of_every_view(small, pad, step):
 
 def test_states_take_in_what_was_kept_and_stand_before_what_may_be_taken_back(small):
     harness = harness_of(small, nodes=NODES)
-    plan, stands = planned(harness, *STEPS[0])
+    plan, state_lengths = planned(harness, *STEPS[0])
     assert plan.states.rows.tolist() == [2, 1, 3, 4]
     # Row 1 kept two of the step before; row 4 was somebody else's, and begins.
-    assert plan.states.folds.tolist() == [0, 2, 0, FRESH]
+    assert plan.states.accepted_counts.tolist() == [0, 2, 0, NEW_TEXT]
     assert plan.states.counts.tolist() == [5, 5, 19, 2]
     assert plan.states.firsts.tolist() == [0, 5, 10, 29]
-    assert stands == [0, 30, 5, 23, 2]
+    assert state_lengths == [0, 30, 5, 23, 2]
 
 
 def test_padding_leaves_row_0_where_it_is(small):
-    plan, stands = planned(harness_of(small, pad=4, nodes=NODES), *STEPS[0])
+    plan, state_lengths = planned(harness_of(small, pad=4, nodes=NODES), *STEPS[0])
     assert plan.states.rows.tolist() == [2, 1, 0, 0, 3, 4, 0, 0]
-    assert plan.states.folds.tolist() == [0, 2, FRESH, FRESH, 0, FRESH, FRESH, FRESH]
-    assert stands == [0, 30, 5, 23, 2]
+    assert plan.states.accepted_counts.tolist() == [
+        0,
+        2,
+        NEW_TEXT,
+        NEW_TEXT,
+        0,
+        NEW_TEXT,
+        NEW_TEXT,
+        NEW_TEXT,
+    ]
+    assert state_lengths == [0, 30, 5, 23, 2]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
 @pytest.mark.parametrize("pad", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_kernels_write_what_the_law_writes(small, pad, seed, monkeypatch):
     pytest.importorskip("triton")
     rng, harness = random.Random(seed), harness_of(small, pad=pad, nodes=NODES)
-    stands = [0, *(rng.randrange(60) for _ in range(4))]
+    state_lengths = [0, *(rng.randrange(60) for _ in range(4))]
     decodes = {row: rng.randrange(60) for row in rng.sample([1, 2], rng.randrange(3))}
     chunks = {
         row: (rng.choice([0, 15, rng.randrange(40)]), [1] * rng.randint(1, 40))
         for row in rng.sample([3, 4], 2 if not decodes else rng.randrange(3))
     }
-    plan, right_stands = planned(harness, stands, decodes, chunks)
+    plan, right_lengths = planned(harness, state_lengths, decodes, chunks)
     right = {k: v.clone() for k, v in views(plan).items()}
     harness.planner._arena.poison()
     harness.planner.forget()
     monkeypatch.setattr(RecurrentAttention, "fill", RecurrentAttention.fill_on_gpu)
-    plan, found_stands = planned(harness, stands, decodes, chunks)
-    assert found_stands == right_stands
+    plan, found_lengths = planned(harness, state_lengths, decodes, chunks)
+    assert found_lengths == right_lengths
     for name, view in views(plan).items():
         assert torch.equal(view, right[name]), name
