@@ -9,7 +9,7 @@ from outrider.cli.bench_flags import (
     DraftsFlag,
     JsonFlag,
     ModelFlag,
-    checked_targets,
+    check_json,
     find_drafts,
 )
 from outrider.frontend.interrupts import import_torch
@@ -46,7 +46,7 @@ def acceptance(
         parse_tree,
     )
 
-    targets = checked_targets(json_file)
+    check_json(json_file)
     args = AcceptanceArgs(
         drafts=find_drafts(draft, model),
         trees=tuple(parse_tree(each) for each in tree),
@@ -60,4 +60,4 @@ def acceptance(
         bench_acceptance,  # torch: bad flags fail before
     )
 
-    bench_acceptance(model, args, dtype=dtype, device=device, targets=targets)
+    bench_acceptance(model, args, dtype=dtype, device=device, json_path=json_file)

@@ -22,14 +22,12 @@ JsonFlag = Annotated[
 ]
 
 
-def checked_targets(path: Path | None) -> tuple[Path, ...]:
-    """The file to write, once it is known that it can be written."""
-    if path is None:
-        return ()
+def check_json(path: Path | None) -> None:
+    """Refuse a JSON file that cannot be written, before anything is measured."""
     from outrider.bench.json_file import check_target
 
-    check_target(path)
-    return (path,)
+    if path is not None:
+        check_target(path)
 
 
 def open_model(model: str) -> Path:

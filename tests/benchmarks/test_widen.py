@@ -379,7 +379,7 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
     rounds_emitted = (
         answering.emitted - answering.num_begun
     )  # an answer's first token comes of its prompt
-    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.kept
+    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.accepted
     assert all(len(tokens) == 7 for tokens in answering.answers.values())
     plain = engine_of(model, Shape(page_size=4))
     heard = run_all(
