@@ -38,8 +38,8 @@ from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES
+from outrider.ops.tree.chain import single_node
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling

@@ -10,7 +10,7 @@ from support.grammars import END, PlainMasks, decode_plainly, spelled
 from support.matrix import TREES
 from support.model_set import make_models
 
-from outrider.ops.sampling.grammar_mask import mask_
+from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.structured import row_grammars as runtime_grammars
 from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
@@ -47,8 +47,8 @@ def test_the_compiled_kernel_masks_as_the_law_does(dtype, rows, vocab):
     bits = torch.randint(-(2**31), 2**31, (rows, -(-vocab // 32)), dtype=torch.int64).int()
     bits[0] = -1
     on_device = logits.cuda()
-    mask_(logits, bits)
-    mask_(on_device, bits.cuda())
+    mask_tokens_(logits, bits)
+    mask_tokens_(on_device, bits.cuda())
     assert torch.equal(on_device.cpu(), logits)
 
 
