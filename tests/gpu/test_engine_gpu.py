@@ -120,7 +120,7 @@ def test_a_shape_that_cannot_be_recorded_runs_eagerly_and_drafts_on(models, monk
         plain, [make_submission("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)]
     )["r"]
     assert output.tokens == right.tokens
-    assert heard.last.progress.drafted > 0
+    assert output.last.progress.drafted > 0
     assert engine._runner._executor.num_uncapturable > 0
     assert engine._runner._executor.num_graphs == 0
 
