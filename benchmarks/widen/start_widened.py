@@ -36,8 +36,8 @@ from outrider.bench.run_progress import run_bar
 from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.models.draft_model import DraftModel
+from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.verify import verify
 from outrider.wire.draft_budget import Budget
 from outrider.wire.submission import Limits
 
