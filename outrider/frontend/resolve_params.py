@@ -10,7 +10,7 @@ from outrider.wire.row_sampling import (
     MAX_BANNED,
     Ban,
     Filters,
-    LogprobsAsked,
+    LogprobsWanted,
     Penalties,
     PromptLogprobs,
     RowSampling,
@@ -66,15 +66,15 @@ def resolve_sampling(
     )
 
 
-def _logprobs(params: SamplingParams, bounds: ModelBounds) -> LogprobsAsked:
+def _logprobs(params: SamplingParams, bounds: ModelBounds) -> LogprobsWanted:
     named = tuple(params.logprob_token_ids or ())
     _check_tokens("logprob_token_ids", named, bounds.vocab_size)
-    return LogprobsAsked(
+    return LogprobsWanted(
         chosen=params.logprobs is not None,
         top=min(params.logprobs or 0, bounds.vocab_size),
         named=named,
         prompt=PromptLogprobs(
-            is_asked=params.prompt_logprobs is not None,
+            is_wanted=params.prompt_logprobs is not None,
             first=params.prompt_logprobs_start,
             top=min(params.prompt_logprobs or 0, bounds.vocab_size),
         ),

@@ -31,7 +31,7 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
 def prompt_flags(row: RowSampling) -> SamplingFlags:
     """The parts that it needs while its prompt runs, which may be scored as well."""
     flags, asked = decode_flags(row), row.logprobs.prompt
-    if not asked.is_asked:
+    if not asked.is_wanted:
         return flags
     top = _round_up(max(row.logprobs.top, asked.top), _TOPS)
     return replace(flags, scores=True, top_logprobs=top)
@@ -47,7 +47,7 @@ def joined_flags(needs: Sequence[SamplingFlags]) -> SamplingFlags:
 
 def has_ban(row: RowSampling) -> bool:
     """Whether its ban is an edit of logits; a grammar takes it into its masks, where it yields."""
-    return bool(row.ban.tokens) and not row.grammar.is_asked
+    return bool(row.ban.tokens) and not row.grammar.is_wanted
 
 
 def _is_filtered(row: RowSampling) -> bool:

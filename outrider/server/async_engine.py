@@ -151,7 +151,7 @@ class AsyncEngine:
         prepared = await self.run_in_thread(work)
         for each in prepared:
             grammar = each.samplings[0].grammar
-            if grammar.is_asked:
+            if grammar.is_wanted:
                 await asyncio.wrap_future(self.engine.compile_grammar(grammar.spec))
         return prepared
 

@@ -91,12 +91,14 @@ class Worker:
     def _step(self) -> None:
         """Run a step and send its updates.
 
-        When the device is lost, requests that waited meanwhile are unharmed. Their failure is not
-        sent, so the server submits them to the next worker.
+        When the device is lost, requests outside the failed step can run again. Their failure is
+        not sent, so the server submits them to the next worker.
         """
         updates = self._engine.step()
         self._is_memory_released = False
-        sent = tuple([each for each in updates if each.request_id not in self._engine.unharmed])
+        sent = tuple(
+            [each for each in updates if each.request_id not in self._engine.can_run_again]
+        )
         if sent:
             self._send(StepUpdates(sent, self._engine.stats))
 

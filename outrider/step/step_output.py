@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from outrider.sampling.logprobs import LogprobTensors
-from outrider.step.draft_tree import VerifyResult
+from outrider.ops.sampling.logprobs import LogprobTensors
+from outrider.ops.tree.draft_tree import VerifyResult
 from outrider.step.host_copy import download
 from outrider.step.shape import StepShape
 
@@ -141,8 +141,8 @@ def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
 
 def _send(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
-        return _NOTHING[tensor.dtype]
+        return _EMPTY[tensor.dtype]
     return download(tensor)
 
 
-_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}
+_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}

@@ -1,4 +1,4 @@
-"""The form of an operation for a device is chosen in ops/, or in the few files that choose a backend."""
+"""Reference or kernel: the choice is made in ops/, or in the few files that choose a backend."""
 
 import ast
 from pathlib import Path
@@ -122,7 +122,7 @@ KERNELS = sorted(path.stem for path in (PACKAGE / "ops").rglob("*_triton.py"))
 
 
 def test_no_module_of_a_cpu_installation_imports_a_kernel_at_its_top():
-    """A CPU installation has no Triton: only kernels themselves and the attention backend need it."""
+    """A CPU installation has no Triton: only kernels and the attention backend need it."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.stem in KERNELS or name_of(path) == KERNEL_BACKEND:
             continue

@@ -12,7 +12,7 @@ from benchmarks.steps.bench_engines import build, head_drafting, load_target
 from benchmarks.steps.body import find_body
 from benchmarks.steps.step_args import Place, Tree
 from outrider.errors import ConfigError
-from outrider.spec.drafter import chain, single_node
+from outrider.ops.tree.chain import chain, single_node
 from outrider.wire.row_sampling import RowSampling
 
 CPU = torch.device("cpu")

@@ -38,8 +38,8 @@ from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES
+from outrider.ops.tree.chain import single_node
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
@@ -379,7 +379,7 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
     rounds_emitted = (
         answering.emitted - answering.num_begun
     )  # an answer's first token comes of its prompt
-    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.kept
+    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.accepted
     assert all(len(tokens) == 7 for tokens in answering.answers.values())
     plain = engine_of(model, Shape(page_size=4))
     heard = run_all(

@@ -184,7 +184,7 @@ def test_a_lost_device_fails_everybody_and_stops_the_engine():
     assert {update.finish for update in last.values()} == {"error"}
     assert len(tokens["runs"]) == 1  # what was said before stays
     assert "restart the process" in last["waits"].reason
-    assert engine.unharmed == {"waits"}
+    assert engine.can_run_again == {"waits"}
     assert not engine.has_work
     for use in (lambda: engine.add(submission("later", [1])), engine.step):
         with pytest.raises(CapacityError, match="restart the process"):

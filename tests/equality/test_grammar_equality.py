@@ -26,7 +26,7 @@ from outrider.structured import row_grammars
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState, MatcherStates
 from outrider.wire.grammar_spec import Grammar, GrammarSpec
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
 pytest.importorskip("xgrammar")
 
@@ -42,7 +42,7 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((4, 2.0), (9, -3.0)),
         ban=Ban(before=20, tokens=(END, OTHER_END)),
-        logprobs=LogprobsAsked(chosen=True, top=2),
+        logprobs=LogprobsWanted(chosen=True, top=2),
     ),
 }
 

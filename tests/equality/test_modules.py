@@ -18,9 +18,10 @@ from support.tiny import VOCAB
 
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.models.mtp.module_chain import ModuleChain
+from outrider.ops.tree import mtp_window
+from outrider.ops.tree.mtp_pairs import PairTable
 from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
-from outrider.spec import mtp_drafter as module_drafter
-from outrider.spec import mtp_window as windows
+from outrider.spec import mtp_drafter
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
@@ -237,23 +238,23 @@ def test_rows_that_draft_less_than_there_are_modules_stay_exact(monkeypatch, mad
 
 def forget_what_may_be_stale(monkeypatch):
     """Stale rows are not run again: windows begin with what the step itself brought."""
-    keep = windows.Memory.keep
+    write = PairTable.write
     monkeypatch.setattr(
-        windows.Memory,
-        "keep",
-        lambda self, rows, pairs, num_new: keep(self, rows, pairs, torch.zeros_like(num_new)),
+        PairTable,
+        "write",
+        lambda self, rows, pairs, num_new: write(self, rows, pairs, torch.zeros_like(num_new)),
     )
 
 
 def mend_decoding_rows_only(monkeypatch):
     """A chunk does not run again what the chunk before it guessed about its tokens."""
-    see = windows.see
+    original = mtp_window.open_windows
 
-    def blind(memory, plan, outcome, catch_up, num_modules):
-        memory.num.index_fill_(0, plan.chunk.rows, 0)
-        return see(memory, plan, outcome, catch_up, num_modules)
+    def blind(table, outcome, decode, chunk, **sizes):
+        table.num.index_fill_(0, chunk.rows, 0)
+        return original(table, outcome, decode, chunk, **sizes)
 
-    monkeypatch.setattr(module_drafter, "see", blind)
+    monkeypatch.setattr(mtp_drafter, "open_windows", blind)
 
 
 def write_all_modules_to_the_same_slots(monkeypatch):
@@ -271,33 +272,33 @@ def let_idle_nodes_write_where_they_lie(monkeypatch):
     """A window's places without a pair are not sent to page 0, and overwrite what is there."""
     fill_windows = ModuleDrafter._fill
 
-    def unmasked(self, catch_up, seen, table):
-        fill_windows(self, catch_up, replace(seen, is_idle=seen.is_idle & False), table)
+    def unmasked(self, catch_up, inputs, table):
+        fill_windows(self, catch_up, replace(inputs, is_idle=inputs.is_idle & False), table)
 
     monkeypatch.setattr(ModuleDrafter, "_fill", unmasked)
 
 
 def run_the_same_tokens_in_every_module(monkeypatch):
     """The window is not shifted from module to module."""
-    original = windows.take
+    original = mtp_window.write_drafts
 
-    def stuck(tokens, module, seen, catch_up, drafts):
-        before = catch_up.queries.tokens.clone()
-        original(tokens, module, seen, catch_up, drafts)
-        catch_up.queries.tokens.copy_(before)
+    def stuck(tokens, module, inputs, chunk, *, rows, drafts, queries):
+        before = queries.clone()
+        original(tokens, module, inputs, chunk, rows=rows, drafts=drafts, queries=queries)
+        queries.copy_(before)
 
-    monkeypatch.setattr(module_drafter, "take", stuck)
+    monkeypatch.setattr(mtp_drafter, "write_drafts", stuck)
 
 
-def remember_features_in_the_order_of_the_tree(monkeypatch):
-    """The pairs of rejected nodes are remembered as if they had been kept."""
-    newest = windows.newest_of_decodes
+def store_pairs_in_the_order_of_the_tree(monkeypatch):
+    """The pairs of rejected nodes are stored as if they had been accepted."""
+    newest = mtp_window.newest_of_decodes
 
-    def all_of_them(pairs, kept, room):
+    def all_of_them(pairs, num_accepted, room):
         most = pairs.tokens.shape[1] - room - 1
-        return newest(pairs, torch.full_like(kept, most), room)
+        return newest(pairs, torch.full_like(num_accepted, most), room)
 
-    monkeypatch.setattr(windows, "newest_of_decodes", all_of_them)
+    monkeypatch.setattr(mtp_window, "newest_of_decodes", all_of_them)
 
 
 def share_pages_by_pairs_of_tokens(monkeypatch):
@@ -315,7 +316,7 @@ MUTATIONS = [
     mend_decoding_rows_only,
     write_all_modules_to_the_same_slots,
     run_the_same_tokens_in_every_module,
-    remember_features_in_the_order_of_the_tree,
+    store_pairs_in_the_order_of_the_tree,
     share_pages_by_pairs_of_tokens,
 ]
 
@@ -345,8 +346,8 @@ def test_no_two_query_tokens_of_a_catch_up_write_to_one_slot(monkeypatch, made, 
         let_idle_nodes_write_where_they_lie(monkeypatch)
     fill_windows, clashes = ModuleDrafter._fill, []
 
-    def noted(self, catch_up, seen, table):
-        fill_windows(self, catch_up, seen, table)
+    def noted(self, catch_up, inputs, table):
+        fill_windows(self, catch_up, inputs, table)
         slots = catch_up.queries.slots
         real = slots[slots >= self._kv.layout.page_size]
         clashes.append(real.numel() - real.unique().numel())

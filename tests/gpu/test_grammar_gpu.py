@@ -10,10 +10,10 @@ from support.grammars import END, PlainMasks, decode_plainly, spelled
 from support.matrix import TREES
 from support.model_set import make_models
 
-from outrider.ops.sampling.grammar_mask import mask_
+from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.structured import row_grammars as runtime_grammars
 from outrider.wire.grammar_spec import Grammar
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
 WORDS = ["red", "green", "greens", "green abc", "abcabcabc", "123123000", "{ab}"]
 MAX_TOKENS = 12
@@ -27,7 +27,7 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((4, 2.0), (9, -3.0)),
         ban=Ban(before=9, tokens=(END,)),
-        logprobs=LogprobsAsked(chosen=True, top=2),
+        logprobs=LogprobsWanted(chosen=True, top=2),
     ),
 }
 PROMPTS = [[7, 3, 44, 19, 60, 31, 8, 8, 25], [50], [4, 66, 12, 9, 33]]
@@ -47,8 +47,8 @@ def test_the_compiled_kernel_masks_as_the_law_does(dtype, rows, vocab):
     bits = torch.randint(-(2**31), 2**31, (rows, -(-vocab // 32)), dtype=torch.int64).int()
     bits[0] = -1
     on_device = logits.cuda()
-    mask_(logits, bits)
-    mask_(on_device, bits.cuda())
+    mask_tokens_(logits, bits)
+    mask_tokens_(on_device, bits.cuda())
     assert torch.equal(on_device.cpu(), logits)
 
 

@@ -65,7 +65,7 @@ def like(dtype=torch.bfloat16):
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
 @pytest.mark.parametrize("nodes", [1, 6, 16])
-def test_uniform_rows_are_close_to_the_reference(model, nodes):
+def test_decode_rows_are_close_to_the_reference(model, nodes):
     case = make_case(model, lengths=[0, 1, 31, 255, 513, 1000, 3000], nodes=nodes, seed=nodes)
     assert_like_reference(backend_of(model), case)
 
@@ -121,7 +121,7 @@ def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
-def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(model, monkeypatch):
+def test_programs_that_read_more_splits_have_the_bits_of_those_that_read_one(model, monkeypatch):
     case = make_case(model, lengths=[5, 511, 512, 9000, 20_000], nodes=2, seed=11)
     outs = []
     for level in (0, 1, 3, -1):  # one split, 2, 8, and all that there are
@@ -143,12 +143,12 @@ def test_a_cut_prompt_has_the_bits_of_the_whole_one(model):
     assert_chunks_equal_whole(backend_of(model), case, cuts=[1, 64, 199, 320])
 
 
-def test_a_recorded_step_follows_new_lengths():
+def test_a_captured_step_follows_new_lengths():
     case = make_case(V3, lengths=[1300, 40], nodes=5, chunks={3: (10, 70)}, seed=10)
     backend, arena = backend_of(V3), Arena(torch.device("cuda"))
     backend.reserve(arena, case.shape)
     plan = backend.bind(arena, case.shape)
-    run(backend, case)  # compiles before recording
+    run(backend, case)  # compiles before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         backend.fill(plan, case.scope)
@@ -202,12 +202,12 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("law", [*SAMPLINGS, MIXED])
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, MIXED])
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
-def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, executor):
+def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, sampling, executor):
     shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
-    assert not mismatches(models, Case(shape, False, law, drafter, tree, "deepseek-v3"))
-    cached = Case(replace(shape, pad=1, page_size=16), True, law, drafter, tree, "deepseek-v3")
+    assert not mismatches(models, Case(shape, False, sampling, drafter, tree, "deepseek-v3"))
+    cached = Case(replace(shape, pad=1, page_size=16), True, sampling, drafter, tree, "deepseek-v3")
     assert not mismatches(models, cached)
 
 

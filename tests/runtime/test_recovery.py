@@ -97,9 +97,9 @@ def memory_of(engine):
     """What a drafter remembers of its rows."""
     drafter = engine._runner._program.drafter._drafter
     return (
-        drafter._states
+        drafter._hidden_states
         if isinstance(drafter, ModelDrafter)
-        else drafter._memory.pairs.aux_hidden_states
+        else drafter._pairs.pairs.aux_hidden_states
     )
 
 

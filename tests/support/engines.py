@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
+from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_kinds import DraftKind, NoDraft
 from outrider.runtime.program import Verifier
-from outrider.spec.verify import verify
 from outrider.step.buckets import Buckets, Multiples, Sizes
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.draft_budget import Budget

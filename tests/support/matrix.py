@@ -12,11 +12,11 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.wire.draft_budget import Budget
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 from support.engines import Shape, ask, engine_of, run_all
 from support.reference import Answer, decode
 
-ASKED = LogprobsAsked(chosen=True, top=2)
+ASKED = LogprobsWanted(chosen=True, top=2)
 SAMPLINGS = {
     "greedy": RowSampling(seed=0, temperature=0.0, logprobs=ASKED),
     "sampled": RowSampling(seed=11, temperature=0.8, logprobs=ASKED),
@@ -37,7 +37,7 @@ def sampling_of(name: str, index: int) -> RowSampling:
     """The law of one prompt: every row draws noise of its own."""
     law = SAMPLINGS[list(SAMPLINGS)[index % len(SAMPLINGS)]] if name == MIXED else SAMPLINGS[name]
     return replace(
-        law, seed=law.seed + 1000 * index, logprobs=LogprobsAsked(chosen=True, top=index)
+        law, seed=law.seed + 1000 * index, logprobs=LogprobsWanted(chosen=True, top=index)
     )
 
 

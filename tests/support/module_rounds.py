@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModulesDraft
-from outrider.spec.verify import verify
 from outrider.wire.draft_budget import Budget
 from support.engines import engine_of, run_all
 from support.module_oracle import ModuleOracle

@@ -14,8 +14,9 @@ from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.mtp.module_tables import ModuleRules
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.tree.plan_rows import Queries
 from outrider.step.attention_backend import AttentionBackend
-from outrider.step.plan import Queries, StepPlan
+from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

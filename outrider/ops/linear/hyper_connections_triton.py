@@ -1,6 +1,6 @@
-"""Hyper-connections as `models/deepseek_v4/hyper_connections.py` says them: three launches around a part of a layer.
+"""Hyper-connections of DeepSeek-V4: three launches around a part of a layer.
 
-Sums are in float32, split by lane alone: no token depends on the others.
+Sums are in float32 and split by channel only: no token depends on the others.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -14,9 +14,9 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 
 _TOKENS = 16  # of a tile
-_SPLIT = 512  # lanes of all streams that a program sums over
+_SPLIT = 512  # channels of all streams that a program sums over
 _CHANNELS = 64  # at once
-_WRITTEN = 256  # lanes of every stream that a program writes
+_WRITTEN = 256  # channels of every stream that a program writes
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -114,7 +114,7 @@ def _read_kernel(
     inside = channel < HIDDEN
     source = streams + token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + channel[None, :]
     values = tl.load(source, mask=inside[None, :], other=0.0).to(tl.float32)
-    # Rounded where the law rounds: the mixture is a state of the model's own type.
+    # Rounded where the reference rounds: the mixture is a hidden state in the type of the model.
     mixed = tl.sum(values * pre[:, None], 0).to(x.dtype.element_ty).to(tl.float32)
     normed = mixed * tl.rsqrt(tl.sum(mixed * mixed) / HIDDEN + norm_eps)
     normed = normed * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
@@ -150,14 +150,14 @@ def _write_kernel(
 
 def read_streams(
     streams: torch.Tensor,  # [n, streams, hidden] contiguous
-    mixes: tuple[torch.Tensor, ...],  # maps [mixes, streams * hidden], base, scale: float32
-    norm: tuple[torch.Tensor, float],  # weight [hidden] and eps, of what is read
+    mixes: tuple[torch.Tensor, ...],  # weight [mixes, streams * hidden], base, scale: float32
+    norm: tuple[torch.Tensor, float],  # weight [hidden] and eps, of the input
     *,
     mix_eps: float,  # of the norm over all streams
     eps: float,
     rounds: int,  # 0 after the last layer, where nothing is written back
 ) -> tuple[torch.Tensor, ...]:  # x [n, hidden], post [n, streams], comb [n, streams, streams]
-    """What a part of a layer reads, normalised, and how its result goes back."""
+    """The normalised input of a part of a layer, and the weights that write its output back."""
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape
     projection, base, scale = mixes
@@ -217,7 +217,7 @@ def _project(
         TOKENS=_TOKENS,
         SPLIT=_SPLIT,
         CHANNELS=_CHANNELS,
-        # States in half precision are exact in tf32, and maps as a sum of two keep 22 bits.
+        # Half-precision inputs are exact in tf32, and weights as a sum of two keep 22 bits.
         PRECISION="ieee" if streams.dtype == torch.float32 else "tf32x3",
         PDL=overlap.is_on(streams),
         num_warps=4,
@@ -231,7 +231,7 @@ def write_streams(
     post: torch.Tensor,  # [n, streams] float32
     comb: torch.Tensor,  # [n, streams, streams] float32
 ) -> torch.Tensor:  # [n, streams, hidden]
-    """The streams mixed among themselves, and to each its share of what the part made."""
+    """The streams mixed among themselves, plus the share of each in the output of the part."""
     assert y.is_contiguous()
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape

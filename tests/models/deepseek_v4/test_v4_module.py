@@ -23,8 +23,8 @@ from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
 from outrider.models.deepseek_v4.v4_module import count_v4_modules, load_v4_module
 from outrider.models.deepseek_v4.v4_tensors import canonical
 from outrider.models.target import load_target
+from outrider.ops.tree.chain import chain
 from outrider.runtime.stream_draft import StreamDraft
-from outrider.spec.drafter import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 
