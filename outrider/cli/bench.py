@@ -24,7 +24,7 @@ app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_
 @app.command("offline")
 def offline(
     model: ModelFlag = DEFAULT_ALIAS,
-    dtype: DtypeFlag = ["float32"],  # noqa: B006  # typer reads it and never writes
+    dtype: DtypeFlag = ["float32"],  # noqa: B006  # typer only reads it
     batch: Annotated[str, typer.Option(help="Batch sizes, a comma list.")] = "1,8,32",
     prompt_tokens: Annotated[int, typer.Option(help="Length of every prompt.")] = 64,
     max_tokens: Annotated[int, typer.Option(help="Length of every answer.")] = 64,
@@ -62,7 +62,7 @@ def offline(
     folder = open_model(model)
     import_torch()
     from outrider.bench.offline.start_offline import (
-        bench_offline,  # torch comes with it: bad flags fail before
+        bench_offline,  # imports torch, so wrong flags fail first
     )
 
     bench_offline(
@@ -139,7 +139,7 @@ def perplexity(
     check_json(json_file)
     folder = open_model(model)
     import_torch()
-    from outrider.bench.offline.start_offline import bench_perplexity  # torch comes with it
+    from outrider.bench.offline.start_offline import bench_perplexity  # imports torch
 
     bench_perplexity(
         model,

@@ -1,4 +1,4 @@
-"""`outrider bench serve`: load on an OpenAI-compatible endpoint, ours or another's."""
+"""`outrider bench serve`: load on an OpenAI-compatible server, ours or another one."""
 
 import importlib.util
 from pathlib import Path

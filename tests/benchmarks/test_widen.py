@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.engines import NO_DRAFT, Shape, ask, engine_of, run_all
+from support.engines import NO_DRAFT, Shape, engine_of, make_submission, run_all
 from support.heads import write_head
 from support.modules import add_modules, module_tensors
 from support.steps import NO_FLAGS, batch_of, small_device
@@ -206,10 +206,13 @@ SAMPLINGS = {
 
 def answers(model, sampling, draft=NO_DRAFT):
     shape = Shape(page_size=4, max_rows=3, step_tokens=32)
-    asked = [ask(str(seed), prompt(5 + seed, seed), sampling, max_tokens=24) for seed in range(3)]
-    heard = run_all(engine_of(model, shape, draft), asked)
-    rounds = {name: each.last.progress for name, each in heard.items()}
-    return {name: each.tokens for name, each in heard.items()}, rounds
+    submissions = [
+        make_submission(str(seed), prompt(5 + seed, seed), sampling, max_tokens=24)
+        for seed in range(3)
+    ]
+    outputs = run_all(engine_of(model, shape, draft), submissions)
+    rounds = {name: each.last.progress for name, each in outputs.items()}
+    return {name: each.tokens for name, each in outputs.items()}, rounds
 
 
 @pytest.mark.parametrize("law", SAMPLINGS)
@@ -382,14 +385,14 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
     assert answering.rounds <= rounds_emitted <= answering.rounds + answering.accepted
     assert all(len(tokens) == 7 for tokens in answering.answers.values())
     plain = engine_of(model, Shape(page_size=4))
-    heard = run_all(
+    outputs = run_all(
         plain,
         [
-            ask(str(index), list(tokens), SAMPLINGS["greedy"], max_tokens=7)
+            make_submission(str(index), list(tokens), SAMPLINGS["greedy"], max_tokens=7)
             for index, tokens in enumerate(questions.prompts)
         ],
     )
-    assert answering.answers == {int(name): tuple(each.tokens) for name, each in heard.items()}
+    assert answering.answers == {int(name): tuple(each.tokens) for name, each in outputs.items()}
     answering.end()
     assert not engine.has_work
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import module_rounds
-from support.engines import UNLIMITED, Shape, ask, engine_of, run_all
+from support.engines import UNLIMITED, Shape, engine_of, make_submission, run_all
 from support.module_oracle import ModuleOracle, TheirModules
 from support.module_rounds import ScriptedVerifier, mistakes, run, seed_of
 from support.modules import TABLES, with_modules
@@ -71,23 +71,25 @@ def check(
 ):
     """Run prompts to the end of 16 tokens each; what is wrong, and how much was kept."""
     laws, budgets = laws or [GREEDY] * len(prompts), budgets or [UNLIMITED] * len(prompts)
-    asked = [
-        ask(f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget)
+    submissions = [
+        make_submission(
+            f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget
+        )
         for i, (prompt, law, budget) in enumerate(zip(prompts, laws, budgets, strict=True))
     ]
-    notes, verifier, heard = run(
+    notes, verifier, outputs = run(
         monkeypatch,
         made,
         shape,
-        asked,
+        submissions,
         num=num,
         counts=random_counts(seed, num),
         **how,
     )
-    texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
-    samplings = [each.sampling for each in asked]
+    texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
+    samplings = [each.sampling for each in submissions]
     wrong = mistakes(notes, oracle(made, num=num), texts, samplings)
-    return wrong, notes, verifier, heard
+    return wrong, notes, verifier, outputs
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])
@@ -178,19 +180,19 @@ def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, name, pa
     """Another text ran before, which parts from this one somewhere after the shared pages."""
     other = [*PROMPT[: 4 * 2 + parting - 5], 1, 2, 3, 4, 5, 6]
     shape = Shape(page_size=4, step_tokens=30, max_rows=1, executor=executor)
-    before = [ask("before", other, GREEDY, max_tokens=6)]
-    wrong, _, _, heard = check(monkeypatch, made(name), shape, [PROMPT], before=before)
+    before = [make_submission("before", other, GREEDY, max_tokens=6)]
+    wrong, _, _, outputs = check(monkeypatch, made(name), shape, [PROMPT], before=before)
     assert not wrong
-    cached = heard["r0"].last.progress.cached
+    cached = outputs["r0"].last.progress.cached
     assert cached == (8 if parting == 8 else 4)  # a page needs the three tokens after it
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_requests_that_gave_way_and_came_back_are_exact(monkeypatch, made, executor):
     shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor=executor, kv_tokens=88)
-    wrong, _, _, heard = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
+    wrong, _, _, outputs = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
     assert not wrong
-    assert sum(one.last.progress.preemptions for one in heard.values()) > 0
+    assert sum(one.last.progress.preemptions for one in outputs.values()) > 0
 
 
 def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made):
@@ -324,7 +326,7 @@ MUTATIONS = [
 def answer_all_prompts(monkeypatch, made, executor):
     """Short chunks, decoding rows beside them, and a prefix that another text left behind."""
     shape = Shape(page_size=4, step_tokens=21, max_rows=5, executor=executor)
-    before = [ask("before", [*PROMPT[:9], 1, 2, 3, 4, 5], GREEDY, max_tokens=4)]
+    before = [make_submission("before", [*PROMPT[:9], 1, 2, 3, 4, 5], GREEDY, max_tokens=4)]
     return check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, before=before)[0]
 
 
@@ -369,13 +371,13 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, law):
     draft = (ModelDraft if is_one else ModulesDraft)(
         **{"model" if is_one else "modules": chain}, budget=budget
     )
-    asked = [
-        ask(f"r{i}", prompt, replace(law, seed=i), max_tokens=13)
+    submissions = [
+        make_submission(f"r{i}", prompt, replace(law, seed=i), max_tokens=13)
         for i, prompt in enumerate(PROMPTS)
     ]
     shape = Shape(step_tokens=23, max_rows=5, executor="tape", depth=1)
-    plain = run_all(engine_of(made.target, shape), asked)
-    drafted = run_all(engine_of(made.target, shape, draft), asked)
+    plain = run_all(engine_of(made.target, shape), submissions)
+    drafted = run_all(engine_of(made.target, shape, draft), submissions)
     for name, one in drafted.items():
         assert one.tokens == plain[name].tokens
         assert one.last.progress.num_accepted == one.last.progress.drafted > 0
@@ -389,8 +391,8 @@ def wrong_repeats(monkeypatch, target, seed, steps=5):
     shape = Shape(page_size=4, step_tokens=7, max_rows=1)
     engine = engine_of(target.target, shape, draft, verifier=verifier)
     proposals = note_proposals(monkeypatch)
-    heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=24)])["r"]
-    text, oracle = [*PROMPT, *heard.tokens], ModuleOracle(target, num=1)
+    outputs = run_all(engine, [make_submission("r", PROMPT, GREEDY, max_tokens=24)])["r"]
+    text, oracle = [*PROMPT, *outputs.tokens], ModuleOracle(target, num=1)
     assert len(proposals) > 3
     right = [oracle.repeat(text[: length + 1], steps) for length, _ in proposals]
     return [drafts for (_, drafts), each in zip(proposals, right, strict=True) if drafts != each]

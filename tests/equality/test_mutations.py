@@ -216,6 +216,6 @@ def test_the_matrix_catches(models, monkeypatch, mutate, cases):
 
 def test_planning_attention_before_padding_does_not_even_run(models, monkeypatch):
     plan_attention_before_padding(monkeypatch)
-    heard = run_case(models, ALWAYS[0])
-    assert {one.last.finish for one in heard.values()} == {"error"}
-    assert any(word in one.last.reason for one in heard.values() for word in ("shape", "size"))
+    outputs = run_case(models, ALWAYS[0])
+    assert {one.last.finish for one in outputs.values()} == {"error"}
+    assert any(word in one.last.reason for one in outputs.values() for word in ("shape", "size"))

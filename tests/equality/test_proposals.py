@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
@@ -81,12 +81,12 @@ def mistakes(
     oracle = Oracle(models.theirs, variant.complete(models.target.config), weights)
     engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
     if is_prefix_hit:
-        run_all(engine, [ask("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
+        run_all(engine, [make_submission("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
     spy = Spy(monkeypatch, engine, seed)
-    heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=16)])["r"]
+    outputs = run_all(engine, [make_submission("r", PROMPT, GREEDY, max_tokens=16)])["r"]
     if is_prefix_hit:
-        assert heard.last.progress.cached
-    text, rest, wrong = [*PROMPT, heard.tokens[0]], heard.tokens[1:], []
+        assert outputs.last.progress.cached
+    text, rest, wrong = [*PROMPT, outputs.tokens[0]], outputs.tokens[1:], []
     with torch.no_grad():
         for proposal, kept in zip(spy.proposals, spy.accepted, strict=True):
             if not rest:

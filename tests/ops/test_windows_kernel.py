@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from support.engines import Shape, ask
+from support.engines import Shape, make_submission
 from support.module_oracle import ModuleOracle
 from support.module_rounds import mistakes, run, seed_of
 from support.modules import TABLES, with_modules
@@ -54,15 +54,17 @@ def test_drafts_and_kv_follow_from_the_text_alone_with_kernels_in_the_loop(monke
     made = with_modules(tmp_path, TABLES["mimo"], num=3)
     prompts = [[5, 16, 27, 38, 49, 60, 4], [50], [13, 2, 9]]
     laws = [RowSampling(seed=seed_of(i), temperature=0.8) for i in range(len(prompts))]
-    asked = [ask(f"r{i}", prompt, laws[i], max_tokens=12) for i, prompt in enumerate(prompts)]
-    notes, _, heard = run(
+    submissions = [
+        make_submission(f"r{i}", prompt, laws[i], max_tokens=12) for i, prompt in enumerate(prompts)
+    ]
+    notes, _, outputs = run(
         monkeypatch,
         made,
         Shape(page_size=4, step_tokens=20, max_rows=3, pad=2),
-        asked,
+        submissions,
         num=3,
         counts=[rng.randint(0, 3) for _ in range(37)],
     )
-    texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
+    texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
     assert not mistakes(notes, ModuleOracle(made, num=3), texts, laws)
     assert len(calls) > 3
