@@ -11,6 +11,7 @@ import torch
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import Target
 from outrider.ops.sampling.grammar_mask import mask_
+from outrider.runtime.step_output import PackedOutput, pack_output
 from outrider.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
 from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
@@ -24,7 +25,6 @@ from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan, chunk_nexts
 from outrider.step.row_table import RowTable
-from outrider.step.step_output import PackedOutput, pack_output
 from outrider.structured.row_grammars import RowGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time

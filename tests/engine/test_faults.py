@@ -215,7 +215,7 @@ class ForgetfulGrammars(NoGrammars):
     def __init__(self):
         self._pending_grammars = []
 
-    def order(self, spec):
+    def compile(self, spec):
         self._pending_grammars = self._pending_grammars or [Future()]
         return (
             self._pending_grammars.pop()
@@ -223,7 +223,7 @@ class ForgetfulGrammars(NoGrammars):
             else self._pending_grammars[0]
         )
 
-    def compile(self):
+    def finish_compiling(self):
         for order in self._pending_grammars:
             if not order.done():
                 order.set_result("compiled")
@@ -243,7 +243,7 @@ def test_a_failed_step_ends_who_has_lost_its_row_since_and_waits_for_a_grammar(a
     for _ in range(200):
         if not engine.has_work:
             break
-        grammars.compile()
+        grammars.finish_compiling()
         for update in engine.step():
             assert update.request_id not in ended
             ended |= {update.request_id: update.finish} if update.finish != "running" else {}
