@@ -17,9 +17,7 @@ CaptureTime = Literal["lazy", "at start"]
 class CacheConfig:
     """The paged KV cache."""
 
-    page_size: int | Auto = (
-        "auto"  # tokens per page, 1 to 256; auto: 16, or whole compressed blocks
-    )
+    page_size: int | Auto = "auto"  # tokens, 1 to 256; auto: 16, or whole compressed blocks
     kv_tokens: int | Auto = "auto"  # capacity in tokens; auto: what fits in memory
     prefix: bool = True  # share the KV of equal prefixes between requests
     memory_share: float = 0.9  # of a GPU's memory, for everything that the engine allocates

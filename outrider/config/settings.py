@@ -49,7 +49,7 @@ class ExecutionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The resolved configuration. It is never changed, and a callee gets only the values it needs."""
+    """The resolved configuration. It is never changed. A callee gets only the values it needs."""
 
     dtype: Dtype
     device: str

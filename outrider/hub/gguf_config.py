@@ -88,9 +88,7 @@ def _rope_scaling(file: GgufFile, prefix: str, config: dict[str, Any]) -> dict[s
 
 def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]:
     stored = file.tensors[ROPE_FREQS]
-    factor = round(
-        float(stored.raw.max()), 3
-    )  # the lowest frequencies are divided by the whole factor
+    factor = round(float(stored.raw.max()), 3)  # the divisor of the lowest frequencies
     expected = llama3_factors(head_dim=head_dim, theta=theta, factor=factor)  # [head_dim / 2]
     if stored.raw.shape != expected.shape or not np.allclose(stored.raw, expected, rtol=1e-4):
         raise ConfigError(

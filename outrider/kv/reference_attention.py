@@ -12,9 +12,10 @@ import torch.nn.functional as F
 
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MAX_PAGE
+from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
-from outrider.step.plan import AttentionPlan, chunk_offsets
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 _ANY = 1 << 30

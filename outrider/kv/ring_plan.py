@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.attention_backend import AttentionScope
-from outrider.step.plan import chunk_offsets
 from outrider.step.shape import StepShape
 
 ABSENT = -1  # a source before the beginning of the text

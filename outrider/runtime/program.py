@@ -10,21 +10,21 @@ import torch
 
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import Target
-from outrider.ops.sampling.grammar_mask import mask_
-from outrider.runtime.step_output import PackedOutput, pack_output
-from outrider.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
+from outrider.ops.sampling.grammar_mask import mask_tokens_
+from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.ops.tree.plan_rows import chunk_nexts
+from outrider.ops.tree.verify import path_tokens
 from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
-from outrider.spec.drafter import StepOutcome
 from outrider.spec.guarded_drafter import GuardedDrafter
-from outrider.spec.verify import path_tokens
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
-from outrider.step.plan import StepPlan, chunk_nexts
+from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
+from outrider.step.step_output import PackedOutput, pack_output
 from outrider.structured.row_grammars import RowGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
@@ -115,7 +115,7 @@ class StepProgram:
         if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
-            mask_(logits, masks)
+            mask_tokens_(logits, masks)
         choice = choose_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
         )

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
+from outrider.step.plan import DraftPlan, StepPlan
 from outrider.step.planner import Binder, NoDraftBinder
 from outrider.step.shape import ChunkShape, StepShape
 from outrider.wire.draft_budget import Budget

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import torch
 
 from outrider.models.draft_model import AuxLayers
-from outrider.spec.drafter import Drafter, StepOutcome, chain
-from outrider.step.draft_tree import DraftTree
+from outrider.ops.tree.chain import chain
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
+from outrider.spec.drafter import Drafter
 from outrider.step.graph_break import is_capturing
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, NoDraftPlan, StepPlan
+from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from outrider.spec.drafter import ModelessDrafter, StepOutcome, single_node
-from outrider.spec.grow_tree import Candidates, select
+from outrider.ops.tree.candidates import Candidates
+from outrider.ops.tree.chain import single_node
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.select_nodes import select_nodes
+from outrider.spec.drafter import ModelessDrafter
 from outrider.spec.text_table import TextTable
-from outrider.step.draft_tree import DraftTree
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.wire.runner_facts import DraftFacts
@@ -66,7 +68,7 @@ class NgramDrafter(ModelessDrafter):
         text = self._text.read(decode.rows, plan.shape.pages * self._page_size)
         found = find(text, decode.lengths, self._match)
         paths = follow(text, found, decode.lengths, tree.steps)
-        return select(root, merge(paths, weigh(found), decode.budgets), decode.budgets, tree)
+        return select_nodes(root, merge(paths, weigh(found), decode.budgets), decode.budgets, tree)
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Append what was emitted; what lies past the kept drafts is overwritten by the next."""

@@ -5,8 +5,9 @@ from typing import Protocol
 
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
-from outrider.step.plan import AttentionPlan, ChunkRows, DecodeRows
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 

@@ -6,19 +6,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets
 from outrider.step.host_copy import pinned_for
-from outrider.step.plan import (
-    ChunkRows,
-    DecodeRows,
-    DraftPlan,
-    NoDraftPlan,
-    Queries,
-    Sampled,
-    StepPlan,
-)
+from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.wire.scheduled_batch import NO_DECODES, ScheduledBatch

@@ -40,19 +40,3 @@ class RowTable:
     def place(self, entries: torch.Tensor) -> None:  # [2, n] places and pages, as `entries` has
         """Write page ids into the tables of their rows."""
         self.pages.view(-1).index_copy_(0, entries[0], entries[1])
-
-    def slots(self, rows: torch.Tensor, positions: torch.Tensor, page_size: int) -> torch.Tensor:
-        """Where in the pool each (row, position) lives; all three have one shape."""
-        page = self.pages[rows, positions // page_size]
-        return page * page_size + positions % page_size
-
-    def commit(
-        self,
-        rows: torch.Tensor,  # [n]
-        lengths: torch.Tensor,  # [n]
-        last_tokens: torch.Tensor,  # [n]
-    ) -> None:
-        """Write the state after a step. Row 0 stays empty however often padding names it."""
-        is_real = (rows > 0).to(lengths.dtype)
-        self.lengths.index_copy_(0, rows, lengths * is_real)
-        self.last_tokens.index_copy_(0, rows, last_tokens * is_real)

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import torch
 
+from outrider.ops.tree.draft_tree import DraftTree
 from outrider.step.device_stream import DeviceEvent, record_event_here
-from outrider.step.draft_tree import DraftTree
 from outrider.step.host_copy import download, pinned_for
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape

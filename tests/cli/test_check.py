@@ -13,8 +13,8 @@ from outrider.cli.check.compare_answers import first_difference
 from outrider.cli.main import run
 from outrider.config.draft_config import DraftConfig
 from outrider.frontend.outputs import Acceptance, CompletionOutput, Logprob
+from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import assemble_runner
-from outrider.spec.verify import verify
 
 
 @pytest.fixture

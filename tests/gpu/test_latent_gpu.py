@@ -213,29 +213,30 @@ def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, sampli
 
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
 def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
-    heard = {}
+    outputs = {}
     for executor in EXECUTORS:
         shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
         answers = run_case(models, Case(shape, False, "sampled", drafter, tree))
-        heard[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
-    assert heard["graph"] == heard["eager"]
-    assert heard["breakable"] == heard["eager"]
+        outputs[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
+    assert outputs["graph"] == outputs["eager"]
+    assert outputs["breakable"] == outputs["eager"]
 
 
 @pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v3"])
 def test_a_layer_at_real_sizes_stays_finite(name):
     body = find_body(name, layers=1)
     model = dummy_decoder(body.config, dtype="bfloat16", device=torch.device("cuda"))
-    from support.engines import ask, engine_of, run_all
+    from support.engines import engine_of, make_submission, run_all
 
     shape = Shape(device="cuda", page_size=16, step_tokens=300, max_context=600, executor="graph")
     draw = random.Random(0)
     prompts = [[draw.randrange(4096) for _ in range(length)] for length in (1, 40, 200)]
     asked = [
-        ask(f"r{i}", tokens, SAMPLINGS["greedy"], max_tokens=20) for i, tokens in enumerate(prompts)
+        make_submission(f"r{i}", tokens, SAMPLINGS["greedy"], max_tokens=20)
+        for i, tokens in enumerate(prompts)
     ]
-    heard = run_all(engine_of(model, shape), asked)
-    for entry in heard.values():
+    outputs = run_all(engine_of(model, shape), asked)
+    for entry in outputs.values():
         assert len(entry.tokens) == 20
         assert all(-20.0 < logprob <= 0.0 for logprob in entry.logprobs)
     del model

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny, tiny_model
@@ -408,7 +408,8 @@ def test_drafts_of_a_twin_change_no_token_of_a_mixture(sampling, executor, tmp_p
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(pad=4, executor=executor, depth=1)
     asked = [
-        ask(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9) for i, tokens in enumerate(PROMPTS)
+        make_submission(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9)
+        for i, tokens in enumerate(PROMPTS)
     ]
     drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
     plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)

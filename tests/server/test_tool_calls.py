@@ -1,4 +1,4 @@
-"""Calls are read out of an answer the same way, however its text is cut into pieces."""
+"""Tool calls are read from an answer the same way, however its text is cut into deltas."""
 
 import json
 import random

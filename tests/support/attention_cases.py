@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope
-from outrider.step.plan import ChunkRows, DecodeRows
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from support.trees import random_tree

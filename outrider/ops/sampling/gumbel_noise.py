@@ -1,7 +1,7 @@
 """Gumbel noise g(seed, position, token): a counter hash, then logarithms of our own.
 
-Only wrapping integer operations and correctly rounded additions, products and quotients occur, one
-at a time, so every device draws the same bits; `ops/sampling/gumbel_noise_triton.py` says the same in Triton.
+It uses only wrapping integer operations and correctly rounded additions, products and quotients, one
+at a time. So every device, and the Triton form too, draws the same bits.
 """
 
 import math
@@ -9,12 +9,12 @@ import math
 import torch
 
 # Elements worked on at once: the scratch stays in the cache of one core, and torch runs operations
-# of this size in the calling thread. Sixty parallel regions would each wait for a busy neighbour.
+# of this size in the calling thread. About 60 parallel regions would each wait for a busy core.
 TILE = 32768
 
 
 def _int32(*values: int) -> tuple[torch.Tensor, ...]:
-    """Constants with these 32 bits. As tensors: torch wraps a Python number anew on every call."""
+    """Constants with these 32 bits, as tensors: torch converts a Python number on every call."""
     signed = ((value + 2**31) % 2**32 - 2**31 for value in values)
     return tuple(torch.tensor(value, dtype=torch.int32, device="cpu") for value in signed)
 
@@ -61,11 +61,18 @@ def gumbel_at(
 ) -> torch.Tensor:  # [n, k] float32, always finite: -3.14 < g < 22.9
     """Noise of the given tokens of each row."""
     if seeds.is_cuda:
-        from outrider.ops.sampling.gumbel_noise_triton import (
-            launch,  # a CPU installation has no Triton
-        )
+        from outrider.ops.sampling.gumbel_noise_triton import gumbel_at_triton  # a CPU has none
 
-        return launch(seeds, positions, tokens)
+        return gumbel_at_triton(seeds, positions, tokens)
+    return gumbel_at_reference(seeds, positions, tokens)
+
+
+def gumbel_at_reference(
+    seeds: torch.Tensor,  # [n] int64
+    positions: torch.Tensor,  # [n] int64
+    tokens: torch.Tensor,  # [n, k] int32 or int64
+) -> torch.Tensor:  # [n, k] float32
+    """The same in plain torch, tile by tile."""
     low, high = _keys(seeds, positions)
     noise = torch.empty(tokens.shape, dtype=torch.float32, device=tokens.device)
     num_rows, width = tokens.shape

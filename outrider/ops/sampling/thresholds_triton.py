@@ -1,6 +1,6 @@
 """The threshold of top-k or top-p: the highest place in the order that has enough above it.
 
-What the kernels of `filters.py` call. A row's values may be of any float type; all sums are exact.
+The kernels of `top_k_top_p_triton.py` call these functions. A row's values may be of any float type; all sums are exact.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -18,7 +18,7 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def mass_of(z, best, temperature):
-    """`_masses` of sampling/logits_processing.py: int64 probabilities relative to the best, unit 2^-40."""
+    """`masses_reference`: int64 probabilities relative to the best score, in units of 2^-40."""
     scale = tl.div_rn(1.0, temperature) * _LOG2_E
     exponent = tl.maximum((z - best) * scale, -64.0)
     whole = tl.floor(exponent)

@@ -9,7 +9,7 @@ from support.recurrent import PAGE_SIZE, harness_of, saved_recurrent
 from support.steps import NO_FLAGS, batch_of
 
 from outrider.models.recurrent.recurrent_plan import NEW_TEXT, RecurrentAttention
-from outrider.spec.drafter import chain
+from outrider.ops.tree.chain import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 
 NODES = 5
