@@ -1,5 +1,7 @@
 """The messages between the server process and the worker process: typed, encoded as msgpack."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from outrider.config.engine_config import EngineConfig
@@ -76,22 +78,6 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
 ToWorker = Submit | Abort | StatsRequest | FlushRequest
 FromWorker = LoadProgress | Ready | LoadFailed | StepUpdates | StatsReply
 
-_encoder = msgspec.msgpack.Encoder()
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
-_from_worker = msgspec.msgpack.Decoder(FromWorker)
-
-
-def encode(message: ToWorker | FromWorker) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode_to_worker(frame: bytes) -> ToWorker:
-    """A message that the server sent."""
-    message: ToWorker = _to_worker.decode(frame)
-    return message
-
-
-def decode_from_worker(frame: bytes) -> FromWorker:
-    """A message that the worker sent."""
-    message: FromWorker = _from_worker.decode(frame)
-    return message
+encode: Callable[[ToWorker | FromWorker], bytes] = msgspec.msgpack.Encoder().encode
+decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode

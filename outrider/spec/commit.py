@@ -1,4 +1,4 @@
-"""Commits the outcome of a step: accepted KV is made contiguous, lengths and last tokens advance."""
+"""Commits a step: accepted KV is made contiguous, lengths and last tokens advance."""
 
 import torch
 

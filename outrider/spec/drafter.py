@@ -1,4 +1,4 @@
-"""What a drafter is. Plain decoding is the drafter that proposes nothing beyond node 0."""
+"""The drafter protocol. Plain decoding is the drafter that proposes node 0 alone."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -78,7 +78,7 @@ class ModelessDrafter:
 
 
 class NullDrafter(ModelessDrafter):
-    """Proposes a tree of one node: the last token, whose successor the target then chooses."""
+    """Proposes a tree of one node: the last token. The target chooses the token after it."""
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         return single_node(table.last_tokens.index_select(0, plan.decode.rows))

@@ -1,7 +1,7 @@
 """Drafts with one MTP module per depth. All modules run in the catch-up; proposing only reads.
 
-As soon as all tokens that a row of draft KV depends on are committed, the row is what a recomputation
-over the whole text would give: stale rows run again in the same draft window.
+As soon as all tokens that a position of draft KV depends on are committed, it is what a
+recomputation over the whole text would give: stale positions run again in the draft window.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from outrider.wire.scheduled_batch import RowAdmission
 
 
 class ModuleDrafter:
-    """Owns the modules' KV and, per row, its next drafts and its last committed pairs."""
+    """Owns the modules' KV and, per row, the next drafts and the last committed pairs."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ModuleDrafter:
         facts: DraftFacts,
         largest: StepShape,
     ) -> None:
-        assert len(modules) > 1, "one module that is repeated is a draft model"
+        assert len(modules) > 1, "one module that is repeated runs as a draft model"
         self._modules = modules
         self._kv = kv
         self._attention = attention
@@ -86,7 +86,7 @@ class ModuleDrafter:
         return chain(torch.cat([root, drafts.masked_fill(depth > reach, -1)], dim=1))
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
-        """Run every module over what the target decided and what that made stale; draft anew."""
+        """Run every module over new and stale positions, and draft the next chain."""
         catch_up = _catch_up_of(plan)
         inputs = open_windows(
             self._pairs,

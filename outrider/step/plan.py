@@ -1,4 +1,4 @@
-"""A step on the device: views at fixed addresses, every element written by `fill` on every step."""
+"""A step on the device: views at fixed addresses, all of them written in every step."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A chat's history within a short context."""
+"""The messages of a chat in a short context."""
 
 import pytest
 

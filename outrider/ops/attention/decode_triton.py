@@ -23,7 +23,7 @@ from outrider.ops.attention.splits_triton import (
     cut,
     dim_tile,
     mean,
-    merge,
+    merge_softmax,
     num_splits,
     partial_width,
     split_start,
@@ -195,7 +195,7 @@ def _read_splits(
             KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, True,
         )  # fmt: skip
         slots = slots_of(after + offset, most, most, pages, pages, PAGE_SIZE, False)
-        total_max, total_sum, total = merge(
+        total_max, total_sum, total = merge_softmax(
             total_max, total_sum, total, running_max, running_sum, acc
         )
     return total_sum, total
@@ -224,13 +224,13 @@ def _read_whole(
         )  # fmt: skip
         slots = ahead
         if start + BLOCK_N == border:
-            total_max, total_sum, total = merge(
+            total_max, total_sum, total = merge_softmax(
                 total_max, total_sum, total, running_max, tl.sum(sums, 1), acc
             )
             running_max, sums, acc = nothing, no_sums, no_acc
             split += 1
             border = split_start(split, SPLIT)
-    total_max, total_sum, total = merge(
+    total_max, total_sum, total = merge_softmax(
         total_max, total_sum, total, running_max, tl.sum(sums, 1), acc
     )
     return total_sum, total

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile, merge
+from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile, merge_softmax
 
 SHORT_SPLITS = 16  # splits of the size of `LatentTiles.split`; later ones are twice as long
 
@@ -202,7 +202,7 @@ def _merge_pairs(running_max, running_sum, acc, PAIRS: tl.constexpr, COLUMNS: tl
     left_max, right_max = tl.split(tl.reshape(running_max, [PAIRS, 2]))
     left_sum, right_sum = tl.split(tl.reshape(running_sum, [PAIRS, 2]))
     left, right = tl.split(tl.permute(tl.reshape(acc, [PAIRS, 2, COLUMNS]), (0, 2, 1)))
-    return merge(left_max, left_sum, left, right_max, right_sum, right)
+    return merge_softmax(left_max, left_sum, left, right_max, right_sum, right)
 
 
 @triton.jit
@@ -221,7 +221,7 @@ def _merge_slices(
             part_acc, part_max, part_sum, first + HALF, stride, place, column, limit, num_slices,
             span, split, LATENT, LEVELS - 1, COLUMNS,
         )  # fmt: skip
-        return merge(left_max, left_sum, left, right_max, right_sum, right)
+        return merge_softmax(left_max, left_sum, left, right_max, right_sum, right)
     number = first + tl.arange(0, 2 * HALF)
     is_seen = (latent_split_start(number * span, split) < limit) & (number < num_slices)
     at = place + number * stride

@@ -78,7 +78,7 @@ def splits_before(end, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def merge(total_max, total_sum, total, running_max, running_sum, acc):
+def merge_softmax(total_max, total_sum, total, running_max, running_sum, acc):
     """Merge the result of a split with the result of the splits before it."""
     new_max = tl.maximum(total_max, running_max)
     rescale, weight = tl.exp2(total_max - new_max), tl.exp2(running_max - new_max)
@@ -112,7 +112,7 @@ def _combine_kernel(
         running_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
         source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
         acc = tl.load(source, mask=is_seen[:, None] & inside, other=0.0)
-        total_max, total_sum, total = merge(
+        total_max, total_sum, total = merge_softmax(
             total_max, total_sum, total, running_max, running_sum, acc
         )
     target = out + index[:, None] * HEAD_DIM + column[None, :]

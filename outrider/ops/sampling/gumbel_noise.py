@@ -1,7 +1,7 @@
 """Gumbel noise g(seed, position, token): a counter hash, then logarithms of our own.
 
-It uses only wrapping integer operations and correctly rounded additions, products and quotients, one
-at a time. So every device, and the Triton form too, draws the same bits.
+It uses only wrapping integer operations and correctly rounded additions, products and quotients,
+one at a time. So every device, and the Triton form too, draws the same bits.
 """
 
 import math
@@ -96,10 +96,10 @@ def _keys(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n, 1] int32 each
     """Two key words per row, from the finaliser of MurmurHash3, a bijection of 64-bit words.
 
-    Neighbouring seeds lie 2^64 / golden ratio apart: seeds less than 2^31 apart never meet at
-    positions below 2^31, and unrelated ones meet only by accident.
+    The keys of neighbouring seeds are 2^64 / golden ratio apart. So seeds less than 2^31 apart
+    never share a key at positions below 2^31, and other seeds share one only by chance.
     """
-    # Plus one: the finaliser keeps zero, which is seed 0 at position 0.
+    # Plus one: the finaliser maps zero to zero, and seed 0 at position 0 would be zero.
     key = (seeds[:, None] + 1) * _GOLDEN + positions[:, None]
     key = (key ^ ((key >> _SHIFT_33) & _LOW_31)) * _KEY_A
     key = (key ^ ((key >> _SHIFT_33) & _LOW_31)) * _KEY_B
@@ -115,8 +115,8 @@ def _hash_(
 ) -> None:
     """Permute 32-bit words by a 64-bit key: two mixers of two products, a key word before each.
 
-    One mixer would not do: where the first words of two keys differ by less than the vocabulary,
-    one row would see the other's noise, shifted. The second key word separates the two.
+    One mixer is not enough: if the first words of two keys differ by less than the vocabulary, one
+    row would get the other's noise, shifted. The second key word prevents that.
     """
     _xor_shifted_(bits.add_(low), _16, spare)
     _xor_shifted_(bits.mul_(_FIRST_A), _15, spare)

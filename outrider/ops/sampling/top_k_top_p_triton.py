@@ -2,8 +2,8 @@
 
 All sums are of integers, so their order does not matter and the result is exactly that of the
 reference in `top_k_top_p.py`. Four kernels: the best score of a row; number and mass of the tokens
-above each of eight pivots; a list of the tokens above the pivot just below the threshold, if they are
-few; then one program per row finds the threshold in the list.
+above each of eight pivots; a list of the tokens above the pivot just below the threshold, if they
+are few; then one program per row finds the threshold in the list.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators

@@ -1,5 +1,5 @@
-"""Hidden states of a draft model between its runs: at the start of a round, from level to level, and
-around the catch-up with what the target decided."""
+"""Hidden states of a draft model between its runs: at the start of a round, from level to level,
+and around the catch-up with what the target decided."""
 
 import torch
 

@@ -1,6 +1,7 @@
 """The query tokens and samples of a plan, as in `fill_queries.py`, in one launch.
 
-All tensors are int64. Their last axis is contiguous; a tree's rows may share memory, with a stride of 0.
+All tensors are int64. Their last axis is contiguous. The rows of a tree may share memory, with a
+stride of 0.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators

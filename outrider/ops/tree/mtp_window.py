@@ -1,16 +1,17 @@
 """What MTP modules run after a step: which rows, on which tokens and hidden states.
 
-Module k at row i reads token i + 1 + k, so its newest k rows depend on drafts. When those drafts are
-rejected the rows are stale. Running them again takes aux hidden states of earlier steps, so each row
-stores its last `room` committed pairs (token i + 1, aux hidden state of i), room = modules - 1:
+Module k at position i reads token i + 1 + k, so its newest k positions depend on drafts. When those
+drafts are rejected, the draft KV there is stale. Running these positions again needs aux hidden
+states of earlier steps. So each row stores its last `room` committed pairs (token i + 1, aux hidden
+state of i), room = modules - 1:
 
     column   0 .. room-1    room .. room+new-1    room+new ..
     pair     stored         of this step          drafts, one more after every module
 
 A draft window is a range of columns that ends with the newest pair; module k at column c runs the
-token of column c + k. A step with `new` pairs has confirmed new - 1 drafts, so the last module, which
-depends on most drafts, has modules - new stale rows. That is modules - 1 at most, hence the room.
-Stale and new rows together are max(modules, new), hence windows of max(modules, most_emitted) nodes.
+token of column c + k. A step with `new` pairs has confirmed new - 1 drafts. So the last module,
+which depends on most drafts, has modules - new stale positions, modules - 1 at most: hence room.
+Stale and new positions together are max(modules, new), hence max(modules, most_emitted) nodes.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Scores and candidate numbers as integers of the same order. Other kernels call these functions."""
+"""Scores and candidate numbers as integers of the same order, for other kernels to call."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -20,6 +20,7 @@ from outrider.server.protocol.tools import (
 )
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
+_DEFAULTS = SamplingParams(max_tokens=None)
 _NOT_YET = ("functions", "audio", "prediction", "web_search_options")
 
 
@@ -77,7 +78,7 @@ class ChatRequest(RequestFields):
             raise RequestError("a chat answers with at least one token; raise max_tokens")
         structured = structured_output(self.response_format, self.structured_outputs)
         return self.sampling(
-            SamplingParams(max_tokens=None),
+            _DEFAULTS,
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),

@@ -13,6 +13,8 @@ from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 MAX_PROMPTS = 1024
 
+_DEFAULTS = SamplingParams()
+
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
@@ -43,7 +45,7 @@ class CompletionRequest(RequestFields):
         length = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         structured = structured_output(self.response_format, self.structured_outputs)
         return self.sampling(
-            SamplingParams(),
+            _DEFAULTS,
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
             structured=structured,

@@ -20,6 +20,7 @@ from outrider.server.protocol.tools import (
     decode_calls,
 )
 
+_DEFAULTS = SamplingParams(max_tokens=None)
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
@@ -128,7 +129,7 @@ class ResponsesRequest(RequestFields):
             raise RequestError("a response has at least one token; raise max_output_tokens")
         structured = structured_output((self.text or {}).get("format"), self.structured_outputs)
         return self.sampling(
-            SamplingParams(max_tokens=None),
+            _DEFAULTS,
             max_tokens=length,
             logprobs=(self.top_logprobs or 0) if self.wants_logprobs else None,
             structured=self.tool_use.structured(structured),

@@ -32,7 +32,7 @@ _GRAMMARS = {
 }
 _INERT = frozenset({"spaces_between_special_tokens"})
 _NOT_YET = ("custom_params", "stop_regex")
-_DEFAULT_TOKENS = 128
+_DEFAULTS = SamplingParams(max_tokens=128)
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
@@ -111,11 +111,9 @@ class GenerateRequest(BaseModel):
         given = {_NAMES.get(name, name): value for name, value in known.items()}
         if any(value is not None for value in grammar.values()):
             given["structured"] = grammar
-        defaults = SamplingParams(
-            max_tokens=_DEFAULT_TOKENS, speculation=self.speculative, priority=self.priority or 0
-        )
+        own = {"speculation": self.speculative, "priority": self.priority}
         return override(
-            defaults, {name: v for name, v in (given | report).items() if v is not None}
+            _DEFAULTS, {name: v for name, v in (own | given | report).items() if v is not None}
         )
 
 

@@ -12,7 +12,7 @@ from outrider.server.protocol.tool_call_parser import (
     PlainReader,
     ToolBlockReader,
 )
-from outrider.server.protocol.tools import Tool, ToolChoice, call_schema, must_call
+from outrider.server.protocol.tools import ChosenTool, Tool, ToolChoice, call_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,8 @@ class ToolUse:
 
     @property
     def must_call(self) -> bool:
-        return must_call(self.choice)
+        """Whether the answer is forced to be a call."""
+        return self.choice == "required" or isinstance(self.choice, ChosenTool)
 
     def reader(self) -> AnswerReader:
         """A reader that finds the tool calls in the text of one answer."""

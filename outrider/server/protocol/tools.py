@@ -125,11 +125,6 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> None:
         raise RequestError("tool_choice required needs tools")
 
 
-def must_call(choice: ToolChoice | None) -> bool:
-    """Whether the answer is forced to be a call."""
-    return choice == "required" or isinstance(choice, ChosenTool)
-
-
 def call_schema(tools: Sequence[Tool], choice: ToolChoice | None) -> dict[str, Any]:
     """The JSON schema of one call of any function that may be chosen."""
     chosen = choice.function.name if isinstance(choice, ChosenTool) else None

@@ -61,19 +61,19 @@ def test_a_missing_folder_is_refused_in_one_line(target, capsys):
 
 
 def test_rates_are_of_all_rounds_and_of_rounds_that_reached_the_position():
-    probe = Probe(rounds=100, kept_per_position=(60, 30, 0, 0))
+    probe = Probe(rounds=100, accepted_per_position=(60, 30, 0, 0))
     assert list(probe.rates()) == [(0.6, 0.6), (0.3, 0.5), (0.0, 0.0), (0.0, 0.0)]
     assert probe.accept_length == 1.9
 
 
-@pytest.mark.parametrize("kept", [(0, 0), (3, 1)])
-def test_first_drafts_that_are_never_accepted_are_explained(kept):
-    text = "\n".join(explain(Probe(rounds=100, kept_per_position=kept)))
+@pytest.mark.parametrize("accepted", [(0, 0), (3, 1)])
+def test_first_drafts_that_are_never_accepted_are_explained(accepted):
+    text = "\n".join(explain(Probe(rounds=100, accepted_per_position=accepted)))
     for cause in ("Capture layers off by one", "Another target", "norm_before_residual", "rope"):
         assert cause in text
 
 
 def test_a_working_head_gets_its_accept_length():
-    assert list(explain(Probe(rounds=10, kept_per_position=(6, 4)))) == [
+    assert list(explain(Probe(rounds=10, accepted_per_position=(6, 4)))) == [
         "mean accept length 2.00 tokens per round"
     ]
