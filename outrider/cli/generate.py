@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, SamplingFlags, expand_flags
+from outrider.cli.flags import DraftFlags, ModelFlags, SamplingParamFlags, expand_flags
 from outrider.errors import ConfigError, RequestError
 
 
@@ -16,7 +16,7 @@ def generate(
     *,
     model_flags: ModelFlags,
     draft_flags: DraftFlags,
-    sampling_flags: SamplingFlags,
+    sampling_flags: SamplingParamFlags,
     n: Annotated[int, typer.Option("--n", help="Answers per prompt.")] = 1,
     logprobs: Annotated[int | None, typer.Option(help="Likeliest tokens in the JSON.")] = None,
     system: Annotated[str, typer.Option(help="System message.", show_default=False)] = "",
