@@ -19,17 +19,17 @@ from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
 from outrider.models.deepseek_v4.v4_tensors import TABLE
 from outrider.models.deepseek_v4.v4_tensors import module_shapes as v4_module_shapes
 from outrider.models.deepseek_v4.v4_tensors import tensor_shapes as v4_shapes
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_loader import build_head
 from outrider.models.eagle.head_tensors import TO_DRAFT, TO_TARGET, expected_tensors
-from outrider.models.layers.linear import WeightType, computed_dtype
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.mtp.inspect_modules import FoundModules, module_shapes
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import build_modules
 from outrider.models.mtp.module_tables import DEEPSEEK, ModuleTable
+from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
 _SEED = 0
@@ -75,7 +75,7 @@ def dummy_v4_module(
 
 def dummy_head(
     target: Decoder, *, draft_vocab: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
-) -> DraftModel:
+) -> AnyDraftModel:
     """An EAGLE-3 head with a layer like the target's, which can propose `draft_vocab` tokens."""
     config, device = (
         dummy_head_config(target.config, draft_vocab=draft_vocab),

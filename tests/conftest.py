@@ -11,10 +11,14 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from support.fast_cases import pytest_collection_modifyitems
+
 from outrider.errors import ConfigError
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_progress import SilentReporter
 from outrider.hub.resolve_model import resolve_model
+
+__all__ = ["pytest_collection_modifyitems", "smollm2_folder"]
 
 # Threads do not make tiny tensors faster, and waiting threads spin.
 torch.set_num_threads(1)

@@ -95,8 +95,8 @@ def _measure_way(
     for rows in args.rows:
         note(f"{way}, {rows} rows")
         work = _work(rows, args.steps)
-        loaded = engine_for(target, drafting, work)
-        loaded.runner.run_by(IdleExecutor(emitted=args.emitted, device=target.device))
+        executor = IdleExecutor(emitted=args.emitted, device=target.device)
+        loaded = engine_for(target, drafting, work, executor)
         yield HostCost(
             way=way,
             rows=rows,

@@ -15,7 +15,7 @@ import torch
 from benchmarks.kernels.graph_clock import graph_us
 from outrider.ops.linear import bulk_linear_triton as bulk
 from outrider.ops.linear import linear_triton as linear
-from outrider.ops.linear.swiglu_triton import swiglu
+from outrider.ops.linear.swiglu_triton import swiglu_triton
 
 BODIES = {
     "llama-8b": {
@@ -69,53 +69,53 @@ def candidates(each: Map) -> list[Any]:
 
 def few_rows(num_rows: int) -> Iterator[linear.LinearTile]:
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
-    for columns, depth, stages, sampling_flags in itertools.product(
+    for columns, depth, stages, num_warps in itertools.product(
         (16, 32, 64, 128), (64, 128, 256, 512), (3, 5), (2, 4)
     ):
         if stages * (rows + columns) * depth * 2 <= MOST_SHARED and (
-            sampling_flags == 4 or columns < 64
+            num_warps == 4 or columns < 64
         ):
             yield linear.LinearTile(
                 rows=rows,
                 columns=columns,
                 depth=depth,
                 stages=stages,
-                sampling_flags=sampling_flags,
+                num_warps=num_warps,
             )
 
 
 def many_rows() -> Iterator[linear.LinearTile]:
     for rows, columns in ((64, 64), (128, 128), (128, 256)):
         yield linear.LinearTile(
-            rows=rows, columns=columns, depth=64, stages=4, sampling_flags=columns // 32
+            rows=rows, columns=columns, depth=64, stages=4, num_warps=columns // 32
         )
 
 
-def bulk_tiles(each: Map) -> Iterator[bulk.LinearTile]:
+def bulk_tiles(each: Map) -> Iterator[bulk.BulkTile]:
     num = each.num_rows
     heights = (
         [(32, 0)] if num <= 32 else [(64, 0)] if num <= 64 else [(64, 32), (128, 0), (128, 64)]
     )
     heights = [(128, 0), (128, 64), (256, 0)] if num > 128 else heights
     parts = 2 if each.name == "gate" else 1
-    for (rows, more), columns, sampling_flags in itertools.product(heights, (64, 128, 256), (4, 8)):
+    for (rows, more), columns, num_warps in itertools.product(heights, (64, 128, 256), (4, 8)):
         area, most = (rows + more) * columns, MOST_SHARED // ((rows + more + columns) * 128)
-        if not 64 * 32 <= area // (sampling_flags // 4) <= 128 * 192 or columns // parts < 64:
+        if not 64 * 32 <= area // (num_warps // 4) <= 128 * 192 or columns // parts < 64:
             continue
         for stages in sorted({min(most, 8), min(most, 5), min(most, 3)}):
-            yield bulk.LinearTile(
-                rows=rows, more=more, columns=columns, stages=stages, sampling_flags=sampling_flags
+            yield bulk.BulkTile(
+                rows=rows, more=more, columns=columns, stages=stages, num_warps=num_warps
             )
 
 
 def launch(each: Map, x, weight, residual, tile):
-    kernel = bulk.launch if isinstance(tile, bulk.LinearTile) else linear.launch
+    kernel = bulk.launch_bulk if isinstance(tile, bulk.BulkTile) else linear.launch_linear
     return kernel(x, weight, residual, tile=tile, **each.options)
 
 
 def library(each: Map, x, weight, residual):
     if each.name == "gate":
-        return swiglu(torch.nn.functional.linear(x, weight))
+        return swiglu_triton(torch.nn.functional.linear(x, weight))
     if each.name not in RESIDUAL:
         return torch.nn.functional.linear(x, weight)
     return residual.addmm_(x, weight.t())
@@ -137,10 +137,10 @@ def compile_some(each: Map, first: int) -> list[Any]:
 
 def chosen(each: Map) -> Any:
     """The tile that the engine takes."""
-    if bulk.pays(each.num_rows, each.size):
+    if bulk.bulk_pays(each.num_rows, each.size):
         is_gated = each.options["is_gated"]
-        return bulk.choose_tile(each.num_rows, each.size, is_gated=is_gated)
-    return linear.choose_tile(each.num_rows, each.size, each.depth, 2)
+        return bulk.choose_bulk_tile(each.num_rows, each.size, is_gated=is_gated)
+    return linear.choose_linear_tile(each.num_rows, each.size, each.depth, 2)
 
 
 def sweep(each: Map, tiles: list[Any]) -> None:

@@ -114,7 +114,7 @@ def time_decode_rows(
     model: Model,
     case: DecodeCase,
     layers: list[torch.Tensor],
-    tiles: attention.PrefillTiles | None = None,
+    tiles: attention.DecodeTiles | None = None,
 ) -> float:
     pages = (case.context + case.nodes + PAGE_SIZE) // PAGE_SIZE
     table = torch.nn.functional.pad(make_table(case.rows, pages), (0, case.spare // PAGE_SIZE))
@@ -194,7 +194,7 @@ def print_prompt(model: Model, case: Prompt, seconds: float, note: str = "") -> 
 
 def measure(model: Model) -> None:
     """The table of shapes, with the tiles as they are in the package."""
-    print("decode rows", attention.tiles_of(model.head_dim, torch.bfloat16))
+    print("decode rows", attention.decode_tiles(model.head_dim, torch.bfloat16))
     for context in (128, 1024, 8192):
         for rows in (1, 8, 32, 64):
             layers = make_layers(model, rows * (context + 2 * PAGE_SIZE))
@@ -204,7 +204,7 @@ def measure(model: Model) -> None:
                 cases.append(replace(plain, spare=7168))
             for case in cases:
                 print_decode_rows(model, case, time_decode_rows(model, case, layers))
-    wide = prefill.tiles_of(model.head_dim, torch.bfloat16)
+    wide = prefill.prefill_tiles(model.head_dim, torch.bfloat16)
     print("prefill", wide)
     for prompt in (Prompt(start=0, count=8192), Prompt(start=6144, count=2048)):
         layers = make_layers(model, 8192)
@@ -212,10 +212,8 @@ def measure(model: Model) -> None:
 
 
 DECODE_SWEEP = [
-    attention.PrefillTiles(
-        rows=16, keys=keys, split=split, num_warps=sampling_flags, num_stages=stages
-    )
-    for keys, split, sampling_flags, stages in [
+    attention.DecodeTiles(rows=16, keys=keys, split=split, num_warps=num_warps, num_stages=stages)
+    for keys, split, num_warps, stages in [
         (64, 256, 4, 3),
         (64, 256, 4, 4),
         (64, 256, 4, 2),
@@ -230,8 +228,8 @@ DECODE_SWEEP = [
     ]
 ]
 TREE_SWEEP = [
-    attention.PrefillTiles(rows=rows, keys=keys, num_warps=sampling_flags, num_stages=stages)
-    for rows, keys, sampling_flags, stages in [
+    attention.DecodeTiles(rows=rows, keys=keys, num_warps=num_warps, num_stages=stages)
+    for rows, keys, num_warps, stages in [
         (16, 64, 4, 3),
         (32, 64, 4, 3),
         (32, 64, 4, 2),
@@ -241,8 +239,8 @@ TREE_SWEEP = [
     ]
 ]
 PREFILL_SWEEP = [
-    prefill.PrefillTiles(rows=rows, keys=keys, num_warps=sampling_flags, num_stages=stages)
-    for rows, keys, sampling_flags, stages in [
+    prefill.PrefillTiles(rows=rows, keys=keys, num_warps=num_warps, num_stages=stages)
+    for rows, keys, num_warps, stages in [
         (128, 64, 8, 3),
         (128, 64, 8, 2),
         (128, 128, 8, 2),

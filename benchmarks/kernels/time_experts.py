@@ -12,8 +12,9 @@ import torch
 
 from benchmarks.kernels.graph_clock import graph_us
 from outrider.ops.linear.linear_triton import LinearTile
-from outrider.ops.moe.experts_triton import add_experts_, choose_tile, multiply
-from outrider.ops.moe.routing_triton import align, route
+from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
+from outrider.ops.moe.routing import RoutingConfig
+from outrider.ops.moe.routing_triton import align_blocks, route_triton
 
 SHAPES = {  # experts, top_k, hidden, intermediate
     "Mixtral-8x7B": (8, 2, 4096, 14336),
@@ -32,33 +33,31 @@ def layer(shape):
     return gate_up, torch.empty(num_experts, hidden, wide, **make).normal_(0.0, 0.02)
 
 
-def choose_experts(num_tokens, shape):
+def route_tokens(num_tokens, shape):
     """Experts and weights of tokens that all differ."""
     num_experts, top_k, *_ = shape
-    return route(
+    routing = route_triton(
         torch.randn(num_tokens, num_experts, device="cuda"),
+        RoutingConfig(top_k=top_k, score="softmax", is_normed=True),
         torch.empty(0, device="cuda"),
         torch.full((num_tokens,), 99, device="cuda"),
         page_size=16,
-        top_k=top_k,
-        score="softmax",
-        is_normed=True,
-        scale=1.0,
     )
+    return routing.experts, routing.weights
 
 
-def floor_us(args, shape) -> float:
+def floor_us(experts, shape) -> float:
     _, _, hidden, wide = shape
     weights = 3 * hidden * wide  # of one expert
-    read = args.unique().numel() * weights * 2 / BYTES_PER_S
-    return max(read, args.numel() * weights * 2 / FLOPS_PER_S) * 1e6
+    read = experts.unique().numel() * weights * 2 / BYTES_PER_S
+    return max(read, experts.numel() * weights * 2 / FLOPS_PER_S) * 1e6
 
 
 def time_layer(name, num_tokens, weights):
     gate_up, down = weights
     shape = SHAPES[name]
     x = torch.randn(num_tokens, shape[2], device="cuda").bfloat16()
-    routings = [choose_experts(num_tokens, shape) for _ in range(COPIES)]
+    routings = [route_tokens(num_tokens, shape) for _ in range(COPIES)]
     out = x.clone()
 
     def run():
@@ -74,16 +73,18 @@ def sweep(name, num_tokens, weights):
     """The best tiles of both products."""
     gate_up, down = weights
     shape = SHAPES[name]
-    experts, _ = choose_experts(num_tokens, shape)
+    experts, _ = route_tokens(num_tokens, shape)
     x = torch.randn(num_tokens, shape[2], device="cuda").bfloat16()
     active = torch.randn(experts.numel(), shape[3], device="cuda").bfloat16()
     for product, weight, rows in (("gate_up", gate_up, x), ("down", down, active)):
         timed = []
-        for tile in (choose_tile(experts.numel(), shape[0], 2), *candidates()):
-            blocks = align(experts, shape[0], tile.rows)
+        for tile in (choose_expert_tile(experts.numel(), shape[0], 2), *candidates()):
+            blocks = align_blocks(experts, shape[0], tile.rows)
 
             def run(tile=tile, blocks=blocks, weight=weight, rows=rows, gated=product == "gate_up"):
-                multiply(rows, weight, blocks, tile, num_pairs=experts.numel(), is_gated=gated)
+                multiply_grouped(
+                    rows, weight, blocks, tile, num_pairs=experts.numel(), is_gated=gated
+                )
 
             try:
                 timed.append((graph_us(run), tile))
@@ -94,11 +95,11 @@ def sweep(name, num_tokens, weights):
 
 
 def candidates():
-    for rows, columns, depth, stages, sampling_flags in itertools.product(
+    for rows, columns, depth, stages, num_warps in itertools.product(
         (16, 32, 64, 128), (64, 128, 256), (64, 128), (3, 4), (4, 8)
     ):
         yield LinearTile(
-            rows=rows, columns=columns, depth=depth, stages=stages, sampling_flags=sampling_flags
+            rows=rows, columns=columns, depth=depth, stages=stages, num_warps=num_warps
         )
 
 

@@ -109,7 +109,7 @@ class Bench:
 
     def seconds(self, way: Way) -> float:
         def run(layer: torch.Tensor) -> None:
-            latent.attend_decode(
+            latent.attend_latent_decode(
                 self._query,
                 layer,
                 self._out,
@@ -165,7 +165,7 @@ def time_step(step: Step, ways: list[Way]) -> None:
 
 
 def own_way(step: Step) -> Way:
-    return Way(tiles=latent.tiles_of(step.heads, LATENT, torch.bfloat16))
+    return Way(tiles=latent.latent_tiles(step.heads, LATENT, torch.bfloat16))
 
 
 def other_ways(step: Step) -> list[Way]:

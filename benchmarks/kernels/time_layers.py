@@ -8,9 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from outrider.ops.linear.swiglu_triton import swiglu
-from outrider.ops.norm_rope.rms_norm_triton import join_normed, rms_norm
-from outrider.ops.norm_rope.rotary_triton import angles_at, rotate_and_store
+from outrider.ops.linear.swiglu_triton import swiglu_triton
+from outrider.ops.norm_rope.head_norm import NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.join_normed_triton import join_normed_triton
+from outrider.ops.norm_rope.rms_norm import RmsNorm
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rotary import RotaryFrequencies, Rotation
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store_triton, rotation_at_triton
 
 HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
 PAGE_SIZE, VOCAB, SETS = 16, 32000, 64
@@ -24,37 +28,43 @@ def random(*shape: int) -> torch.Tensor:
 
 def norm(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
     x, weight = random(sets, rows, HIDDEN), random(HIDDEN)
-    return lambda i: rms_norm(x[i], weight, 1e-5), 2 * rows * HIDDEN * BYTES
+    return lambda i: rms_norm_triton(x[i], weight, 1e-5), 2 * rows * HIDDEN * BYTES
 
 
 def join(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
     state, table = random(sets, rows, HIDDEN), random(VOCAB, HIDDEN)
-    weights, eps = (random(HIDDEN), random(HIDDEN)), (1e-5, 1e-5)
+    norms = {
+        "embedding_norm": RmsNorm(random(HIDDEN), 1e-5),
+        "hidden_norm": RmsNorm(random(HIDDEN), 1e-5),
+    }
     tokens = torch.randint(0, VOCAB, (sets, rows), device="cuda")
-    run = lambda i: join_normed(tokens[i], table, state[i], weights=weights, eps=eps)  # noqa: E731
+    run = lambda i: join_normed_triton(tokens[i], table, state[i], **norms)  # noqa: E731
     return run, 5 * rows * HIDDEN * BYTES
 
 
 def angles(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
     positions = torch.randint(0, 131072, (sets, rows), device="cuda")
-    frequencies = torch.rand(HEAD_DIM // 2, device="cuda")
-    run = lambda i: angles_at(positions[i], frequencies, 1.0, torch.bfloat16)  # noqa: E731
+    radians, signs = torch.rand(HEAD_DIM, device="cuda"), torch.ones(HEAD_DIM, device="cuda")
+    frequencies = RotaryFrequencies(radians=radians, signs=signs, scale=1.0, dtype=torch.bfloat16)
+    run = lambda i: rotation_at_triton(positions[i], frequencies)  # noqa: E731
     return run, 2 * rows * HEAD_DIM * BYTES
 
 
 def rotate(rows: int, sets: int, normed: bool = False) -> tuple[Callable[[int], object], float]:
     heads = random(sets, rows, HEADS + 2 * KV_HEADS, HEAD_DIM)
     layer = random(rows // PAGE_SIZE + 2, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
-    both = random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM)
+    rotation = Rotation(random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM))
     slots = torch.randperm(rows, device="cuda") + PAGE_SIZE
-    weight = (random(HEADS + KV_HEADS if normed else 0, HEAD_DIM), 1e-5)
-    run = lambda i: rotate_and_store(heads[i], both, weight, layer, slots)  # noqa: E731
+    norm = (
+        NormEachHead(RmsNorm(random(HEADS + KV_HEADS, HEAD_DIM), 1e-5)) if normed else NoHeadNorm()
+    )
+    run = lambda i: rotate_and_store_triton(heads[i], rotation, norm, layer, slots)  # noqa: E731
     return run, 2 * heads[0].numel() * BYTES
 
 
 def gate(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
     gate_up = random(sets, rows, 2 * WIDE)
-    return lambda i: swiglu(gate_up[i]), 3 * rows * WIDE * BYTES
+    return lambda i: swiglu_triton(gate_up[i]), 3 * rows * WIDE * BYTES
 
 
 def microseconds(run: Callable[[int], object], sets: int) -> float:

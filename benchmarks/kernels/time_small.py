@@ -17,10 +17,18 @@ import torch
 from benchmarks.kernels.graph_clock import graph_us
 from outrider.ops.attention.decode_triton import attend_decode
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
-from outrider.ops.linear.qkv_projection_triton import project_heads
-from outrider.ops.linear.small_linear_triton import CHOSEN, SmallTile, normed_swiglu, small_plus
-from outrider.ops.norm_rope.rms_norm_triton import rms_norm
-from outrider.ops.norm_rope.rotary_triton import rotate_and_store
+from outrider.ops.linear.qkv_projection_triton import qkv_projection_triton
+from outrider.ops.linear.small_linear_triton import (
+    CHOSEN,
+    SmallTile,
+    normed_swiglu_triton,
+    small_plus,
+)
+from outrider.ops.norm_rope.head_norm import NoHeadNorm
+from outrider.ops.norm_rope.rms_norm import RmsNorm
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rotary import Rotation
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store_triton
 
 LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 30, 576, 1536, 9, 3, 64
 PAGE_SIZE, CONTEXT, EPS = 16, 192, 1e-5
@@ -49,7 +57,7 @@ class Step:
     def __init__(self, rows: int) -> None:
         pages = CONTEXT // PAGE_SIZE
         int32 = {"dtype": torch.int32, "device": "cuda"}
-        self.angles = random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM)
+        self.rotation = Rotation(random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM))
         self.pages = (torch.arange(rows * pages, **int32) + 1).view(rows, pages)
         self.lengths = torch.full((rows,), CONTEXT - 1, **int32)
         self.limits = self.lengths + 1
@@ -79,25 +87,27 @@ Part = Callable[[torch.Tensor, Layer, Step, SmallTile], torch.Tensor]
 
 
 def apart_heads(x, layer, step):
-    heads = linear(rms_norm(x, layer.norms[0], EPS), layer.qkv).view(x.shape[0], -1, HEAD_DIM)
-    rotate_and_store(heads, step.angles, (step.none, 0.0), layer.kv, step.slots)
+    heads = linear(rms_norm_triton(x, layer.norms[0], EPS), layer.qkv).view(
+        x.shape[0], -1, HEAD_DIM
+    )
+    rotate_and_store_triton(heads, step.rotation, NoHeadNorm(), layer.kv, step.slots)
     return heads[:, :HEADS]
 
 
 def fused_heads(x, layer, step, tile):
-    norm = layer.norms[0], EPS
-    return project_heads(
-        x, norm, layer.qkv, step.none, step.angles, layer.kv, step.slots, tile=tile
+    norm = RmsNorm(layer.norms[0], EPS)
+    return qkv_projection_triton(
+        x, norm, layer.qkv, step.none, step.rotation, layer.kv, step.slots, tile=tile
     )
 
 
 def apart_gate(x, layer):
-    return linear_swiglu(rms_norm(x, layer.norms[1], EPS), layer.gate)
+    return linear_swiglu(rms_norm_triton(x, layer.norms[1], EPS), layer.gate)
 
 
 def fused_gate(x, layer, step, tile):
     del step
-    return normed_swiglu(x, (layer.norms[1], EPS), layer.gate, tile=tile)
+    return normed_swiglu_triton(x, RmsNorm(layer.norms[1], EPS), layer.gate, tile=tile)
 
 
 FUSED: dict[str, Part] = {
@@ -110,9 +120,9 @@ FUSED: dict[str, Part] = {
 
 def tiles(name: str) -> Iterator[SmallTile]:
     """Those that compile without spilling; a longer row takes more registers."""
-    for columns, sampling_flags in itertools.product((16, 32), (4, 8)):
-        if name != "down" or (columns, sampling_flags) == (32, 8):
-            yield SmallTile(columns=columns, sampling_flags=sampling_flags)
+    for columns, num_warps in itertools.product((16, 32), (4, 8)):
+        if name != "down" or (columns, num_warps) == (32, 8):
+            yield SmallTile(columns=columns, num_warps=num_warps)
 
 
 def whole_layer(

@@ -13,6 +13,7 @@ from benchmarks.dummy_models import (
     dummy_v4_module,
 )
 from benchmarks.forced_acceptance import ForcedVerifier
+from benchmarks.steps.bench_engine import BenchEngine, DraftWithPools
 from benchmarks.steps.body import Body
 from benchmarks.steps.step_args import PROFILED, SKIPPED, Case, Place, StepWork, Stored, Tree
 from benchmarks.steps.step_floors import held_bytes
@@ -26,7 +27,6 @@ from outrider.config.engine_config import (
     LimitsConfig,
 )
 from outrider.config.settings import USUAL_PAGE, ExecutionSettings, Settings, resolve_settings
-from outrider.engine.engine import Engine
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.deepseek_v4.v4_config import V4Config
@@ -36,10 +36,11 @@ from outrider.runtime.build_runner import MAX_CHUNKS, assemble_runner, choose_bu
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.runtime.program import Verifier
 from outrider.runtime.runner import Runner
-from outrider.runtime.stream_draft import StreamDraft
-from outrider.runtime.target_cache import usual_page_size
 from outrider.spec.verify import verify
+from outrider.step.executor import Executor
 from outrider.wire.draft_budget import PLAIN, Budget
+
+_FAR = 1 << 20  # positions that noise may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Drafting:
 class LoadedEngine:
     """An engine, and the runner below it for what only it knows."""
 
-    engine: Engine
+    engine: BenchEngine
     runner: Runner
 
 
@@ -150,7 +151,7 @@ def module_drafting(target: BenchTarget, tree: Tree, *, num: int) -> Drafting:
         if num > 1:
             raise ConfigError(f"{target.name} runs one module for all steps; use --modules 1")
         module = dummy_v4_module(target.model, dtype=dtype, arithmetic=arithmetic)
-        return Drafting(kind=StreamDraft(model=module, budget=budget), verifier=verifier)
+        return Drafting(kind=ModelDraft(model=module, budget=budget), verifier=verifier)
     modules = dummy_modules(target.model, num=num, dtype=dtype, arithmetic=arithmetic)
     if num == 1:
         return Drafting(kind=ModelDraft(model=modules, budget=budget), verifier=verifier)
@@ -171,7 +172,14 @@ def reach_of(work: StepWork, budget: Budget, *, step_tokens: int) -> int:
     return max(_reach_of(case, work.steps, budget, step_tokens) for case in work.cases)
 
 
-def build(target: BenchTarget, drafting: Drafting, *, rows: int, context: int) -> LoadedEngine:
+def build(
+    target: BenchTarget,
+    drafting: Drafting,
+    *,
+    rows: int,
+    context: int,
+    executor: Executor | None = None,  # None: the one that the place names
+) -> LoadedEngine:
     """An engine with room for that many rows of that length, without a prefix cache."""
     gc.collect()  # engines are full of cycles, and the last one may still hold its KV
     if target.device.type == "cuda":
@@ -182,22 +190,35 @@ def build(target: BenchTarget, drafting: Drafting, *, rows: int, context: int) -
         context=context,
         rows=rows,
         budget=budget,
-        usual_page=usual_page_size(target.model.config),
+        usual_page=target.model.config.usual_page_size,
     )
     page_size = settings.host.page_size
+    draft = DraftWithPools(drafting.kind)
     runner, facts = assemble_runner(
         target.model,
         settings,
-        draft=drafting.kind,
+        draft=draft,
         kv_tokens=rows * (context + 2 * budget.reach(0) + 2 * page_size),
-        buckets=choose_buckets(settings, drafting.kind),
+        buckets=choose_buckets(settings, draft),
         verifier=drafting.verifier,
+        executor=executor,
     )
     if not target.place.reads_prompts:
-        runner.scribble()  # zeros would take less power to read
-        # Some models cannot share prefixes; noise is as good as any.
+        _fill_with_noise(draft, target.device)
+        # The cached prompts are noise, so they can also be "shared" by models that cannot share.
         facts = replace(facts, host=replace(facts.host, prefix_cache=True))
-    return LoadedEngine(engine=Engine(runner, facts), runner=runner)
+    return LoadedEngine(engine=BenchEngine(runner, facts), runner=runner)
+
+
+def _fill_with_noise(draft: DraftWithPools, device: torch.device) -> None:
+    """Fill all pages and row states with noise: reading zeros would take less power."""
+    for tensor in draft.pages.tensors:
+        if tensor.is_floating_point():
+            tensor.normal_()
+        else:
+            tensor.random_(0, _FAR)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # steps run on a stream of their own
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -8,9 +8,9 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.steps.bench_engine import BenchEngine
 from benchmarks.steps.steady_rows import under_way
 from benchmarks.steps.step_args import PROFILED, Case
-from outrider.engine.engine import Engine
 
 _WARM = 4  # steps
 _ACTIVE = PROFILED - _WARM
@@ -67,7 +67,7 @@ class Breakdown:
         return self.span_s - self.busy_s
 
 
-def measure_breakdown(engine: Engine, case: Case, device: torch.device) -> Breakdown:
+def measure_breakdown(engine: BenchEngine, case: Case, device: torch.device) -> Breakdown:
     """Profile a few steps of rows that are under way."""
 
     def steps(num: int) -> None:

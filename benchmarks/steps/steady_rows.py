@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from benchmarks.steps.bench_engine import BenchEngine
 from benchmarks.steps.bench_engines import LoadedEngine
 from benchmarks.steps.step_args import SKIPPED, Case
 from outrider.engine.engine import Engine
-from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.errors import ConfigError
 from outrider.wire.draft_budget import UNBOUNDED
 from outrider.wire.row_sampling import RowSampling
@@ -74,14 +74,14 @@ def _time_steps(loaded: LoadedEngine, case: Case, *, steps: int) -> Steady:
 
 
 @contextmanager
-def under_way(engine: Engine, case: Case) -> Iterator[float]:
+def under_way(engine: BenchEngine, case: Case) -> Iterator[float]:
     """Rows that all decode; yields their mean length. They are ended, and the engine is idle."""
     names = [str(index) for index in range(case.rows)]
     draw = random.Random(_SEED)
     for name in names:
         request = submission(name, draw, prompt=case.prompt, vocab=engine.vocab_size)
         if engine.facts.host.prefix_cache:
-            _pretend_cached(engine.cache, request.prompt)
+            engine.pretend_cached(request.prompt)
         engine.add(request)
     emitted = _until_all_started(engine, names)
     for _ in range(SKIPPED):
@@ -91,13 +91,6 @@ def under_way(engine: Engine, case: Case) -> Iterator[float]:
         engine.abort(name)
     while engine.has_work:
         engine.step()
-
-
-def _pretend_cached(cache: PrefixCache, tokens: tuple[int, ...]) -> None:
-    """Make the cache believe that somebody has read these tokens: pages of their own, unwritten."""
-    lease = cache.open(tokens)
-    cache.extend(lease, len(tokens))
-    cache.close(lease, tokens)
 
 
 def submission(

@@ -19,6 +19,7 @@ from benchmarks.steps.step_args import Case, StepWork
 from benchmarks.steps.step_floors import Pass, total_s
 from benchmarks.steps.vllm_numbers import PeerStep
 from outrider.errors import ConfigError
+from outrider.step.executor import Executor
 
 Note = Callable[[str], None]  # hears the name of every run as it begins
 
@@ -51,11 +52,13 @@ class StepComparison:
     rates: tuple[DeviceRates, ...]
 
 
-def engine_for(target: BenchTarget, drafting: Drafting, work: StepWork) -> LoadedEngine:
+def engine_for(
+    target: BenchTarget, drafting: Drafting, work: StepWork, executor: Executor | None = None
+) -> LoadedEngine:
     """An engine in which all rows of any case run at the same time."""
     context = checked_reach(target, drafting, work, flags="--prompt, --context, --tokens or --rows")
     rows = max(case.rows for case in work.cases)
-    return build(target, drafting, rows=rows, context=context)
+    return build(target, drafting, rows=rows, context=context, executor=executor)
 
 
 def checked_reach(target: BenchTarget, drafting: Drafting, work: StepWork, *, flags: str) -> int:

@@ -132,11 +132,11 @@ def _start(flags: dict[str, Any]) -> None:
     from outrider.train.head_design import HeadDesign
     from outrider.train.recipe import LearningRates, Recipe
     from outrider.train.start_training import (
-        TrainingMachine,
-        TrainingOutcome,
+        TrainingOutput,
         TrainingPlan,
         train_eagle3,
     )
+    from outrider.train.training_device import RequestedDevice
     from outrider.train.training_loop import Cadence
 
     names = _Names(flags)
@@ -161,16 +161,16 @@ def _start(flags: dict[str, Any]) -> None:
                 optimizer=flags["optimizer"],
             ),
             cadence=Cadence(
-                log=flags["log_every"], examine=flags["eval_every"], save=flags["save_every"]
+                log=flags["log_every"], evaluate=flags["eval_every"], save=flags["save_every"]
             ),
             **names("length epochs budget_s"),
         ),
-        TrainingMachine(
+        RequestedDevice(
             device=flags["device"],
             attention=None if attention == "auto" else attention,
             is_compiled=flags["compile"],
         ),
-        TrainingOutcome(folder=flags["out"], **names("format dtype resume")),
+        TrainingOutput(folder=flags["out"], **names("format dtype resume")),
     )
 
 

@@ -9,7 +9,7 @@ from outrider.errors import ConfigError
 from outrider.hub.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
-    from outrider.train.answers import AnswerSampling
+    from outrider.train.dialogue import AnswerSampling
     from outrider.train.gather_answers import AnswerGenerator, AnswerPart
 
 
@@ -43,7 +43,7 @@ def prompts(
 ) -> None:
     """Let the target write user turns itself, from its own chat template."""
     from outrider.frontend.batch_bar import batch_bar
-    from outrider.train.user_turns import TurnSampling, opening, write_turns
+    from outrider.train.user_turns import TurnSampling, turn_prefix, write_turns
 
     sampling = TurnSampling(
         count=count,
@@ -53,9 +53,9 @@ def prompts(
         limit_s=generate_s or float("inf"),
     )
     frontend = generator_of(locals()).start(turn_tokens + _TEMPLATE_ROOM).frontend
-    opening(frontend)  # refuses a model that cannot, before a file is made
-    with batch_bar(count) as note:
-        found = write_turns(frontend, sampling, out, window=2 * rows, note=note)
+    turn_prefix(frontend)  # refuses a model that cannot, before a file is made
+    with batch_bar(count) as on_turn:
+        found = write_turns(frontend, sampling, out, max_in_flight=2 * rows, on_turn=on_turn)
     print(f"{out}: {found} prompts")
 
 
@@ -104,7 +104,7 @@ def generator_of(flags: dict[str, Any]) -> "AnswerGenerator":
 def sampling_of(flags: dict[str, Any]) -> "AnswerSampling":
     """How these flags have answers drawn."""
     temperatures = _temperatures(flags["temperatures"])
-    from outrider.train.answers import AnswerSampling
+    from outrider.train.dialogue import AnswerSampling
 
     return AnswerSampling(
         temperatures=temperatures,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from outrider.engine.admission import check_request
 from outrider.engine.pending_grammars import PendingGrammars
-from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Request
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
@@ -71,11 +70,6 @@ class Engine:
         )
         work = DeviceWork(busy_s=self._busy_s, counts=self._runner.counts)
         return self._scheduler.stats(faults=faults, work=work)
-
-    @property
-    def cache(self) -> PrefixCache:
-        """Who owns which page; for whoever measures, while nothing is under way."""
-        return self._scheduler.cache
 
     @property
     def facts(self) -> RunnerFacts:

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 import torch
 
 from outrider.errors import ConfigError
+from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.kv.triton_attention import HeadShape, TritonAttention
 from outrider.step.attention_backend import AttentionBackend
 
 
@@ -23,4 +23,6 @@ def choose_attention(
         return ReferenceAttention(page_size=page_size, dtype=dtype)
     if find_spec("triton") is None:
         raise ConfigError("a CUDA device needs Triton; pip install triton, or use --device cpu")
+    from outrider.kv.triton_attention import TritonAttention  # its kernels import Triton
+
     return TritonAttention(page_size=page_size, users=users)

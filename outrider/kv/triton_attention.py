@@ -7,6 +7,13 @@ import torch
 
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MOST_PAGE
+from outrider.kv.head_shape import HeadShape
+from outrider.ops.attention.decode_triton import attend_decode
+from outrider.ops.attention.latent_decode_triton import attend_latent_decode, num_latent_partials
+from outrider.ops.attention.latent_prefill_triton import attend_latent_chunks
+from outrider.ops.attention.prefill_triton import attend_chunks, place_chunks
+from outrider.ops.attention.splits_triton import num_partials, partial_width
+from outrider.ops.attention.tree_paths_triton import trace_paths
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
 from outrider.step.graph_break import graph_break
@@ -14,15 +21,6 @@ from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 Kernel = Callable[..., None]  # attends for queries over a layer, into an output
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadShape:
-    """The query heads of a model that runs on a backend."""
-
-    heads: int
-    head_dim: int  # of what a head reads: of latents, the lanes of a latent
-    is_latent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +105,6 @@ class TritonAttention:
 
     def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
         assert isinstance(plan, TritonPlan)
-        from outrider.ops.attention.prefill_triton import place_chunks
-        from outrider.ops.attention.tree_paths_triton import trace_paths
-
         decode, chunk = scope.decode, scope.chunk
         if plan.shape.rows:
             trace_paths(
@@ -140,9 +135,6 @@ class TritonAttention:
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, TritonPlan)
-        from outrider.ops.attention.decode_triton import attend_decode
-        from outrider.ops.attention.prefill_triton import attend_chunks
-
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
         return out
@@ -156,30 +148,27 @@ class TritonAttention:
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
         assert isinstance(plan, TritonPlan)
-        from outrider.ops.attention.latent_decode_triton import attend_decode
-        from outrider.ops.attention.latent_prefill_triton import attend_chunks
-
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
-        _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
+        _attend((attend_latent_decode, attend_latent_chunks), query, layer, out, plan, scale)
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
         keys = shape.pages * self._page_size
         return max(
-            _num_partials(user, rows=shape.rows, nodes=shape.nodes, keys=keys)
-            for user in self._users
+            (
+                _num_partials(user, rows=shape.rows, nodes=shape.nodes, keys=keys)
+                for user in self._users
+            ),
+            default=0,
         )
 
 
 def _num_partials(user: HeadShape, *, rows: int, nodes: int, keys: int) -> int:
-    from outrider.ops.attention import latent_decode_triton as latent
-    from outrider.ops.attention import splits_triton as splits
-
     heads, read = user.heads, user.head_dim
     if user.is_latent:
-        return latent.num_partials(rows=rows, nodes=nodes, keys=keys, heads=heads, latent=read)
-    width = splits.partial_width(heads, read)
-    return splits.num_partials(rows=rows, nodes=nodes, keys=keys, width=width)
+        return num_latent_partials(rows=rows, nodes=nodes, keys=keys, heads=heads, latent=read)
+    width = partial_width(heads, read)
+    return num_partials(rows=rows, nodes=nodes, keys=keys, width=width)
 
 
 def _attend(

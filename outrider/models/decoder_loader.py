@@ -33,30 +33,17 @@ from outrider.models.expert_tensors import (
 from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.attention_layer import (
     Attention,
-    HeadNorm,
     NoGate,
-    NoHeadNorm,
-    NormEachHead,
     SelfAttention,
     SigmoidGate,
     SplitProjection,
 )
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
-from outrider.models.layers.linear import (
-    BiasedLinear,
-    Linear,
-    LinearMaker,
-    WeightType,
-    choose_linear,
-    computed_dtype,
-    is_computed_in_float32,
-    wide_linear,
-)
 from outrider.models.layers.mlp import FeedForward, Mlp
-from outrider.models.layers.moe import MoeMlp, TopKRouter, make_experts
+from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
-from outrider.models.layers.rms_norm import Norm, make_norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
     FP8_BLOCKS,
     AttentionConfig,
@@ -69,6 +56,18 @@ from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
 from outrider.models.registry import ExpertFamily, Family
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import (
+    LinearMaker,
+    WeightType,
+    choose_linear,
+    computed_dtype,
+    is_computed_in_float32,
+    wide_linear,
+)
+from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.moe.experts import make_experts
+from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 _BLOCK_SCALE = "weight_scale_inv"
 

@@ -5,17 +5,17 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mla import (
     LatentAttention,
-    LatentMaps,
+    LatentProjections,
     LowRankQueries,
-    QueryMap,
+    QueryProjection,
     WholeQueries,
     score_scale,
 )
-from outrider.models.layers.rms_norm import Norm, make_norm
 from outrider.models.model_config import LatentConfig, RopeConfig
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 _EPS = 1e-6  # of the norms inside, whatever the model's other norms have
 
@@ -58,7 +58,7 @@ def load_latent_attention(
 
     is_interleaved, head = rope.is_interleaved, config.nope + config.rope
     latents = turned("kv_a_proj_with_mqa.weight", config.width)
-    queries: QueryMap = WholeQueries()
+    queries: QueryProjection = WholeQueries()
     if config.query_rank:
         first = reader.read(prefix + "q_a_proj.weight")
         queries = LowRankQueries(
@@ -73,16 +73,16 @@ def load_latent_attention(
         down=reader.make_linear(torch.cat([first, latents])),
         queries=queries,
         norm=_norm(prefix, reader),
-        maps=split_maps(reader.read(prefix + "kv_b_proj.weight"), config),
+        projections=split_projections(reader.read(prefix + "kv_b_proj.weight"), config),
         output=reader.make_linear(reader.read(prefix + "o_proj.weight")),
     )
 
 
-def split_maps(weight: torch.Tensor, config: LatentConfig) -> LatentMaps:
+def split_projections(weight: torch.Tensor, config: LatentConfig) -> LatentProjections:
     """The two maps of every head out of the one that would make keys and values of latents."""
     heads = weight.view(config.heads, config.nope + config.value, config.latent)
     key, value = heads[:, : config.nope], heads[:, config.nope :]
-    return LatentMaps(key=key.contiguous(), value=value.contiguous())
+    return LatentProjections(key=key.contiguous(), value=value.contiguous())
 
 
 def split_rotary_pairs(

@@ -99,15 +99,6 @@ class Runner:
         self._samplings.forget()
         self._program.state.grammars.forget()
 
-    def scribble(self) -> None:
-        """Fill all pages with noise: for measuring reads of what nobody wrote."""
-        with self._stream.active():
-            self._program.state.pages.scribble()
-
-    def run_by(self, executor: Executor) -> None:
-        """Let another executor run steps from now on: for measuring what is left without one."""
-        self._executor = executor
-
     def _launch(self, plan: StepPlan) -> InFlightStep:
         self._num_steps += 1
         start = self._stream.record_event()

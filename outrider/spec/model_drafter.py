@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from outrider.kv.kv_pool import ModelPool
-from outrider.models.draft_model import AuxLayers, DraftModel
+from outrider.models.draft_model import AnyDraftModel, AuxLayers
 from outrider.sampling.draft_topk import Likely, likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
@@ -27,7 +27,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        model: DraftModel,
+        model: AnyDraftModel,
         *,
         kv: ModelPool,
         attention: AttentionPlanner,

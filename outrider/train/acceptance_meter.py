@@ -1,4 +1,4 @@
-"""How well a head drafts, counted while it is trained or examined; read once, at the end."""
+"""How well a head drafts, summed up on the device during training or evaluation."""
 
 from dataclasses import dataclass
 
@@ -12,52 +12,55 @@ from outrider.train.packing import AHEAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetrics:
-    """Shares by depth, and what they come to. Without greedy answers the first length is 1."""
+    """Means by depth, and the accept lengths that follow from them."""
 
     loss: float
-    agreement: tuple[float, ...]  # the head's likeliest token is the target's
-    overlap: tuple[float, ...]  # the sum of min(p, q), of the whole vocabulary at temperature 1
-    accept_length: float  # of a greedy chain of this depth, counted anchor by anchor
-    accept_length_sampled: float  # of the best chain rule at temperature 1, estimated
+    agreement: tuple[float, ...]  # share of rows where the head's likeliest token is the target's
+    overlap: tuple[float, ...]  # sum of min(p, q) over the vocabulary at temperature 1
+    accept_length: float  # of a greedy chain, counted per anchor; 1 without greedy answers
+    accept_length_sampled: float  # of the best chain rule at temperature 1, an estimate
 
 
 class AcceptanceMeter:
     """Owns the sums, on the device. Each anchor is followed through all depths.
 
-    A greedy answer that is fed to the head token by token is what greedy decoding would feed it,
-    so a row that is right at depths 0 to k keeps k + 1 drafts, and the mean over rows is exact.
+    Greedy decoding feeds the head the tokens of a greedy answer, and so does training. A row whose
+    drafts at depths 0 to k are right therefore has k + 1 accepted drafts, and the mean is exact.
     """
 
     def __init__(self, ids: torch.Tensor, *, depth: int) -> None:  # ids [draft_vocab]
         self._ids = ids
-        self._depth = depth
-        # per depth: trained rows, agreed, overlap, kept on greedy answers, kept when sampling
+        # Columns: trained rows, agreement, overlap, accepted if greedy, accepted if sampled.
         self._sums = torch.zeros(depth, 5, dtype=torch.float64, device=ids.device)
         self._rounds = torch.zeros((), dtype=torch.float64, device=ids.device)
         self._loss = torch.zeros((), dtype=torch.float64, device=ids.device)
         self._num_batches = 0
+        # [batch * length] of the current batch: 1 while all greedy drafts of an anchor are right,
+        # and the probability that sampled drafts are accepted up to here.
         self._alive = ids.new_zeros(0)
         self._share = torch.zeros(0, device=ids.device)
 
     def begin(self, batch: TrainingBatch) -> None:
+        """Start the anchors of a batch."""
         self._alive = batch.anchors.reached.clone()
         self._share = torch.ones_like(self._alive, dtype=torch.float32)
         self._rounds += self._alive.index_select(0, batch.anchors.rows[0]).sum()
 
     @torch.no_grad()
-    def note(
+    def add(
         self,
         depth: int,
         logits: torch.Tensor,  # [trained, draft_vocab]
         batch: TrainingBatch,
         teacher: Teacher,
     ) -> None:
-        rows, grades = batch.anchors.rows[depth], batch.anchors.grades[depth]
+        """Count the drafts of one depth."""
+        rows, teacher_index = batch.anchors.rows[depth], batch.anchors.teacher_index[depth]
         drafts = self._ids.index_select(0, logits.argmax(-1))
-        agreed = drafts == teacher.best.index_select(0, grades)
-        told = batch.tokens.flatten().index_select(0, rows + AHEAD + depth)
-        shared = overlap(logits, teacher.probabilities.index_select(0, grades))
-        alive = self._alive.index_select(0, rows) * (drafts == told)
+        agreed = drafts == teacher.best.index_select(0, teacher_index)
+        answer = batch.tokens.flatten().index_select(0, rows + AHEAD + depth)
+        shared = overlap(logits, teacher.probabilities.index_select(0, teacher_index))
+        alive = self._alive.index_select(0, rows) * (drafts == answer)
         share = self._share.index_select(0, rows) * shared
         self._alive = torch.zeros_like(self._alive).index_copy_(0, rows, alive)
         self._share = torch.zeros_like(self._share).index_copy_(0, rows, share)
@@ -65,11 +68,12 @@ class AcceptanceMeter:
         self._sums[depth] += torch.stack([each.sum(dtype=torch.float64) for each in counts])
 
     def end(self, loss: torch.Tensor) -> None:
+        """Add the loss of the batch."""
         self._loss += loss.detach()
         self._num_batches += 1
 
     def read(self) -> TrainingMetrics:
-        """Wait for the device and take the numbers home."""
+        """The means so far. Waits for the device."""
         sums, rounds = self._sums.cpu(), max(float(self._rounds), 1.0)
         trained = sums[:, 0].clamp_min(1.0)
         return TrainingMetrics(

@@ -1,39 +1,37 @@
-"""Which sequences a step trains on: a function of the seed and the step, and of nothing else."""
+"""The batch of a training step. It depends on the seed and the step number only."""
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from outrider.errors import ConfigError
 from outrider.train.packing import AHEAD, PackedDocuments, reached_rows, trained_rows
-
-Index = npt.NDArray[np.int64]
+from outrider.train.training_device import TrainingDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchors:
-    """Rows of a batch by depth, as numbers in the flattened [batch * length]."""
+    """The rows of a batch that are trained, as indices into the flattened [batch * length]."""
 
-    rows: tuple[torch.Tensor, ...]  # per depth [trained]; each is a part of the one before
-    grades: tuple[torch.Tensor, ...]  # per depth [trained]: which graded row is its teacher
-    graded: torch.Tensor  # [graded] rows at which the target's own law is asked for
-    reached: torch.Tensor  # [batch * length] 1 where greedy decoding would draft from, else 0
+    rows: tuple[torch.Tensor, ...]  # per depth [trained]; each is a subset of the one before
+    teacher_rows: torch.Tensor  # [teacher] rows whose target probabilities are needed
+    teacher_index: tuple[torch.Tensor, ...]  # per depth [trained] index into `teacher_rows`
+    reached: torch.Tensor  # [batch * length] 1 where greedy decoding starts a draft round, else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """What one step trains on."""
+    """The sequences of one step."""
 
     tokens: torch.Tensor  # [batch, length]
-    documents: torch.Tensor  # [batch, length]
+    documents: torch.Tensor  # [batch, length] number within the sequence, or PADDING
     positions: torch.Tensor  # [batch, length]
     anchors: Anchors
 
 
 class BatchOrder:
-    """Owns the order: every epoch is another shuffle of whole sequences."""
+    """Owns the order of the sequences. Each epoch is a new shuffle of whole sequences."""
 
     def __init__(self, packed: PackedDocuments, *, size: int, seed: int) -> None:
         if len(packed) < size:
@@ -52,30 +50,25 @@ class BatchOrder:
         return self.packed.take(order[place * self._size : (place + 1) * self._size])
 
 
-def make_batch(packed: PackedDocuments, *, depth: int, device: torch.device) -> TrainingBatch:
-    """The sequences on the device, with their rows found on the host: no step waits for them."""
+def make_batch(packed: PackedDocuments, *, depth: int, device: TrainingDevice) -> TrainingBatch:
+    """The sequences on the device. The host finds their rows, so no step waits for the device."""
     trained = trained_rows(packed, depth=depth).reshape(depth, -1)
     rows = [np.flatnonzero(mask) for mask in trained]
-    # Depth k of row t is graded by the target's law at t + 1 + k, which is of the token after it.
-    graded = np.unique(np.concatenate([each + AHEAD - 1 + k for k, each in enumerate(rows)]))
+    # At depth k row t predicts the token at t + 2 + k. Its teacher is the target's row before that.
+    teacher_rows = np.unique(np.concatenate([each + AHEAD - 1 + k for k, each in enumerate(rows)]))
     reached = reached_rows(packed) & packed.is_greedy
 
-    def on_device(values: npt.NDArray[np.generic]) -> torch.Tensor:
-        host = torch.from_numpy(values)
-        pinned = host.pin_memory() if device.type == "cuda" else host
-        return pinned.to(device, non_blocking=True)
-
     return TrainingBatch(
-        tokens=on_device(packed.tokens.astype(np.int64)),
-        documents=on_device(packed.documents),
-        positions=on_device(packed.positions.astype(np.int64)),
+        tokens=device.copy(packed.tokens.astype(np.int64)),
+        documents=device.copy(packed.documents),
+        positions=device.copy(packed.positions.astype(np.int64)),
         anchors=Anchors(
-            rows=tuple(on_device(each) for each in rows),
-            grades=tuple(
-                on_device(np.searchsorted(graded, each + AHEAD - 1 + k))
+            rows=tuple(device.copy(each) for each in rows),
+            teacher_index=tuple(
+                device.copy(np.searchsorted(teacher_rows, each + AHEAD - 1 + k))
                 for k, each in enumerate(rows)
             ),
-            graded=on_device(graded),
-            reached=on_device(reached.reshape(-1).astype(np.int64)),
+            teacher_rows=device.copy(teacher_rows),
+            reached=device.copy(reached.reshape(-1).astype(np.int64)),
         ),
     )

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that appear whole or not at all, the last two of a run."""
+"""Checkpoints of a run: folders that appear complete or not at all. The last two are kept."""
 
 import json
 import re
@@ -22,23 +22,23 @@ _NAME = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCheckpoint:
-    """A moment of a run."""
+    """A run after some number of steps."""
 
-    step: int  # how many steps have been taken
-    facts: dict[str, Any]  # what the run and the head are: see `start`
-    memory: dict[str, torch.Tensor]  # what the trainer knows
-    ids: torch.Tensor  # [draft_vocab]
+    step: int  # steps taken so far
+    facts: dict[str, Any]  # fields of the head, its target and the settings of the run
+    state_dict: dict[str, torch.Tensor]  # of the trainer
+    ids: torch.Tensor  # [draft_vocab] the target's ids of the head's tokens
 
 
 def save_checkpoint(folder: Path, checkpoint: TrainingCheckpoint) -> Path:
-    """Write it down, and then drop the oldest ones."""
+    """Write the checkpoint, then delete the oldest ones."""
     path = folder / f"step-{checkpoint.step:08d}"
     if not path.is_dir():
-        tensors = {**checkpoint.memory, "ids": checkpoint.ids}
+        tensors = {**checkpoint.state_dict, "ids": checkpoint.ids}
         facts = {"step": checkpoint.step, **checkpoint.facts}
         try:
             with staged(path) as partial:
-                # Bytes by our own hand: libraries report a full disk in types of their own.
+                # `save_file` reports a full disk by its own exception, `write_bytes` by OSError.
                 (partial / _TENSORS).write_bytes(save(tensors))
                 (partial / _FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         except ConfigError as error:
@@ -58,7 +58,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def describe_last(folder: Path) -> str:
-    """For messages about a run that stopped."""
+    """The last checkpoint, for the message about a run that stopped."""
     found = list_checkpoints(folder)
     return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
 
@@ -70,5 +70,5 @@ def load_checkpoint(path: Path) -> TrainingCheckpoint:
         step = int(facts.pop("step"))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(f"{path} is no checkpoint of a training run ({error})") from error
-    memory = {name: tensor for name, tensor in tensors.items() if name != "ids"}
-    return TrainingCheckpoint(step=step, facts=facts, memory=memory, ids=tensors["ids"])
+    state_dict = {name: tensor for name, tensor in tensors.items() if name != "ids"}
+    return TrainingCheckpoint(step=step, facts=facts, state_dict=state_dict, ids=tensors["ids"])

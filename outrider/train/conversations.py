@@ -1,4 +1,4 @@
-"""Conversations to be answered, from a JSONL file: their user turns, never their answers."""
+"""Conversations for the target to answer: the user turns of a JSONL file, without its answers."""
 
 import json
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.hub.jsonl import numbered_lines
 
-FEWEST = 8  # below this there is nothing to learn from, and nothing to hold out
+MIN_PROMPTS = 8  # with fewer, nothing is left to train on once some are held out
 
 _SHAPES = 'write "prompt", "turns", "messages" or "prompt_token_ids"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConversation:
-    """What the user says. A model without a tokenizer gets `tokens` in place of turns."""
+    """The user's side of a conversation. A model without a tokenizer gets `tokens`, not turns."""
 
     id: str
     source: str
@@ -26,14 +26,14 @@ class TrainingConversation:
 
 
 def read_conversations(path: Path) -> list[TrainingConversation]:
-    """The conversation of every line that is not blank."""
+    """One conversation for every line that is not blank."""
     try:
         numbered = list(numbered_lines(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} ({error}); check --prompts") from error
     found = [_parse_line(line, f"{path} line {number}") for number, line in numbered]
-    if len(found) < FEWEST:
-        raise ConfigError(f"{path} has {len(found)} prompts; training needs at least {FEWEST}")
+    if len(found) < MIN_PROMPTS:
+        raise ConfigError(f"{path} has {len(found)} prompts; training needs at least {MIN_PROMPTS}")
     ids = {each.id for each in found}
     if len(ids) < len(found):
         raise ConfigError(f"{path} gives {len(found) - len(ids)} ids twice; make them unique")
@@ -64,13 +64,13 @@ def _tokens(value: object, place: str) -> tuple[int, ...]:
 
 
 def _turns(fields: Mapping[str, Any], place: str) -> tuple[str, tuple[str, ...]]:
-    """The system message and the user's turns, in whichever shape they come."""
+    """The system message and the user's turns, from any of the accepted forms."""
     messages = fields.get("messages", [])
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise ConfigError(f"{place} needs a list of objects in messages; fix the line")
-    said = [each.get("content") for each in messages if each.get("role") == "user"]
+    from_messages = [each.get("content") for each in messages if each.get("role") == "user"]
     system = [each.get("content") for each in messages if each.get("role") == "system"]
-    turns = said or fields.get("turns", fields.get("prompt"))
+    turns = from_messages or fields.get("turns", fields.get("prompt"))
     turns = [turns] if isinstance(turns, str) else turns
     is_text = isinstance(turns, list) and all(isinstance(turn, str) and turn for turn in turns)
     if not is_text or not turns:

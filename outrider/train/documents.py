@@ -1,4 +1,4 @@
-"""Documents to train on: token ids and where the target's own answers lie. One JSON line each."""
+"""Documents to train on: token ids and the spans of the target's answers. One JSON line each."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ Span = tuple[int, int]  # [start, stop) in the tokens of a document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A conversation up to its last answer. `id` is the conversation's."""
+    """A conversation up to its last answer, with the id of the conversation."""
 
     id: str
     source: str
@@ -25,7 +25,7 @@ class Document:
     seed: int
 
     @property
-    def num_answered(self) -> int:
+    def num_answer_tokens(self) -> int:
         return sum(stop - start for start, stop in self.answers)
 
 
@@ -34,7 +34,7 @@ def line_of(document: Document) -> str:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Every whole line, in an order that does not depend on when each was written."""
+    """The document of every complete line, sorted, so that the order of writing does not matter."""
     found = [_parse(line, path) for line in _whole_lines(path)]
     return sorted(found, key=lambda each: (each.id, each.temperature, len(each.tokens)))
 
@@ -49,7 +49,7 @@ def count_tokens(documents: Iterable[Document]) -> Counter[int]:
 
 
 def _whole_lines(path: Path) -> Iterator[str]:
-    """The lines that were written to their end; an interrupted run may have torn the last one."""
+    """The lines that end in a line feed. An interrupted run may leave an incomplete last line."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except OSError as error:

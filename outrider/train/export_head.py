@@ -1,4 +1,4 @@
-"""Writes a trained head down the way engines load it."""
+"""Writes a trained head in a form that inference engines load."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def export_head(
     format: ExportFormat,
     dtype: str,
 ) -> int:
-    """A new folder with config.json and model.safetensors; how many bytes the tensors take."""
+    """Write config.json and model.safetensors to a new folder. Returns the bytes of the tensors."""
     if folder.exists():
         raise ConfigError(f"{folder} exists already; remove it or choose another folder")
     fields = _fields(checkpoint, target_folder, format)
@@ -58,7 +58,7 @@ def _tensors(
 ) -> dict[str, torch.Tensor]:
     weights = {
         name.removeprefix("weights."): tensor.to(_TYPES[dtype])
-        for name, tensor in checkpoint.memory.items()
+        for name, tensor in checkpoint.state_dict.items()
         if name.startswith("weights.")
     }
     if format == "eagle3":

@@ -1,4 +1,4 @@
-"""Where answers come from: files of earlier runs, or the target itself."""
+"""The documents to train on: read from files of earlier runs, or answered by the target now."""
 
 import zlib
 from collections.abc import Sequence
@@ -10,21 +10,22 @@ from outrider.frontend.llm import LLM
 from outrider.hub.download_bars import BarReporter
 from outrider.hub.resolve_model import resolve_model
 from outrider.models.model_config import read_config
-from outrider.train.answers import AnswerSampling, answer_all, plan_tasks, repair
+from outrider.train.answers import answer_all, plan_tasks, read_complete_documents
 from outrider.train.conversations import TrainingConversation, read_conversations
+from outrider.train.dialogue import AnswerSampling
 from outrider.train.documents import Document, read_documents
 from outrider.train.training_log import log_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPart:
-    """One of several equal shares of the conversations, for as many processes."""
+    """One of several equal shares of the conversations. Each share is for one process."""
 
     number: int = 1
     of: int = 1
 
     def share(self, conversations: Sequence[TrainingConversation]) -> list[TrainingConversation]:
-        """A conversation belongs to the same part in whichever order the files name it."""
+        """The conversations of this part. The part of a conversation depends on its id only."""
         return [
             each
             for each in conversations
@@ -34,12 +35,12 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerGenerator:
-    """The engine that answers."""
+    """The engine that generates the answers."""
 
     model: str
     device: str
-    rows: int  # requests that run at a time
-    memory_share: float  # of the GPU
+    rows: int  # requests that run at the same time
+    memory_share: float  # of the GPU's memory
 
     @property
     def max_context(self) -> int:
@@ -62,7 +63,7 @@ class AnswerSource:
     """Where answers come from."""
 
     prompts: tuple[Path, ...]
-    answers: tuple[Path, ...]  # files of them, or none: they are generated
+    answers: tuple[Path, ...]  # files with answers; empty: answers are generated
     sampling: AnswerSampling
     part: AnswerPart = AnswerPart()
 
@@ -70,21 +71,27 @@ class AnswerSource:
 def gather_answers(
     source: AnswerSource, generator: AnswerGenerator, path: Path, *, is_complete: bool
 ) -> list[Document]:
-    """All documents: those of the files, or those at the path once the target has answered."""
+    """The documents of the answer files, or those at `path` after the target has answered."""
     if source.answers:
         return [each for file in source.answers for each in read_documents(file)]
-    done = repair(path)
-    most = min(source.sampling.max_context, generator.max_context)
-    sampling = replace(source.sampling, max_context=most)
+    done = read_complete_documents(path)
+    max_context = min(source.sampling.max_context, generator.max_context)
+    sampling = replace(source.sampling, max_context=max_context)
     conversations = [each for file in source.prompts for each in read_conversations(file)]
     tasks = plan_tasks(source.part.share(conversations), sampling, done)
     if is_complete or not tasks:
         return done
     llm = generator.start(sampling.max_context)
-    with batch_bar(len(tasks)) as note:
-        window = 2 * generator.rows
-        skipped = answer_all(llm.frontend, tasks, sampling, path, window=window, note=note)
+    with batch_bar(len(tasks)) as on_answer:
+        skipped = answer_all(
+            llm.frontend,
+            tasks,
+            sampling,
+            path,
+            max_in_flight=2 * generator.rows,
+            on_answer=on_answer,
+        )
     documents = read_documents(path)
-    answered = sum(each.num_answered for each in documents)
-    log_line(f"{len(documents)} documents with {answered} answered tokens; {skipped} did not fit")
+    num_tokens = sum(each.num_answer_tokens for each in documents)
+    log_line(f"{len(documents)} documents with {num_tokens} answered tokens; {skipped} did not fit")
     return documents

@@ -1,4 +1,4 @@
-"""What a head is to be: its sizes and layout, and the config.json that says so."""
+"""The design of a new head: its sizes and layout, and the config.json that describes it."""
 
 import json
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from outrider.models.model_config import ModelConfig, read_config
 HeadLayout = Literal["eagle3", "eagle3.1"]
 ExportFormat = Literal["eagle3", "speculators"]
 
-FEWEST_LAYERS = 3  # the usual taps are after 2, L // 2 and L - 3 layers
+MIN_LAYERS = 3  # the usual aux layers are after 2, L // 2 and L - 3 layers
 
-# What the rotation and the context of a target are called in its config.json.
+# Fields of the target's config.json about rotary embedding and context.
 _ROTATION = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadDesign:
-    """The choices; everything else follows from the target."""
+    """The sizes that a user chooses. All others follow from the target."""
 
     layout: HeadLayout
     draft_vocab: int
@@ -36,17 +36,17 @@ class HeadDesign:
 def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
     """The config.json of such a head in the layout that SGLang and vLLM share.
 
-    The taps are the usual ones and left out: engines disagree about how a list is to be counted.
+    The aux layers are the default ones and are not listed: engines count such a list differently.
     """
-    target, theirs = read_config(target_folder), _json(target_folder / "config.json")
-    if target.num_layers < FEWEST_LAYERS:
+    target, target_fields = read_config(target_folder), _json(target_folder / "config.json")
+    if target.num_layers < MIN_LAYERS:
         raise ConfigError(
             f"the target has {target.num_layers} layers, and an EAGLE-3 head reads after 2, L/2 "
-            f"and L-3 of them; use a target of {FEWEST_LAYERS} layers or more"
+            f"and L-3 of them; use a target of {MIN_LAYERS} layers or more"
         )
     if not isinstance(target.experts, NoExperts):
         raise ConfigError("heads are not trained for models with experts yet; use a dense target")
-    is_newer = design.layout == "eagle3.1"
+    has_norms = design.layout == "eagle3.1"
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -62,16 +62,20 @@ def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
         "draft_vocab_size": design.draft_vocab,
         "tie_word_embeddings": False,
         "attention_bias": False,
-        **{key: theirs[key] for key in _ROTATION if key in theirs},
-        **{key: theirs[key] for key in ("bos_token_id", "eos_token_id") if key in theirs},
-        **({"fc_norm": True, "norm_output": True} if is_newer else {}),
+        **{key: target_fields[key] for key in _ROTATION if key in target_fields},
+        **{
+            key: target_fields[key]
+            for key in ("bos_token_id", "eos_token_id")
+            if key in target_fields
+        },
+        **({"fc_norm": True, "norm_output": True} if has_norms else {}),
     }
 
 
 def speculators_fields(
     fields: dict[str, Any], config: HeadConfig, *, target: str, architectures: list[str]
 ) -> dict[str, Any]:
-    """The same head as the speculators library describes it."""
+    """The config.json of the same head for the speculators library."""
     own = ("architectures", "draft_vocab_size", "fc_norm", "norm_output")
     layer = {key: value for key, value in fields.items() if key not in own}
     return {
@@ -104,7 +108,7 @@ def speculators_fields(
 
 
 def design_config(fields: dict[str, Any], target: ModelConfig) -> HeadConfig:
-    """The head as the engine's own loader reads these fields."""
+    """The head that the engine's loader reads from these fields."""
     return parse_head(fields, (), target)
 
 
@@ -112,7 +116,7 @@ def token_maps(
     ids: torch.Tensor,  # [draft_vocab] increasing
     vocab: int,
 ) -> dict[str, torch.Tensor]:
-    """How the head's tokens are stored: offsets to the target's ids, and who is among them."""
+    """The stored draft vocabulary: offsets to the target's ids, and which ids can be drafted."""
     return {
         "d2t": ids - torch.arange(ids.shape[0]),
         "t2d": torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True),

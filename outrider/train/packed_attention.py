@@ -1,5 +1,6 @@
-"""Attention of packed sequences, and the merge that lets a row see its own later steps."""
+"""Attention over packed sequences, rotary embedding, and the merge with a row's own draft steps."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -7,7 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.nn.functional as F
 
-from outrider.models.layers.rotary import attention_factor, scaled_frequencies
+from outrider.models.layers.rotary_embedding import attention_factor, scaled_frequencies
 from outrider.models.model_config import RopeConfig
 
 AttentionKind = Literal["dense", "flex"]
@@ -16,40 +17,42 @@ AttentionKind = Literal["dense", "flex"]
 class PackedAttention(Protocol):
     """Attention of every row to the rows of its own document up to itself.
 
-    Queries, keys, values and what is read are [batch, heads, length, head_dim].
+    Queries, keys, values and the result are [batch, heads, length, head_dim].
     """
 
-    def read(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor: ...
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor: ...
 
-    def read_with_sum(
+    def attend_with_lse(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and the log of the sum of each row's exponents [batch, heads, length]."""
+        """The result, and the log-sum-exp of each row's scores [batch, heads, length]."""
         ...
 
 
 class DenseAttention:
-    """Every score written down: the reference, and right for a CPU."""
+    """Computes all scores at once: the reference, used on CPUs."""
 
     def __init__(self, documents: torch.Tensor) -> None:  # [batch, length]
         same = documents[:, :, None] == documents[:, None, :]
-        self._seen = same.tril()[:, None]  # [batch, 1, length, length]
+        self._mask = same.tril()[:, None]  # [batch, 1, length, length]
 
-    def read(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=self._seen)
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask)
 
-    def read_with_sum(
+    def attend_with_lse(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         scores = query @ key.mT * query.shape[-1] ** -0.5
-        scores = scores.masked_fill(~self._seen, float("-inf"))
-        log_sum = scores.float().logsumexp(-1)  # [batch, heads, length]
-        weights = (scores - log_sum[..., None]).exp().to(value.dtype)
-        return weights @ value, log_sum
+        scores = scores.masked_fill(~self._mask, float("-inf"))
+        lse = scores.float().logsumexp(-1)  # [batch, heads, length]
+        weights = (scores - lse[..., None]).exp().to(value.dtype)
+        return weights @ value, lse
 
 
 class FlexAttention:
-    """Compiled, and skips blocks that no document reaches into: right for a GPU."""
+    """Compiled flex attention, used on GPUs. Skips blocks of scores that are masked entirely."""
 
     def __init__(self, documents: torch.Tensor) -> None:  # [batch, length]
         from torch.nn.attention.flex_attention import create_block_mask
@@ -64,28 +67,25 @@ class FlexAttention:
             is_seen, batch, None, length, length, device=documents.device
         )
 
-    def read(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _compiled_flex()(query, key, value, block_mask=self._mask)
-        return found
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _compiled_flex()(query, key, value, block_mask=self._mask)
+        return result
 
-    def read_with_sum(
+    def attend_with_lse(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        found: tuple[torch.Tensor, torch.Tensor] = _compiled_flex()(
+        result: tuple[torch.Tensor, torch.Tensor] = _compiled_flex()(
             query, key, value, block_mask=self._mask, return_lse=True
         )
-        return found
+        return result
 
 
-_FLEX: list[Callable[..., Any]] = []  # compiled once per process, when first needed
-
-
+@functools.cache
 def _compiled_flex() -> Callable[..., Any]:
-    if not _FLEX:
-        from torch.nn.attention.flex_attention import flex_attention
+    """Flex attention, compiled once per process when it is first used."""
+    from torch.nn.attention.flex_attention import flex_attention
 
-        _FLEX.append(torch.compile(flex_attention, dynamic=False))
-    return _FLEX[0]
+    return torch.compile(flex_attention, dynamic=False)
 
 
 def make_attention(kind: AttentionKind, documents: torch.Tensor) -> PackedAttention:
@@ -94,29 +94,28 @@ def make_attention(kind: AttentionKind, documents: torch.Tensor) -> PackedAttent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
-    """Key and value of a row at one of its later steps; only the row itself sees them."""
+    """Keys and values of all rows at one draft step."""
 
     key: torch.Tensor  # [batch, heads, length, head_dim]
     value: torch.Tensor  # [batch, heads, length, head_dim]
 
 
 def attend_packed(
-    block: PackedAttention,
-    query: torch.Tensor,  # [batch, heads, length, head_dim], as are key and value
-    key: torch.Tensor,
-    value: torch.Tensor,
-    later: Sequence[KeyValue],
+    attention: PackedAttention,
+    query: torch.Tensor,  # [batch, heads, length, head_dim]
+    first: KeyValue,  # of depth 0, seen by the later rows of the document
+    later: Sequence[KeyValue],  # of the depths after it, seen by the row itself only
 ) -> torch.Tensor:  # [batch, heads, length, head_dim]
-    """One softmax over the rows of the document and the row's own later steps.
+    """One softmax over the rows of the document and the row's own later depths.
 
-    The two parts are merged by the logs of their sums, so no key is stored twice.
+    The two parts are merged by their log-sum-exps, so no key is stored twice.
     """
     if not later:
-        return block.read(query, key, value)
-    read, log_sum = block.read_with_sum(query, key, value)
+        return attention.attend(query, first.key, first.value)
+    read, lse = attention.attend_with_lse(query, first.key, first.value)
     scale = query.shape[-1] ** -0.5
     own = [(query * each.key).sum(-1, dtype=torch.float32) * scale for each in later]
-    shares = torch.stack([log_sum, *own], -1).softmax(-1).to(query.dtype)  # [.., 1 + later]
+    shares = torch.stack([lse, *own], -1).softmax(-1).to(query.dtype)  # [.., 1 + later]
     parts = [read, *(each.value for each in later)]
     return sum(
         (shares[..., place, None] * part for place, part in enumerate(parts[1:], start=1)),
@@ -124,8 +123,16 @@ def attend_packed(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosSin:
+    """Rotary factors of every row, the same for all heads."""
+
+    cos: torch.Tensor  # [batch, 1, length, head_dim]
+    sin: torch.Tensor  # [batch, 1, length, head_dim] negative in the first half
+
+
 class PackedRotary:
-    """Turns heads by their positions, out of place, so that gradients pass."""
+    """Rotary embedding by position, out of place, so that gradients pass."""
 
     def __init__(self, config: RopeConfig, *, head_dim: int, device: torch.device) -> None:
         self._frequencies = scaled_frequencies(config, head_dim).repeat(2).to(device)  # [head_dim]
@@ -134,19 +141,20 @@ class PackedRotary:
         self._signs = torch.cat([-half, half])
 
     def at(
-        self, positions: torch.Tensor, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # positions [batch, length]; [batch, 1, length, dim]
+        self,
+        positions: torch.Tensor,  # [batch, length]
+        dtype: torch.dtype,
+    ) -> CosSin:
         angles = positions[:, None, :, None] * self._frequencies
         cos, sin = angles.cos() * self._scale, angles.sin() * self._scale * self._signs
-        return cos.to(dtype), sin.to(dtype)
+        return CosSin(cos=cos.to(dtype), sin=sin.to(dtype))
 
 
 def rotate(
     heads: torch.Tensor,  # [batch, heads, length, head_dim]
-    turn: tuple[torch.Tensor, torch.Tensor],  # [batch, 1, length, head_dim] each
-) -> torch.Tensor:
-    cos, sin = turn
-    return heads * cos + heads.roll(heads.shape[-1] // 2, dims=-1) * sin
+    rotary: CosSin,
+) -> torch.Tensor:  # [batch, heads, length, head_dim]
+    return heads * rotary.cos + heads.roll(heads.shape[-1] // 2, dims=-1) * rotary.sin
 
 
 def split_heads(

@@ -1,6 +1,6 @@
-"""The target over packed sequences: the states a head reads and the law it imitates.
+"""The target over packed sequences: the states that a head reads and the tokens it must predict.
 
-A plain forward without pages or KV, of any family the engine runs, from the same files.
+A plain forward pass without KV cache, for dense families of the engine, from the same files.
 """
 
 from collections.abc import Iterable
@@ -14,6 +14,7 @@ from outrider.models.decoder_loader import check_tensors
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.train.packed_attention import (
+    CosSin,
     PackedAttention,
     PackedRotary,
     join_heads,
@@ -24,36 +25,34 @@ from outrider.train.packed_attention import (
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
-_CHUNK = 4096  # rows whose full vocabulary is in memory at a time
-
-Turn = tuple[torch.Tensor, torch.Tensor]
+_CHUNK = 4096  # rows whose logits are in memory at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedHiddenStates:
-    """What a head may read of the target."""
+    """The hidden states of the target that training uses."""
 
-    aux_hidden_states: torch.Tensor  # [batch, length, tapped] the tapped states side by side
+    aux_hidden_states: torch.Tensor  # [batch, length, aux layers * hidden]
     hidden: torch.Tensor  # [batch, length, hidden] final and normalised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """The target's law at the graded rows, as far as the head can express it."""
+    """The target's distribution at some rows, over the tokens that the head can propose."""
 
-    probabilities: torch.Tensor  # [graded, draft_vocab] float32, shares of the whole vocabulary
-    best: torch.Tensor  # [graded] the target's likeliest token, of the whole vocabulary
-    is_known: torch.Tensor  # [graded] whether the head can propose that token
+    probabilities: torch.Tensor  # [teacher, draft_vocab] float32; softmax over the whole vocabulary
+    best: torch.Tensor  # [teacher] the target's likeliest token of the whole vocabulary
+    is_known: torch.Tensor  # [teacher] whether the head can propose that token
 
 
 class PackedTarget:
-    """Owns the target's weights, frozen."""
+    """Owns the frozen weights of the target."""
 
     def __init__(self, folder: Path, *, dtype: torch.dtype, device: torch.device) -> None:
         self.config = read_config(folder)
         self._weights = _read(folder, self.config, dtype=dtype, device=device)
-        attention = self.config.plain_attention
-        self._rotation = PackedRotary(self.config.rope, head_dim=attention.head_dim, device=device)
+        head_dim = self.config.plain_attention.head_dim
+        self._rotary = PackedRotary(self.config.rope, head_dim=head_dim, device=device)
 
     @property
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
@@ -73,13 +72,13 @@ class PackedTarget:
         tokens: torch.Tensor,  # [batch, length]
         positions: torch.Tensor,  # [batch, length]
         attention: PackedAttention,
-        aux_layers: Iterable[int],  # layer k is the stream after k layers
+        aux_layers: Iterable[int],  # k: the residual stream after k layers
     ) -> PackedHiddenStates:
         stream = F.embedding(tokens, self.embedding)
-        turn = self._rotation.at(positions, stream.dtype)
+        rotary = self._rotary.at(positions, stream.dtype)
         streams, wanted = {0: stream}, tuple(aux_layers)
         for layer in range(self.config.num_layers):
-            stream = self._block(f"model.layers.{layer}.", stream, turn, attention)
+            stream = self._layer(f"model.layers.{layer}.", stream, rotary, attention)
             if layer + 1 in wanted:
                 streams[layer + 1] = stream
         return PackedHiddenStates(
@@ -88,12 +87,12 @@ class PackedTarget:
         )
 
     @torch.no_grad()
-    def teach(
+    def teacher(
         self,
-        hidden: torch.Tensor,  # [graded, hidden]
+        hidden: torch.Tensor,  # [teacher, hidden]
         ids: torch.Tensor,  # [draft_vocab] the target's ids of the head's tokens
     ) -> Teacher:
-        """The law after each row, in pieces: the whole vocabulary of all rows is never there."""
+        """The distribution after each row. Runs in chunks: all logits at once need too much memory."""
         can_draft = torch.zeros(self.head.shape[0], dtype=torch.bool, device=ids.device)
         can_draft[ids] = True
         shares, best = [], []
@@ -105,12 +104,12 @@ class PackedTarget:
         top = torch.cat(best)
         return Teacher(probabilities=torch.cat(shares), best=top, is_known=can_draft[top])
 
-    def _block(
-        self, layer: str, stream: torch.Tensor, turn: Turn, attention: PackedAttention
+    def _layer(
+        self, layer: str, stream: torch.Tensor, rotary: CosSin, attention: PackedAttention
     ) -> torch.Tensor:  # [batch, length, hidden]
         weights, eps = self._weights, self.config.block.norm_eps
         x = rms(stream, weights[layer + "input_layernorm.weight"], eps)
-        read = self._attend(layer + "self_attn.", x, turn, attention)
+        read = self._attend(layer + "self_attn.", x, rotary, attention)
         stream = stream + F.linear(read, weights[layer + "self_attn.o_proj.weight"])
         x = rms(stream, weights[layer + "post_attention_layernorm.weight"], eps)
         gate = F.silu(F.linear(x, weights[layer + "mlp.gate_proj.weight"]))
@@ -118,7 +117,7 @@ class PackedTarget:
         return stream + F.linear(gate * up, weights[layer + "mlp.down_proj.weight"])
 
     def _attend(
-        self, prefix: str, x: torch.Tensor, turn: Turn, attention: PackedAttention
+        self, prefix: str, x: torch.Tensor, rotary: CosSin, attention: PackedAttention
     ) -> torch.Tensor:  # [batch, length, heads * head_dim]
         config, weights = self.config, self._weights
         query, key, value = (
@@ -132,9 +131,9 @@ class PackedTarget:
             query = rms(query, weights[prefix + "q_norm.weight"], config.block.norm_eps)
             key = rms(key, weights[prefix + "k_norm.weight"], config.block.norm_eps)
         group = config.plain_attention.heads // config.plain_attention.kv_heads
-        key = rotate(key, turn).repeat_interleave(group, 1)
+        key = rotate(key, rotary).repeat_interleave(group, 1)
         value = value.repeat_interleave(group, 1)
-        return join_heads(attention.read(rotate(query, turn), key, value))
+        return join_heads(attention.attend(rotate(query, rotary), key, value))
 
 
 def _read(

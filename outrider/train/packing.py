@@ -1,11 +1,11 @@
-"""Documents side by side in sequences of one length, and which rows of them are trained.
+"""Documents packed into sequences of one length, and which rows of them are trained.
 
     tokens     P P P A A A | P P A A A A A . .      P prompt, A answer, . padding
-    documents  0 0 0 0 0 0 | 1 1 1 1 1 1 1 - -      nothing looks across the bar
+    documents  0 0 0 0 0 0 | 1 1 1 1 1 1 1 - -      attention does not cross the bar
     positions  0 1 2 3 4 5 | 0 1 2 3 4 5 6 0 1
 
-The row at t reads the feature at t and the token at t + 1, and predicts the token at t + 2. Fed
-with itself, at depth k it predicts the token at t + 2 + k.
+The row at t reads the target's states at t and the token at t + 1, and predicts the token at t + 2.
+At depth k it reads its own last state and predicts the token at t + 2 + k.
 """
 
 import random
@@ -18,10 +18,10 @@ import numpy.typing as npt
 from outrider.errors import ConfigError
 from outrider.train.documents import Document
 
-PADDING = -1  # document of the places that none fills
-AHEAD = 2  # how far the first prediction of a row lies ahead of its feature
+PADDING = -1  # document number of positions without a document
+AHEAD = 2  # distance from the position of a row to the first token that it predicts
 
-_OPEN_BINS = 64  # sequences that are filled at a time
+_OPEN_BINS = 64  # sequences that are being filled at the same time
 
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -34,8 +34,8 @@ class PackedDocuments:
     tokens: Ints  # [sequences, length]
     documents: Ints  # [sequences, length] number within the sequence, or PADDING
     positions: Ints  # [sequences, length] within the document
-    is_answer: Bools  # [sequences, length] the target itself chose this token
-    is_greedy: Bools  # [sequences, length] it always took the likeliest one in this document
+    is_answer: Bools  # [sequences, length] the token is part of an answer of the target
+    is_greedy: Bools  # [sequences, length] the document was answered at temperature 0
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
@@ -51,7 +51,7 @@ class PackedDocuments:
 
 
 def padded(packed: PackedDocuments, size: int) -> PackedDocuments:
-    """The same with empty sequences below, up to a size: kernels are compiled for one."""
+    """The same with empty sequences appended, up to a size: kernels are compiled for one size."""
     blank = ((0, size - len(packed)), (0, 0))
     return PackedDocuments(
         tokens=np.pad(packed.tokens, blank),
@@ -63,7 +63,7 @@ def padded(packed: PackedDocuments, size: int) -> PackedDocuments:
 
 
 def pack_documents(documents: Sequence[Document], *, length: int, seed: int) -> PackedDocuments:
-    """Every document whole in one sequence; what exceeds the length is cut off."""
+    """Every document in one sequence. A document longer than a sequence is cut."""
     order = list(documents)
     random.Random(seed).shuffle(order)
     bins = _first_fit(order, length)
@@ -91,8 +91,8 @@ def pack_documents(documents: Sequence[Document], *, length: int, seed: int) -> 
 def trained_rows(packed: PackedDocuments, *, depth: int) -> Bools:  # [depth, sequences, length]
     """Whether a row is trained at each depth.
 
-    It is when everything it has predicted so far are answers of one turn of its own document, the
-    first token of the turn included.
+    A row is trained while all tokens that it has predicted belong to one answer of its own
+    document. The first token of the answer counts too.
     """
     rows = np.ones((depth, *packed.tokens.shape), dtype=np.bool_)
     alive = np.ones(packed.tokens.shape, dtype=np.bool_)
@@ -103,12 +103,12 @@ def trained_rows(packed: PackedDocuments, *, depth: int) -> Bools:  # [depth, se
 
 
 def reached_rows(packed: PackedDocuments) -> Bools:  # [sequences, length]
-    """Rows that decoding drafts from: the token they read is an answer already."""
+    """Rows where decoding starts a draft round: the token that they read belongs to an answer."""
     return _ahead(packed, AHEAD - 1)
 
 
 def _ahead(packed: PackedDocuments, distance: int) -> Bools:
-    """Whether the token that far ahead is an answer in the same document."""
+    """Whether the token at this distance belongs to an answer of the same document."""
     found = np.zeros_like(packed.is_answer)
     same = packed.documents[:, distance:] == packed.documents[:, :-distance]
     found[:, :-distance] = packed.is_answer[:, distance:] & same
@@ -116,13 +116,13 @@ def _ahead(packed: PackedDocuments, distance: int) -> Bools:
 
 
 def _first_fit(documents: Sequence[Document], length: int) -> list[list[Document]]:
-    """Documents by sequence; of those still open, the first with room takes the next document."""
+    """The documents of each sequence. A document goes to the first open sequence with room."""
     full: list[list[Document]] = []
-    opened: list[tuple[int, list[Document]]] = []  # tokens that are left, members
+    opened: list[tuple[int, list[Document]]] = []  # tokens left, documents
     for document in documents:
         size = min(len(document.tokens), length)
         if not any(start + 1 < size for start, _ in document.answers):
-            continue  # the cut leaves no answer that a row could learn from
+            continue  # no answer token is left that a row can predict
         place = next((i for i, (left, _) in enumerate(opened) if left >= size), len(opened))
         if place == len(opened):
             opened.append((length, []))
@@ -138,7 +138,7 @@ def _first_fit(documents: Sequence[Document], length: int) -> list[list[Document
 def _place(
     packed: PackedDocuments, document: Document, *, row: int, start: int, number: int
 ) -> int:
-    """Write one document down; returns how many tokens it took."""
+    """Write one document into a sequence. Returns how many tokens it took."""
     size: int = min(len(document.tokens), packed.tokens.shape[1] - start)
     where = slice(start, start + size)
     packed.tokens[row, where] = document.tokens[:size]

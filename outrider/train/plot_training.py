@@ -1,4 +1,4 @@
-"""A picture of a run: loss, agreement by depth, accept length. Needs matplotlib (extra `train`)."""
+"""Plots of a run: loss, agreement by depth, accept length. Needs matplotlib (extra `train`)."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ _INCHES = (13, 4)
 
 
 def plot_run(folder: Path) -> Path:
-    """Draw metrics.jsonl as run.png beside it."""
+    """Plot metrics.jsonl as run.png in the same folder."""
     lines = read_metrics(folder / "metrics.jsonl")
     if not lines:
         raise ConfigError(f"{folder} has no metrics.jsonl with numbers; pass the --out of a run")
@@ -26,13 +26,13 @@ def plot_run(folder: Path) -> Path:
 
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=_INCHES, layout="constrained")
     trained = [line for line in lines if line["kind"] == "train"]
-    held = [line for line in lines if line["kind"] == "held out"]
-    for name, some in (("trained on", trained), ("held out", held)):
-        _curve(left, some, lambda line: line["loss"], name)
-        _curve(right, some, lambda line: line["accept_length"], f"greedy, {name}")
-    _curve(right, held, lambda line: line["accept_length_sampled"], "sampled, held out")
+    held_out = [line for line in lines if line["kind"] == "held out"]
+    for name, chosen in (("trained on", trained), ("held out", held_out)):
+        _curve(left, chosen, lambda line: line["loss"], name)
+        _curve(right, chosen, lambda line: line["accept_length"], f"greedy, {name}")
+    _curve(right, held_out, lambda line: line["accept_length_sampled"], "sampled, held out")
     for depth in range(len(lines[0]["agreement"])):
-        _curve(middle, held or trained, lambda line, d=depth: line["agreement"][d], f"{depth}")
+        _curve(middle, held_out or trained, lambda line, d=depth: line["agreement"][d], f"{depth}")
     for axes, title in ((left, "loss"), (middle, "agreement by depth"), (right, "accept length")):
         axes.set(title=title, xlabel="step")
         axes.legend()

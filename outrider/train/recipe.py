@@ -1,4 +1,4 @@
-"""The numbers a run is made of. Two runs with the same recipe and answers are the same run."""
+"""The settings of a run. Two runs with equal settings and answers give equal heads."""
 
 import math
 from dataclasses import dataclass
@@ -11,31 +11,31 @@ OptimizerKind = Literal["adamw", "muon"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRates:
-    """How fast weights move."""
+    """The learning-rate schedule. `scores` is about lm_head, which starts as the target's."""
 
-    peak: float  # of the schedule, for everything but the scores
-    warmup: float  # share of the steps over which it rises
-    floor: float  # share of the peak it falls to
-    clip: float  # longest gradient
-    scores: float  # share of the rate that the scores get, which begin as the target's
-    scores_frozen: float  # share of the steps before they move at all
-    optimizer: OptimizerKind = "adamw"  # of matrices; vectors and scores always have adamw
+    peak: float  # highest rate, of all weights but lm_head
+    warmup: float  # share of the steps in which the rate rises
+    floor: float  # last rate, as a share of the peak
+    clip: float  # largest norm of the gradient
+    scores: float  # rate of lm_head, as a share of the others
+    scores_frozen: float  # share of the steps during which lm_head is frozen
+    optimizer: OptimizerKind = "adamw"  # of matrices; vectors and lm_head always use adamw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is done in which order."""
+    """What a run computes."""
 
     steps: int
     batch: int  # sequences per step
-    depth: int  # how often a row is fed with itself
+    depth: int  # draft steps that are trained per row
     decay: float  # weight of a depth relative to the one before
     loss: LossKind
     seed: int
 
 
 def rate_at(step: int, recipe: Recipe, rates: LearningRates) -> float:
-    """A straight rise, then half a cosine down to the floor."""
+    """The learning rate: a linear rise, then half a cosine down to the floor."""
     rise = max(1, round(recipe.steps * rates.warmup))
     if step < rise:
         return rates.peak * (step + 1) / rise
@@ -45,6 +45,6 @@ def rate_at(step: int, recipe: Recipe, rates: LearningRates) -> float:
 
 
 def scores_rate_at(step: int, recipe: Recipe, rates: LearningRates) -> float:
-    """The rate of the scores; 0 while they are frozen."""
+    """The learning rate of lm_head; 0 while it is frozen."""
     is_frozen = step < recipe.steps * rates.scores_frozen
     return 0.0 if is_frozen else rates.scores * rate_at(step, recipe, rates)

@@ -1,4 +1,4 @@
-"""From checked flags to a head on disk: answers, sequences, training, export, picture."""
+"""A whole run: answers, packed sequences, training, export and plot."""
 
 import zlib
 from collections import Counter
@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 
-from outrider.config.engine_config import EngineConfig
-from outrider.config.settings import resolve_settings
 from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.hub.download_bars import BarReporter
 from outrider.hub.resolve_model import resolve_model
-from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.model_config import read_config
 from outrider.train.batches import BatchOrder
 from outrider.train.checkpoints import TrainingCheckpoint, list_checkpoints, load_checkpoint
@@ -24,40 +21,33 @@ from outrider.train.draft_vocabulary import check_draft_vocab, choose_draft_toke
 from outrider.train.export_head import export_head
 from outrider.train.gather_answers import AnswerGenerator, AnswerSource, gather_answers
 from outrider.train.head_design import ExportFormat, HeadDesign, design_config, head_fields
-from outrider.train.packed_attention import AttentionKind
 from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
 from outrider.train.recipe import LearningRates, Recipe
-from outrider.train.trainer import HeadSpec, Trainer, TrainingPlacement
+from outrider.train.trainer import HeadSpec, Trainer
+from outrider.train.training_device import (
+    RequestedDevice,
+    TrainingDevice,
+    choose_training_device,
+)
 from outrider.train.training_log import log_line, metrics_line
 from outrider.train.training_loop import (
     Cadence,
     TrainingRun,
     TrainingSequences,
-    check_same,
-    free_device,
+    check_same_run,
     steps_within,
 )
 
-_HELD_OUT = 50  # one conversation of this many is examined and not trained on
-_MOST_HELD_OUT = 200  # documents
-_SMALLEST_FLEX = 16  # head_dim that flex attention takes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingMachine:
-    """Where it runs."""
-
-    device: str
-    attention: AttentionKind | None  # None: what suits the device
-    is_compiled: bool
+_HELD_OUT = 50  # one conversation in this many is held out for evaluation
+_MAX_HELD_OUT = 200  # documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """How long and how."""
+    """What to compute and for how long."""
 
-    recipe: Recipe  # steps 0: as many as the epochs take
+    recipe: Recipe  # steps 0: as many as `epochs` takes
     rates: LearningRates
     cadence: Cadence
     length: int  # of a sequence
@@ -66,8 +56,8 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOutcome:
-    """What is written at the end."""
+class TrainingOutput:
+    """The folder of the run and the form of the exported head."""
 
     folder: Path
     format: ExportFormat
@@ -80,76 +70,58 @@ def train_eagle3(
     design: HeadDesign,
     source: AnswerSource,
     plan: TrainingPlan,
-    machine: TrainingMachine,
-    outcome: TrainingOutcome,
+    requested: RequestedDevice,
+    output: TrainingOutput,
 ) -> None:
-    """Everything, in order. What an earlier run left is used, and never overwritten."""
+    """Train a head and export it. A resumed run continues from its last checkpoint."""
     target_folder = resolve_model(generator.model, BarReporter())
     fields = head_fields(design, target_folder)
-    before = _earlier(outcome)
+    before = _last_checkpoint(output)
     target = read_config(target_folder)
     check_draft_vocab(design.draft_vocab, vocab=target.vocab_size)
     config = design_config(fields, target)
-    placement = _placement(machine, config)
-    outcome.folder.mkdir(parents=True, exist_ok=True)
-    answers = outcome.folder / "answers.jsonl"
-    documents = gather_answers(source, generator, answers, is_complete=bool(before))
-    free_device(placement.device)
-    ids = _choose(documents, design, target_folder)
-    subject = HeadSpec(target_folder=target_folder, config=config, ids=ids)
-    course, digest = _course(documents, plan)
-    plan = _with_steps(plan, course, subject, placement, before)
-    asked = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
-    facts: dict[str, Any] = {"fields": fields, "target": generator.model, "run": asked}
-    trainer = Trainer(subject, plan.recipe, plan.rates, placement)
-    start = TrainingCheckpoint(step=0, facts=facts, memory={}, ids=ids)
-    for checkpoint in before:
-        check_same(checkpoint.facts["run"] | checkpoint.facts["fields"], asked | fields)
-        trainer.remember(checkpoint.memory)
-        start = replace(start, step=checkpoint.step)
-    run = TrainingRun(trainer, course, plan.cadence, folder=outcome.folder, start=start)
-    last = run.finish()
-    log_line(f"held out: {metrics_line(trainer.examine(course.held_out))}")
-    _hand_over(load_checkpoint(last), outcome, target_folder)
+    device = choose_training_device(requested, head_dim=config.layer.attention.head_dim)
+    output.folder.mkdir(parents=True, exist_ok=True)
+    answers = output.folder / "answers.jsonl"
+    documents = gather_answers(source, generator, answers, is_complete=before is not None)
+    device.free_memory()
+    ids = _choose_draft_vocab(documents, design, target_folder)
+    spec = HeadSpec(target_folder=target_folder, config=config, ids=ids)
+    sequences, digest = _pack(documents, plan)
+    plan = _with_steps(plan, sequences, spec, device, before)
+    run = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
+    facts: dict[str, Any] = {"fields": fields, "target": generator.model, "run": run}
+    trainer = Trainer(spec, plan.recipe, plan.rates, device)
+    start = TrainingCheckpoint(step=0, facts=facts, state_dict={}, ids=ids)
+    if before is not None:
+        check_same_run(before.facts["run"] | before.facts["fields"], run | fields)
+        trainer.load_state_dict(before.state_dict)
+        start = replace(start, step=before.step)
+    training = TrainingRun(trainer, sequences, plan.cadence, folder=output.folder, start=start)
+    last = training.finish()
+    log_line(f"held out: {metrics_line(trainer.evaluate(sequences.held_out))}")
+    _export(load_checkpoint(last), output, target_folder)
 
 
-def _earlier(outcome: TrainingOutcome) -> tuple[TrainingCheckpoint, ...]:
-    """The last checkpoint of a run to go on with, or nothing."""
-    found = list_checkpoints(outcome.folder / "checkpoints")
-    if found and not outcome.resume:
+def _last_checkpoint(output: TrainingOutput) -> TrainingCheckpoint | None:
+    """The checkpoint to resume from; None for a new run."""
+    found = list_checkpoints(output.folder / "checkpoints")
+    if found and not output.resume:
         raise ConfigError(
-            f"{outcome.folder} holds a run already; go on with --resume or use another --out"
+            f"{output.folder} holds a run already; go on with --resume or use another --out"
         )
-    if not found and _head_folder(outcome).exists():
-        raise ConfigError(f"{_head_folder(outcome)} exists already; use another --out")
-    return tuple(load_checkpoint(path) for path in found[-1:])
+    if not found and _head_folder(output).exists():
+        raise ConfigError(f"{_head_folder(output)} exists already; use another --out")
+    return load_checkpoint(found[-1]) if found else None
 
 
-def _head_folder(outcome: TrainingOutcome) -> Path:
-    return outcome.folder / "head"
+def _head_folder(output: TrainingOutput) -> Path:
+    return output.folder / "head"
 
 
-def _placement(machine: TrainingMachine, config: HeadConfig) -> TrainingPlacement:
-    settings = resolve_settings(
-        EngineConfig(device=machine.device),
-        model_context=1,
-        num_cuda=torch.cuda.device_count(),
-    )
-    is_cuda = settings.device != "cpu"
-    usual: AttentionKind = "flex" if is_cuda and _takes_flex(config) else "dense"
-    return TrainingPlacement(
-        device=torch.device(settings.device),
-        dtype=torch.bfloat16 if is_cuda else torch.float32,
-        attention=machine.attention or usual,
-        is_compiled=machine.is_compiled,
-    )
-
-
-def _takes_flex(config: HeadConfig) -> bool:
-    return config.layer.attention.head_dim >= _SMALLEST_FLEX
-
-
-def _choose(documents: Sequence[Document], design: HeadDesign, target_folder: Path) -> torch.Tensor:
+def _choose_draft_vocab(
+    documents: Sequence[Document], design: HeadDesign, target_folder: Path
+) -> torch.Tensor:  # [draft_vocab]
     counts: Counter[int] = count_tokens(documents)
     tokenizer = load_tokenizer(target_folder)
     ids = choose_draft_tokens(
@@ -164,16 +136,16 @@ def _choose(documents: Sequence[Document], design: HeadDesign, target_folder: Pa
     return ids
 
 
-def _course(documents: Sequence[Document], plan: TrainingPlan) -> tuple[TrainingSequences, int]:
-    """Sequences to train on and to examine, and a number that tells them from others."""
-    held = [each for each in documents if zlib.crc32(each.id.encode()) % _HELD_OUT == 0]
-    held = (held or list(documents)[-1:])[:_MOST_HELD_OUT]
-    names = {each.id for each in held}
+def _pack(documents: Sequence[Document], plan: TrainingPlan) -> tuple[TrainingSequences, int]:
+    """The packed sequences, and a checksum of those to train on."""
+    chosen = [each for each in documents if zlib.crc32(each.id.encode()) % _HELD_OUT == 0]
+    chosen = (chosen or list(documents)[-1:])[:_MAX_HELD_OUT]
+    names = {each.id for each in chosen}
     rest = [each for each in documents if each.id not in names]
     packed = pack_documents(rest, length=plan.length, seed=plan.recipe.seed)
     order = BatchOrder(packed, size=plan.recipe.batch, seed=plan.recipe.seed)
-    held_out = pack_documents(held, length=plan.length, seed=plan.recipe.seed)
-    log_line(f"{_extent(packed)}; {len(held)} documents are held out")
+    held_out = pack_documents(chosen, length=plan.length, seed=plan.recipe.seed)
+    log_line(f"{_extent(packed)}; {len(chosen)} documents are held out")
     return TrainingSequences(order=order, held_out=held_out), zlib.crc32(packed.tokens.tobytes())
 
 
@@ -184,39 +156,39 @@ def _extent(packed: PackedDocuments) -> str:
 
 def _with_steps(
     plan: TrainingPlan,
-    course: TrainingSequences,
-    subject: HeadSpec,
-    placement: TrainingPlacement,
-    before: Sequence[TrainingCheckpoint],
+    sequences: TrainingSequences,
+    spec: HeadSpec,
+    device: TrainingDevice,
+    before: TrainingCheckpoint | None,
 ) -> TrainingPlan:
-    """The plan with a number of steps: as asked, by epochs, and no more than the time allows."""
-    steps = plan.recipe.steps or max(1, round(plan.epochs * course.order.per_epoch))
-    known = [int(checkpoint.facts["run"]["steps"]) for checkpoint in before]
-    if plan.budget_s and not known:
-        trial = Trainer(subject, replace(plan.recipe, steps=steps), plan.rates, placement)
-        steps = min(steps, steps_within(trial, course.order, plan.budget_s))
+    """The plan with a number of steps: as requested or by epochs, but no more than fit the budget.
+
+    A resumed run with a budget keeps the number of steps that was measured at its start.
+    """
+    steps = plan.recipe.steps or max(1, round(plan.epochs * sequences.order.per_epoch))
+    if plan.budget_s and before is None:
+        trial = Trainer(spec, replace(plan.recipe, steps=steps), plan.rates, device)
+        steps = min(steps, steps_within(trial, sequences.order, plan.budget_s))
         del trial
-        free_device(placement.device)
-    elif plan.budget_s:
-        (steps,) = known
+        device.free_memory()
+    elif plan.budget_s and before is not None:
+        steps = int(before.facts["run"]["steps"])
     return replace(plan, recipe=replace(plan.recipe, steps=steps))
 
 
-def _hand_over(
-    checkpoint: TrainingCheckpoint, outcome: TrainingOutcome, target_folder: Path
-) -> None:
-    """Export the head, and draw the run where that is possible."""
-    folder = _head_folder(outcome)
-    if not folder.exists():  # else the run had ended before
+def _export(checkpoint: TrainingCheckpoint, output: TrainingOutput, target_folder: Path) -> None:
+    """Export the head, and plot the run if matplotlib is installed."""
+    folder = _head_folder(output)
+    if not folder.exists():  # it exists when a finished run is resumed
         num_bytes = export_head(
             checkpoint,
             folder,
             target_folder=target_folder,
-            format=outcome.format,
-            dtype=outcome.dtype,
+            format=output.format,
+            dtype=output.dtype,
         )
         log_line(f"the head is in {folder} ({num_bytes / 1e6:.1f} MB)")
     try:
-        log_line(f"the run is drawn in {plot_run(outcome.folder)}")
+        log_line(f"the run is drawn in {plot_run(output.folder)}")
     except ConfigError as error:
         log_line(f"note: {error}")

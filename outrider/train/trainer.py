@@ -1,6 +1,6 @@
-"""One step of training: the target reads, the head is fed with itself, the weights move."""
+"""One training step: run the target, unroll the head over all depths, step the optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,26 +15,17 @@ from outrider.train.acceptance_meter import AcceptanceMeter, TrainingMetrics
 from outrider.train.batches import TrainingBatch, make_batch
 from outrider.train.head_optimizer import HeadOptimizer
 from outrider.train.loss import LOSSES, Loss
-from outrider.train.packed_attention import AttentionKind, make_attention
+from outrider.train.packed_attention import make_attention
 from outrider.train.packed_target import PackedTarget
 from outrider.train.packing import PackedDocuments, padded
 from outrider.train.recipe import LearningRates, Recipe, rate_at, scores_rate_at
+from outrider.train.training_device import TrainingDevice
 from outrider.train.training_head import HeadInputs, TrainingHead, initial_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPlacement:
-    """Where and in which form a run computes; none of it changes what is learnt."""
-
-    device: torch.device
-    dtype: torch.dtype  # of activations; the weights that move are float32
-    attention: AttentionKind
-    is_compiled: bool  # the losses
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSpec:
-    """What is trained, for what."""
+    """The head to train, and its target."""
 
     target_folder: Path
     config: HeadConfig
@@ -42,105 +33,102 @@ class HeadSpec:
 
 
 class Trainer:
-    """Owns the weights and the optimizer's memory of them."""
+    """Owns the weights of the head and the optimizer."""
 
     def __init__(
-        self, subject: HeadSpec, recipe: Recipe, rates: LearningRates, placement: TrainingPlacement
+        self, spec: HeadSpec, recipe: Recipe, rates: LearningRates, device: TrainingDevice
     ) -> None:
         self.recipe, self.rates = recipe, rates
-        self._placement = placement
-        device = placement.device
-        self._target = PackedTarget(subject.target_folder, dtype=placement.dtype, device=device)
-        self._head = TrainingHead(subject.config, embedding=self._target.embedding)
-        self._aux_layers = subject.config.aux.aux_layers.layers
-        self._ids = subject.ids.to(device)
-        self._loss = _loss(recipe, placement)
-        self.weights = initial_weights(subject.config, self._target, self._ids, seed=recipe.seed)
-        self._optimizer = HeadOptimizer(self.weights, rates.optimizer)
+        self._device = device
+        self._target = PackedTarget(spec.target_folder, dtype=device.dtype, device=device.device)
+        self._head = TrainingHead(spec.config, embedding=self._target.embedding)
+        self._aux_layers = spec.config.aux.aux_layers.layers
+        self._ids = spec.ids.to(device.device)
+        self._loss = _loss(recipe, device)
+        self.weights = initial_weights(spec.config, self._target, self._ids, seed=recipe.seed)
+        self._optimizer = HeadOptimizer(
+            self.weights, rates.optimizer, is_fused=device.has_fused_optimizer
+        )
 
     def step(
-        self, number: int, packed: PackedDocuments, meters: Sequence[AcceptanceMeter] = ()
+        self, number: int, packed: PackedDocuments, meter: AcceptanceMeter | None = None
     ) -> torch.Tensor:
-        """Move the weights once; the loss before that."""
-        body, scores = self._rates_at(number)
-        loss = self._run(packed, meters)
+        """One optimizer step. Returns the loss before it."""
+        recipe, rates = self.recipe, self.rates
+        head_rate = scores_rate_at(number, recipe, rates)
+        self.weights[HEAD].requires_grad_(head_rate > 0)
+        loss = self._run(packed, meter)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.weights.values(), self.rates.clip)
-        self._optimizer.move(body=body, scores=scores)
+        nn.utils.clip_grad_norm_(self.weights.values(), rates.clip)
+        self._optimizer.step(body_rate=rate_at(number, recipe, rates), head_rate=head_rate)
         return loss.detach()
 
     @torch.no_grad()
-    def examine(self, packed: PackedDocuments) -> TrainingMetrics:
-        """How the head does on sequences it is not trained on."""
-        meter, size = self.meter(), self.recipe.batch
+    def evaluate(self, packed: PackedDocuments) -> TrainingMetrics:
+        """The metrics of the head on held-out sequences."""
+        meter, size = self.new_meter(), self.recipe.batch
         for start in range(0, len(packed), size):
-            some = packed.take(np.arange(start, min(start + size, len(packed))))
-            self._run(padded(some, size), (meter,))
+            chosen = packed.take(np.arange(start, min(start + size, len(packed))))
+            self._run(padded(chosen, size), meter)
         return meter.read()
 
-    def meter(self) -> AcceptanceMeter:
+    def new_meter(self) -> AcceptanceMeter:
         return AcceptanceMeter(self._ids, depth=self.recipe.depth)
 
     def is_finite(self) -> bool:
         sums = torch.stack([each.detach().sum() for each in self.weights.values()])
         return bool(sums.isfinite().all())
 
-    def memory(self) -> dict[str, torch.Tensor]:
-        """Weights and the optimizer's state, by name, on the CPU."""
-        held = {f"weights.{name}": each.detach() for name, each in self.weights.items()}
-        held |= self._optimizer.memory()
-        return {name: each.to("cpu").contiguous() for name, each in held.items()}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Weights and optimizer state, by name, on the CPU."""
+        tensors = {f"weights.{name}": each.detach() for name, each in self.weights.items()}
+        tensors |= self._optimizer.state_dict()
+        return {name: each.to("cpu").contiguous() for name, each in tensors.items()}
 
-    def remember(self, memory: Mapping[str, torch.Tensor]) -> None:
-        """Go on from what another trainer knew."""
+    def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Continue from the state of another trainer."""
         with torch.no_grad():
             for name, each in self.weights.items():
-                each.copy_(memory[f"weights.{name}"])
-        self._optimizer.remember(memory)
+                each.copy_(tensors[f"weights.{name}"])
+        self._optimizer.load_state_dict(tensors)
 
-    def _run(self, packed: PackedDocuments, meters: Sequence[AcceptanceMeter]) -> torch.Tensor:
+    def _run(self, packed: PackedDocuments, meter: AcceptanceMeter | None) -> torch.Tensor:
         """The loss of a batch over all depths."""
-        depth, placement = self.recipe.depth, self._placement
-        batch = make_batch(packed, depth=depth, device=placement.device)
-        attention = make_attention(placement.attention, batch.documents)
+        depth, device = self.recipe.depth, self._device
+        batch = make_batch(packed, depth=depth, device=device)
+        attention = make_attention(device.attention, batch.documents)
         states = self._target.run(batch.tokens, batch.positions, attention, self._aux_layers)
-        hidden = states.hidden.flatten(0, 1).index_select(0, batch.anchors.graded)
-        teacher = self._target.teach(hidden, self._ids)
-        weights = {name: each.to(placement.dtype) for name, each in self.weights.items()}
-        reading = HeadInputs(
+        hidden = states.hidden.flatten(0, 1).index_select(0, batch.anchors.teacher_rows)
+        teacher = self._target.teacher(hidden, self._ids)
+        weights = {name: each.to(device.dtype) for name, each in self.weights.items()}
+        inputs = HeadInputs(
             aux_hidden_states=states.aux_hidden_states,
             tokens=batch.tokens,
             positions=batch.positions,
             attention=attention,
         )
-        for meter in meters:
+        if meter is not None:
             meter.begin(batch)
         losses = []
-        for step, normed in enumerate(self._head.unroll(weights, reading, depth=depth)):
-            rows, grades = batch.anchors.rows[step], batch.anchors.grades[step]
+        for step, normed in enumerate(self._head.unroll(weights, inputs, depth=depth)):
+            rows, teacher_index = batch.anchors.rows[step], batch.anchors.teacher_index[step]
             logits = F.linear(normed.flatten(0, 1).index_select(0, rows), weights[HEAD])
-            each = self._loss(logits, teacher.probabilities.index_select(0, grades))
-            losses.append((each * teacher.is_known.index_select(0, grades)).sum())
-            for meter in meters:
-                meter.note(step, logits.detach(), batch, teacher)
-        loss = self._weighed(losses, batch)
-        for meter in meters:
+            each = self._loss(logits, teacher.probabilities.index_select(0, teacher_index))
+            losses.append((each * teacher.is_known.index_select(0, teacher_index)).sum())
+            if meter is not None:
+                meter.add(step, logits.detach(), batch, teacher)
+        loss = self._weighted_sum(losses, batch)
+        if meter is not None:
             meter.end(loss)
         return loss
 
-    def _weighed(self, losses: list[torch.Tensor], batch: TrainingBatch) -> torch.Tensor:
-        """All depths together, per anchor: deep rows that do not exist count as learnt."""
+    def _weighted_sum(self, losses: list[torch.Tensor], batch: TrainingBatch) -> torch.Tensor:
+        """The loss of all depths per anchor. Rows that are not trained at a depth count as 0."""
         num_anchors = max(batch.anchors.rows[0].shape[0], 1)
         factors = [self.recipe.decay**step / num_anchors for step in range(len(losses))]
         return torch.stack([f * each for f, each in zip(factors, losses, strict=True)]).sum()
 
-    def _rates_at(self, step: int) -> tuple[float, float]:
-        """Of the body and of the scores, which are frozen at first."""
-        scores = scores_rate_at(step, self.recipe, self.rates)
-        self.weights[HEAD].requires_grad_(scores > 0)
-        return rate_at(step, self.recipe, self.rates), scores
 
-
-def _loss(recipe: Recipe, placement: TrainingPlacement) -> Loss:
+def _loss(recipe: Recipe, device: TrainingDevice) -> Loss:
     loss = LOSSES[recipe.loss]
-    return torch.compile(loss, dynamic=True) if placement.is_compiled else loss
+    return torch.compile(loss, dynamic=True) if device.is_compiled else loss

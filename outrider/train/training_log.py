@@ -1,4 +1,4 @@
-"""What a run says while it goes on: lines in metrics.jsonl, and a bar on a terminal."""
+"""Progress of a run: lines of metrics.jsonl, and a bar or plain lines on stderr."""
 
 import json
 import sys
@@ -23,17 +23,17 @@ from outrider.hub.jsonl import numbered_lines
 from outrider.train.acceptance_meter import TrainingMetrics
 
 MetricsKind = Literal["train", "held out"]
-Show = Callable[[int, str], None]  # how many steps are taken, and what to say about them
+ShowProgress = Callable[[int, str], None]  # steps taken so far, and a text about them
 
 
 class TrainingLog:
-    """Owns metrics.jsonl. Lines after the step that a run goes on from are dropped."""
+    """Owns metrics.jsonl. A resumed run drops the lines after the step that it resumes from."""
 
     def __init__(self, path: Path, *, step: int) -> None:
         self._path = path
         self._begin_s = time.monotonic()
-        kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
-        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        lines = [line for line in read_metrics(path) if line["step"] <= step] if step else []
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
     def write(self, kind: MetricsKind, step: int, metrics: TrainingMetrics, **more: float) -> None:
         line = {"step": step, "kind": kind, **asdict(metrics), **more}
@@ -49,10 +49,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def metrics_line(metrics: TrainingMetrics) -> str:
-    """One line for people."""
-    agreed = " ".join(f"{share:.2f}".lstrip("0") for share in metrics.agreement)
+    """The metrics as one readable line."""
+    agreement = " ".join(f"{share:.2f}".lstrip("0") for share in metrics.agreement)
     return (
-        f"loss {metrics.loss:.3f}, agrees {agreed}, accept length "
+        f"loss {metrics.loss:.3f}, agrees {agreement}, accept length "
         f"{metrics.accept_length:.2f} greedy, {metrics.accept_length_sampled:.2f} sampled"
     )
 
@@ -62,8 +62,8 @@ def log_line(text: str) -> None:
 
 
 @contextmanager
-def training_bar(total: int, *, done: int) -> Iterator[Show]:
-    """The function to call with the steps taken and what to show; plain lines off a terminal."""
+def training_bar(total: int, *, done: int) -> Iterator[ShowProgress]:
+    """A function that shows progress: a bar on a terminal, else plain lines."""
     console = Console(stderr=True)
     columns: Sequence[Any] = (
         TextColumn("step"),

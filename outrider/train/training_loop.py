@@ -1,13 +1,10 @@
-"""The loop: steps, lines in the journal, examinations and checkpoints, until the recipe ends."""
+"""The training loop: steps, metrics, evaluations and checkpoints."""
 
-import gc
 import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from outrider.errors import ConfigError
 from outrider.frontend.interrupts import held_interrupts
@@ -17,104 +14,110 @@ from outrider.train.checkpoints import TrainingCheckpoint, describe_last, save_c
 from outrider.train.packing import PackedDocuments
 from outrider.train.recipe import rate_at
 from outrider.train.trainer import Trainer
-from outrider.train.training_log import Show, TrainingLog, log_line, metrics_line, training_bar
+from outrider.train.training_log import (
+    ShowProgress,
+    TrainingLog,
+    log_line,
+    metrics_line,
+    training_bar,
+)
 
-_WARM_STEPS = 3  # before speed is measured: kernels are compiled in the first
+_WARM_STEPS = 3  # before speed is measured: the first ones compile kernels
 _TIMED_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """After how many steps each thing is done."""
+    """Steps between log lines, evaluations and checkpoints."""
 
     log: int
-    examine: int
+    evaluate: int
     save: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSequences:
-    """The sequences of a run."""
+    """The sequences to train on and those held out for evaluation."""
 
     order: BatchOrder
     held_out: PackedDocuments
 
 
 class TrainingRun:
-    """Owns a run in progress: its trainer, its files and how far it has come."""
+    """Owns a run in progress: its trainer, its files and its step number."""
 
     def __init__(
         self,
         trainer: Trainer,
-        course: TrainingSequences,
+        sequences: TrainingSequences,
         cadence: Cadence,
         *,
         folder: Path,
-        start: TrainingCheckpoint,  # step, facts and ids; its memory is the trainer's already
+        start: TrainingCheckpoint,  # step, facts and ids; the trainer has its state already
     ) -> None:
-        self._trainer, self._course, self._cadence = trainer, course, cadence
+        self._trainer, self._sequences, self._cadence = trainer, sequences, cadence
         self._start = start
         self._checkpoints = folder / "checkpoints"
-        self._journal = TrainingLog(folder / "metrics.jsonl", step=start.step)
-        self._is_whole = True  # no step has begun that did not end
+        self._training_log = TrainingLog(folder / "metrics.jsonl", step=start.step)
+        self._is_consistent = True  # False inside a step
         self._clock_s, self._clock_step = time.monotonic(), start.step
         self.step = start.step
 
     def finish(self) -> Path:
-        """Train to the end of the recipe; the last checkpoint."""
+        """Train to the last step. Returns the last checkpoint."""
         recipe = self._trainer.recipe
         try:
             with training_bar(recipe.steps, done=self.step) as show:
                 while self.step < recipe.steps:
                     self._advance(show)
         except KeyboardInterrupt:
-            if self._is_whole:
+            if self._is_consistent:
                 log_line(f"interrupted: saved {self.save()}; go on with --resume")
             raise
         return self.save()
 
     def save(self) -> Path:
-        """A checkpoint of the present moment, if it is worth keeping."""
+        """Write a checkpoint. Refused if the weights are not finite."""
         if not self._trainer.is_finite():
-            self._refuse("the weights are not finite")
-        now = replace(self._start, step=self.step, memory=self._trainer.memory())
+            self._stop("the weights are not finite")
+        now = replace(self._start, step=self.step, state_dict=self._trainer.state_dict())
         return save_checkpoint(self._checkpoints, now)
 
-    def _advance(self, show: Show) -> None:
-        """One step, and what is due after it."""
+    def _advance(self, show: ShowProgress) -> None:
+        """One step, then the log line, evaluation and checkpoint that are due."""
         step, cadence, steps = self.step, self._cadence, self._trainer.recipe.steps
         is_logged = _is_due(step + 1, cadence.log, steps)
-        meters = [self._trainer.meter()] if is_logged else []
+        meter = self._trainer.new_meter() if is_logged else None
         with held_interrupts():
-            self._is_whole = False
-            self._trainer.step(step, self._course.order.at(step), meters)
+            self._is_consistent = False
+            self._trainer.step(step, self._sequences.order.at(step), meter)
             self.step += 1
-            self._is_whole = True
-        for meter in meters:
+            self._is_consistent = True
+        if meter is not None:
             self._log(meter.read(), show)
-        if _is_due(self.step, cadence.examine, steps):
-            held = self._trainer.examine(self._course.held_out)
-            self._journal.write("held out", self.step, held)
-            log_line(f"held out at step {self.step}: {metrics_line(held)}")
+        if _is_due(self.step, cadence.evaluate, steps):
+            metrics = self._trainer.evaluate(self._sequences.held_out)
+            self._training_log.write("held out", self.step, metrics)
+            log_line(f"held out at step {self.step}: {metrics_line(metrics)}")
         if self.step % cadence.save == 0:
             self.save()
 
-    def _log(self, metrics: TrainingMetrics, show: Show) -> None:
+    def _log(self, metrics: TrainingMetrics, show: ShowProgress) -> None:
         if not math.isfinite(metrics.loss):
-            self._refuse(f"the loss is {metrics.loss}")
+            self._stop(f"the loss is {metrics.loss}")
         speed = self._speed()
         rate = rate_at(self.step - 1, self._trainer.recipe, self._trainer.rates)
-        self._journal.write("train", self.step, metrics, steps_per_s=speed, learning_rate=rate)
+        self._training_log.write("train", self.step, metrics, steps_per_s=speed, learning_rate=rate)
         show(self.step, f"{speed:.1f} steps/s, {metrics_line(metrics)}")
 
     def _speed(self) -> float:
-        """Steps per second since it was last asked for."""
+        """Steps per second since the last call."""
         now_s = time.monotonic()
         rate = (self.step - self._clock_step) / max(now_s - self._clock_s, 1e-9)
         self._clock_s, self._clock_step = now_s, self.step
         return rate
 
-    def _refuse(self, fault: str) -> None:
+    def _stop(self, fault: str) -> None:
         raise ConfigError(
             f"{fault} at step {self.step}; lower --lr and go on with --resume "
             f"({describe_last(self._checkpoints)})"
@@ -122,7 +125,7 @@ class TrainingRun:
 
 
 def steps_within(trainer: Trainer, order: BatchOrder, budget_s: float) -> int:
-    """How many steps fit into a time, by those of a trial that is forgotten again."""
+    """How many steps fit into a time, measured by a trial. The trainer is not used afterwards."""
     for step in range(_WARM_STEPS):
         loss = trainer.step(step, order.at(step))
     float(loss)
@@ -135,22 +138,15 @@ def steps_within(trainer: Trainer, order: BatchOrder, budget_s: float) -> int:
     return max(1, int(budget_s / step_s))
 
 
-def check_same(kept: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuse to go on with another run than the one that was begun."""
-    for name in asked:
-        if kept.get(name) != asked[name]:
+def check_same_run(stored: dict[str, Any], requested: dict[str, Any]) -> None:
+    """Refuse to resume a run with other settings than it was started with."""
+    for name in requested:
+        if stored.get(name) != requested[name]:
             raise ConfigError(
-                f"the run was begun with {name} {kept.get(name)} and is now given {asked[name]}; "
-                "use the flags it was begun with, or another --out"
+                f"the run was begun with {name} {stored.get(name)} and is now given "
+                f"{requested[name]}; use the flags it was begun with, or another --out"
             )
 
 
 def _is_due(step: int, every: int, last: int) -> bool:
     return step % every == 0 or step == last
-
-
-def free_device(device: torch.device) -> None:
-    """Hand memory back that a model before this one held."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

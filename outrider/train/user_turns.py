@@ -1,7 +1,7 @@
-"""User turns that the target writes itself: it goes on where a template begins one.
+"""Prompts that the target writes itself: it continues where its chat template begins a user turn.
 
-A chat model has learnt what users say. Prompts of that kind are as varied as its own training,
-need no licence of others, and lie where the target's answers are at home.
+A chat model has learnt what users write. Such prompts are as varied as the target's own training
+and need no licence from others.
 """
 
 import json
@@ -22,33 +22,33 @@ from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
 SOURCE = "self_written"
 
-_MARK = "{{turn}}"  # stands for what the user says, and in no template
-_SHORTEST = 8  # characters
-_MOST_DRAWS = 20  # for every turn that is wanted: some models never end one
+_PLACEHOLDER = "{{turn}}"  # stands for the user turn; no template contains it
+_MIN_CHARACTERS = 8
+_MAX_DRAWS = 20  # per wanted turn: some models never end a turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSampling:
-    """How turns are drawn."""
+    """How turns are sampled."""
 
     count: int
     temperature: float
-    max_tokens: int  # a turn that does not end by then is left out
+    max_tokens: int  # a turn that has not ended by then is dropped
     seed: int
     limit_s: float
 
 
-def opening(frontend: Frontend) -> tuple[int, ...]:
-    """The tokens of the chat template up to where the user speaks."""
+def turn_prefix(frontend: Frontend) -> tuple[int, ...]:
+    """The tokens of the chat template before the text of a user turn."""
     if isinstance(frontend.tokenizer.chat_template, NoChatTemplate):
         raise ConfigError(
             "the model has no chat template, so it cannot write user turns; "
             "give --prompts of your own"
         )
-    message = {"role": "user", "content": _MARK}
+    message = {"role": "user", "content": _PLACEHOLDER}
     text = frontend.render([message], add_generation_prompt=False).text
-    before, mark, _ = text.partition(_MARK)
-    if not mark:
+    before, placeholder, _ = text.partition(_PLACEHOLDER)
+    if not placeholder:
         raise ConfigError(
             "the chat template does not repeat what the user says; give --prompts of your own"
         )
@@ -60,16 +60,18 @@ def write_turns(
     sampling: TurnSampling,
     path: Path,
     *,
-    window: int,
-    note: Callable[[int], None],
+    max_in_flight: int,  # requests in the engine at the same time
+    on_turn: Callable[[int], None],  # called with the tokens of each new turn
 ) -> int:
-    """Append prompts to the file until there are enough of them; how many lie in it now."""
+    """Append turns to the file until it has enough. Returns how many it has now."""
     lines = _lines(path)
     known = {_key(line["prompt"]) for line in lines}
     first = 1 + max((_number(line) for line in lines), default=-1)
     end_s = time.monotonic() + sampling.limit_s
     with path.open("a", encoding="utf-8") as file:
-        for number, answer in _drawn(frontend, sampling, first=first, window=window):
+        for number, answer in _sampled(
+            frontend, sampling, first=first, max_in_flight=max_in_flight
+        ):
             text = answer.text.strip()
             if _is_turn(answer) and _key(text) not in known:
                 known.add(_key(text))
@@ -79,20 +81,20 @@ def write_turns(
                     "prompt": text,
                 }
                 file.write(json.dumps(line) + "\n")
-                note(len(answer.token_ids))
+                on_turn(len(answer.token_ids))
             if len(known) >= sampling.count or time.monotonic() > end_s:
                 break
     return len(known)
 
 
-def _drawn(
-    frontend: Frontend, sampling: TurnSampling, *, first: int, window: int
+def _sampled(
+    frontend: Frontend, sampling: TurnSampling, *, first: int, max_in_flight: int
 ) -> Iterator[tuple[int, CompletionOutput]]:
-    """What the target wrote, whether it is a turn or not: who waits looks at the clock."""
-    prompt = opening(frontend)
+    """Everything that the target wrote. Bad turns are included: the caller checks the time."""
+    prompt = turn_prefix(frontend)
 
     def requests() -> Iterator[tuple[int, PreparedRequest]]:
-        for number in range(first, first + _MOST_DRAWS * sampling.count):
+        for number in range(first, first + _MAX_DRAWS * sampling.count):
             params = SamplingParams(
                 temperature=sampling.temperature,
                 max_tokens=sampling.max_tokens,
@@ -100,41 +102,41 @@ def _drawn(
             )
             yield number, frontend.prepare(TokenPrompt(prompt), params)
 
-    for number, live in Feed(frontend, requests(), window=window):
+    for number, live in Feed(frontend, requests(), window=max_in_flight):
         if not isinstance(live, RequestState):
             raise live
         yield number, live.output().outputs[0]
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    """What earlier calls left in the file."""
+    """The turns that earlier calls wrote."""
     if not path.exists():
         return []
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         are_turns = all(_number(line) >= 0 and _key(line["prompt"]) for line in lines)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _strange(path) from error
+        raise _not_turns(path) from error
     if not are_turns:
-        raise _strange(path)
+        raise _not_turns(path)
     return lines
 
 
-def _strange(path: Path) -> ConfigError:
+def _not_turns(path: Path) -> ConfigError:
     return ConfigError(f"{path} holds other lines than turns; use another --out")
 
 
 def _number(line: dict[str, str]) -> int:
-    """Which draw a line of the file was; -1 if it was none of ours."""
+    """The number in the id of a line; -1 if we did not write the line."""
     source, _, number = line["id"].rpartition("-")
     return int(number) if source.startswith(f"{SOURCE}-") else -1
 
 
 def _is_turn(answer: CompletionOutput) -> bool:
-    """It came to its end, and says something."""
-    return answer.finish_reason == "stop" and len(answer.text.strip()) >= _SHORTEST
+    """Whether the turn ended by itself and is not nearly empty."""
+    return answer.finish_reason == "stop" and len(answer.text.strip()) >= _MIN_CHARACTERS
 
 
 def _key(text: str) -> str:
-    """Turns that differ by case and spaces alone are one."""
+    """Equal for turns that differ only in case and spaces."""
     return " ".join(text.casefold().split())

@@ -108,6 +108,7 @@ def test_ratios_are_quotients_of_tokens_per_second(outcome):
             assert floor["step_s"] == pytest.approx(bytes_read / floor["bandwidth"])
 
 
+@pytest.mark.slow
 def test_real_prompts_run_alone_beside_a_busy_neighbour(tiny_folder, tmp_path, capsys):
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"id": index, "prompt": "abcdefgh"[index:] * 2} for index in range(3)]

@@ -484,8 +484,8 @@ def test_a_client_that_did_not_keep_up_is_warned_about(capsys, lag_s, cpu_share,
         num_warm_up=0,
     )
     summary = summarise(answer(sent_s=0.0, texts_s=(1.0,), output=1))
-    told = choose_acceptance(summary, before=(), after=())
-    print_report(LoadReport(args=args, model="m", summary=summary, told=told, client=load))
+    found = choose_acceptance(summary, before=(), after=())
+    print_report(LoadReport(args=args, model="m", summary=summary, reported=found, client=load))
     out = capsys.readouterr().out
     assert words in out
     assert ("warning" in out) == bool(words)

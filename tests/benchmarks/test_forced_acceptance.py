@@ -87,6 +87,7 @@ def test_less_than_one_token_cannot_be_emitted():
             ForcedVerifier(mean, device=CPU)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize(
     ("tree", "mean"),

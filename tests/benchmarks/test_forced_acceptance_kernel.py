@@ -10,6 +10,7 @@ from benchmarks.forced_acceptance import ForcedVerifier
 from benchmarks.forced_acceptance_triton import agree
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("nodes", [1, 2, 6, 17, 64])
 @pytest.mark.parametrize("mean", [1.0, 2.5, 4.0])
 def test_the_kernel_forces_what_the_torch_law_forces(nodes, mean):

@@ -79,6 +79,7 @@ def test_decode_times_every_case_beside_its_floor(tmp_path):
     assert max(map(len, shown.splitlines())) <= 100
 
 
+@pytest.mark.slow
 def test_decode_times_deepseek_v4_with_blocks_and_experts(tmp_path):
     tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
     found, shown = measured(tmp_path, "decode", *tiny, *SHORT)
@@ -88,6 +89,7 @@ def test_decode_times_deepseek_v4_with_blocks_and_experts(tmp_path):
     assert "deepseek-v4-tiny" in shown
 
 
+@pytest.mark.slow
 def test_prompts_of_deepseek_v4_can_be_pretended_and_its_layers_counted(tmp_path):
     tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
     flags = ["--layers", "3", "--pretend-prompts", "--rows", "2", "--prompt", "400"]
@@ -105,6 +107,7 @@ def test_a_step_of_a_cut_deepseek_v4_is_its_layers(layers):
     assert head < 0.01 * v4_step_bytes(body.config, "bfloat16", tokens=8)
 
 
+@pytest.mark.slow
 def test_the_module_of_deepseek_v4_drafts_in_the_heads_place(tmp_path):
     tiny = ["--body", "deepseek-v4-tiny", "--dtype", "float32", "--device", "cpu"]
     flags = ["--modules", "1", "--draft-steps", "3", "--simulate-acceptance", "2.5"]
@@ -132,6 +135,7 @@ def test_the_floor_of_deepseek_v4_counts_asked_experts_and_chosen_entries():
     assert read == 3 * 2 * (sparse + heavy + alone)
 
 
+@pytest.mark.slow
 def test_iteration_emits_what_was_asked_beside_plain_steps_and_verification_alone(tmp_path):
     flags = ["--draft-steps", "3", "--topk", "2", "--nodes", "6", "--with-plain"]
     found, shown = measured(
@@ -148,6 +152,7 @@ def test_iteration_emits_what_was_asked_beside_plain_steps_and_verification_alon
     assert "verify of 6 nodes" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num", [1, 3])
 def test_modules_inside_the_target_draft_in_the_heads_place(tmp_path, num):
     flags = ["--modules", str(num), "--draft-steps", "3", "--simulate-acceptance", "2.5"]
@@ -159,6 +164,7 @@ def test_modules_inside_the_target_draft_in_the_heads_place(tmp_path, num):
     assert f"{num} modules, steps 3" in shown
 
 
+@pytest.mark.slow
 def test_prefill_reports_its_share_of_the_matrix_rate(tmp_path):
     found, shown = measured(tmp_path, "prefill", *TINY, "--tokens", "40", "--breakdown")
     prefill = found["prefill"]
@@ -172,6 +178,7 @@ def test_prefill_reports_its_share_of_the_matrix_rate(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_breakdown_and_cold_start_come_with_the_series(tmp_path):
     flags = ["--rows", "2", "--prompt", "5", "--tokens", "2", "--context", "0"]
     found, shown = measured(tmp_path, "decode", *TINY, *flags, "--breakdown", "--cold-start")
@@ -186,6 +193,7 @@ def test_breakdown_and_cold_start_come_with_the_series(tmp_path):
     assert "gaps" in shown
 
 
+@pytest.mark.slow
 def test_real_weights_are_measured_in_place_of_a_body(tiny_folder, tmp_path):
     flags = ["--model", str(tiny_folder), "--dtype", "float32", "--device", "cpu"]
     found, _ = measured(tmp_path, "decode", *flags, *SHORT, "--context", "0")
@@ -233,6 +241,7 @@ LATE = [
 ]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("flags", "reason"), LATE, ids=lambda value: str(value)[:60])
 def test_what_the_engine_cannot_do_is_said_in_one_line(flags, reason, capsys):
     assert run([*flags]) == 1

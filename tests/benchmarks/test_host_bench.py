@@ -16,6 +16,7 @@ def measured(tmp_path, *flags):
     return json.loads(target.read_text()), done.output
 
 
+@pytest.mark.slow
 def test_every_number_of_rows_is_timed_plain_and_drafting(tmp_path):
     found, shown = measured(tmp_path, "--rows", "1,3", "--tokens", "6")
     assert [(cost["way"], cost["rows"]) for cost in found["costs"]] == [
@@ -59,6 +60,7 @@ def test_steps_that_outgrow_the_model_are_refused_by_flags_of_this_command(capsy
     assert "plain, 1 rows" not in shown.err  # nothing was measured first
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("draft_steps", "most"), [(0, 30), (5, 36)])
 def test_a_decoding_row_costs_few_calls(draft_steps, most, tmp_path):
     """Counts, not times: with a record per row and step they were 73 and 80."""

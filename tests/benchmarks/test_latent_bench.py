@@ -81,6 +81,7 @@ def measured(tmp_path, *flags):
 CUT = ["--body", "tiny-latent", "--layers", "2", "--dtype", "float32", "--device", "cpu"]
 
 
+@pytest.mark.slow
 def test_a_cut_body_is_timed_by_the_layer(tmp_path):
     flags = ["--rows", "1,3", "--prompt", "5", "--tokens", "4", "--context", "64"]
     found, shown = measured(tmp_path, "decode", *CUT, *flags)
@@ -90,6 +91,7 @@ def test_a_cut_body_is_timed_by_the_layer(tmp_path):
     assert max(map(len, shown.splitlines())) <= 100
 
 
+@pytest.mark.slow
 def test_prompts_that_are_pretended_take_the_place_of_read_ones(tmp_path):
     flags = ["--rows", "2", "--prompt", "33", "--tokens", "4", "--context", "0"]
     read, _ = measured(tmp_path, "decode", *CUT, *flags)
@@ -99,6 +101,7 @@ def test_prompts_that_are_pretended_take_the_place_of_read_ones(tmp_path):
     assert other["emitted_per_row"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_head_of_usual_attention_drafts_for_latents(tmp_path):
     body = ["--body", "tiny-latent", "--dtype", "float32", "--device", "cpu"]
     flags = ["--rows", "2", "--prompt", "5", "--tokens", "4", "--simulate-acceptance", "2.0"]

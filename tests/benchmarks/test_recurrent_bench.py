@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
@@ -18,6 +19,7 @@ def measured(tmp_path, *flags):
     return json.loads(target.read_text())
 
 
+@pytest.mark.slow
 def test_steps_are_timed_with_prompts_read_or_pretended(tmp_path):
     flags = ["--rows", "2", "--prompt", "33", "--tokens", "4", "--context", "0"]
     read = measured(tmp_path, "decode", *BODY, *flags)
@@ -35,6 +37,7 @@ def test_only_layers_that_attend_have_products_with_keys_and_values():
     assert step.kv_flops == attending * of_layer
 
 
+@pytest.mark.slow
 def test_a_module_of_its_own_drafts_chains_for_it(tmp_path):
     flags = ["--rows", "2", "--prompt", "5", "--tokens", "4", "--simulate-acceptance", "2.0"]
     drafts = ["--modules", "1", "--draft-steps", "2", "--topk", "1", "--nodes", "3"]

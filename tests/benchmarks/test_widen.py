@@ -34,7 +34,7 @@ from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
-from outrider.models.layers.rotary import scaled_frequencies
+from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES
@@ -238,6 +238,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_widened_head_proposes_what_the_small_one_proposes(name, small, tmp_path):
     narrow = load_decoder(small, dtype="float32", device=CPU)
@@ -416,6 +417,7 @@ def test_the_command_writes_a_model_and_its_head(tiny_folder, tmp_path):
     load_head(out / HEAD_FOLDER, target=wide, target_folder=out, dtype="float32", device=CPU)
 
 
+@pytest.mark.slow
 def test_iterations_of_a_widened_model_answer_real_questions(tiny_folder, tmp_path):
     head = write_head(tmp_path / "head", read_config(tiny_folder), seed=2)
     questions = tmp_path / "questions.jsonl"

@@ -23,6 +23,7 @@ def command(model_folder, draft_folder):
     return ["check", "--model", str(model_folder), "--draft", str(draft_folder), *fixed]
 
 
+@pytest.mark.slow
 def test_a_sound_engine_passes_with_all_tokens_compared(command, capsys):
     assert run(command) == 0
     shown = capsys.readouterr().out
@@ -32,6 +33,7 @@ def test_a_sound_engine_passes_with_all_tokens_compared(command, capsys):
     assert all(word in shown for word in ("chain", "tree", "tape", "every warp", "tokens/round"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num", "configurations"), [(1, 27), (2, 15)])
 def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
     tmp_path, capsys, num, configurations
@@ -44,6 +46,7 @@ def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
     assert ("tree" in shown) == (num == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["ngram", "mtp"])
 def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsys, draft):
     save_with_module(tmp_path)
@@ -55,6 +58,7 @@ def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsy
     assert "tree" not in shown
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("asked", [["--disable-cuda-graph"], ["--executor", "eager"]])
 def test_only_the_executor_that_was_asked_for_is_checked(command, one_prompt, capsys, asked):
     """It was told to run eagerly and said so of recordings, which it had not checked."""
@@ -76,6 +80,7 @@ def one_prompt(tmp_path):
     return ["--prompts", str(path), "--max-tokens", "3"]
 
 
+@pytest.mark.slow
 def test_a_token_that_was_not_the_targets_is_found_and_fails(
     command, one_prompt, monkeypatch, capsys
 ):
@@ -89,7 +94,7 @@ def test_a_token_that_was_not_the_targets_is_found_and_fails(
         return dataclasses.replace(verify_result, emitted=emitted)
 
     monkeypatch.setitem(assemble_runner.__kwdefaults__, "verifier", mistaken)
-    assert run([*command, *one_prompt, "--steps", "2"]) == 1
+    assert run([*command, *one_prompt, "--steps", "2", "--executor", "eager"]) == 1
     shown = capsys.readouterr().out
     assert "chain, greedy, eager, overlap 0, prompt 0 alone: token 1 is " in shown
     assert "logit margin" in shown

@@ -59,6 +59,7 @@ def seconds_of(load, *, nodes, is_adaptive, price, keep_rate):
     return sum(spent)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("keep_rate", [0.1, 0.6])
 @pytest.mark.parametrize(
     ("load", "price"),

@@ -103,6 +103,7 @@ SAMPLINGS = [GREEDY, SAMPLED, GREEDY, SAMPLED, SAMPLED]
 PROMPTS = [PROMPT, [50], PROMPT[:7], [4, 66, 12, 9, 33, 8, 8], [13, 2]]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("step_tokens", [21, 23, 64])  # five windows of four, and what is left
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -122,6 +123,7 @@ def test_many_rows_in_small_chunks_follow_from_their_texts_alone(
     assert not wrong
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("num", [2, 3, 5])
 def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, num, seed):
@@ -149,6 +151,7 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
     assert not wrong
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num", [2, 4])
 @pytest.mark.parametrize(
@@ -166,6 +169,7 @@ def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body,
     assert sum(one.is_decoding for one in notes) > 10
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("parting", [5, 6, 7, 8])  # tokens after three pages that both share
 @pytest.mark.parametrize("name", ["mimo", "unchained"])
@@ -214,6 +218,7 @@ def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made
     assert not wrong
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_rows_that_draft_less_than_there_are_modules_stay_exact(monkeypatch, made, steps):
     """A short draft leaves fewer rejected rows, so the window is as wide as the modules ask."""
@@ -326,6 +331,7 @@ def test_the_unharmed_drafter_passes_where_mutants_are_caught(monkeypatch, made)
     assert not answer_all_prompts(monkeypatch, made, "tape")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_a_recomputation_betrays(monkeypatch, made, mutate):
     mutate(monkeypatch)
@@ -351,6 +357,7 @@ def test_no_two_query_tokens_of_a_catch_up_write_to_one_slot(monkeypatch, made, 
     assert bool(sum(clashes)) == is_harmed
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("num", [1, 3])
 def test_modules_that_know_the_target_are_always_right(tmp_path, num, law):

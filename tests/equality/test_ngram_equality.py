@@ -62,6 +62,7 @@ def cases():
         yield pytest.param(law, DRAFTS[draft], shape, id=name)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(("law", "draft", "shape"), list(cases()))
 def test_the_tokens_are_those_of_the_reference_decoder(models, law, draft, shape):
     engine = engine_of(models.target, shape, draft)

@@ -81,6 +81,7 @@ def answer(llm, **asked):
     return llm.generate("the cat", SamplingParams(**asked), use_tqdm=False)[0].outputs[0]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_answer_has_the_form_that_was_asked_for(llm, temperature):
     chosen = answer(llm, temperature=temperature, structured={"choice": ["hello", "good day!"]})
@@ -122,6 +123,7 @@ def test_a_model_without_a_tokenizer_refuses_a_form(ids_only_folder):
         llm.generate([[1, 2]], SamplingParams(structured={"choice": ["a"]}), use_tqdm=False)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_form(model_folder, tmp_path, capsys):
     pytest.importorskip("xgrammar")
     base = ["generate", "the cat", "--model", str(model_folder), "--raw", "--draft", "none"]

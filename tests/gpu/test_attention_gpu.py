@@ -18,7 +18,8 @@ from support.attention_cases import (
     run,
 )
 
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.head_shape import HeadShape
+from outrider.kv.triton_attention import TritonAttention
 from outrider.step.arena import Arena
 
 pytest.importorskip("triton")

@@ -12,15 +12,15 @@ from support.expert_cases import (
     logits_of,
     mixture_of,
     routing_of,
-    step_of,
+    slots_of,
 )
 from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny
 
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.layers.router import choose_experts, route, without_padding
 from outrider.models.standalone_draft import StandaloneDraft
+from outrider.ops.moe.routing import route, route_reference, select_experts
 from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 
 pytest.importorskip("triton")
@@ -38,25 +38,24 @@ REAL = [  # tokens, experts, top_k, hidden, intermediate
 
 
 @pytest.mark.parametrize("num_experts", [8, 11, 128, 256])
-@pytest.mark.parametrize("law", ROUTINGS.values(), ids=ROUTINGS)
-def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts):
+@pytest.mark.parametrize("config", ROUTINGS.values(), ids=ROUTINGS)
+def test_the_experts_of_a_token_are_those_of_the_reference(config, num_experts):
     logits = logits_of(300, num_experts)
-    bias = torch.empty(0) if law.score == "softmax" else logits_of(1, num_experts, seed=1)[0]
-    right = without_padding(
-        choose_experts(logits, law, bias), step_of(300, padded=[7]), num_experts
-    )
-    step = step_of(300, device="cuda", padded=[7])
-    ours = route(logits.cuda(), law, bias.cuda(), step)
+    bias = torch.empty(0) if config.score == "softmax" else logits_of(1, num_experts, seed=1)[0]
+    slots = slots_of(300, padded=[7])
+    right = route_reference(logits, config, bias, slots, page_size=PAGE_SIZE)
+    ours = route(logits.cuda(), config, bias.cuda(), slots.cuda(), page_size=PAGE_SIZE)
     assert torch.equal(ours.experts.cpu().long(), right.experts)
     torch.testing.assert_close(ours.weights.cpu(), right.weights)
 
 
 @pytest.mark.parametrize("num_experts", [64, 256])
-@pytest.mark.parametrize("law", GROUPED_ROUTINGS.values(), ids=GROUPED_ROUTINGS)
-def test_only_the_best_groups_are_asked(law, num_experts):
+@pytest.mark.parametrize("config", GROUPED_ROUTINGS.values(), ids=GROUPED_ROUTINGS)
+def test_tokens_are_routed_to_their_best_groups_only(config, num_experts):
     logits, bias = logits_of(300, num_experts), logits_of(1, num_experts, seed=1)[0]
-    right = choose_experts(logits, law, bias)
-    ours = route(logits.cuda(), law, bias.cuda(), step_of(300, device="cuda"))
+    right = select_experts(logits, config, bias)
+    slots = slots_of(300, device="cuda")
+    ours = route(logits.cuda(), config, bias.cuda(), slots, page_size=PAGE_SIZE)
     assert torch.equal(ours.experts.cpu().long(), right.experts)
     torch.testing.assert_close(ours.weights.cpu(), right.weights)
 
@@ -64,12 +63,13 @@ def test_only_the_best_groups_are_asked(law, num_experts):
 @pytest.mark.parametrize("num_tokens", [1, 64, 129, 5000])
 def test_blocks_hold_every_pair_in_order(num_tokens):
     experts, _ = routing_of(num_tokens, 128, 8, device="cuda", padded=[0])
-    blocks = kernels.align(experts, 128, 16)
+    blocks = kernels.align_blocks(experts, 128, 16)
     owners, rows = blocks.owners.cpu(), blocks.rows.cpu()
-    asked = experts.flatten().cpu()
+    selected = experts.flatten().cpu()
     for expert in range(128):
         pairs = rows[owners == expert].flatten()
-        assert torch.equal(pairs[pairs < asked.numel()].long(), torch.where(asked == expert)[0])
+        right = torch.where(selected == expert)[0]
+        assert torch.equal(pairs[pairs < selected.numel()].long(), right)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -106,14 +106,14 @@ def test_the_bits_of_a_row_depend_on_nothing_but_the_row(sizes):
         assert torch.equal(first(count), whole[:count]), count
 
 
-def test_a_recorded_mixture_follows_its_inputs():
+def test_a_captured_mixture_follows_its_inputs():
     x, gate_up, down, residual = mixture_of(16, 128, 256, 64, device="cuda", dtype=torch.bfloat16)
-    logits, law = logits_of(16, 128, device="cuda"), ROUTINGS["qwen3"]
-    step, no_bias = step_of(16, device="cuda"), torch.empty(0, device="cuda")
+    logits, config = logits_of(16, 128, device="cuda"), ROUTINGS["qwen3"]
+    slots, no_bias = slots_of(16, device="cuda"), torch.empty(0, device="cuda")
     out = residual.clone()
 
     def program():
-        routing = route(logits, law, no_bias, step)
+        routing = route(logits, config, no_bias, slots, page_size=PAGE_SIZE)
         add_experts_(x, routing.experts, routing.weights, gate_up, down, out)
 
     program()
@@ -123,7 +123,7 @@ def test_a_recorded_mixture_follows_its_inputs():
         program()
     for seed in (1, 2):
         logits.copy_(logits_of(16, 128, seed=seed))
-        step.slots[seed] = PAGE_SIZE - 1
+        slots[seed] = PAGE_SIZE - 1
         out.copy_(residual)
         program()
         right = out.clone()

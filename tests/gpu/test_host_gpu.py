@@ -2,13 +2,13 @@
 
 import json
 
-from outrider.cli.main import run
+from benchmarks.__main__ import run
 
 
 def test_the_host_is_measured_on_a_gpu_that_runs_nothing(tmp_path):
     target = tmp_path / "out.json"
     flags = ["--rows", "1,70", "--tokens", "20", "--device", "cuda", "--profile"]
-    assert run(["bench", "host", *flags, "--json", str(target)]) == 0
+    assert run(["host", *flags, "--json", str(target)]) == 0
     costs = json.loads(target.read_text())["costs"]
     assert [(cost["way"], cost["rows"]) for cost in costs] == [
         ("plain", 1),

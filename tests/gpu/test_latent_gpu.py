@@ -24,16 +24,17 @@ from support.model_set import make_models
 
 from benchmarks.dummy_models import dummy_decoder
 from benchmarks.steps.body import find_body
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.head_shape import HeadShape
+from outrider.kv.triton_attention import TritonAttention
 from outrider.step.arena import Arena
 
 pytest.importorskip("triton")
 
-from support.latent_cases import check_maps, check_rotated, check_stored
+from support.latent_cases import check_head_linear, check_rotated, check_stored
 
 from outrider.ops.attention import latent_decode_triton as kernel
 from outrider.ops.attention.latent_slices_triton import ways_to_slice
-from outrider.ops.linear.head_linear_triton import apply_head_maps
+from outrider.ops.linear.head_linear_triton import head_linear_triton
 
 DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
 EXECUTORS = ["eager", "graph", "breakable"]
@@ -175,19 +176,19 @@ def test_queries_are_rotated_beside_the_place_of_their_latent_part(heads):
 
 @pytest.mark.parametrize("sizes", [(128, 512), (512, 128), (96, 40)])
 @pytest.mark.parametrize("num_query", [1, 30, 64, 300])
-def test_every_head_has_a_map_of_its_own(num_query, sizes):
-    check_maps(num_query, 16, sizes, like(), atol=1e-2)
+def test_every_head_has_a_weight_of_its_own(num_query, sizes):
+    check_head_linear(num_query, 16, sizes, like(), atol=1e-2)
 
 
 @pytest.mark.parametrize("sizes", [(128, 512), (512, 128)])
-def test_the_bits_of_a_map_do_not_depend_on_the_other_tokens(sizes):
+def test_the_bits_of_a_head_do_not_depend_on_the_other_tokens(sizes):
     x = torch.randn(300, 8, sizes[0], device="cuda").bfloat16()
     weights = torch.randn(8, *sizes, device="cuda").bfloat16()
     whole = torch.empty(300, 8, sizes[1], device="cuda", dtype=torch.bfloat16)
-    apply_head_maps(x, weights, whole)
+    head_linear_triton(x, weights, whole)
     for count in (1, 17, 40, 64, 65, 200):
         part = torch.empty_like(whole[:count])
-        apply_head_maps(x[:count], weights, part)
+        head_linear_triton(x[:count], weights, part)
         assert torch.equal(part, whole[:count]), count
 
 

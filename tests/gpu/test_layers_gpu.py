@@ -14,15 +14,16 @@ from support.layer_kernels import (
     random,
 )
 
-from outrider.models.layers.attention_layer import NoHeadNorm, NormEachHead, rotate_and_store
-from outrider.models.layers.gated_activation import swiglu
-from outrider.models.layers.rms_norm import make_norm
-from outrider.models.layers.rotary import RotaryEmbedding, Rotation
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import RopeConfig
 from outrider.models.rope_scaling import YarnScaling
-from outrider.ops.linear.swiglu_triton import swiglu as launch_swiglu
-from outrider.ops.norm_rope.rms_norm_triton import rms_norm
-from outrider.ops.norm_rope.rotary_triton import rotate_and_store as launch_rotation
+from outrider.ops.linear.swiglu import swiglu
+from outrider.ops.linear.swiglu_triton import swiglu_triton
+from outrider.ops.norm_rope.head_norm import NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import make_norm
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rotary import Rotation, rotate_and_store
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store_triton
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 BF16 = ("cuda", torch.bfloat16)
@@ -54,7 +55,7 @@ def test_angles_of_near_and_far_positions_are_those_of_torch(head_dim, dtype):
     "sizes", [(32, 8, 128), (9, 3, 64), (7, 1, 80), (5, 5, 96), (16, 8, 128), (4, 2, 256)]
 )
 @pytest.mark.parametrize("num_query", [3, 1027])
-def test_queries_turn_in_place_and_keys_and_values_reach_their_slots(
+def test_queries_rotate_in_place_and_keys_and_values_reach_their_slots(
     num_query, sizes, has_norm, dtype
 ):
     check_rotate_and_store(num_query, sizes, ("cuda", dtype), has_norm=has_norm)
@@ -68,7 +69,7 @@ def test_the_second_half_of_a_row_is_gated_by_the_first(num_rows, width, dtype):
 
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_layers_on_a_gpu_do_what_they_do_on_a_cpu(has_norm):
-    """Float32, at far positions with a scaled rotation, against the torch law on the CPU."""
+    """Float32, at far positions with a scaled rotation, against the references on the CPU."""
     results = [_layers(torch.device(kind), has_norm=has_norm) for kind in ("cpu", "cuda")]
     for on_cpu, on_gpu in zip(*results, strict=True):
         torch.testing.assert_close(on_gpu.cpu(), on_cpu, rtol=1e-5, atol=1e-5)
@@ -103,11 +104,13 @@ def test_a_captured_chain_of_kernels_repeats_the_bits_of_the_launched_one():
     slots = torch.arange(5, device="cuda")
 
     def chain() -> torch.Tensor:
-        heads = rms_norm(x, weight, EPS)
+        heads = rms_norm_triton(x, weight, EPS)
         for _ in range(20):  # each reads what the one before wrote, while it is still running
             view = heads.view(5, 8, 64)
-            launch_rotation(view, (angle.cos, angle.sin), (weight[:0], 0.0), layer, slots)
-            heads = rms_norm(torch.cat([launch_swiglu(heads), heads[:, :256]], -1), weight, EPS)
+            rotate_and_store_triton(view, angle, NoHeadNorm(), layer, slots)
+            heads = rms_norm_triton(
+                torch.cat([swiglu_triton(heads), heads[:, :256]], -1), weight, EPS
+            )
         return heads
 
     for _ in range(3):

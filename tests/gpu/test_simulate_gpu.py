@@ -7,8 +7,8 @@ import pytest
 import torch
 from support.trees import random_tree
 
+from benchmarks.__main__ import run
 from benchmarks.forced_acceptance import ForcedVerifier
-from outrider.cli.main import run
 from outrider.step.draft_tree import DraftTree
 
 
@@ -32,7 +32,7 @@ def test_a_verdict_on_the_gpu_is_that_of_the_cpu(nodes, mean):
 def test_iterations_are_measured_on_a_small_body(flags, tmp_path):
     target = tmp_path / "out.json"
     body = ["--body", "smollm2-135m", "--rows", "1,5", "--prompt", "40", "--tokens", "8"]
-    command = ["bench", "iteration", *body, "--with-plain", "--device", "cuda", *flags]
+    command = ["iteration", *body, "--with-plain", "--device", "cuda", *flags]
     assert run([*command, "--json", str(target)]) == 0
     drafted, plain, _ = json.loads(target.read_text())["series"]
     assert [point["emitted_per_row"] for point in drafted["points"]] == [3.0, 3.0]

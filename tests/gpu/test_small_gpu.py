@@ -1,4 +1,4 @@
-"""Maps with their norm before them, compiled: the torch law, and the bits of separate kernels."""
+"""Linear kernels with a fused norm, compiled: near torch, with the bits of separate kernels."""
 
 import pytest
 import torch
@@ -15,10 +15,13 @@ from support.small_cases import (
 )
 
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
-from outrider.ops.linear.qkv_projection_triton import project_heads
-from outrider.ops.linear.small_linear_triton import normed_swiglu, small_plus
-from outrider.ops.norm_rope.rms_norm_triton import rms_norm
-from outrider.ops.norm_rope.rotary_triton import rotate_and_store
+from outrider.ops.linear.qkv_projection_triton import qkv_projection_triton
+from outrider.ops.linear.small_linear_triton import normed_swiglu_triton, small_plus
+from outrider.ops.norm_rope.head_norm import NoHeadNorm
+from outrider.ops.norm_rope.rms_norm import RmsNorm
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rotary import Rotation
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store_triton
 
 BF16 = ("cuda", torch.bfloat16)
 TYPES = [torch.bfloat16, torch.float16]
@@ -46,7 +49,7 @@ def test_a_residual_is_added_to_the_product(rows, size, depth, tile):
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("sizes", [(9, 3, 64, 576), (14, 2, 64, 896), (5, 5, 80, 100)])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_heads_turn_and_keys_and_values_reach_their_slots(rows, sizes, tile, has_bias):
+def test_heads_rotate_and_keys_and_values_reach_their_slots(rows, sizes, tile, has_bias):
     check_heads(rows, sizes, BF16, tile, has_bias=has_bias)
 
 
@@ -66,20 +69,24 @@ def test_rows_are_normalised_to_the_bits_of_the_norm_kernel(rows, head_dim, tile
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_bits_are_those_of_kernels_one_after_the_other(rows, depth, tile):
-    """Deterministic arithmetic mixes both: few rows take this way, many the other."""
+    """Deterministic arithmetic uses both: fused kernels for few rows, separate ones for many."""
     x, scales = 3 * random(rows, depth, like=BF16, seed=1), random(depth, like=BF16, seed=2)
     gate = random(3072, depth, like=BF16, seed=3) * depth**-0.5
-    normed = rms_norm(x, scales, EPS)
-    fused = normed_swiglu(x, (scales, EPS), gate, tile=tile)
+    normed = rms_norm_triton(x, scales, EPS)
+    fused = normed_swiglu_triton(x, RmsNorm(scales, EPS), gate, tile=tile)
     assert torch.equal(fused, linear_swiglu(normed, gate))
 
     qkv, bias = random(960, depth, like=BF16, seed=4), random(960, like=BF16, seed=5)
     layer, slots = random(20, 4, 6, 64, like=BF16, seed=6), torch.arange(rows, device="cuda") + 4
-    angles = random(rows, 1, 64, like=BF16, seed=7), random(rows, 1, 64, like=BF16, seed=8)
+    rotation = Rotation(
+        random(rows, 1, 64, like=BF16, seed=7), random(rows, 1, 64, like=BF16, seed=8)
+    )
     other = layer.clone()
-    queries = project_heads(x, (scales, EPS), qkv, bias, angles, layer, slots, tile=tile)
+    queries = qkv_projection_triton(
+        x, RmsNorm(scales, EPS), qkv, bias, rotation, layer, slots, tile=tile
+    )
     heads = linear(normed, qkv).add_(bias).view(rows, 15, 64)
-    rotate_and_store(heads, angles, (scales[:0], 0.0), other, slots)
+    rotate_and_store_triton(heads, rotation, NoHeadNorm(), other, slots)
     assert torch.equal(queries, heads[:, :9])
     assert torch.equal(layer, other)
 
@@ -101,7 +108,7 @@ def test_a_captured_chain_repeats_the_bits_of_the_launched_one():
     def chain() -> torch.Tensor:
         stream = x
         for weight in weights * 4:
-            y = normed_swiglu(stream, (scales, EPS), weight)
+            y = normed_swiglu_triton(stream, RmsNorm(scales, EPS), weight)
             stream = small_plus(y, weight[:576], stream)
         return stream
 
@@ -109,7 +116,7 @@ def test_a_captured_chain_repeats_the_bits_of_the_launched_one():
         launched = chain().clone()
     apart = x
     for weight in weights * 4:
-        y = linear_swiglu(rms_norm(apart, scales, EPS), weight)
+        y = linear_swiglu(rms_norm_triton(apart, scales, EPS), weight)
         apart = linear_plus(y, weight[:576], apart)
     assert torch.equal(launched, apart)
     graph = torch.cuda.CUDAGraph()

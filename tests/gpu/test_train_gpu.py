@@ -15,7 +15,7 @@ SHAPE = (2, 9, 384, 64)  # batch, heads, length, head_dim: blocks of 128, docume
 def gradients(attention, tensors):
     query, key, value, *rest = leaves = [each.clone().requires_grad_() for each in tensors]
     later = [KeyValue(key=k, value=v) for k, v in zip(rest[::2], rest[1::2], strict=True)]
-    read = attend_packed(attention, query, key, value, later)
+    read = attend_packed(attention, query, KeyValue(key=key, value=value), later)
     read.square().sum().backward()
     return read.detach(), [each.grad for each in leaves]
 

@@ -18,8 +18,9 @@ from support.attention_cases import (
     run,
 )
 
+from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.triton_attention import TritonAttention
 
 BORDERS = [0, 1, 31, 32]  # around the border of a block of latents
 
@@ -57,6 +58,7 @@ def test_the_reference_reads_latents_as_keys_and_their_first_lanes_as_values(pag
         torch.testing.assert_close(out[8 + offset].double(), right, atol=1e-5, rtol=0)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("nodes", [1, 5])
 def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
@@ -65,12 +67,14 @@ def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.fast_cases(1)
 def test_a_page_may_be_longer_than_any_tile():
     model = latent_model(heads=3, page_size=128)
     case = make_case(model, lengths=[0, 127, 130], nodes=3, chunks={4: (120, 20)}, seed=128)
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("heads", "latent", "rope"), [(1, 16, 16), (5, 24, 8), (16, 40, 16), (40, 32, 6)]
 )
@@ -116,6 +120,7 @@ def test_padding_chunks_are_finite_however_long_they_are():
     assert run(backend_of(model), case).isfinite().all()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("heads", [2, 20])
 def test_a_node_of_a_tree_has_the_bits_of_a_decode_of_its_path(heads):
     model = latent_model(heads=heads)

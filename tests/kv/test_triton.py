@@ -17,7 +17,8 @@ from support.attention_cases import (
     run,
 )
 
-from outrider.kv.triton_attention import HeadShape, TritonAttention
+from outrider.kv.head_shape import HeadShape
+from outrider.kv.triton_attention import TritonAttention
 
 pytest.importorskip("triton")
 
@@ -29,6 +30,7 @@ def backend_of(model):
     return TritonAttention(page_size=model.page_size, users=users)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("nodes", [1, 5, 9])
 def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
@@ -37,6 +39,7 @@ def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("kv_heads", "group", "head_dim"), [(1, 1, 16), (3, 1, 64), (1, 4, 80), (2, 16, 96)]
 )
@@ -58,6 +61,7 @@ def test_a_tree_of_64_nodes_uses_every_bit_of_its_masks():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page_size", [128, 256])
 def test_a_page_may_be_longer_than_any_tile(page_size):
     model = Model(kv_heads=1, page_size=page_size)

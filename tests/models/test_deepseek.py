@@ -18,10 +18,11 @@ from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVLayout, KVPool, PageFamily
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
-from outrider.models.expert_config import ONE_GROUP, ExpertGroups, NoExperts
+from outrider.models.expert_config import NoExperts
 from outrider.models.layers.mla import score_scale
 from outrider.models.model_config import parse_config
 from outrider.models.standalone_draft import StandaloneDraft
+from outrider.ops.moe.routing import ONE_GROUP, ExpertGroups
 from outrider.runtime.draft_kinds import ModelDraft, NgramDraft, NoDraft
 from outrider.step.tape_executor import TapeExecutor
 from outrider.wire.draft_budget import Budget
@@ -248,6 +249,7 @@ def drafts_for(target, folder):
     }
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("family", ["deepseek-v2-lite", "deepseek-v3"])
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_no_drafter_changes_a_token_of_a_target_with_latents(family, sampling, tmp_path):

@@ -4,14 +4,10 @@ import torch.nn.functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outrider.errors import ConfigError
-from outrider.models.layers.int8_linear import Int8Linear
-from outrider.models.layers.linear import (
-    BiasedLinear,
-    PackedLinear,
-    PlainLinear,
-    choose_linear,
-)
-from outrider.models.layers.rms_norm import LengthNorm, RmsNorm
+from outrider.ops.linear.choose_linear import choose_linear
+from outrider.ops.linear.int8_linear import Int8Linear
+from outrider.ops.linear.linear import BiasedLinear, PackedLinear, PlainLinear
+from outrider.ops.norm_rope.rms_norm import LengthNorm, RmsNorm
 
 CPU = torch.device("cpu")
 OUT, IN = 37, 53

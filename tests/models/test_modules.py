@@ -70,6 +70,7 @@ def test_a_target_is_read_as_if_its_modules_were_not_there(mimo):
         load_decoder(mimo, dtype="float32", device=CPU)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("steps", [1, 2, "auto"])
 @pytest.mark.parametrize("family", ["mimo", "deepseek-v3", "glm4-moe", "glm4-moe-air"])
 def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_path, family, steps):

@@ -22,20 +22,16 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
 
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.expert_config import ExpertGroups, NoExperts, RoutingConfig
+from outrider.models.expert_config import NoExperts
 from outrider.models.layers.gated_activation import SplitGate
-from outrider.models.layers.linear import PlainLinear
 from outrider.models.layers.mlp import FeedStep, Mlp
-from outrider.models.layers.moe import (
-    MoeMlp,
-    TableRouter,
-    TopKRouter,
-    make_experts,
-    place_by_expert,
-)
-from outrider.models.layers.router import choose_experts
+from outrider.models.layers.moe import MoeMlp
+from outrider.models.layers.router import TableRouter, TopKRouter
 from outrider.models.model_config import parse_config
 from outrider.models.standalone_draft import StandaloneDraft
+from outrider.ops.linear.linear import PlainLinear
+from outrider.ops.moe.experts import make_experts, place_by_expert
+from outrider.ops.moe.routing import ExpertGroups, RoutingConfig, select_experts
 from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 from outrider.step.tape_executor import TapeExecutor
 
@@ -112,7 +108,7 @@ def test_groups_bias_and_scale_are_those_of_deepseek_v3():
         groups=ExpertGroups(num=6, num_selected=2, num_scored=2),
     )
     with torch.no_grad():
-        ours = choose_experts(F.linear(x, theirs.weight), routing, theirs.e_score_correction_bias)
+        ours = select_experts(F.linear(x, theirs.weight), routing, theirs.e_score_correction_bias)
         assert_routes_like(ours, theirs(x))
 
 
@@ -133,7 +129,7 @@ def test_groups_judged_by_one_expert_are_those_of_deepseek_v2():
     groups = ExpertGroups(num=4, num_selected=2, num_scored=1)
     routing = RoutingConfig(top_k=3, score="softmax", is_normed=False, scale=16.0, groups=groups)
     with torch.no_grad():
-        assert_routes_like(choose_experts(F.linear(x, theirs.weight), routing, NO_BIAS), theirs(x))
+        assert_routes_like(select_experts(F.linear(x, theirs.weight), routing, NO_BIAS), theirs(x))
 
 
 V4 = RoutingConfig(top_k=3, score="sqrtsoftplus", is_normed=True, scale=1.5)
@@ -156,7 +152,7 @@ def test_scores_of_a_root_of_softplus_are_those_of_deepseek_v4():
     theirs.e_score_correction_bias.normal_()
     x = torch.randn(50, HIDDEN)
     with torch.no_grad():
-        ours = choose_experts(F.linear(x, theirs.weight), V4, theirs.e_score_correction_bias)
+        ours = select_experts(F.linear(x, theirs.weight), V4, theirs.e_score_correction_bias)
         assert_routes_like(ours, theirs(x))
 
 
@@ -403,6 +399,7 @@ def test_weights_that_no_grouped_product_takes_are_refused(dtype, tmp_path):
 # --- the engine
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_drafts_of_a_twin_change_no_token_of_a_mixture(sampling, executor, tmp_path):

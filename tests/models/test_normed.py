@@ -1,4 +1,4 @@
-"""A norm and the part behind it are made one where a kernel can, and nobody sees the difference."""
+"""A norm and the layer behind it are fused where one kernel computes both; results stay the same."""
 
 import pytest
 import torch
@@ -6,19 +6,15 @@ import torch
 pytest.importorskip("triton")
 from support.layer_kernels import EPS, random
 
-from outrider.models.layers.attention_layer import (
-    AttentionStep,
-    NoHeadNorm,
-    NormEachHead,
-    SplitProjection,
-)
+from outrider.models.layers.attention_layer import AttentionStep, SplitProjection
 from outrider.models.layers.gated_activation import SplitGate, gate_of
-from outrider.models.layers.linear import BiasedLinear, FixedLinear, PlainLinear
 from outrider.models.layers.normed_linear import gate_behind, project_behind
-from outrider.models.layers.rms_norm import KernelNorm, RmsNorm
-from outrider.models.layers.rotary import Rotation
 from outrider.models.model_config import AttentionConfig
-from outrider.ops.linear.small_linear_triton import MOST_ROWS
+from outrider.ops.linear.linear import BiasedLinear, FixedLinear, PlainLinear
+from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS
+from outrider.ops.norm_rope.head_norm import NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import KernelNorm, RmsNorm
+from outrider.ops.norm_rope.rotary import Rotation
 
 HALF = ("cpu", torch.float16)  # the kernels are interpreted
 HIDDEN = 48
@@ -28,17 +24,17 @@ def norm_of(width=HIDDEN, like=HALF):
     return KernelNorm(random(width, like=like, seed=1), EPS)
 
 
-@pytest.mark.parametrize("rows", [1, MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, MOST_SMALL_ROWS, MOST_SMALL_ROWS + 1])
 def test_a_gate_behind_a_norm_takes_rows_as_they_are(rows):
     weight = random(40, HIDDEN, like=HALF, seed=2)
     norm, gate = gate_behind(norm_of(), gate_of(FixedLinear(weight)))
     x = random(rows, HIDDEN, like=HALF, seed=3)
     assert norm(x) is x
-    law = SplitGate(PlainLinear(weight))(RmsNorm(norm_of().weight, EPS)(x))
-    torch.testing.assert_close(gate(x), law, rtol=1e-2, atol=1e-2)
+    right = SplitGate(PlainLinear(weight))(RmsNorm(norm_of().weight, EPS)(x))
+    torch.testing.assert_close(gate(x), right, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("rows", [1, 5, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 5, MOST_SMALL_ROWS + 1])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_projection_behind_a_norm_takes_rows_as_they_are(rows, has_bias):
     config, x = (
@@ -53,13 +49,13 @@ def test_a_projection_behind_a_norm_takes_rows_as_they_are(rows, has_bias):
     layers = [random(6, 4, 2, 16, like=HALF, seed=6) for _ in range(2)]
     step = step_of(rows)
     assert norm(x) is x
-    law = SplitProjection(config, qkv=plain, head_norm=NoHeadNorm())
-    theirs = law(RmsNorm(norm_of().weight, EPS)(x), layers[0], step)
+    unfused = SplitProjection(config, qkv=plain, head_norm=NoHeadNorm())
+    theirs = unfused(RmsNorm(norm_of().weight, EPS)(x), layers[0], step)
     torch.testing.assert_close(project(x, layers[1], step), theirs, rtol=1e-2, atol=3e-2)
     torch.testing.assert_close(layers[1], layers[0], rtol=1e-2, atol=3e-2)
 
 
-def test_what_a_kernel_cannot_do_stays_apart():
+def test_layers_that_the_kernel_does_not_fit_stay_separate():
     norm, wide = norm_of(), ("cpu", torch.float32)
     for gate in (
         gate_of(PlainLinear(random(8, HIDDEN, like=HALF, seed=2))),

@@ -11,7 +11,7 @@ from outrider.kv.reference_attention import ReferenceAttention
 pytest.importorskip("triton")
 
 from outrider.ops.attention import decode_triton as kernel
-from outrider.ops.attention import splits_triton as law
+from outrider.ops.attention import splits_triton as splits
 from outrider.ops.gpu_facts import HOPPER_SHARED
 
 SMALL = kernel.DecodeTiles(keys=16, split=16)  # many splits at small lengths
@@ -19,9 +19,9 @@ SMALL = kernel.DecodeTiles(keys=16, split=16)  # many splits at small lengths
 
 def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
     views, tiles = trace(case), replace(tiles, many=1 if is_whole else 1 << 30, worth=1 << 30)
-    splits = law.num_splits(case.shape.pages * case.model.page_size, split=tiles.split)
-    width = law.partial_width(case.model.heads, case.model.head_dim)
-    room = (rows_at_once or case.shape.rows) * case.shape.nodes * splits * width
+    count = splits.num_splits(case.shape.pages * case.model.page_size, split=tiles.split)
+    width = splits.partial_width(case.model.heads, case.model.head_dim)
+    room = (rows_at_once or case.shape.rows) * case.shape.nodes * count * width
     out = torch.full(case.query.shape, float("nan"), dtype=case.query.dtype)
     kernel.attend_decode(
         case.query,
@@ -41,8 +41,8 @@ def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
 
 def split_starts(count, split):
     """The schedule of splits, written the slow way."""
-    starts = [index * split for index in range(law.EQUAL_SPLITS)]
-    size = law.EQUAL_SPLITS * split // 8
+    starts = [index * split for index in range(splits.EQUAL_SPLITS)]
+    size = splits.EQUAL_SPLITS * split // 8
     while len(starts) < count + 8:
         starts += [8 * size + i * size for i in range(8)]
         size *= 2
@@ -53,8 +53,8 @@ def test_splits_cover_any_number_of_positions():
     starts = split_starts(80, 256)
     for keys in [1, 255, 256, 257, 8192, 8193, 9216, 9217, 16384, 16385, 131072, 131073, 10**6]:
         right = sum(start < keys for start in starts)
-        assert law.num_splits(keys) == right, keys
-    assert law.num_splits(131072) == 64
+        assert splits.num_splits(keys) == right, keys
+    assert splits.num_splits(131072) == 64
 
 
 def test_a_trace_lists_the_nodes_of_each_path_in_order():
@@ -73,6 +73,7 @@ def test_a_trace_lists_the_nodes_of_each_path_in_order():
             assert sorted(views["tails"][token].tolist()) == list(range(64))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_a_chain_is_the_same_with_and_without_a_tree_kernel(is_tree):
     model = Model(kv_heads=1, group=4)
@@ -83,6 +84,7 @@ def test_a_chain_is_the_same_with_and_without_a_tree_kernel(is_tree):
     assert torch.equal(out, attend(case, is_tree=not is_tree, tiles=SMALL))
 
 
+@pytest.mark.slow
 def test_texts_past_the_equal_splits_are_merged_too():
     model = Model(kv_heads=1, group=1, page_size=16)
     case = make_case(model, lengths=[1100, 3], seed=4)
@@ -92,6 +94,7 @@ def test_texts_past_the_equal_splits_are_merged_too():
     assert torch.equal(out, attend(case, is_tree=False, tiles=SMALL, is_whole=True))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_texts_seen_whole_have_the_bits_of_their_splits(is_tree):
     ancestors = {} if is_tree else {"ancestors": chain_ancestors(3, 4)}
@@ -123,11 +126,11 @@ def test_rows_run_in_turns_when_the_workspace_is_small():
 
 
 def test_the_workspace_is_bounded():
-    width = law.partial_width(32, 128)
-    one_node = law.num_partials(rows=64, nodes=1, keys=8192, width=width)
+    width = splits.partial_width(32, 128)
+    one_node = splits.num_partials(rows=64, nodes=1, keys=8192, width=width)
     assert one_node == 64 * 32 * width
-    assert law.num_partials(rows=64, nodes=1, keys=256, width=width) == 0
-    assert law.num_partials(rows=256, nodes=64, keys=131072, width=width) == 1 << 26
+    assert splits.num_partials(rows=64, nodes=1, keys=256, width=width) == 0
+    assert splits.num_partials(rows=256, nodes=64, keys=131072, width=width) == 1 << 26
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
@@ -135,6 +138,6 @@ def test_the_workspace_is_bounded():
 def test_blocks_on_their_way_fit_in_the_shared_memory_of_a_gpu(num_rows, head_dim):
     for shared in (99 << 10, HOPPER_SHARED):
         sizes = {"packed": 4, "num_rows": num_rows, "shared": shared}
-        tiles = kernel.tiles_of(head_dim, torch.bfloat16, **sizes)
-        keys_and_values = 2 * tiles.keys * law.dim_tile(head_dim) * 2
+        tiles = kernel.decode_tiles(head_dim, torch.bfloat16, **sizes)
+        keys_and_values = 2 * tiles.keys * splits.dim_tile(head_dim) * 2
         assert (tiles.num_stages - 1) * keys_and_values + 8192 <= shared

@@ -6,12 +6,17 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
-from outrider.ops.linear.bulk_linear_triton import MOST_SHARED, BulkTile, choose_tile, launch
+from outrider.ops.linear.bulk_linear_triton import (
+    MOST_SHARED,
+    BulkTile,
+    choose_bulk_tile,
+    launch_bulk,
+)
 
 ALIGNED = [*(shape for shape in SHAPES if shape[2] % 4 == 0), (17, 65, 132)]
 TILES = [
-    BulkTile(rows=16, columns=32, stages=2, sampling_flags=4),
-    BulkTile(rows=32, more=16, columns=32, stages=2, sampling_flags=4),
+    BulkTile(rows=16, columns=32, stages=2, num_warps=4),
+    BulkTile(rows=32, more=16, columns=32, stages=2, num_warps=4),
 ]
 
 
@@ -19,9 +24,9 @@ TILES = [
 @pytest.mark.parametrize("shape", ALIGNED)
 def test_a_product_is_that_of_torch(shape, tile):
     x, weight, residual = operands(*shape)
-    plain = launch(x, weight, x, tile=tile, has_residual=False, is_gated=False)
+    plain = launch_bulk(x, weight, x, tile=tile, has_residual=False, is_gated=False)
     torch.testing.assert_close(plain, F.linear(x, weight))
-    total = launch(x, weight, residual, tile=tile, has_residual=True, is_gated=False)
+    total = launch_bulk(x, weight, residual, tile=tile, has_residual=True, is_gated=False)
     torch.testing.assert_close(total, residual + F.linear(x, weight))
 
 
@@ -31,7 +36,7 @@ def test_a_gated_product_multiplies_the_activated_gate_with_the_other_half(shape
     rows, outputs, inputs = shape
     x, weight, _ = operands(rows, 2 * outputs, inputs)
     gate, up = F.linear(x, weight).chunk(2, dim=-1)
-    got = launch(x, weight, x, tile=tile, has_residual=False, is_gated=True)
+    got = launch_bulk(x, weight, x, tile=tile, has_residual=False, is_gated=True)
     torch.testing.assert_close(got, F.silu(gate) * up)
 
 
@@ -39,6 +44,6 @@ def test_a_gated_product_multiplies_the_activated_gate_with_the_other_half(shape
 def test_the_chosen_tiles_fit_in_shared_memory(size):
     for num_rows in (65, 96, 97, 128, 129, 192, 193, 1024, 1025, 8192):
         for is_gated in (False, True):
-            tile = choose_tile(num_rows, size, is_gated=is_gated)
+            tile = choose_bulk_tile(num_rows, size, is_gated=is_gated)
             assert tile.stages * (tile.rows + tile.more + tile.columns) * 64 * 2 <= MOST_SHARED
             assert tile.columns >= (128 if is_gated else 64)  # what tensor cores take at least

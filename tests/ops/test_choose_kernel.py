@@ -80,6 +80,7 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     assert tokens[[0, 2, 3, 4, 5]].tolist() == [0, 1500, 2, 0, 0]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("part", ["penalties", "bias", "filters"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_each_warp_alone_chooses_as_the_law_does(part, dtype):
@@ -105,6 +106,7 @@ def test_penalties_and_edits_have_the_bits_of_the_law(dtype):
     assert torch.equal(scores, law)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("vocab", SMALL)
 def test_all_warps_together_choose_as_the_law_does(vocab):
     rng = random.Random(vocab)
@@ -121,6 +123,7 @@ def assert_filters_keep_what_the_law_keeps(logits, samplings):
     assert torch.equal(logits.float() >= floors[:, None], law > -torch.inf)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("vocab", SMALL)
 def test_filters_keep_exactly_the_tokens_that_the_law_keeps(vocab, dtype):
@@ -148,6 +151,7 @@ def test_masses_are_those_of_the_law():
     assert torch.equal(masses_of(logits, temperatures), law)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_more_candidates_than_there_is_room_for_are_searched_in_place(dtype):
     asked = [Filters(top_p=0.98), Filters(top_k=5000), Filters(top_k=5500, top_p=0.9)]

@@ -1,4 +1,7 @@
-"""The kernels for mixtures, interpreted, compute what torch computes. tests/gpu compiles them."""
+"""The kernels for mixtures, interpreted, compute what their references compute.
+
+tests/gpu compiles them.
+"""
 
 import pytest
 import torch
@@ -11,66 +14,57 @@ from support.expert_cases import (
     logits_of,
     mixture_of,
     routing_of,
-    step_of,
+    slots_of,
 )
 
-from outrider.models.layers.moe import GroupedExperts
-from outrider.models.layers.router import Routing, choose_experts, without_padding
+from outrider.ops.moe.experts import GroupedExperts
+from outrider.ops.moe.routing import Routing, route_reference, select_experts
 
 pytest.importorskip("triton")
 from outrider.ops.moe import routing_triton as kernels
 from outrider.ops.moe.experts_triton import add_experts_
 
 
-def launch_route(logits, bias, step, law):
-    return kernels.route(
-        logits,
-        bias,
-        step.slots,
-        page_size=PAGE_SIZE,
-        top_k=law.top_k,
-        score=law.score,
-        is_normed=law.is_normed,
-        scale=law.scale,
-        groups=(law.groups.num, law.groups.num_selected, law.groups.num_scored),
-    )
-
-
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_experts", [8, 11])
-@pytest.mark.parametrize("law", ROUTINGS.values(), ids=ROUTINGS)
-def test_the_experts_of_a_token_are_those_of_the_law(law, num_experts, has_bias):
+@pytest.mark.parametrize("config", ROUTINGS.values(), ids=ROUTINGS)
+def test_the_experts_of_a_token_are_those_of_the_reference(config, num_experts, has_bias):
     logits = logits_of(7, num_experts)
     bias = logits_of(1, num_experts, seed=1)[0] if has_bias else torch.empty(0)
-    step = step_of(7, padded=[2, 6])
-    right = without_padding(choose_experts(logits, law, bias), step, num_experts)
-    experts, weights = launch_route(logits, bias, step, law)
-    assert torch.equal(experts.long(), right.experts)
-    torch.testing.assert_close(weights, right.weights)
+    slots = slots_of(7, padded=[2, 6])
+    right = route_reference(logits, config, bias, slots, page_size=PAGE_SIZE)
+    ours = kernels.route_triton(logits, config, bias, slots, page_size=PAGE_SIZE)
+    assert torch.equal(ours.experts.long(), right.experts)
+    torch.testing.assert_close(ours.weights, right.weights)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("law", GROUPED_ROUTINGS.values(), ids=GROUPED_ROUTINGS)
-def test_only_the_best_groups_are_asked(law, has_bias):
+@pytest.mark.parametrize("config", GROUPED_ROUTINGS.values(), ids=GROUPED_ROUTINGS)
+def test_tokens_are_routed_to_their_best_groups_only(config, has_bias):
     logits = logits_of(9, 32)
     bias = logits_of(1, 32, seed=1)[0] if has_bias else torch.empty(0)
-    right = choose_experts(logits, law, bias)
-    experts, weights = launch_route(logits, bias, step_of(9), law)
-    assert torch.equal(experts.long(), right.experts)
-    torch.testing.assert_close(weights, right.weights)
+    right = select_experts(logits, config, bias)
+    ours = kernels.route_triton(logits, config, bias, slots_of(9), page_size=PAGE_SIZE)
+    assert torch.equal(ours.experts.long(), right.experts)
+    torch.testing.assert_close(ours.weights, right.weights)
 
 
-def test_of_equal_experts_the_first_is_asked():
+def test_of_equal_experts_the_first_is_selected():
     logits = torch.tensor([[1.0, 3.0, 3.0, 3.0, 0.0]])
-    experts, weights = launch_route(logits, torch.empty(0), step_of(1), ROUTINGS["mixtral"])
-    assert experts.tolist() == [[1, 2]]
-    assert weights.tolist() == [[0.5, 0.5]]
+    config, no_bias = ROUTINGS["mixtral"], torch.empty(0)
+    routing = kernels.route_triton(logits, config, no_bias, slots_of(1), page_size=PAGE_SIZE)
+    assert routing.experts.tolist() == [[1, 2]]
+    assert routing.weights.tolist() == [[0.5, 0.5]]
 
 
-@pytest.mark.parametrize("span", [16, 1024])  # above, experts count their own pairs before
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize(
+    "span", [16, 1024]
+)  # above, a launch before counts the pairs of each expert
 @pytest.mark.parametrize(
     ("num_experts", "num_tokens", "block_rows"),
-    [(5, 1, 2), (5, 9, 16), (5, 40, 2), (5, 40, 16), (32, 9, 16)],  # padding asks one more
+    [(5, 1, 2), (5, 9, 16), (5, 40, 2), (5, 40, 16), (32, 9, 16)],  # padding is one more expert
 )
 def test_every_pair_stands_once_in_a_block_of_its_expert(
     num_experts, num_tokens, block_rows, span, monkeypatch
@@ -78,15 +72,15 @@ def test_every_pair_stands_once_in_a_block_of_its_expert(
     monkeypatch.setattr(kernels, "_SPAN", span)
     padded = range(0, num_tokens, 4) if num_tokens > 1 else ()
     experts, _ = routing_of(num_tokens, num_experts, 2, padded=padded)
-    blocks = kernels.align(experts, num_experts, block_rows)
+    blocks = kernels.align_blocks(experts, num_experts, block_rows)
     found = {expert: [] for expert in range(num_experts)}
     for owner, rows in zip(blocks.owners.tolist(), blocks.rows.tolist(), strict=True):
         if owner >= 0:
             assert rows[0] < experts.numel()  # no block is empty
             found[owner] += [pair for pair in rows if pair < experts.numel()]
-    asked = experts.flatten().tolist()
+    selected = experts.flatten().tolist()
     for expert, pairs in found.items():
-        assert pairs == [pair for pair, of in enumerate(asked) if of == expert]
+        assert pairs == [pair for pair, of in enumerate(selected) if of == expert]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -102,7 +96,7 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(shape):
     assert torch.equal(out[padded], residual[padded])
 
 
-def test_gates_and_what_they_gate_are_cut_at_the_limit():
+def test_gates_and_ups_are_clamped_to_the_limit():
     x, gate_up, down, residual = mixture_of(9, 4, 32, 16)
     experts, weights = routing_of(9, 4, 2)
     limited, free, right = residual.clone(), residual.clone(), residual.clone()
@@ -114,7 +108,7 @@ def test_gates_and_what_they_gate_are_cut_at_the_limit():
     assert not torch.allclose(limited, free, atol=1e-2)
 
 
-def test_an_expert_that_nobody_asks_is_never_read():
+def test_an_expert_without_tokens_is_never_read():
     x, gate_up, down, residual = mixture_of(6, 4, 32, 16)
     experts, weights = routing_of(6, 4, 2)
     experts[(experts == 1) | (experts == 3)] = 0

@@ -10,7 +10,7 @@ from outrider.kv.reference_attention import ReferenceAttention
 
 pytest.importorskip("triton")
 
-from support.latent_cases import check_maps, check_rotated, check_stored
+from support.latent_cases import check_head_linear, check_rotated, check_stored
 
 from outrider.ops.attention import latent_decode_triton as kernel
 from outrider.ops.attention import latent_slices_triton as slices
@@ -22,11 +22,11 @@ LIKE = torch.empty(0)
 
 def attend(case, *, span, is_tree=True, rows_at_once=None):
     views, model = trace(case), case.model
-    splits = slices.num_splits(case.shape.pages * model.page_size, split=SMALL.split)
+    splits = slices.num_latent_splits(case.shape.pages * model.page_size, split=SMALL.split)
     per_row = case.shape.nodes * splits * partial_width(model.heads, model.latent)
     room = (rows_at_once or case.shape.rows) * per_row
     out = torch.full((case.shape.num_decode_query, model.heads, model.latent), float("nan"))
-    kernel.attend_decode(
+    kernel.attend_latent_decode(
         case.query,
         case.layer,
         out,
@@ -43,6 +43,7 @@ def attend(case, *, span, is_tree=True, rows_at_once=None):
     return out
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("heads", [3, 16, 20])  # several nodes in a tile; one; a part of one
 def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(heads):
     case = make_case(latent_model(heads=heads), lengths=[0, 16, 108], nodes=2, seed=heads)
@@ -53,6 +54,7 @@ def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(heads
         assert torch.equal(attend(case, span=span), one), span
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("span", [1, 4, 64])
 def test_texts_past_the_short_splits_are_merged_too(span):
     case = make_case(latent_model(heads=2, page_size=16), lengths=[1100, 3], seed=4)
@@ -64,8 +66,8 @@ def test_texts_past_the_short_splits_are_merged_too(span):
 def test_splits_meet_without_gaps_and_are_counted():
     for count in (1, 15, 16, 17, 40):
         starts = [index + max(index - slices.SHORT_SPLITS, 0) for index in range(count + 1)]
-        assert slices.num_splits(starts[-1] * 512, split=512) == count
-        assert slices.num_splits(starts[-1] * 512 + 1, split=512) == count + 1
+        assert slices.num_latent_splits(starts[-1] * 512, split=512) == count
+        assert slices.num_latent_splits(starts[-1] * 512 + 1, split=512) == count + 1
 
 
 @pytest.mark.parametrize("span", [1, 4])
@@ -100,9 +102,9 @@ def test_the_programs_of_a_step_share_the_cores_evenly(rows, keys, programs):
 
 def test_the_workspace_holds_the_partial_results_of_all_splits_up_to_a_bound():
     size = {"nodes": 1, "heads": 128, "latent": 512}
-    assert kernel.num_partials(rows=9, keys=1024, **size) == 0
-    assert kernel.num_partials(rows=2, keys=65536, **size) == 2 * 40 * 128 * 514
-    assert kernel.num_partials(rows=256, keys=65536, **size) == 1 << 26
+    assert kernel.num_latent_partials(rows=9, keys=1024, **size) == 0
+    assert kernel.num_latent_partials(rows=2, keys=65536, **size) == 2 * 40 * 128 * 514
+    assert kernel.num_latent_partials(rows=256, keys=65536, **size) == 1 << 26
 
 
 @pytest.mark.parametrize(("num_query", "latent", "rope"), [(1, 32, 16), (7, 24, 6), (3, 20, 8)])
@@ -119,5 +121,5 @@ def test_queries_are_rotated_beside_the_place_of_their_latent_part(num_query, he
     ("num_query", "heads", "sizes"),
     [(1, 3, (12, 20)), (19, 2, (33, 16)), (5, 1, (64, 70)), (70, 2, (32, 32))],
 )
-def test_every_head_has_a_map_of_its_own(num_query, heads, sizes):
-    check_maps(num_query, heads, sizes, LIKE, atol=1e-5)
+def test_every_head_has_a_weight_of_its_own(num_query, heads, sizes):
+    check_head_linear(num_query, heads, sizes, LIKE, atol=1e-5)

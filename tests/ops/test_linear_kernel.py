@@ -8,14 +8,14 @@ from support.linear_cases import SHAPES, operands
 pytest.importorskip("triton")
 from outrider.ops.gpu_facts import HOPPER_SHARED
 from outrider.ops.linear.linear_triton import (
-    choose_tile,
+    choose_linear_tile,
     fitted,
     linear,
     linear_plus,
     linear_swiglu,
 )
 
-MAPS = [(3072, 576), (576, 1536), (6144, 4096), (28672, 4096), (4096, 14336), (4096, 4096)]
+SIZES = [(3072, 576), (576, 1536), (6144, 4096), (28672, 4096), (4096, 14336), (4096, 4096)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -43,10 +43,10 @@ def test_rows_of_a_strided_input_are_found():
     torch.testing.assert_close(linear(x[::2], weight), F.linear(x[::2], weight))
 
 
-@pytest.mark.parametrize("size", MAPS)
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("num_rows", [1, 17, 33, 65, 129])
 def test_tiles_on_their_way_fit_in_the_shared_memory_of_a_gpu(num_rows, size):
-    tile = choose_tile(num_rows, *size, 2)
+    tile = choose_linear_tile(num_rows, *size, 2)
     block = (tile.rows + tile.columns) * tile.depth * 2
     assert tile.stages * block <= HOPPER_SHARED
     assert fitted(tile, 2, HOPPER_SHARED) == tile

@@ -11,8 +11,8 @@ from support.v4_kernels import (
     check_attention,
     check_choice,
     check_entries,
+    check_partial_rope,
     check_streams,
-    check_turning,
 )
 
 from outrider.ops.sparse import indexer_triton as index
@@ -27,7 +27,7 @@ TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bflo
     ("num", "heads", "width", "pairs"), [(1, 1, 4, 2), (3, 5, 12, 4), (2, 3, 40, 8), (2, 1, 16, 1)]
 )
 def test_vectors_are_normalised_and_turned_at_their_end(num, heads, width, pairs, dtype):
-    check_turning(num, heads, width, pairs, (DEVICE, dtype))
+    check_partial_rope(num, heads, width, pairs, (DEVICE, dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -77,6 +77,7 @@ SPARSE = [
 ]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("case", SPARSE, ids=str)
 def test_window_entries_and_sink_share_one_softmax(case, dtype):
@@ -88,6 +89,7 @@ def test_chains_that_exceed_the_workspace_are_taken_in_turns(monkeypatch):
     check_attention(SPARSE[0], (DEVICE, torch.float32), roundings=1)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "streams", "hidden"), [(1, 2, 12), (19, 4, 40), (3, 1, 70)])
 def test_streams_are_mixed_as_the_law_says(num, streams, hidden, dtype):

@@ -19,6 +19,7 @@ from outrider.spec import mtp_window as windows
 from outrider.wire.row_sampling import RowSampling
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_windows_and_memories_are_those_of_the_law(seed):
     check_windows(seed, "cpu")

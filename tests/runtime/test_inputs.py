@@ -14,6 +14,7 @@ def draft_of(models, name):
     return models.draft(name, TREES["chain" if name == "modules" else "tree"])
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("drafter", ["none", "relative", "eagle3", "modules", "ngram"])
 def test_no_step_writes_its_inputs(models, drafter, executor, monkeypatch):

@@ -159,5 +159,5 @@ def test_a_step_that_hangs_while_it_is_submitted_is_reported_too(models, complai
             Hanging(complained).wait()
             return super().run(program, plan)
 
-    engine._runner.run_by(HangingExecutor())
+    engine._runner._executor = HangingExecutor()
     run_hanging(engine)

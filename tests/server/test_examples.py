@@ -30,6 +30,7 @@ def test_the_openai_client_streams_and_tells_of_speculation(server):
     assert "mean_acceptance_length" in printed
 
 
+@pytest.mark.slow
 def test_langchain_streams(server):
     pytest.importorskip("langchain_openai", reason="pip install langchain-openai")
     assert run_script("langchain_client.py", server, "tiny").strip()

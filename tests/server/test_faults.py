@@ -47,7 +47,7 @@ class Narrow:
         return self.server.get("/invariants", headers=self.key).json()
 
 
-@pytest.fixture(scope="module", params=["tiny", "default"])
+@pytest.fixture(scope="module", params=["tiny", pytest.param("default", marks=pytest.mark.slow)])
 def narrow(request, small):
     if request.param == "tiny":
         key = {"Authorization": "Bearer sesame"}
@@ -194,6 +194,7 @@ def test_a_killed_worker_ends_what_ran_and_the_next_one_serves_the_rest(narrow):
     assert "outrider:worker_restarts_total" in metrics
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(start_server):
     running = start_server("--draft", "none")
     worker = running.invariants["worker_pid"]

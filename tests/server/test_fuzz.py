@@ -42,6 +42,7 @@ def _properties(path, models):
     return set(models[body["$ref"].rpartition("/")[2]]["properties"])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("path", BASES)
 @settings(
     max_examples=60,

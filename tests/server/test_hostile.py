@@ -43,6 +43,7 @@ def counter(server, name):
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"outrider:{name}{{"))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_among_grammars_is_over_in_time_and_holds_up_nobody(server, name):
     pytest.importorskip("xgrammar")
@@ -61,6 +62,7 @@ def test_a_bomb_among_grammars_is_over_in_time_and_holds_up_nobody(server, name)
     assert not server.wait_until_idle()["has_leak"]
 
 
+@pytest.mark.slow
 def test_many_bombs_at_once_keep_nobody_from_reading_texts(start_server):
     pytest.importorskip("xgrammar")
     running, answers = start_server("--draft", "none"), []
@@ -107,6 +109,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_any_step(server):
     assert counter(server, "steps_total") == before
 
 
+@pytest.mark.slow
 def test_the_front_answers_while_a_long_text_is_tokenised(server):
     text, done = "the tale of " * 150_000, []  # two megabytes, which take seconds
 

@@ -201,6 +201,7 @@ def test_callers_that_give_up_disturb_nobody(server):
     assert not server.wait_until_idle()["has_leak"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", [False, True])
 def test_a_schema_ends_the_answer_and_every_token_has_its_logprob(default_server, wants):
     answer = generate(

@@ -12,7 +12,7 @@ NUM_CALLS = 200
 MIB = 2**20
 
 
-@pytest.fixture(scope="module", params=["tiny", "default"])
+@pytest.fixture(scope="module", params=["tiny", pytest.param("default", marks=pytest.mark.slow)])
 def crowd(request):
     """A server, the same model offline without a drafter, its name, and how long answers are."""
     if request.param == "tiny":
@@ -54,6 +54,7 @@ def orderly(request, start_server):
     assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_while_crowds_come_and_go(orderly):
     server, model, longest = orderly
     pids = {"front": server.process.pid, "worker": server.invariants["worker_pid"]}

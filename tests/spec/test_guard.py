@@ -38,6 +38,7 @@ def target(tmp_path_factory):
     return load_decoder(folder, dtype="float32", device=torch.device("cpu"))
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("fails_at", range(1, 9))
 def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails_at, executor):

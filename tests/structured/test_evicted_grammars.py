@@ -86,6 +86,7 @@ def test_other_requests_do_not_wait_for_a_grammar_that_is_compiled_again(models,
     assert last["runs"].finish == "length"
 
 
+@pytest.mark.slow
 def test_a_grammar_that_cannot_be_compiled_again_fails_its_own_request_alone(models, grammar_cache):
     def fail():
         raise RequestError("too complex")

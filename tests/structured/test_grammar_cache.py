@@ -73,6 +73,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("kind", "text"), BOMBS)
 def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeypatch, kind, text):
     grammar_cache.check(SPECS["choice"])  # the process runs

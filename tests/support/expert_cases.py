@@ -2,9 +2,13 @@
 
 import torch
 
-from outrider.models.expert_config import ExpertGroups, RoutingConfig
-from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.router import Routing, choose_experts, without_padding
+from outrider.ops.moe.routing import (
+    ExpertGroups,
+    Routing,
+    RoutingConfig,
+    select_experts,
+    without_padding,
+)
 
 PAGE_SIZE = 4
 ROUTINGS = {
@@ -37,12 +41,11 @@ GROUPED_ROUTINGS = {  # for a power of two of experts
 }
 
 
-def step_of(num_tokens, *, device="cpu", padded=()):
-    """A step whose padded query tokens lie on page 0."""
+def slots_of(num_tokens, *, device="cpu", padded=()):
+    """The slots of query tokens; padded ones lie on page 0."""
     slots = torch.arange(num_tokens) + PAGE_SIZE
     slots[list(padded)] = 1
-    tokens = torch.zeros(num_tokens, dtype=torch.int64)
-    return FeedStep(tokens=tokens.to(device), slots=slots.to(device), page_size=PAGE_SIZE)
+    return slots.to(device)
 
 
 def logits_of(num_tokens, num_experts, *, device="cpu", dtype=torch.float32, seed=0):
@@ -51,7 +54,7 @@ def logits_of(num_tokens, num_experts, *, device="cpu", dtype=torch.float32, see
 
 
 def mixture_of(tokens, experts, hidden, intermediate, *, device="cpu", dtype=torch.float32, seed=0):
-    """x, gate and up, down, and a residual; drawn where they are needed, as some are large."""
+    """x, gate and up, down, and a residual; drawn on their device, as some are large."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def draw(*shape):
@@ -63,21 +66,22 @@ def mixture_of(tokens, experts, hidden, intermediate, *, device="cpu", dtype=tor
 
 
 def routing_of(tokens, experts, top_k, *, device="cpu", padded=(), seed=0):
-    """Experts and weights as the kernels take them."""
-    law = RoutingConfig(top_k=top_k, score="softmax", is_normed=True)
-    routing = choose_experts(logits_of(tokens, experts, seed=seed), law, torch.empty(0))
-    routing = without_padding(routing, step_of(tokens, padded=padded), experts)
+    """Experts and weights in the types of the kernels."""
+    config = RoutingConfig(top_k=top_k, score="softmax", is_normed=True)
+    routing = select_experts(logits_of(tokens, experts, seed=seed), config, torch.empty(0))
+    slots = slots_of(tokens, padded=padded)
+    routing = without_padding(routing, slots, page_size=PAGE_SIZE, num_experts=experts)
     return routing.experts.int().to(device), routing.weights.to(device)
 
 
 def expected_sum(x, experts, weights, gate_up, down, residual):
-    """The torch law in float64."""
+    """The reference in float64."""
     routing = Routing(experts=experts.long(), weights=weights.double())
     return residual.double() + expert_by_expert(x.double(), routing, gate_up, down)
 
 
 def expert_by_expert(x, routing, gate_up, down):
-    """What every expert makes of the tokens that ask it, weighted and summed."""
+    """The outputs of every expert for the tokens routed to it, weighted and summed."""
     total = torch.zeros_like(x)
     for expert in range(gate_up.shape[0]):
         tokens, places = torch.where(routing.experts == expert)

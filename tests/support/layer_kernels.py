@@ -1,27 +1,34 @@
 """What the kernels of layers must do on any device: interpreted on a CPU, compiled on a GPU.
 
-Inputs are of unit size. Kernels compute in float32 whatever the type and are compared with the
-torch law in float32, so their error is that of rounding results (bfloat16: one part in 2^8 each).
+Inputs are of unit size. Kernels compute in float32 whatever the type and are compared with their
+references in float32, so their error is that of rounding results (bfloat16: one part in 2^8 each).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 
-from outrider.kv.kv_pool import write_kv
-from outrider.models.layers.rms_norm import RmsNorm
-from outrider.models.layers.rotary import RotaryEmbedding, Rotation, rotate_, scaled_frequencies
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import RopeConfig
 from outrider.models.rope_scaling import NoScaling
-from outrider.ops.linear.swiglu_triton import swiglu
-from outrider.ops.norm_rope.rms_norm_triton import join_normed, rms_norm
-from outrider.ops.norm_rope.rotary_triton import angles_at, rotate_and_store
+from outrider.ops.linear.swiglu import swiglu_reference
+from outrider.ops.linear.swiglu_triton import swiglu_triton
+from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.join_normed import join_normed_reference
+from outrider.ops.norm_rope.join_normed_triton import join_normed_triton
+from outrider.ops.norm_rope.rms_norm import RmsNorm, rms_norm_reference
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rotary import (
+    Rotation,
+    rotate_and_store_reference,
+    rotation_at_reference,
+)
+from outrider.ops.norm_rope.rotary_triton import rotate_and_store_triton, rotation_at_triton
 
 EPS = 1e-5
 PAGE_SIZE = 4
-BYSTANDER = -7.0  # what a pool holds where nothing is written
+UNWRITTEN = -7.0  # what a pool holds where nothing is written
 
 Case = tuple[str, torch.dtype]  # device and type
 
@@ -33,7 +40,7 @@ def random(*shape: int, like: Case, seed: int) -> torch.Tensor:
 
 
 def strided(*shape: int, like: Case, seed: int) -> torch.Tensor:
-    """The same with rows that lie apart; what lies between them is not a number."""
+    """The same with rows that lie apart; NaN lies between them."""
     wide = torch.full((shape[0], shape[1] + 3, *shape[2:]), torch.nan).to(*like)
     view = wide[:, : shape[1]]
     view.copy_(random(*shape, like=like, seed=seed))
@@ -41,20 +48,20 @@ def strided(*shape: int, like: Case, seed: int) -> torch.Tensor:
 
 
 def assert_close(
-    got: torch.Tensor, law: torch.Tensor, *, roundings: int, cancelled: float = 0.0
+    got: torch.Tensor, right: torch.Tensor, *, roundings: int, cancelled: float = 0.0
 ) -> None:
     """Equal up to float32 arithmetic and as many roundings to the type of `got`.
 
-    Where terms up to the size `cancelled` were rounded before they were added, so much the less.
+    Terms up to the size `cancelled` were rounded before they were added: their error is allowed too.
     """
     unit = torch.finfo(got.dtype).eps / 2
     close = {"rtol": roundings * unit + 1e-5, "atol": cancelled * unit + 3e-6}
-    torch.testing.assert_close(got.float(), law.float(), **close)
+    torch.testing.assert_close(got.float(), right.float(), **close)
 
 
 @contextmanager
 def poisoned_outputs() -> Iterator[None]:
-    """What `torch.empty` hands out holds no number until it is written."""
+    """`torch.empty` returns NaN until it is written."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -67,10 +74,10 @@ def check_norm(shape: tuple[int, ...], like: Case) -> None:
     x = strided(*shape, like=like, seed=1)
     weight = random(*shape[1:], like=like, seed=2)
     with poisoned_outputs():
-        normed = rms_norm(x, weight, EPS)
-        alone = rms_norm(x[-1:], weight, EPS)
+        normed = rms_norm_triton(x, weight, EPS)
+        alone = rms_norm_triton(x[-1:], weight, EPS)
     assert normed.dtype == x.dtype
-    assert_close(normed, RmsNorm(weight.float(), EPS)(x.float()), roundings=2)
+    assert_close(normed, rms_norm_reference(x.float(), weight.float(), EPS), roundings=2)
     assert torch.equal(alone, normed[-1:])
 
 
@@ -79,30 +86,34 @@ def check_joined_norms(num_rows: int, dim: int, like: Case) -> None:
     tokens = torch.randint(0, vocab, (num_rows,), generator=torch.Generator().manual_seed(3))
     tokens = tokens.to(like[0])
     embedding = random(vocab, dim, like=like, seed=4)
-    state = strided(num_rows, dim, like=like, seed=5)
-    weights = random(dim, like=like, seed=6), random(dim, like=like, seed=7)
-    eps = EPS, 3 * EPS
+    hidden_states = strided(num_rows, dim, like=like, seed=5)
+    norms = {
+        "embedding_norm": RmsNorm(random(dim, like=like, seed=6), EPS),
+        "hidden_norm": RmsNorm(random(dim, like=like, seed=7), 3 * EPS),
+    }
     with poisoned_outputs():
-        joined, normed = join_normed(tokens, embedding, state, weights=weights, eps=eps)
-        alone, _ = join_normed(tokens[-1:], embedding, state[-1:], weights=weights, eps=eps)
-    left = RmsNorm(weights[0].float(), eps[0])(F.embedding(tokens, embedding).float())
-    right = RmsNorm(weights[1].float(), eps[1])(state.float())
-    assert_close(joined, torch.cat([left, right], dim=-1), roundings=2)
+        joined, normed = join_normed_triton(tokens, embedding, hidden_states, **norms)
+        alone, _ = join_normed_triton(tokens[-1:], embedding, hidden_states[-1:], **norms)
+    wide = {name: RmsNorm(norm.weight.float(), norm.eps) for name, norm in norms.items()}
+    right, _ = join_normed_reference(tokens, embedding.float(), hidden_states.float(), **wide)
+    assert_close(joined, right, roundings=2)
     assert torch.equal(normed, joined[:, dim:])
     assert torch.equal(alone, joined[-1:])
 
 
 def check_angles(positions: list[int], head_dim: int, like: Case) -> None:
-    """Cosines and sines as the torch law gives them on a CPU, each rounded once."""
+    """Cosines and sines of the reference on a CPU, each rounded once."""
     config = RopeConfig(theta=500_000.0, scaling=NoScaling())
-    law = RotaryEmbedding(config, head_dim=head_dim, dtype=like[1], device=torch.device("cpu"))
-    right = law.at(torch.tensor(positions))
-    frequencies = scaled_frequencies(config, head_dim).to(like[0])
+    on_cpu, on_device = (
+        RotaryEmbedding(config, head_dim=head_dim, dtype=like[1], device=torch.device(device))
+        for device in ("cpu", like[0])
+    )
+    right = rotation_at_reference(torch.tensor(positions), on_cpu.frequencies)
     with poisoned_outputs():
-        cos, sin = angles_at(torch.tensor(positions).to(like[0]), frequencies, 1.0, like[1])
-    assert cos.shape == right.cos.shape
-    assert_close(cos.cpu(), right.cos, roundings=2)
-    assert_close(sin.cpu(), right.sin, roundings=2)
+        got = rotation_at_triton(torch.tensor(positions).to(like[0]), on_device.frequencies)
+    assert got.cos.shape == right.cos.shape
+    assert_close(got.cos.cpu(), right.cos, roundings=2)
+    assert_close(got.sin.cpu(), right.sin, roundings=2)
 
 
 def check_rotate_and_store(
@@ -115,18 +126,21 @@ def check_rotate_and_store(
     rotation = _rotation(num_query, head_dim, like)
     slots = _slots(num_query).to(like[0])
     shape = (num_query // PAGE_SIZE + 3, PAGE_SIZE, 2 * kv_heads, head_dim)
-    layer = torch.full(shape, BYSTANDER).to(*like)
-    queries, pool = _law(heads.float(), rotation, norm, layer.float(), slots, num_heads)
+    layer = torch.full(shape, UNWRITTEN).to(*like)
+    wide_norm = _wide(norm) if has_norm else norm
+    queries, pool = heads.float(), layer.float()
+    wide_rotation = Rotation(rotation.cos.float(), rotation.sin.float())
+    rotate_and_store_reference(queries, wide_rotation, wide_norm, pool, slots)
     before, alone, alone_layer = heads.clone(), heads[:1].clone(), layer.clone()
 
-    angles = rotation.cos, rotation.sin
-    rotate_and_store(heads, angles, norm, layer, slots)
+    rotate_and_store_triton(heads, rotation, norm, layer, slots)
     cancelled = 16.0 if has_norm else 0.0  # terms of the rotation of normalised heads
-    assert_close(heads[:, :num_heads], queries, roundings=1, cancelled=cancelled)
-    assert_close(layer[1:], pool[1:], roundings=1, cancelled=cancelled)  # page 0 is nobody's
+    assert_close(heads[:, :num_heads], queries[:, :num_heads], roundings=1, cancelled=cancelled)
+    assert_close(layer[1:], pool[1:], roundings=1, cancelled=cancelled)  # page 0 is padding
     values = layer.flatten(0, 1)[slots[:-2], kv_heads:]
     assert torch.equal(values, before[:-2, num_heads + kv_heads :])
-    rotate_and_store(alone, (angles[0][:1], angles[1][:1]), norm, alone_layer, slots[:1])
+    first = Rotation(rotation.cos[:1], rotation.sin[:1])
+    rotate_and_store_triton(alone, first, norm, alone_layer, slots[:1])
     assert torch.equal(alone[:, :num_heads], heads[:1, :num_heads])
     assert torch.equal(alone_layer.flatten(0, 1)[slots[0]], layer.flatten(0, 1)[slots[0]])
 
@@ -134,20 +148,23 @@ def check_rotate_and_store(
 def check_swiglu(num_rows: int, width: int, like: Case) -> None:
     gate_up = strided(num_rows, 2 * width, like=like, seed=9) * 4
     with poisoned_outputs():
-        out = swiglu(gate_up)
-        alone = swiglu(gate_up[-1:])
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    assert_close(out, F.silu(gate) * up, roundings=1)
+        out = swiglu_triton(gate_up)
+        alone = swiglu_triton(gate_up[-1:])
+    assert_close(out, swiglu_reference(gate_up.float()), roundings=1)
     assert torch.equal(alone, out[-1:])
-    limited = F.silu(gate.clamp(max=0.5)) * up.clamp(-0.5, 0.5)
-    assert_close(swiglu(gate_up, 0.5), limited, roundings=1)
+    limited = swiglu_reference(gate_up.float(), 0.5)
+    assert_close(swiglu_triton(gate_up, 0.5), limited, roundings=1)
 
 
-def _head_norm(
-    num_heads: int, head_dim: int, like: Case, *, has_norm: bool
-) -> tuple[torch.Tensor, float]:
-    rows = num_heads if has_norm else 0
-    return random(rows, head_dim, like=like, seed=10), EPS
+def _head_norm(num_heads: int, head_dim: int, like: Case, *, has_norm: bool) -> HeadNorm:
+    if not has_norm:
+        return NoHeadNorm()
+    return NormEachHead(RmsNorm(random(num_heads, head_dim, like=like, seed=10), EPS))
+
+
+def _wide(norm: HeadNorm) -> HeadNorm:
+    """The same in float32."""
+    return NormEachHead(RmsNorm(norm.weight.float(), norm.eps))
 
 
 def _rotation(num_query: int, head_dim: int, like: Case) -> Rotation:
@@ -162,21 +179,3 @@ def _slots(num_query: int) -> torch.Tensor:
     shuffled = torch.randperm(num_query, generator=torch.Generator().manual_seed(11)) + PAGE_SIZE
     shuffled[-2:] = 0
     return shuffled
-
-
-def _law(
-    heads: torch.Tensor,  # float32, as all that follow
-    rotation: Rotation,
-    norm: tuple[torch.Tensor, float],
-    layer: torch.Tensor,
-    slots: torch.Tensor,
-    num_heads: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and pool as the torch operations of `models/layers` leave them."""
-    heads, weight = heads.clone(), norm[0].float()
-    rotated = heads[:, : heads.shape[1] - layer.shape[2] // 2]
-    if len(weight):
-        rotated.copy_(RmsNorm(weight, norm[1])(rotated))
-    rotate_(rotated, Rotation(rotation.cos.float(), rotation.sin.float()))
-    write_kv(layer, slots, heads[:, num_heads:])
-    return heads[:, :num_heads], layer

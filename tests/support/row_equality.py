@@ -29,6 +29,7 @@ def cases():
 class RowEquality:
     """Inherited by a test class beside the fixtures `theirs` and `target`."""
 
+    @pytest.mark.fast_cases(4)
     @pytest.mark.parametrize("case", list(cases()), ids=str)
     def test_the_tokens_are_those_of_the_reference_decoder(self, theirs, target, case):
         assert not mismatches(theirs, target, case)
@@ -41,10 +42,12 @@ class RowEquality:
             0 < sum(each.num_accepted for each in progress) < sum(each.drafted for each in progress)
         )
 
+    @pytest.mark.fast_cases(1)
     def test_rows_that_change_hands_keep_nothing_of_their_former_owner(self, theirs, target):
         case = Case("sampled", CHAIN, shape_of(CHAIN, chunk=7, max_rows=1))
         assert not mismatches(theirs, target, case)
 
+    @pytest.mark.fast_cases(1)
     def test_a_preempted_request_is_computed_again_to_the_same_tokens(self, theirs, target):
         """Pages for about two of the four texts."""
         case = Case("sampled", CHAIN, shape_of(CHAIN, chunk=30, kv_tokens=96))
@@ -52,6 +55,7 @@ class RowEquality:
         assert sum(entry.last.progress.preemptions for entry in heard.values()) > 0
         assert not mismatches(theirs, target, case)
 
+    @pytest.mark.fast_cases(1)
     @pytest.mark.parametrize("executor", ["eager", "tape"])
     def test_a_model_of_usual_attention_drafts_for_it(self, theirs, target, tmp_path, executor):
         save_tiny("llama", tmp_path)

@@ -1,28 +1,28 @@
-"""What maps with their norm before them must do on any device: interpreted, and compiled."""
+"""What linear kernels with a fused norm must do on any device: interpreted, and compiled."""
 
 import torch
 import torch.nn.functional as F
 
-from outrider.kv.kv_pool import write_kv
-from outrider.models.layers.rms_norm import RmsNorm
-from outrider.models.layers.rotary import Rotation, rotate_
-from outrider.ops.linear.qkv_projection_triton import project_heads
-from outrider.ops.linear.small_linear_triton import SmallTile, normed_swiglu, small_plus
-from outrider.ops.norm_rope.rms_norm_triton import rms_norm
+from outrider.ops.attention.write_kv import write_kv
+from outrider.ops.linear.qkv_projection_triton import qkv_projection_triton
+from outrider.ops.linear.small_linear_triton import SmallTile, normed_swiglu_triton, small_plus
+from outrider.ops.norm_rope.rms_norm import Norm, RmsNorm, rms_norm_reference
+from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rotary import Rotation, rotate_
 from support.layer_kernels import EPS, PAGE_SIZE, Case, assert_close, poisoned_outputs, random
 
-NARROW = SmallTile(columns=16, sampling_flags=4)
-WIDE = SmallTile(columns=32, sampling_flags=8)
-NO_NUMBERS = 0  # length of a weight that is not there
+NARROW = SmallTile(columns=16, num_warps=4)
+WIDE = SmallTile(columns=32, num_warps=8)
+ABSENT = 0  # length of a weight that is not there
 
 
-def law_of_norm(x: torch.Tensor, norm: tuple[torch.Tensor, float]) -> torch.Tensor:
+def rounded_norm(x: torch.Tensor, norm: Norm) -> torch.Tensor:
     """In float32, but rounded where the kernels round."""
-    weight, eps = norm
-    if not len(weight):
+    if not len(norm.weight):
         return x.float()
-    unit = RmsNorm(torch.ones_like(weight, dtype=torch.float32), eps)(x.float())
-    return (unit.to(x.dtype).float() * weight.float()).to(x.dtype).float()
+    ones = torch.ones_like(norm.weight, dtype=torch.float32)
+    unit = rms_norm_reference(x.float(), ones, norm.eps)
+    return (unit.to(x.dtype).float() * norm.weight.float()).to(x.dtype).float()
 
 
 def check_gate(rows: int, size: int, depth: int, like: Case, tile: SmallTile) -> None:
@@ -30,8 +30,8 @@ def check_gate(rows: int, size: int, depth: int, like: Case, tile: SmallTile) ->
     x, scales = random(rows, depth, like=like, seed=1), random(depth, like=like, seed=2)
     weight = random(2 * size, depth, like=like, seed=3) * depth**-0.5
     with poisoned_outputs():
-        got = normed_swiglu(x, (scales, EPS), weight, tile=tile)
-    gate, up = F.linear(law_of_norm(x, (scales, EPS)), weight.float()).chunk(2, dim=-1)
+        got = normed_swiglu_triton(x, RmsNorm(scales, EPS), weight, tile=tile)
+    gate, up = F.linear(rounded_norm(x, RmsNorm(scales, EPS)), weight.float()).chunk(2, dim=-1)
     # A norm that falls on the other side of a rounding is one part in 2^8 of one of `depth` terms.
     assert_close(got, F.silu(gate) * up, roundings=2, cancelled=8.0)
 
@@ -57,36 +57,35 @@ def check_heads(
     size = (heads + 2 * kv_heads) * head_dim
     x, weight = random(rows, depth, like=like, seed=1), random(size, depth, like=like, seed=3)
     weight *= depth**-0.5
-    norm = random(depth if has_norm else NO_NUMBERS, like=like, seed=2), EPS
-    bias = random(size if has_bias else NO_NUMBERS, like=like, seed=4)
+    norm = RmsNorm(random(depth if has_norm else ABSENT, like=like, seed=2), EPS)
+    bias = random(size if has_bias else ABSENT, like=like, seed=4)
     layer, slots = _pool(rows, kv_heads, head_dim, like)
     rotation = _rotation(rows, head_dim, like)
-    law = F.linear(law_of_norm(x, norm), weight.float())
-    law = (law + bias.float() if has_bias else law).view(rows, -1, head_dim)
-    rotate_(law[:, : heads + kv_heads], Rotation(rotation.cos.float(), rotation.sin.float()))
-    law_layer = layer.float()
-    write_kv(law_layer, slots, law[:, heads:])
+    right = F.linear(rounded_norm(x, norm), weight.float())
+    right = (right + bias.float() if has_bias else right).view(rows, -1, head_dim)
+    rotate_(right[:, : heads + kv_heads], Rotation(rotation.cos.float(), rotation.sin.float()))
+    right_layer = layer.float()
+    write_kv(right_layer, slots, right[:, heads:])
     with poisoned_outputs():
-        queries = project_heads(
-            x, norm, weight, bias, (rotation.cos, rotation.sin), layer, slots, tile=tile
-        )
+        queries = qkv_projection_triton(x, norm, weight, bias, rotation, layer, slots, tile=tile)
     close = {"roundings": 4, "cancelled": 16.0}
-    assert_close(queries, law[:, :heads], **close)
-    assert_close(layer, law_layer, **close)
+    assert_close(queries, right[:, :heads], **close)
+    assert_close(layer, right_layer, **close)
 
 
 def check_norm_bits(rows: int, head_dim: int, like: Case, tile: SmallTile) -> None:
-    """The identity map of three heads, not rotated, shows the norm itself."""
+    """An identity projection of three heads, not rotated, shows the norm itself."""
     depth = 3 * head_dim
     x, scales = 50 * random(rows, depth, like=like, seed=1), random(depth, like=like, seed=2)
     layer, slots = _pool(rows, 1, head_dim, like)
     ones, zeros = torch.ones(rows, 1, head_dim).to(*like), torch.zeros(rows, 1, head_dim).to(*like)
     eye = torch.eye(depth).to(*like)
-    none = scales[:NO_NUMBERS]
-    queries = project_heads(x, (scales, EPS), eye, none, (ones, zeros), layer, slots, tile=tile)
+    none = scales[:ABSENT]
+    norm, rotation = RmsNorm(scales, EPS), Rotation(ones, zeros)
+    queries = qkv_projection_triton(x, norm, eye, none, rotation, layer, slots, tile=tile)
     stored = layer.flatten(0, 1)[slots]
     got = torch.cat([queries, stored], dim=1).flatten(1)
-    assert torch.equal(got, rms_norm(x, scales, EPS))
+    assert torch.equal(got, rms_norm_triton(x, scales, EPS))
 
 
 def _pool(rows: int, kv_heads: int, head_dim: int, like: Case) -> tuple[torch.Tensor, torch.Tensor]:

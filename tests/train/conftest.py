@@ -1,4 +1,4 @@
-"""A tiny target whose answers can be learnt, its prompts, and runs of `outrider train` on them."""
+"""A tiny target with predictable answers, its prompts, and runs of `outrider train` on them."""
 
 import json
 import random
@@ -25,7 +25,7 @@ TEMPLATE = (
 
 @pytest.fixture(scope="session")
 def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of three layers that goes by the last token and hardly by those before."""
+    """A Llama of three layers whose next token depends mostly on the last token."""
     folder = tmp_path_factory.mktemp("target")
     model = tiny_model("llama", seed=3)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def write_prompts(path: Path, *, seed: int, count: int) -> Path:
 
 @pytest.fixture(scope="session")
 def chat_folder(target_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny target with one token per letter and a template; "z" ends a turn."""
+    """The tiny target with one token per letter and a chat template. "z" ends a turn."""
     folder = tmp_path_factory.mktemp("chat")
     shutil.copytree(target_folder, folder, dirs_exist_ok=True)
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?"
@@ -74,7 +74,7 @@ Train = Callable[..., int]
 
 @pytest.fixture(scope="session")
 def train(target_folder: Path, prompts_file: Path) -> Train:
-    """Runs the command; flags that are given again win."""
+    """Runs the command. A repeated flag overrides the default."""
 
     def start(out: Path, flags: str = "") -> int:
         where = ["--model", target_folder, "--prompts", prompts_file, "--out", out]

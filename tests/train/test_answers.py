@@ -1,33 +1,40 @@
-"""Answers: several turns in one document, both temperatures, and a file that survives a tear."""
+"""Answers: several turns in one document, both temperatures, and an incomplete last line."""
 
 import pytest
 
 from outrider import LLM
 from outrider.cli.main import run
 from outrider.errors import ConfigError
-from outrider.train.answers import AnswerSampling, answer_all, plan_tasks, repair
+from outrider.train.answers import answer_all, plan_tasks, read_complete_documents
 from outrider.train.conversations import TrainingConversation, read_conversations
+from outrider.train.dialogue import AnswerSampling
 from outrider.train.documents import Document, count_tokens, line_of, read_documents
 from outrider.train.draft_vocabulary import choose_draft_tokens, coverage
 
-LAW = AnswerSampling(temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9)
+SAMPLING = AnswerSampling(
+    temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9
+)
 
 
 def conversation(name, *turns, tokens=()):
     return TrainingConversation(id=name, source="", system="", turns=turns, tokens=tokens)
 
 
-def answered(folder, conversations, path, law=LAW):
+def answer(folder, conversations, path):
     llm = LLM(folder, draft="none", device="cpu", max_model_len=64)
-    tasks = plan_tasks(conversations, law, [])
-    skipped = answer_all(llm.frontend, tasks, law, path, window=4, note=lambda _tokens: None)
+    tasks = plan_tasks(conversations, SAMPLING, [])
+    skipped = answer_all(
+        llm.frontend, tasks, SAMPLING, path, max_in_flight=4, on_answer=lambda _tokens: None
+    )
     return read_documents(path), skipped, llm
 
 
-def test_turns_of_a_conversation_stay_together_and_each_answer_is_marked(chat_folder, tmp_path):
+def test_turns_of_one_conversation_share_a_document_and_every_answer_has_a_span(
+    chat_folder, tmp_path
+):
     path = tmp_path / "answers.jsonl"
-    said = [conversation("two", "hello", "more"), conversation("one", "abc")]
-    documents, skipped, llm = answered(chat_folder, said, path)
+    conversations = [conversation("two", "hello", "more"), conversation("one", "abc")]
+    documents, skipped, llm = answer(chat_folder, conversations, path)
     assert not skipped
     by_turns = {
         name: [each for each in documents if each.id == name and each.temperature == 0]
@@ -37,7 +44,7 @@ def test_turns_of_a_conversation_stay_together_and_each_answer_is_marked(chat_fo
     ((start, _),) = single.answers
     encode = llm.frontend.tokenizer.encode
     assert list(single.tokens[:start]) == encode("uabcza", add_special=False)
-    # Answers that did not end by themselves are written down differently the second time.
+    # The template renders an answer that was cut short to other tokens than were generated.
     parts = by_turns["two"]
     assert sum(len(each.answers) for each in parts) == 2
     last = parts[-1]
@@ -45,28 +52,28 @@ def test_turns_of_a_conversation_stay_together_and_each_answer_is_marked(chat_fo
     assert list(last.tokens[:stop])[-6:] == encode("umoreza"[-6:], add_special=False)
 
 
-def test_each_prompt_is_answered_once_before_any_is_answered_twice():
-    said = [conversation(str(i), "x") for i in range(10)]
-    tasks = plan_tasks(said, LAW, [])
+def test_every_prompt_gets_its_first_answer_before_any_gets_its_second():
+    conversations = [conversation(str(i), "x") for i in range(10)]
+    tasks = plan_tasks(conversations, SAMPLING, [])
     first, second = tasks[:10], tasks[10:]
     assert {each.conversation.id for each in first} == {each.conversation.id for each in second}
     assert [each.temperature for each in first] == [0.0, 0.8] * 5
     done = Document(id="3", source="", tokens=(), answers=(), temperature=0.8, seed=0)
-    assert len(plan_tasks(said, LAW, [done])) == 19
+    assert len(plan_tasks(conversations, SAMPLING, [done])) == 19
 
 
-def test_a_prompt_that_does_not_fit_is_left_out(target_folder, tmp_path):
-    said = [conversation("a", tokens=(5,) * 59), conversation("b", tokens=(5, 6))]
-    documents, skipped, _ = answered(target_folder, said, tmp_path / "answers.jsonl")
+def test_a_prompt_longer_than_the_context_is_skipped(target_folder, tmp_path):
+    conversations = [conversation("a", tokens=(5,) * 59), conversation("b", tokens=(5, 6))]
+    documents, skipped, _ = answer(target_folder, conversations, tmp_path / "answers.jsonl")
     assert skipped == 2
     assert {each.id for each in documents} == {"b"}
 
 
-def test_a_torn_last_line_is_dropped_and_the_others_are_kept(tmp_path):
+def test_an_incomplete_last_line_is_cut_off_and_complete_lines_stay(tmp_path):
     path = tmp_path / "answers.jsonl"
     one = Document(id="a", source="s", tokens=(1, 2), answers=((1, 2),), temperature=0.8, seed=3)
     path.write_text(line_of(one) + line_of(one)[:20])
-    assert repair(path) == [one]
+    assert read_complete_documents(path) == [one]
     assert path.read_text() == line_of(one)
 
 
@@ -79,16 +86,16 @@ def test_answers_are_read_from_a_compressed_file(tmp_path):
     assert read_documents(path) == [one]
 
 
-def test_the_vocabulary_holds_the_most_frequent_tokens_and_those_that_end_answers():
-    def said(*tokens):
+def test_the_draft_vocabulary_has_the_most_frequent_tokens_and_the_stop_tokens_that_occur():
+    def document(*tokens):
         return Document(
             id="", source="", tokens=(9, *tokens), answers=((1, 9),), temperature=0.0, seed=0
         )
 
-    counts = count_tokens([said(5, 5, 5, 7, 7, 2), said(5, 8, 8)])
+    counts = count_tokens([document(5, 5, 5, 7, 7, 2), document(5, 8, 8)])
     assert counts[9] == 0  # prompts do not count
     ids = choose_draft_tokens(counts, size=3, vocab=10, always=[2, 3])
-    assert ids.tolist() == [2, 5, 7]  # 3 ends answers too, but never did
+    assert ids.tolist() == [2, 5, 7]  # 3 is a stop token too, but never occurs
     assert coverage(counts, ids) == pytest.approx(7 / 9)
 
 
@@ -105,21 +112,23 @@ def test_the_vocabulary_holds_the_most_frequent_tokens_and_those_that_end_answer
         ),
     ],
 )
-def test_prompts_come_in_several_shapes_and_their_answers_are_dropped(line, turns, tmp_path):
+def test_prompts_are_read_from_every_accepted_form_without_their_answers(line, turns, tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(f"{line}\n" * 8)
     assert [each.turns for each in read_conversations(path)] == [turns] * 8
 
 
 @pytest.mark.parametrize("line", ["{", "{}", '{"prompt": ""}', '{"turns": [1]}', '{"messages": 1}'])
-def test_a_bad_line_is_refused_by_its_number(line, tmp_path):
+def test_a_bad_line_is_refused_with_its_line_number(line, tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "a"}\n' * 8 + line + "\n")
     with pytest.raises(ConfigError, match="line 9"):
         read_conversations(path)
 
 
-def test_several_turns_without_a_template_are_refused(target_folder, tmp_path, capsys):
+def test_several_turns_for_a_model_without_chat_template_are_refused(
+    target_folder, tmp_path, capsys
+):
     path = tmp_path / "p.jsonl"
     path.write_text('{"turns": ["a", "b"]}\n' * 8)
     where = ["--model", str(target_folder), "--prompts", str(path), "--out", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""The trained form of a head against the engine's, and against what it must not see."""
+"""The training form of heads and targets against the engine's form."""
 
 import itertools
 import random
@@ -30,7 +30,7 @@ LAYOUTS = {"eagle3": {}, "eagle3.1": {"fc_norm": True, "norm_output": True, "lay
 
 
 class Paged:
-    """A model's own pages: rows of it are run as chunks, as prompts are."""
+    """A model with its own KV pages. Rows run as prompt chunks."""
 
     def __init__(self, *, num_layers, attention):
         layout = KVLayout(
@@ -55,9 +55,9 @@ class Paged:
 
 
 def engine_logits(decoder, head, tokens):
-    """What the engine drafts with after a document, fed with `DEPTH` true tokens.
+    """The engine's draft logits after a document, over `DEPTH` true tokens.
 
-    The last row of the text has true features; each row after it has the state before it.
+    Rows of the text read the target's states; each row after it reads the state of the row before.
     """
     config, text = decoder.config, tokens[: -DEPTH - 1]
     target = Paged(num_layers=config.num_layers, attention=config.attention)
@@ -93,19 +93,19 @@ def packed_documents(texts):
 
 
 def unrolled(folder, target_folder, tokens, documents, positions):
-    """Scores of every row at every depth: [depth, length, draft_vocab]."""
+    """Logits of every row at every depth: [depth, length, draft_vocab]."""
     target = PackedTarget(target_folder, dtype=torch.float32, device=CPU)
     opened = open_head(folder, target.config, target_folder)
     attention = DenseAttention(documents)
     states = target.run(tokens, positions, attention, opened.report.config.aux.aux_layers.layers)
-    reading = HeadInputs(
+    inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=tokens,
         positions=positions,
         attention=attention,
     )
     head = TrainingHead(opened.report.config, embedding=target.embedding)
-    normed = head.unroll(opened.tensors, reading, depth=DEPTH)
+    normed = head.unroll(opened.tensors, inputs, depth=DEPTH)
     return torch.stack([each[0] @ opened.tensors["lm_head.weight"].T for each in normed])
 
 
@@ -115,7 +115,9 @@ def texts():
 
 
 @pytest.mark.parametrize("flags", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_trained_form_scores_as_the_engine_does_at_every_depth(flags, target_folder, tmp_path):
+def test_the_training_form_and_the_engine_give_equal_logits_at_every_depth(
+    flags, target_folder, tmp_path
+):
     decoder = load_decoder(target_folder, dtype="float32", device=CPU)
     folder = write_head(tmp_path / "head", decoder.config, dialect="sglang", **flags)
     head = load_head(
@@ -127,12 +129,12 @@ def test_the_trained_form_scores_as_the_engine_does_at_every_depth(flags, target
         end = 0
         for text in both:
             end += len(text)
-            anchor = end - DEPTH - 2  # the last row of the document with all its tokens ahead
+            anchor = end - DEPTH - 2  # the last row of the document with DEPTH + 1 tokens after it
             expected = engine_logits(decoder, head, text)
             assert (ours[:, anchor] - expected).abs().max() <= TOLERANCE
 
 
-def test_no_row_sees_another_document(target_folder, tmp_path):
+def test_a_row_does_not_depend_on_other_documents(target_folder, tmp_path):
     config = load_decoder(target_folder, dtype="float32", device=CPU).config
     folder = write_head(tmp_path / "head", config, dialect="sglang")
     first, second = texts()
@@ -141,7 +143,7 @@ def test_no_row_sees_another_document(target_folder, tmp_path):
         one = unrolled(folder, target_folder, *packed_documents([first, second]))
         other = unrolled(folder, target_folder, *packed_documents([changed, second]))
         alone = unrolled(folder, target_folder, *packed_documents([second]))
-    # Past these rows a document has no tokens left to read, and nothing is trained.
+    # Rows after these lack tokens to read and are never trained.
     border, last = len(first), len(second) - DEPTH - 1
     one_second, other_second = one[:, border:][:, :last], other[:, border:][:, :last]
     assert torch.equal(one_second, other_second)
@@ -150,8 +152,8 @@ def test_no_row_sees_another_document(target_folder, tmp_path):
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "mimo"])
-def test_the_packed_target_computes_what_the_engine_computes(family, tmp_path):
-    if family == "mimo":  # which keeps draft modules beside its layers
+def test_the_packed_target_and_the_engine_give_equal_hidden_states(family, tmp_path):
+    if family == "mimo":  # its checkpoint has draft modules beside the layers
         write_mimo(tmp_path)
     else:
         save_tiny(family, tmp_path)
@@ -170,15 +172,14 @@ def test_the_packed_target_computes_what_the_engine_computes(family, tmp_path):
     assert states.aux_hidden_states.shape == (1, start, 2 * decoder.config.block.hidden)
 
 
-def test_the_merge_is_one_softmax_over_all_keys():
+def test_attention_to_a_rows_own_steps_is_one_softmax_over_all_keys():
     generator = torch.Generator().manual_seed(0)
     query, key, value, k1, v1, k2, v2 = torch.randn(7, 2, 3, 5, 4, generator=generator)
     documents = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, -1]])
     merged = attend_packed(
         DenseAttention(documents),
         query,
-        key,
-        value,
+        KeyValue(key=key, value=value),
         [KeyValue(key=k1, value=v1), KeyValue(key=k2, value=v2)],
     )
     for b in range(2):

@@ -1,16 +1,18 @@
-"""Packed sequences: which rows are trained, and that nothing looks across documents."""
+"""Packed sequences: which rows are trained, and that no row crosses its document."""
 
 import numpy as np
 import pytest
+import torch
 
 from outrider.errors import ConfigError
 from outrider.train.batches import BatchOrder, make_batch
 from outrider.train.documents import Document
 from outrider.train.packing import PADDING, pack_documents, padded, reached_rows, trained_rows
+from outrider.train.training_device import RequestedDevice, choose_training_device
 
 
 def document(name, *, prompt, answer, temperature=0.0, first=10):
-    """Tokens count up from `first`, so that every place can be told from the others."""
+    """Tokens count up from `first`, so that every position has another token."""
     tokens = tuple(range(first, first + prompt + answer))
     span = ((prompt, prompt + answer),)
     return Document(
@@ -26,7 +28,11 @@ def test_the_first_token_of_an_answer_is_trained_and_nothing_before_it():
     assert np.flatnonzero(depth1).tolist() == [2, 3]  # and then t + 3, if that is an answer too
     assert np.flatnonzero(depth2).tolist() == [2]
     assert not depth3.any()
-    assert np.flatnonzero(reached_rows(packed)[0]).tolist() == [3, 4, 5]  # token 4 is out by then
+    assert np.flatnonzero(reached_rows(packed)[0]).tolist() == [
+        3,
+        4,
+        5,
+    ]  # they read tokens 4, 5 and 6
 
 
 def test_no_row_is_trained_across_the_end_of_its_document():
@@ -42,7 +48,7 @@ def test_no_row_is_trained_across_the_end_of_its_document():
     assert np.flatnonzero(depth1).tolist() == [0, 1, 5, 6]
 
 
-def test_a_draft_does_not_run_from_one_turn_into_the_next():
+def test_a_row_is_not_trained_from_one_answer_into_the_next():
     turns = Document(
         id="a",
         source="",
@@ -58,18 +64,17 @@ def test_a_draft_does_not_run_from_one_turn_into_the_next():
     assert np.flatnonzero(depth2).tolist() == [4]
 
 
-def test_every_trained_row_is_graded_by_the_target_one_place_before_what_it_predicts():
-    import torch
-
+def test_the_teacher_of_a_row_is_one_position_before_the_token_that_it_predicts():
     packed = pack_documents([document("a", prompt=2, answer=5)], length=8, seed=0)
-    batch = make_batch(packed, depth=3, device=torch.device("cpu"))
-    for depth, (rows, grades) in enumerate(
-        zip(batch.anchors.rows, batch.anchors.grades, strict=True)
-    ):
-        assert torch.equal(batch.anchors.graded[grades], rows + 1 + depth)
+    requested = RequestedDevice(device="cpu", attention="dense", is_compiled=False)
+    anchors = make_batch(
+        packed, depth=3, device=choose_training_device(requested, head_dim=8)
+    ).anchors
+    for depth, (rows, index) in enumerate(zip(anchors.rows, anchors.teacher_index, strict=True)):
+        assert torch.equal(anchors.teacher_rows[index], rows + 1 + depth)
 
 
-def test_every_epoch_shows_every_sequence_once_in_an_order_of_its_own():
+def test_every_epoch_has_each_sequence_once_in_a_new_order():
     documents = [document(str(i), prompt=2, answer=6, first=i * 20) for i in range(6)]
     order = BatchOrder(pack_documents(documents, length=8, seed=0), size=2, seed=1)
     assert order.per_epoch == 3
@@ -83,13 +88,13 @@ def test_every_epoch_shows_every_sequence_once_in_an_order_of_its_own():
     assert np.array_equal(again.at(4).tokens, order.at(4).tokens)
 
 
-def test_empty_sequences_that_fill_a_batch_up_are_never_trained():
+def test_padding_sequences_of_a_batch_are_never_trained():
     packed = padded(pack_documents([document("a", prompt=2, answer=3)], length=8, seed=0), 3)
     assert len(packed) == 3
     assert trained_rows(packed, depth=2).sum(axis=(0, 2)).tolist() == [5, 0, 0]
 
 
-def test_documents_without_anything_to_learn_are_left_out():
+def test_documents_whose_answers_are_cut_off_are_refused():
     long_prompt = document("a", prompt=9, answer=4)
     with pytest.raises(ConfigError, match="within 10 tokens; raise --length"):
         pack_documents([long_prompt], length=10, seed=0)

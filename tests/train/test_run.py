@@ -1,4 +1,4 @@
-"""`outrider train eagle3` from prompts to a head that drafts, and everything that can stop it."""
+"""`outrider train eagle3`: from prompts to a head that drafts, and the ways a run can stop."""
 
 import json
 import os
@@ -28,8 +28,8 @@ from outrider.train.training_head import HeadInputs, TrainingHead
 STEPS = 4  # of a draft chain
 
 
-def drafted(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
-    """How the drafts of every answer fared, through the engine."""
+def acceptances(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
+    """The acceptance of every answer, measured through the engine."""
     llm = LLM(target_folder, draft=head, steps=STEPS, topk=1, device="cpu")
     params = SamplingParams(
         temperature=temperature, max_tokens=max_tokens, seed=1, detokenize=False
@@ -39,10 +39,10 @@ def drafted(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
 
 
 def accept_length(target_folder, head, *, temperature):
-    """Mean tokens per round on prompts that nobody was trained on."""
+    """Mean tokens per round on prompts that no head was trained on."""
     draw = random.Random(1)
     prompts = [draw.choices(range(3, 67), k=draw.randint(2, 8)) for _ in range(16)]
-    found = drafted(target_folder, head, prompts, temperature=temperature)
+    found = acceptances(target_folder, head, prompts, temperature=temperature)
     return 1 + sum(each.kept for each in found) / sum(each.rounds for each in found)
 
 
@@ -51,7 +51,7 @@ def metrics_of(folder):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_trained_head_keeps_far_more_drafts_than_an_untrained_one(
+def test_a_trained_head_has_a_higher_accept_length_than_an_untrained_one(
     trained, target_folder, tmp_path, temperature
 ):
     untrained = write_head(tmp_path / "head", read_config(target_folder), dialect="sglang")
@@ -61,38 +61,42 @@ def test_a_trained_head_keeps_far_more_drafts_than_an_untrained_one(
     assert after > before + 0.5
 
 
-def walked(right, *, first, num_tokens):
-    """The rounds of a chain over a greedy answer, by which drafts would be right.
+def simulate_rounds(is_right, *, first, num_tokens):
+    """The draft rounds of a chain over a greedy answer.
 
-    `right[k][t]` says whether row t is right about the token at t + 2 + k; the answer begins at
-    `first`, which the prompt itself yields.
+    `is_right[k][t]`: the draft of row t for the token at t + 2 + k is right. The answer begins at
+    `first`, whose token the prompt itself yields.
     """
-    rounds, kept_per_position = 0, [0] * STEPS
+    rounds, accepted_per_position = 0, [0] * STEPS
     done = 1
     while done < num_tokens:
-        row = first + done - 2  # it reads the last token that is out
-        kept = next((k for k in range(STEPS) if not right[k][row]), STEPS)
-        taken = min(kept + 1, num_tokens - done)
-        for place in range(min(kept, taken)):
-            kept_per_position[place] += 1
-        rounds, done = rounds + 1, done + taken
-    return rounds, kept_per_position
+        row = first + done - 2  # it reads the last emitted token
+        accepted = next((k for k in range(STEPS) if not is_right[k][row]), STEPS)
+        emitted = min(accepted + 1, num_tokens - done)
+        for position in range(min(accepted, emitted)):
+            accepted_per_position[position] += 1
+        rounds, done = rounds + 1, done + emitted
+    return rounds, accepted_per_position
 
 
-def test_the_trained_form_knows_every_round_of_the_engine(trained, target_folder):
+def test_the_training_form_predicts_every_draft_round_of_the_engine(trained, target_folder):
     documents = read_documents(trained / "answers.jsonl")
-    greedy = [each for each in documents if each.temperature == 0 and each.num_answered == 32][:8]
+    greedy = [each for each in documents if each.temperature == 0 and each.num_answer_tokens == 32][
+        :8
+    ]
     assert len(greedy) == 8
-    num_tokens = 32 - STEPS  # so that the text goes on past the last draft
+    num_tokens = 32 - STEPS  # the text must continue past the last draft
     prompts = [list(each.tokens[: each.answers[0][0]]) for each in greedy]
-    found = drafted(target_folder, trained / "head", prompts, max_tokens=num_tokens)
+    found = acceptances(target_folder, trained / "head", prompts, max_tokens=num_tokens)
     for each, acceptance in zip(greedy, found, strict=True):
         drafts = unrolled_head(trained / "head", target_folder, each.tokens)
         tokens = torch.tensor(each.tokens)
-        right = [(drafts[k] == tokens.roll(-2 - k)).tolist() for k in range(STEPS)]
-        rounds, kept = walked(right, first=each.answers[0][0], num_tokens=num_tokens)
+        is_right = [(drafts[k] == tokens.roll(-2 - k)).tolist() for k in range(STEPS)]
+        rounds, accepted = simulate_rounds(
+            is_right, first=each.answers[0][0], num_tokens=num_tokens
+        )
         assert acceptance.rounds == rounds
-        assert acceptance.kept_per_position == kept[: len(acceptance.kept_per_position)]
+        assert acceptance.kept_per_position == accepted[: len(acceptance.kept_per_position)]
     assert sum(each.kept for each in found) > 20  # there was something to compare
 
 
@@ -105,7 +109,7 @@ def unrolled_head(folder, target_folder, tokens):
     attention = DenseAttention(torch.zeros_like(row))
     config = opened.report.config
     states = target.run(row, positions, attention, config.aux.aux_layers.layers)
-    reading = HeadInputs(
+    inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=row,
         positions=positions,
@@ -113,13 +117,13 @@ def unrolled_head(folder, target_folder, tokens):
     )
     ids = target_ids(opened.tensors, config.output)
     normed = TrainingHead(config, embedding=target.embedding).unroll(
-        opened.tensors, reading, depth=STEPS
+        opened.tensors, inputs, depth=STEPS
     )
     scores = [each[0] @ opened.tensors["lm_head.weight"].T for each in normed]
     return [ids[each.argmax(-1)] for each in scores]
 
 
-def test_answers_hold_both_temperatures_and_are_greedy_where_they_say_so(trained, target_folder):
+def test_answers_have_both_temperatures_and_greedy_ones_match_the_engine(trained, target_folder):
     documents = read_documents(trained / "answers.jsonl")
     assert {each.temperature for each in documents} == {0.0, 0.8}
     assert len(documents) == 2 * 60
@@ -133,7 +137,7 @@ def test_answers_hold_both_temperatures_and_are_greedy_where_they_say_so(trained
 
 
 def interrupt_when(condition):
-    """Press Ctrl-C once, as soon as the condition holds."""
+    """Send SIGINT once, as soon as the condition holds."""
 
     def wait():
         while not condition():
@@ -145,8 +149,9 @@ def interrupt_when(condition):
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_an_interrupted_run_goes_on_to_the_same_weights(
+def test_a_resumed_run_ends_with_the_same_weights_as_an_uninterrupted_one(
     train, trained, tmp_path, capsys, optimizer
 ):
     answers = f"--answers {trained / 'answers.jsonl'} --steps 40 --batch 2 --optimizer {optimizer}"
@@ -159,7 +164,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(
     assert "go on with --resume" in capsys.readouterr().err
     (found,) = list_checkpoints(parts / "checkpoints")
     assert 20 <= load_checkpoint(found).step < 40
-    assert train(parts, answers) == 1  # not by accident
+    assert train(parts, answers) == 1  # --resume is missing
     assert "go on with --resume or use another --out" in capsys.readouterr().err
     assert train(parts, f"{answers} --resume") == 0
     one, other = (load_file(each / "head" / "model.safetensors") for each in (whole, parts))
@@ -170,19 +175,21 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(
     assert train(parts, f"{answers} --resume") == 0  # there is nothing left to do
 
 
-def test_a_run_does_not_go_on_as_another_one(train, trained, capsys):
+def test_resuming_with_another_learning_rate_is_refused(train, trained, capsys):
     assert train(trained, "--steps 100 --resume --lr 1e-4") == 1
     assert "the run was begun with peak 0.02" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_named_and_the_last_checkpoint_stays(train, trained, tmp_path, capsys):
+def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(train, trained, tmp_path, capsys):
     out = tmp_path / "out"
     flags = f"--answers {trained / 'answers.jsonl'} --steps 30 --save-every 10 --batch 2"
 
     def fill_disk():
         while not list_checkpoints(out / "checkpoints"):
             time.sleep(0.002)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # smaller than any of them
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (20_000, before[1])
+        )  # bytes; every checkpoint is larger
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     thread = threading.Thread(target=fill_disk, daemon=True)
@@ -212,10 +219,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint(
     assert "not finite" in error or "the loss is" in error
     assert "lower --lr" in error
     for path in list_checkpoints(out / "checkpoints"):
-        assert all(each.isfinite().all() for each in load_checkpoint(path).memory.values())
+        assert all(each.isfinite().all() for each in load_checkpoint(path).state_dict.values())
 
 
-def test_a_time_budget_cuts_the_steps(train, trained, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_time_budget_limits_the_number_of_steps(train, trained, tmp_path, capsys):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 100000 --budget-s 0.5 --batch 2"
     assert train(tmp_path / "out", flags) == 0
     assert "steps fit into 0.5 s" in capsys.readouterr().err
@@ -229,7 +237,9 @@ def test_too_few_prompts_are_refused(target_folder, tmp_path, capsys):
     assert "training needs at least 8" in capsys.readouterr().err
 
 
-def test_a_target_without_the_taps_is_refused(train, prompts_file, tmp_path, capsys):
+def test_a_target_with_too_few_layers_for_the_aux_layers_is_refused(
+    train, prompts_file, tmp_path, capsys
+):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": 67}
@@ -250,13 +260,15 @@ def test_numbers_that_train_nothing_are_refused(train, trained, tmp_path, capsys
     assert f"{flag.split()[0]} must be a number above 0" in capsys.readouterr().err
 
 
-def test_answers_that_fill_no_batch_are_refused(train, trained, tmp_path, capsys):
+def test_too_few_answers_for_one_batch_are_refused(train, trained, tmp_path, capsys):
     flags = f"--answers {trained / 'answers.jsonl'} --batch 1000"
     assert train(tmp_path / "out", flags) == 1
     assert "lower --batch or --length" in capsys.readouterr().err
 
 
-def test_both_exports_load_and_draft_alike(trained, target_folder, tmp_path, capsys):
+def test_both_export_formats_load_and_have_equal_accept_lengths(
+    trained, target_folder, tmp_path, capsys
+):
     (*_, last) = list_checkpoints(trained / "checkpoints")
     lengths = []
     for layout in ("eagle3", "speculators"):
@@ -275,13 +287,14 @@ def test_both_exports_load_and_draft_alike(trained, target_folder, tmp_path, cap
     assert "embed_tokens.weight" not in names  # it is the target's
 
 
-def test_the_newer_layout_and_the_other_loss_train_too(train, trained, target_folder, tmp_path):
+@pytest.mark.slow
+def test_a_head_of_layout_eagle3_1_learns_with_the_lk_loss(train, trained, target_folder, tmp_path):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 40 --layout eagle3.1 --loss lk"
     assert train(tmp_path / "out", flags) == 0
     assert accept_length(target_folder, tmp_path / "out" / "head", temperature=0.0) > 1.5
 
 
-def test_a_missing_matplotlib_is_a_note_and_not_a_failure(trained, capsys, monkeypatch):
+def test_plotting_without_matplotlib_names_the_extra_to_install(trained, capsys, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -289,7 +302,8 @@ def test_a_missing_matplotlib_is_a_note_and_not_a_failure(trained, capsys, monke
     assert "pip install 'outrider[train]'" in capsys.readouterr().err
 
 
-def test_other_families_are_trained_for_as_well(train, tmp_path):
+@pytest.mark.slow
+def test_a_head_for_qwen3_is_trained_and_exported(train, tmp_path):
     save_tiny("qwen3", tmp_path / "qwen3")
     flags = f"--model {tmp_path / 'qwen3'} --steps 2 --answer-tokens 8"
     assert train(tmp_path / "out", flags) == 0

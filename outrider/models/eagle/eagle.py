@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
-from outrider.models.layers.linear import Linear
+from outrider.ops.linear.linear import Linear
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import HeadLayer
-from outrider.models.layers.rms_norm import Norm
+from outrider.ops.norm_rope.join_normed import join_normed
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
@@ -56,7 +56,13 @@ class Eagle3Head:
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         parts, norms = self._parts, self._parts.norms
-        x, normed = _join(plan.queries.tokens, parts.embedding, state, norms)
+        x, normed = join_normed(
+            plan.queries.tokens,
+            parts.embedding,
+            state,
+            embedding_norm=norms.embedding,
+            hidden_norm=norms.state,
+        )
         residual = normed if norms.is_residual_normed else state
         after = parts.layer(plan, x, residual, kv, attention)
         return norms.output(after) if norms.is_state_normed else after
@@ -64,21 +70,3 @@ class Eagle3Head:
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         norms = self._parts.norms
         return self._parts.score(state if norms.is_state_normed else norms.output(state))
-
-
-def _join(
-    tokens: torch.Tensor,  # [num_query]
-    embedding: torch.Tensor,  # [vocab, width]
-    state: torch.Tensor,  # [num_query, width]
-    norms: Eagle3Norms,
-) -> tuple[torch.Tensor, torch.Tensor]:  # [num_query, 2 * width], [num_query, width]
-    """Embedding and state side by side, each normalised; and the normalised state."""
-    if state.is_cuda:
-        from outrider.ops.norm_rope.rms_norm_triton import join_normed
-
-        weights = norms.embedding.weight, norms.state.weight
-        eps = norms.embedding.eps, norms.state.eps
-        return join_normed(tokens, embedding, state, weights=weights, eps=eps)
-    embedded = norms.embedding(F.embedding(tokens, embedding))
-    normed = norms.state(state)
-    return torch.cat([embedded, normed], dim=-1), normed

@@ -6,10 +6,10 @@ import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedForward, FeedStep
-from outrider.models.layers.rms_norm import Norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 

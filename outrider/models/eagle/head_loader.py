@@ -8,7 +8,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.draft_model import DraftModel, ModelFacts
+from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.eagle.eagle import EagleHead, EagleParts
 from outrider.models.eagle.eagle3 import Eagle3Head, Eagle3Norms, Eagle3Parts
 from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
@@ -17,25 +17,20 @@ from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, LAYER
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.layers.attention_layer import (
-    HeadNorm,
     NoGate,
-    NoHeadNorm,
-    NormEachHead,
     Projection,
     SelfAttention,
     SplitProjection,
 )
 from outrider.models.layers.gated_activation import gate_of
-from outrider.models.layers.linear import (
-    BiasedLinear,
-    Linear,
-    WeightType,
-    choose_linear,
-)
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
-from outrider.models.layers.rms_norm import Norm, NormLater, make_norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.linear.choose_linear import WeightType, choose_linear
+from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
+from outrider.ops.sampling.widen_logits import widen_logits
 
 _ATTENTION = LAYER + "self_attn."
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -49,7 +44,7 @@ def load_head(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> DraftModel:
+) -> AnyDraftModel:
     """The head in a folder, ready to draft for the target, whose weights it may share."""
     head = open_head(folder, target.config, target_folder)
     problems, config = head.report.problems, head.report.config
@@ -69,7 +64,7 @@ def build_head(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> DraftModel:
+) -> AnyDraftModel:
     """A head of tensors that are known to be right."""
     return _Builder(
         config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
@@ -95,7 +90,7 @@ class _Builder:
         self._make_linear = choose_linear(dtype, device, arithmetic)
         self._device = device
 
-    def build(self) -> DraftModel:
+    def build(self) -> AnyDraftModel:
         config = self._config
         facts = ModelFacts(
             aux_layers=config.aux.aux_layers,
@@ -145,9 +140,7 @@ class _Builder:
         if HEAD not in self._tensors:
             return self._target.logits
         head = self._make_linear(self._read(HEAD))
-        if self._device.type == "cuda":  # the kernels that read scores convert them
-            return lambda state: apply_padded(head, state)
-        return lambda state: apply_padded(head, state).float()
+        return lambda state: widen_logits(apply_padded(head, state))
 
     def _project(self) -> Callable[[torch.Tensor], torch.Tensor]:
         aux = self._config.aux

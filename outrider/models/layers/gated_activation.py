@@ -1,22 +1,22 @@
-"""The gated half of a feed-forward part: silu(gate) * up, both from one fused map."""
+"""The gated half of a feed-forward part: silu(gate) * up, both from one fused projection."""
 
 import math
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
-from outrider.models.layers.linear import FixedLinear, Linear, StreamedLinear
+from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
+from outrider.ops.linear.swiglu import swiglu
 
 
 class Gate(Protocol):
-    """The activated gate times the other half of the map, for every row."""
+    """The activated gate times the other half of the projection, for every row."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...  # [n, in] -> [n, intermediate]
 
 
 class SplitGate:
-    """The map, then the gate: for any linear map."""
+    """The projection, then the gate: for any linear layer."""
 
     def __init__(self, gate_up: Linear, limit: float = math.inf) -> None:
         self._gate_up = gate_up
@@ -27,7 +27,7 @@ class SplitGate:
 
 
 class StreamedGate:
-    """The gate in the epilogue of the map, where the map has one."""
+    """The gate in the epilogue of the projection."""
 
     def __init__(self, gate_up: StreamedLinear | FixedLinear) -> None:
         self.gate_up = gate_up
@@ -37,7 +37,7 @@ class StreamedGate:
 
 
 class SharedGate:
-    """A gate of a part of which every token asks for a share; the down map keeps shares."""
+    """A gate times a sigmoid share of every token. The down projection is linear, so it keeps shares."""
 
     def __init__(self, gate: Gate, share: Linear) -> None:  # share [hidden -> 1]
         self._gate = gate
@@ -48,24 +48,7 @@ class SharedGate:
 
 
 def gate_of(gate_up: Linear) -> Gate:
-    """The gate over a fused map, in its epilogue where the map can."""
+    """The gate over a fused projection, in its epilogue if the linear layer has one."""
     if isinstance(gate_up, StreamedLinear | FixedLinear):
         return StreamedGate(gate_up)
     return SplitGate(gate_up)
-
-
-def swiglu(
-    gate_up: torch.Tensor,  # [n, 2 * intermediate]
-    limit: float = math.inf,
-) -> torch.Tensor:  # [n, intermediate]
-    """The second half of every row, gated by the first; gates are cut at the limit, and the second
-    half at both of its signs.
-    """
-    if gate_up.is_cuda:
-        from outrider.ops.linear.swiglu_triton import swiglu as launch
-
-        return launch(gate_up, limit)
-    gate, up = gate_up.chunk(2, dim=-1)
-    if limit < math.inf:
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return F.silu(gate).mul_(up)

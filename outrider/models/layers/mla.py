@@ -1,8 +1,8 @@
 """Latent attention: heads read one stored vector per token, a latent beside a rotated key.
 
-Everywhere in the absorbed form: a query's part for the latent goes through its head's key map
-before it is compared, and what a head read goes through its value map after. Keys and values are
-never made of the latents.
+Always in the absorbed form: a query is multiplied by its head's key projection before it is compared
+with latents, and what a head reads by its value projection after. Keys and values are never computed
+from the latents.
 """
 
 from dataclasses import dataclass
@@ -10,30 +10,31 @@ from typing import Protocol
 
 import torch
 
-from outrider.kv.kv_pool import write_kv
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import Norm
-from outrider.models.layers.rotary import Rotation, rotate_
 from outrider.models.model_config import LatentConfig, RopeConfig
 from outrider.models.rope_scaling import YarnScaling
+from outrider.ops.attention.latent_rope import rotate_queries, store_latents
+from outrider.ops.linear.head_linear import head_linear
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.norm_rope.rotary import Rotation
 
 
-class QueryMap(Protocol):
-    """Makes the queries of all heads of what the first map left for them."""
+class QueryProjection(Protocol):
+    """The queries of all heads, from the query channels of the first projection."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...  # [n, in] -> [n, heads * dim]
 
 
 class WholeQueries:
-    """The first map made them already."""
+    """No second projection: the first one gives the queries themselves."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
 
 class LowRankQueries:
-    """Owns the norm of the few lanes that queries are made of, and the map from them."""
+    """Owns the norm of the low-rank query channels, and the projection from them to queries."""
 
     def __init__(self, *, norm: Norm, up: Linear) -> None:
         self._norm = norm
@@ -44,25 +45,25 @@ class LowRankQueries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentMaps:
-    """What ties each head to the latents."""
+class LatentProjections:
+    """The projections of every head from and to latents."""
 
     key: torch.Tensor  # [heads, nope, latent] from queries to latents
     value: torch.Tensor  # [heads, value, latent] from latents to values
 
 
 class LatentAttention:
-    """Owns the maps; the first one makes queries, or what they are made of, and latents."""
+    """Owns the projections. The first one gives the low-rank or whole queries, and the latents."""
 
     def __init__(
         self,
         config: LatentConfig,
         *,
         scale: float,
-        down: Linear,  # [hidden -> query lanes + latent + rope]
-        queries: QueryMap,
+        down: Linear,  # [hidden -> query channels + latent + rope]
+        queries: QueryProjection,
         norm: Norm,  # of the latent
-        maps: LatentMaps,
+        projections: LatentProjections,
         output: Linear,  # [heads * value -> hidden]
     ) -> None:
         self._config = config
@@ -70,7 +71,7 @@ class LatentAttention:
         self._down = down
         self._queries = queries
         self._norm = norm
-        self._maps = maps
+        self._projections = projections
         self._output = output
 
     def __call__(
@@ -87,68 +88,29 @@ class LatentAttention:
             low[:num_query, -config.width :], step.rotation, self._norm, layer, step.slots
         )
         heads = queries.view(num_query, config.heads, config.nope + config.rope)
-        absorbed = absorb(heads, self._maps.key, step.rotation)
+        absorbed = absorb(heads, self._projections.key, step.rotation)
         read = step.backend.run_latent(absorbed, layer, step.plan, self._scale, config.latent)
         values = read.new_empty(num_query, config.heads, config.value)
-        apply_each_head(read, self._maps.value.transpose(1, 2), values)
+        head_linear(read, self._projections.value.transpose(1, 2), values)
         return self._output.plus(pad_rows(values.flatten(1), x.shape[0]), residual)
-
-
-def store_latents(
-    latents: torch.Tensor,  # [num_query, latent + rope] may be overwritten
-    rotation: Rotation,
-    norm: Norm,
-    layer: torch.Tensor,  # [pages, page_size, 1, latent + rope]
-    slots: torch.Tensor,  # [num_query]
-) -> None:
-    """Normalise every latent, turn the key beside it, and store both."""
-    if latents.is_cuda:
-        from outrider.ops.attention.latent_rope_triton import store_latents as launch
-
-        launch(latents, (rotation.cos, rotation.sin), (norm.weight, norm.eps), layer, slots)
-        return
-    width = norm.weight.shape[0]
-    latents[:, :width] = norm(latents[:, :width])
-    rotate_(latents[:, None, width:], rotation)
-    write_kv(layer, slots, latents[:, None])
 
 
 def absorb(
     heads: torch.Tensor,  # [num_query, heads, nope + rope]
-    key_map: torch.Tensor,  # [heads, nope, latent]
+    key_projection: torch.Tensor,  # [heads, nope, latent]
     rotation: Rotation,
 ) -> torch.Tensor:  # [num_query, heads, latent + rope]
-    """Queries as latents are compared with them."""
-    nope, latent = key_map.shape[1:]
+    """Queries in the form that is compared with stored latents."""
+    nope, latent = key_projection.shape[1:]
     num_query, num_heads, dim = heads.shape
     out = heads.new_empty(num_query, num_heads, latent + dim - nope)
-    if heads.is_cuda:
-        from outrider.ops.attention.latent_rope_triton import rotate_queries
-
-        rotate_queries(heads, (rotation.cos, rotation.sin), out)
-    else:
-        out[..., latent:] = heads[..., nope:]
-        rotate_(out[..., latent:], rotation)
-    apply_each_head(heads[..., :nope], key_map, out[..., :latent])
+    rotate_queries(heads, rotation, out)
+    head_linear(heads[..., :nope], key_projection, out[..., :latent])
     return out
 
 
-def apply_each_head(
-    x: torch.Tensor,  # [n, heads, in]
-    weights: torch.Tensor,  # [heads, in, out], any strides
-    out: torch.Tensor,  # [n, heads, out] is written
-) -> None:
-    """Every head's vector through the map of that head."""
-    if x.is_cuda:
-        from outrider.ops.linear.head_linear_triton import apply_head_maps
-
-        apply_head_maps(x, weights, out)
-    else:
-        out.copy_((x.transpose(0, 1) @ weights).transpose(0, 1))
-
-
 def score_scale(config: LatentConfig, rope: RopeConfig) -> float:
-    """What scores are multiplied by before the softmax; a longer context makes it grow."""
+    """What scores are multiplied by before the softmax; it grows with the context length."""
     scaling = rope.scaling
     growth = scaling.latent_factor if isinstance(scaling, YarnScaling) else 1.0
     return float((config.nope + config.rope) ** -0.5 * growth * growth)

@@ -1,4 +1,4 @@
-"""The feed-forward part of a block: SwiGLU, and what any such part is given."""
+"""The feed-forward part of a decoder layer: SwiGLU, and what every such part is given."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,12 +6,12 @@ from typing import Protocol
 import torch
 
 from outrider.models.layers.gated_activation import Gate
-from outrider.models.layers.linear import Linear
+from outrider.ops.linear.linear import Linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedStep:
-    """Who the query tokens of a step are. Experts are chosen by it; a dense part ignores it."""
+    """The query tokens of a step. Routers read them; a dense part ignores them."""
 
     tokens: torch.Tensor  # [num_query] int64
     slots: torch.Tensor  # [num_query] int64; those below page_size are on page 0: padding
@@ -19,7 +19,7 @@ class FeedStep:
 
 
 class FeedForward(Protocol):
-    """The residual plus what the part makes of every row; no row depends on the others."""
+    """The residual plus the output of the part for every row; no row depends on the others."""
 
     def __call__(
         self,
@@ -30,7 +30,7 @@ class FeedForward(Protocol):
 
 
 class Mlp:
-    """Owns the gate and the down map."""
+    """Owns the gate and the down projection."""
 
     def __init__(self, *, gate: Gate, down: Linear) -> None:
         self._gate = gate

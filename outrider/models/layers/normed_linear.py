@@ -1,94 +1,72 @@
-"""A norm and the part of a block behind it, made one at load where a kernel can do both.
+"""A norm fused with the layer behind it, at load, where one kernel computes both.
 
-For few rows of a small model a step is as long as its number of kernels. Whoever calls a block does
-not see it: the norm that is left before the part leaves rows as they are.
+For few rows of a small model, the time of a step is its number of kernels. A decoder layer does not
+see the fusion: its norm is replaced by `NormLater`, which returns its input.
 """
 
 import torch
 
 from outrider.models.layers.attention_layer import AttentionStep, Projection, SplitProjection
 from outrider.models.layers.gated_activation import Gate, StreamedGate
-from outrider.models.layers.linear import BiasedLinear, FixedLinear, Linear, StreamedLinear
-from outrider.models.layers.rms_norm import Norm, NormLater
+from outrider.ops.linear.linear import BiasedLinear, FixedLinear, Linear, StreamedLinear
+from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS, fits_small
+from outrider.ops.linear.small_linear import NormedQkv, NormedSwiglu
+from outrider.ops.norm_rope.rms_norm import Norm, NormLater
 
 
 class NormedGate:
-    """Norm, map and gate in one kernel for few rows, one after the other for many."""
+    """Norm, projection and gate: one kernel for few rows, one after another for many."""
 
     def __init__(self, norm: Norm, gate: StreamedGate) -> None:
-        from outrider.ops.linear import small_linear_triton as small
-
         self._norm = norm
         self._gate = gate
-        self._weight = gate.gate_up.weight
-        self._small = small
+        self._fused = NormedSwiglu(norm, gate.gate_up.weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, intermediate]
-        if x.shape[0] > self._small.MOST_ROWS:
+        if x.shape[0] > MOST_SMALL_ROWS:
             return self._gate(self._norm(x))
-        return self._small.normed_swiglu(x, (self._norm.weight, self._norm.eps), self._weight)
+        return self._fused(x)
 
 
 class NormedProjection:
-    """Norm, map, rotation and the KV write in one kernel for few rows."""
+    """Norm, projection, rotation and the KV write: one kernel for few rows."""
 
-    def __init__(
-        self,
-        norm: Norm,
-        apart: Projection,
-        *,
-        weight: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim, in]
-        bias: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim], or [0]
-    ) -> None:
-        from outrider.ops.linear.qkv_projection_triton import project_heads
-        from outrider.ops.linear.small_linear_triton import MOST_ROWS
-
+    def __init__(self, norm: Norm, apart: Projection, fused: NormedQkv) -> None:
         self._norm = norm
         self._apart = apart
-        self._weight = weight
-        self._bias = bias
-        self._most_rows = MOST_ROWS
-        self._together = project_heads
+        self._fused = fused
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if x.shape[0] > self._most_rows:
+        if x.shape[0] > MOST_SMALL_ROWS:
             return self._apart(self._norm(x), layer, step)
-        norm, rotation = self._norm, step.rotation
-        queries = self._together(
-            x[: step.slots.shape[0]],
-            (norm.weight, norm.eps),
-            self._weight,
-            self._bias,
-            (rotation.cos, rotation.sin),
-            layer,
-            step.slots,
-        )
+        queries = self._fused(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
         return queries, queries[:, :0]
 
 
 def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
-    """What is left of the norm, and the gate behind it."""
+    """The norm that remains before the gate, and the gate."""
     if isinstance(gate, StreamedGate) and _fits(gate.gate_up.weight, norm):
         return NormLater(norm.weight), NormedGate(norm, gate)
     return norm, gate
 
 
 def project_behind(norm: Norm, apart: SplitProjection) -> tuple[Norm, Projection]:
-    """What is left of the norm, and the projection behind it.
+    """The norm that remains before the projection, and the projection.
 
-    Norms of heads need whole heads, and gates are no heads.
+    The fused kernel has no norms of heads, which need whole heads, and no gates.
     """
     weight, bias = _weight_and_bias(apart.qkv)
     is_usual = not len(apart.head_norm.weight) and not apart.has_gates
     if not is_usual or not len(weight) or not _fits(weight, norm):
         return norm, apart
-    return NormLater(norm.weight), NormedProjection(norm, apart, weight=weight, bias=bias)
+    fused = NormedQkv(norm, weight=weight, bias=bias)
+    return NormLater(norm.weight), NormedProjection(norm, apart, fused)
 
 
 def _weight_and_bias(linear: Linear) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a map that our own kernels compute; both are empty for other maps."""
+    """Weight and bias of a linear layer that our kernels compute; both are empty for others."""
     if isinstance(linear, BiasedLinear):
         weight, _ = _weight_and_bias(linear.linear)
         return weight, linear.bias
@@ -98,6 +76,4 @@ def _weight_and_bias(linear: Linear) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _fits(weight: torch.Tensor, norm: Norm) -> bool:
-    from outrider.ops.linear.small_linear_triton import fits  # who has such a weight has Triton
-
-    return fits(weight, is_normed=len(norm.weight) > 0)
+    return fits_small(weight, is_normed=len(norm.weight) > 0)

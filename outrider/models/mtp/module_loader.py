@@ -10,12 +10,13 @@ from outrider.models.decoder import Block, Decoder
 from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
-from outrider.models.layers.linear import WeightType, choose_linear
-from outrider.models.layers.rms_norm import Norm, make_norm
 from outrider.models.mtp.inspect_modules import FoundModules, find_modules, stored_name
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.mtp_module import ModuleNorms, ModuleParts, MtpModule
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.ops.linear.choose_linear import WeightType, choose_linear
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+from outrider.ops.sampling.widen_logits import widen_logits
 
 
 def load_modules(
@@ -119,9 +120,7 @@ class _Builder:
         if name not in self._found.own or self._is_the_targets(name):
             return self._target.logits
         head = self._make_linear(self._read(name))
-        if self._device.type == "cuda":  # the kernels that read scores convert them
-            return lambda state: apply_padded(head, state)
-        return lambda state: apply_padded(head, state).float()
+        return lambda state: widen_logits(apply_padded(head, state))
 
     def _is_the_targets(self, name: str) -> bool:
         """Whether a head is a copy of the target's: most are."""

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from outrider.models.decoder import Block
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.layers.rms_norm import Norm
-from outrider.models.layers.rotary import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.mtp.module_tables import ModuleRules
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import Queries, StepPlan
 

@@ -3,9 +3,9 @@
 import torch
 
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import Norm
 from outrider.models.recurrent.recurrent_plan import RecurrentPlan
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.recurrent.causal_conv import causal_conv
 from outrider.ops.recurrent.delta_rule import DeltaRule, gated_delta_rule
 from outrider.ops.recurrent.gated_norm import gated_norm

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.spans_of import spans_of
-from outrider.models.recurrent.recurrent_layout import RecurrentLayout
 from outrider.ops.recurrent.fill_recurrent import fill_recurrent
 from outrider.ops.recurrent.recurrent_rows import RecurrentRows, StateRows
 from outrider.ops.sparse.ring_plan import WindowPlan
@@ -41,24 +40,28 @@ class RecurrentAttention:
     def __init__(
         self,
         backend: AttentionBackend,
-        layout: RecurrentLayout,
         state_lengths: torch.Tensor,  # [table_rows] int64
+        *,
+        window: int,  # tokens that the convolution reads
+        ring: int,  # length of its ring buffers
+        nodes: int,  # of the longest chain
     ) -> None:
         self._backend = backend
-        self._layout = layout
         self._state_lengths = state_lengths
+        self._window = window
+        self._ring = ring
+        self._nodes = nodes
 
     @property
     def capabilities(self) -> Capabilities:
         can = self._backend.capabilities
-        return replace(can, chain_only=True, max_nodes=min(can.max_nodes, self._layout.nodes))
+        return replace(can, chain_only=True, max_nodes=min(can.max_nodes, self._nodes))
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         query, rows = largest.num_query, largest.rows + largest.chunk.rows
-        window = self._layout.recurrence.window
         for name in ("query_index", "owners", "writes"):
             arena.reserve(f"recurrent.{name}", query, torch.int64)
-        arena.reserve("recurrent.sources", query * window, torch.int64)
+        arena.reserve("recurrent.sources", query * self._window, torch.int64)
         for name in _STATE_ROWS:
             arena.reserve(f"recurrent.{name}", rows, torch.int64)
         self._backend.reserve(arena, largest)
@@ -70,7 +73,7 @@ class RecurrentAttention:
             query_index=arena.view("recurrent.query_index", query),
             owners=arena.view("recurrent.owners", query),
             ring=RingPlan(
-                sources=arena.view("recurrent.sources", query, self._layout.recurrence.window),
+                sources=arena.view("recurrent.sources", query, self._window),
                 writes=arena.view("recurrent.writes", query),
             ),
         )
@@ -92,8 +95,8 @@ class RecurrentAttention:
             plan.rows,
             self._state_lengths,
             spans_of(plan.shape, scope),
-            length=self._layout.ring,
-            most_nodes=self._layout.nodes,
+            length=self._ring,
+            most_nodes=self._nodes,
         )
 
     def run(

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.layers.linear import Linear
-from outrider.models.layers.rms_norm import make_norm
 from outrider.models.recurrent.delta_layer import GatedDelta
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.registry import RecurrentProjections
+from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import make_norm
 from outrider.ops.recurrent.delta_rule import DeltaRule
 
 Shape = tuple[int, ...]

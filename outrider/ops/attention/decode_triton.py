@@ -58,7 +58,7 @@ class DecodeTiles:
     worth: int = 64  # tiles for which another split in a row costs less than a merging launch
 
 
-def tiles_of(
+def decode_tiles(
     head_dim: int,
     dtype: torch.dtype,
     *,
@@ -321,7 +321,7 @@ def attend_decode(
     nodes, keys = num_tokens // num_rows, pages.shape[1] * layer.shape[1]
     packed = nodes * heads // (layer.shape[2] // 2)
     shared = device.shared_bytes(query)
-    tiles = tiles or tiles_of(
+    tiles = tiles or decode_tiles(
         head_dim, query.dtype, packed=packed, num_rows=num_rows, shared=shared
     )
     splits = num_splits(keys, split=tiles.split)

@@ -19,11 +19,11 @@ from outrider.ops.attention.latent_blocks_triton import see_history, see_paths
 from outrider.ops.attention.latent_slices_triton import (
     Slices,
     choose_slices,
-    combine,
+    combine_slices,
     keep_split,
-    num_splits,
+    latent_split_start,
+    num_latent_splits,
     rows_at_once,
-    split_start,
     ways_to_slice,
 )
 from outrider.ops.attention.splits_triton import (
@@ -56,7 +56,7 @@ class LatentTiles:
     num_stages: int = 2
 
 
-def tiles_of(heads: int, latent: int, dtype: torch.dtype) -> LatentTiles:
+def latent_tiles(heads: int, latent: int, dtype: torch.dtype) -> LatentTiles:
     """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents.
 
     Measured on an H200 (docs/lab/log.md): shorter splits are faster for one row of 4k, slower else.
@@ -111,8 +111,8 @@ def _attend_kernel(
     start = slice_ * span
     stop = tl.minimum(start + span, num_splits)
     for split in range(start, stop):
-        begin = split_start(split, size)
-        end = tl.minimum(split_start(split + 1, size), longest)
+        begin = latent_split_start(split, size)
+        end = tl.minimum(latent_split_start(split + 1, size), longest)
         if begin < end:
             # Blocks that reach past the history are seen along each node's own path.
             border = length // BLOCK_N * BLOCK_N if TREE else end
@@ -143,7 +143,7 @@ def _attend_kernel(
                 )  # fmt: skip
 
 
-def attend_decode(
+def attend_latent_decode(
     query: torch.Tensor,  # [rows * nodes, heads, latent + rope], heads side by side
     layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
     out: torch.Tensor,  # [rows * nodes, heads, latent] contiguous
@@ -166,7 +166,7 @@ def attend_decode(
     num_rows, (num_tokens, heads, width) = lengths.shape[0], query.shape
     assert query.stride()[1:] == (width, 1), "the heads of a token lie side by side"
     nodes, keys, latent = num_tokens // num_rows, pages.shape[1] * layer.shape[1], out.shape[2]
-    tiles = tiles or tiles_of(heads, latent, query.dtype)
+    tiles = tiles or latent_tiles(heads, latent, query.dtype)
     packing = _packing(tiles.rows, heads=heads, nodes=nodes)
     room = partials.numel() // (nodes * partial_width(heads, latent))  # partial results of a row
     slices = choose_slices(keys, tiles.split, rows=num_rows, tiles=packing.num_tiles, room=room)
@@ -185,15 +185,15 @@ def attend_decode(
             slices, scale * LOG2_E, packing, tiles, is_tree=is_tree,
         )  # fmt: skip
         if slices.count > 1:
-            combine(parts, out[tokens], limits[tokens], slices, tiles.split)
+            combine_slices(parts, out[tokens], limits[tokens], slices, tiles.split)
 
 
-def num_partials(*, rows: int, nodes: int, keys: int, heads: int, latent: int) -> int:
+def num_latent_partials(*, rows: int, nodes: int, keys: int, heads: int, latent: int) -> int:
     """Floats of the workspace for so many rows over so many keys.
 
     It never exceeds 256 MiB, or what a single row needs.
     """
-    splits = num_splits(keys, split=tiles_of(heads, latent, torch.bfloat16).split)
+    splits = num_latent_splits(keys, split=latent_tiles(heads, latent, torch.bfloat16).split)
     if splits == 1:
         return 0
     per_row = nodes * splits * partial_width(heads, latent)

@@ -15,7 +15,7 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
 from outrider.ops.attention.latent_blocks_triton import see_history
-from outrider.ops.attention.latent_decode_triton import LatentTiles, tiles_of
+from outrider.ops.attention.latent_decode_triton import LatentTiles, latent_tiles
 from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile
 
 
@@ -61,7 +61,7 @@ def _attend_kernel(
         tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
 
 
-def attend_chunks(
+def attend_latent_chunks(
     query: torch.Tensor,  # [chunk.tokens, heads, latent + rope], heads side by side
     layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
     out: torch.Tensor,  # [chunk.tokens, heads, latent] contiguous
@@ -75,7 +75,7 @@ def attend_chunks(
     """Causal attention of all chunk tokens; no chunk is longer than `width`."""
     heads, channels = query.shape[1:]
     latent, page_size = out.shape[2], layer.shape[1]
-    tiles = tiles or tiles_of(heads, latent, query.dtype)
+    tiles = tiles or latent_tiles(heads, latent, query.dtype)
     assert query.stride()[1:] == (channels, 1), "the heads of a token lie side by side"
     kernel: Any = _attend_kernel[(triton.cdiv(width * heads, tiles.rows), bounds.shape[1])]
     kernel(

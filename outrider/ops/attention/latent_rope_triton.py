@@ -1,5 +1,6 @@
-"""What latent attention does to single lanes, as `models/layers/mla.py` says it: the norm of a
-latent, the rotation of keys and queries, and the write to the pool.
+"""The norm of latents, the rotation of keys and queries, and the write to the pool.
+
+The kernels of `store_latents_reference` and `rotate_queries_reference`.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -11,14 +12,16 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.norm_rope.rms_norm_triton import scaled
+from outrider.ops.norm_rope.rotary import Rotation
 
 _MAX_PAIRS = 512  # rotated pairs of one program with 4 warps: 4 per thread
 
 
 @triton.jit
-def _turned(source, cos, sin, token, pair, inside, HALF: tl.constexpr):
-    """Both halves of heads, turned to their position."""
+def _rotated(source, cos, sin, token, pair, inside, HALF: tl.constexpr):
+    """Both halves of heads, rotated to their position."""
     angle = token * 2 * HALF + pair
     c = tl.load(cos + angle, mask=pair < HALF, other=0.0).to(tl.float32)
     s = tl.load(sin + angle + HALF, mask=pair < HALF, other=0.0).to(tl.float32)
@@ -43,7 +46,7 @@ def _store_kernel(
     values = tl.load(source + channel, mask=inside, other=0.0).to(tl.float32)
     normed = scaled(values, tl.sum(values * values) / LATENT, scales, eps)
     tl.store(target + channel, normed, mask=inside)
-    low, high = _turned(source + LATENT, cos, sin, token, pair, pair < HALF, HALF)
+    low, high = _rotated(source + LATENT, cos, sin, token, pair, pair < HALF, HALF)
     tl.store(target + LATENT + pair, low, mask=pair < HALF)
     tl.store(target + LATENT + HALF + pair, high, mask=pair < HALF)
 
@@ -59,41 +62,40 @@ def _rotate_kernel(
     inside = (head < num_heads) & (pair < HALF)
     overlap.begin(PDL)
     source = heads + token * token_stride + head * head_stride + nope
-    low, high = _turned(source, cos, sin, token, pair, inside, HALF)
+    low, high = _rotated(source, cos, sin, token, pair, inside, HALF)
     target = out + token * out_stride + head * (latent + 2 * HALF) + latent
     tl.store(target + pair, low, mask=inside)
     tl.store(target + HALF + pair, high, mask=inside)
 
 
-def store_latents(
-    latents: torch.Tensor,  # [num_query, latent + rope], unit stride along lanes
-    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: as `angles_at` lays them out
-    norm: tuple[torch.Tensor, float],  # weight [latent], and eps
+def store_latents_triton(
+    latents: torch.Tensor,  # [num_query, latent + rope], unit stride along the last axis
+    rotation: Rotation,
+    norm: Norm,  # weight [latent]
     layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
     slots: torch.Tensor,  # [num_query] int64
 ) -> None:
     """Write every latent, normalised, and the key beside it, rotated, to its slot."""
-    (weight, eps), (num_query, width) = norm, latents.shape
-    latent = weight.shape[0]
+    (num_query, width), latent = latents.shape, norm.weight.shape[0]
     assert latents.stride(1) == 1
     assert layer.is_contiguous()
     half = (width - latent) // 2
     kernel: Any = _store_kernel[(num_query,)]
     kernel(
-        latents, *angles, weight, layer, slots, eps, latents.stride(0),
+        latents, rotation.cos, rotation.sin, norm.weight, layer, slots, norm.eps, latents.stride(0),
         LATENT=latent, HALF=half, LATENT_BLOCK=triton.next_power_of_2(latent),
         HALF_BLOCK=triton.next_power_of_2(half), PDL=overlap.is_on(latents),
         num_warps=4, **overlap.options(latents),
     )  # fmt: skip
 
 
-def rotate_queries(
-    heads: torch.Tensor,  # [num_query, heads, nope + rope], unit stride along lanes
-    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: as `angles_at` lays them out
-    out: torch.Tensor,  # [num_query, heads, latent + rope] contiguous; the last lanes are written
+def rotate_queries_triton(
+    heads: torch.Tensor,  # [num_query, heads, nope + rope], unit stride along the last axis
+    rotation: Rotation,
+    out: torch.Tensor,  # [num_query, heads, latent + rope] contiguous; the last channels are written
 ) -> None:
-    """The rotated part of every query, after the place of its other part."""
-    rope = angles[0].shape[-1]
+    """Write the rotated part of every query behind the place of its latent part."""
+    rope = rotation.cos.shape[-1]
     num_query, num_heads, dim = heads.shape
     assert heads.stride(2) == 1
     assert out.is_contiguous()
@@ -101,8 +103,8 @@ def rotate_queries(
     block = min(triton.next_power_of_2(num_heads), max(_MAX_PAIRS // half_block, 1))
     kernel: Any = _rotate_kernel[(num_query, triton.cdiv(num_heads, block))]
     kernel(
-        heads, *angles, out, heads.stride(0), heads.stride(1), out.stride(0), num_heads,
-        dim - rope, out.shape[2] - rope,
+        heads, rotation.cos, rotation.sin, out, heads.stride(0), heads.stride(1), out.stride(0),
+        num_heads, dim - rope, out.shape[2] - rope,
         HALF=rope // 2, HEADS_BLOCK=block, HALF_BLOCK=half_block, PDL=overlap.is_on(heads),
         num_warps=4, **overlap.options(heads),
     )  # fmt: skip

@@ -34,14 +34,14 @@ _SHORT_SPLITS = tl.constexpr(SHORT_SPLITS)
 _HELD_LEVELS = tl.constexpr(5)  # a thread holds a column of up to 32 slices in registers
 
 
-def num_splits(keys: int, *, split: int) -> int:
+def num_latent_splits(keys: int, *, split: int) -> int:
     """Splits that cover so many positions."""
     count = -(-keys // split)
     return count if count <= SHORT_SPLITS else (count + SHORT_SPLITS + 1) // 2
 
 
 @triton.jit
-def split_start(index, size):
+def latent_split_start(index, size):
     """First position of a split."""
     return (index + tl.maximum(index - _SHORT_SPLITS, 0)) * size
 
@@ -84,7 +84,7 @@ def choose_slices(keys: int, split: int, *, rows: int, tiles: int, room: int) ->
 
 def ways_to_slice(keys: int, split: int, *, room: int) -> list[Slices]:
     """All that the workspace has room for."""
-    splits = num_splits(keys, split=split)
+    splits = num_latent_splits(keys, split=split)
     spans = [1 << level for level in range((splits - 1).bit_length() + 1)]
     ways = [Slices(splits=splits, span=span, count=-(-splits // span)) for span in spans]
     return [way for way in ways if way.num_partials <= room and way.count <= _MOST_SLICES]
@@ -221,7 +221,7 @@ def _merge_slices(
         )  # fmt: skip
         return merge(left_max, left_sum, left, right_max, right_sum, right)
     number = first + tl.arange(0, 2 * HALF)
-    is_seen = (split_start(number * span, split) < limit) & (number < num_slices)
+    is_seen = (latent_split_start(number * span, split) < limit) & (number < num_slices)
     at = place + number * stride
     state_max = tl.load(part_max + at, mask=is_seen, other=NOTHING_SEEN)
     state_sum = tl.load(part_sum + at, mask=is_seen, other=0.0)
@@ -257,7 +257,7 @@ def _combine_kernel(
     tl.store(target, tl.reshape(acc, [COLUMNS]).to(out.dtype.element_ty), mask=column < LATENT)
 
 
-def combine(
+def combine_slices(
     parts: list[torch.Tensor],
     out: torch.Tensor,
     limits: torch.Tensor,

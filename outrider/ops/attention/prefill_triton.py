@@ -30,7 +30,7 @@ class PrefillTiles:
     num_stages: int = 3
 
 
-def tiles_of(head_dim: int, dtype: torch.dtype) -> PrefillTiles:
+def prefill_tiles(head_dim: int, dtype: torch.dtype) -> PrefillTiles:
     """The tiles of a model."""
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
         return PrefillTiles(rows=16, keys=32, num_warps=8, num_stages=2)
@@ -183,7 +183,7 @@ def attend_chunks(
     tiles: PrefillTiles | None = None,
 ) -> None:
     """Causal attention of all chunk tokens; no chunk is longer than `width`."""
-    tiles = tiles or tiles_of(query.shape[2], query.dtype)
+    tiles = tiles or prefill_tiles(query.shape[2], query.dtype)
     heads, head_dim = query.shape[1:]
     assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
     kv_heads, page_size = layer.shape[2] // 2, layer.shape[1]

@@ -1,7 +1,7 @@
-"""x W^T for many rows, by tiles whose operands the copy engine of a GPU fetches.
+"""x W^T for many rows, by tiles whose operands the tensor memory accelerator (TMA) loads.
 
-Weights are the first operand of tensor cores, so a tile may have rows that are no power of two:
-192 are two products, of 128 and 64. Sums are those of `ops/linear/linear_triton.py`, bit for bit.
+Weights are the first operand of tensor cores, so the number of rows of a tile need not be a power of
+two: 192 rows are two products, of 128 and 64. Sums have the bits of `linear_triton.py`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -16,9 +16,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts as device
 
-DEPTH = 64  # of a tile: as many lanes as the copy engine lays out at once
-MOST_SHARED = 220 << 10  # bytes that tiles on their way take; some GPUs with the engine have 99 KiB
-_LINE = 16  # bytes to which what it fetches is aligned
+DEPTH = 64  # of a tile: the channels that TMA lays out at once
+MOST_SHARED = 220 << 10  # bytes of all stages of a tile; some GPUs with TMA have 99 KiB
+_LINE = 16  # bytes: the alignment of what TMA loads
 _FIRST_WITH_ONE = (9, 0)  # compute capability
 _DEPTH = tl.constexpr(DEPTH)
 
@@ -31,7 +31,7 @@ class BulkTile:
     more: int = 0  # rows of a second product
     columns: int  # of the weight; half of them are outputs when gated
     stages: int
-    sampling_flags: int = 8
+    num_warps: int = 8
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def _finish(
 
 @triton.jit
 def _bulk_kernel(
-    x,  # [num_rows, K] in boxes of ROWS
+    x,  # [num_rows, K] descriptor, in boxes of ROWS
     rest,  # the same in boxes of MORE
     weight,  # [N, K], or [2 N, K] when gated: gate, then up
     residual,  # [num_rows, N]
@@ -105,10 +105,8 @@ def _bulk_kernel(
         )  # fmt: skip
 
 
-def fits(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
-    """Whether the device has a copy engine and room for what it fetches, and both operands lie as
-    it wants them.
-    """
+def fits_bulk(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
+    """Whether the device has TMA and enough shared memory, and both operands are aligned."""
     return (
         x.is_cuda
         and x.element_size() == 2
@@ -118,8 +116,8 @@ def fits(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
     )
 
 
-def pays(num_rows: int, size: int) -> bool:
-    """Whether these tiles are the faster ones. Few short ones would leave most of a GPU idle."""
+def bulk_pays(num_rows: int, size: int) -> bool:
+    """Whether these tiles are faster. Few short rows would leave most of a GPU idle."""
     return num_rows > (96 if size < 6144 else 64)
 
 
@@ -128,27 +126,25 @@ def _is_aligned(matrix: torch.Tensor) -> bool:
     return matrix.stride(1) == 1 and matrix.data_ptr() % _LINE == 0 == row * size % _LINE
 
 
-def choose_tile(num_rows: int, size: int, *, is_gated: bool = False) -> BulkTile:
+def choose_bulk_tile(num_rows: int, size: int, *, is_gated: bool = False) -> BulkTile:
     """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
-    # A gated tile has half as many outputs as columns, and tensor cores take 64 at least.
+    # A gated tile has half as many outputs as columns, and tensor cores take at least 64.
     is_wide = size >= 16384 or is_gated
     if num_rows <= 128:
         rows, more = (64, 32) if num_rows <= 96 else (128, 0)
         if is_wide:
-            return BulkTile(rows=rows, more=more, columns=128, stages=3, sampling_flags=4)
-        return BulkTile(rows=rows, more=more, columns=64, stages=8, sampling_flags=4)
+            return BulkTile(rows=rows, more=more, columns=128, stages=3, num_warps=4)
+        return BulkTile(rows=rows, more=more, columns=64, stages=8, num_warps=4)
     if num_rows <= 192:
         if is_wide:
-            return BulkTile(rows=128, more=64, columns=128, stages=5, sampling_flags=4)
-        return BulkTile(rows=128, more=64, columns=64, stages=6, sampling_flags=4)
+            return BulkTile(rows=128, more=64, columns=128, stages=5, num_warps=4)
+        return BulkTile(rows=128, more=64, columns=64, stages=6, num_warps=4)
     if is_wide or num_rows > 1024:
-        return BulkTile(rows=128, columns=256, stages=4, sampling_flags=8)
-    return BulkTile(
-        rows=128, more=64, columns=128 if size >= 6144 else 64, stages=5, sampling_flags=4
-    )
+        return BulkTile(rows=128, columns=256, stages=4, num_warps=8)
+    return BulkTile(rows=128, more=64, columns=128 if size >= 6144 else 64, stages=5, num_warps=4)
 
 
-def launch(
+def launch_bulk(
     x: torch.Tensor,  # [n, in]
     weight: torch.Tensor,  # [out, in], or [2 * out, in] when gated: gate, then up
     residual: torch.Tensor,  # [n, out] contiguous
@@ -157,7 +153,7 @@ def launch(
     has_residual: bool,
     is_gated: bool,
 ) -> torch.Tensor:  # [n, out]
-    """The product by tiles of this size, of operands that fit; public for whoever sweeps."""
+    """The product by tiles of this size, of operands that fit; public for benchmarks."""
     (num_rows, depth), parts = x.shape, 2 if is_gated else 1
     size, outputs = weight.shape[0] // parts, tile.columns // parts
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
@@ -180,7 +176,7 @@ def launch(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
-        num_warps=tile.sampling_flags,
+        num_warps=tile.num_warps,
         **overlap.options(x),
     )
     return out

@@ -1,7 +1,7 @@
-"""x W^T for few rows, at the speed at which weights can be read, and for many, tile by tile where
-they cannot be fetched in bulk.
+"""x W^T for few rows, as fast as weights can be read; and for many rows where `bulk_linear_triton.py`
+does not fit.
 
-Every output is one sum over k in ascending order, sixteen products at a time, whatever the tile: on
+Every output is one sum over k in ascending order, sixteen products at a time, whatever the tile. On
 tensor cores that makes the bits of a row independent of the tile and of the other rows (tested).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,11 +15,15 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts as device
-from outrider.ops.linear import bulk_linear_triton as bulk
+from outrider.ops.linear.bulk_linear_triton import (
+    bulk_pays,
+    choose_bulk_tile,
+    fits_bulk,
+    launch_bulk,
+)
+from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
 
 _BAND = tl.constexpr(8)  # row tiles
-MOST_SKINNY_ROWS = 64  # above, a GEMM library that may split sums is faster,
-MOST_GATED_ROWS = 192  # but it has no gate in its epilogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class LinearTile:
     columns: int
     depth: int
     stages: int
-    sampling_flags: int = 4
+    num_warps: int = 4
 
 
 @triton.jit
@@ -131,15 +135,15 @@ def _launch(
 ) -> torch.Tensor:
     num_rows, (size, depth) = x.shape[0], weight.shape
     options = {"has_residual": has_residual, "is_gated": is_gated}
-    if bulk.pays(num_rows, size) and bulk.fits(x, weight):
-        wide = bulk.choose_tile(num_rows, size, is_gated=is_gated)
-        return bulk.launch(x, weight, residual, tile=wide, **options)
-    tile = choose_tile(num_rows, size, depth, x.element_size())
+    if bulk_pays(num_rows, size) and fits_bulk(x, weight):
+        wide = choose_bulk_tile(num_rows, size, is_gated=is_gated)
+        return launch_bulk(x, weight, residual, tile=wide, **options)
+    tile = choose_linear_tile(num_rows, size, depth, x.element_size())
     tile = fitted(tile, x.element_size(), device.shared_bytes(x))
-    return launch(x, weight, residual, tile=tile, **options)
+    return launch_linear(x, weight, residual, tile=tile, **options)
 
 
-def launch(
+def launch_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     residual: torch.Tensor,
@@ -148,7 +152,7 @@ def launch(
     has_residual: bool,
     is_gated: bool,
 ) -> torch.Tensor:
-    """The product by tiles of this size; public for whoever sweeps over them."""
+    """The product by tiles of this size; public for benchmarks that sweep over tiles."""
     num_rows, depth = x.shape
     size = weight.shape[0] // (2 if is_gated else 1)
     outputs = tile.columns // (2 if is_gated else 1)
@@ -173,31 +177,31 @@ def launch(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
-        num_warps=tile.sampling_flags,
+        num_warps=tile.num_warps,
         **overlap.options(x),
     )
     return out
 
 
 def fitted(tile: LinearTile, itemsize: int, shared: int) -> LinearTile:
-    """The tile with as many blocks on their way as shared memory of so many bytes has room for."""
-    # One more is in registers, but for Hopper's tensor cores: that GPU has room for all it names.
+    """The tile with as many stages as shared memory of so many bytes has room for."""
+    # One more stage is in registers, except on Hopper, where every tile named here fits anyway.
     most = 1 + shared // ((tile.rows + tile.columns) * tile.depth * itemsize)
     return tile if tile.stages <= most else replace(tile, stages=most)
 
 
-def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> LinearTile:
+def choose_linear_tile(num_rows: int, size: int, depth: int, itemsize: int) -> LinearTile:
     """Measured on an H200 at the shapes of Llama-3.1-8B and SmolLM2-135M (docs/lab/log.md)."""
     if itemsize == 4:  # float32 is for tests, not for speed
         return LinearTile(rows=16 if num_rows <= 16 else 64, columns=32, depth=32, stages=2)
     if num_rows > MOST_SKINNY_ROWS:
         if size >= 16384:
-            return LinearTile(rows=128, columns=256, depth=64, stages=4, sampling_flags=8)
+            return LinearTile(rows=128, columns=256, depth=64, stages=4, num_warps=8)
         if num_rows > 128:
-            return LinearTile(rows=128, columns=128, depth=64, stages=4, sampling_flags=8)
+            return LinearTile(rows=128, columns=128, depth=64, stages=4, num_warps=8)
         return LinearTile(rows=64, columns=64, depth=128 if depth % 128 == 0 else 64, stages=4)
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
-    is_wide = size >= 16384  # enough tiles of any width to keep every core busy
+    is_wide = size >= 16384  # enough tiles of any width to fill the GPU
     if rows == 64:
         if is_wide:
             return LinearTile(rows, columns=64, depth=64, stages=3)
@@ -208,10 +212,10 @@ def choose_tile(num_rows: int, size: int, depth: int, itemsize: int) -> LinearTi
         if depth % 128:
             return LinearTile(rows, columns=64, depth=64, stages=3)
         return LinearTile(rows, columns=64, depth=128, stages=4)
-    if depth < 2048:  # small maps wait for memory rather than read it: all of it at once
+    if depth < 2048:  # small weights are bound by latency, not bandwidth: load them at once
         if depth <= 640:
             return LinearTile(rows, columns=64, depth=128, stages=5)
-        return LinearTile(rows, columns=16, depth=512, stages=3, sampling_flags=2)
+        return LinearTile(rows, columns=16, depth=512, stages=3, num_warps=2)
     deep = 256 if depth % 256 == 0 else 64
     if depth >= 8192:
         return LinearTile(rows, columns=32, depth=deep, stages=6 if rows == 16 else 4)

@@ -1,5 +1,5 @@
-"""Queries, keys and values of a small model in one kernel, as `models/layers/attention_layer.py` says it:
-norm, map, bias, rotation and the write of keys and values, with the bits of `rope.py`.
+"""Queries, keys and values of a small model in one kernel: norm, projection, bias, rotation and the
+write of keys and values. The bits are those of the separate kernels.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -12,18 +12,20 @@ import triton.language as tl
 from outrider.ops.linear.small_linear_triton import (
     CHOSEN,
     SmallTile,
-    asked,
     halves,
+    load_rows,
+    load_weights,
     normed,
     options_of,
     product,
-    rows_of,
 )
+from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.norm_rope.rotary import Rotation
 
 
 @triton.jit
 def _plus_bias(values, bias, at, inside, HAS_BIAS: tl.constexpr, TYPE: tl.constexpr):
-    """Rounded where kernels of their own would store it, and wide again."""
+    """Values rounded where separate kernels would store them, then float32 again."""
     values = values.to(TYPE).to(tl.float32)
     if HAS_BIAS:
         values += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
@@ -63,7 +65,7 @@ def _heads_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A part of the pairs of one head: the first lane of each on the left, the second beside."""
+    """Some pairs of one head: first channels of all pairs on the left, second ones on the right."""
     PART: tl.constexpr = COLUMNS // 2
     PARTS: tl.constexpr = (HALF + PART - 1) // PART
     TYPE: tl.constexpr = queries.dtype.element_ty
@@ -77,10 +79,10 @@ def _heads_kernel(
     inside = is_row[:, None] & is_pair[None, :]
     angle = row[:, None].to(tl.int64) * (2 * HALF) + pair[None, :]
     is_rotated, is_query = head < num_rotated, head < num_queries
-    w_left, w_right, scales_left, scales_right = asked(
+    w_left, w_right, scales_left, scales_right = load_weights(
         weight, source, of_channel < HALF, scales, K, LEFT, RIGHT, HAS_NORM, PDL
     )
-    a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
+    a_left, a_right = load_rows(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
     slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)
     c = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
     s = tl.load(sin + angle + HALF, mask=inside, other=0.0).to(tl.float32)
@@ -103,22 +105,22 @@ def _heads_kernel(
     tl.store(stored + HALF, new_high, mask=inside & (head >= num_queries))
 
 
-def project_heads(
+def qkv_projection_triton(
     x: torch.Tensor,  # [num_query, in]
-    norm: tuple[torch.Tensor, float],  # weight [in], or [0] for rows as they are; and eps
+    norm: Norm,  # weight [in], or [0] for rows as they are
     weight: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim, in] queries, keys, values
     bias: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim], or [0] for none
-    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: [num_query, 1, head_dim] contiguous
+    rotation: Rotation,
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     slots: torch.Tensor,  # [num_query] int64
     *,
     tile: SmallTile = CHOSEN,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
     """The rotated queries of normalised rows; rotated keys, and values, are written to slots."""
-    (num_rows, depth), (scales, eps), (num_kv, head_dim) = x.shape, norm, layer.shape[2:]
+    (num_rows, depth), (num_kv, head_dim) = x.shape, layer.shape[2:]
     num_heads = weight.shape[0] // head_dim
-    assert angles[0].is_contiguous()
-    assert angles[1].is_contiguous()
+    assert rotation.cos.is_contiguous()
+    assert rotation.sin.is_contiguous()
     assert layer.is_contiguous()
     num_queries, half, part = num_heads - num_kv, head_dim // 2, tile.columns // 2
     queries = torch.empty((num_rows, num_queries, head_dim), dtype=x.dtype, device=x.device)
@@ -127,9 +129,10 @@ def project_heads(
     kernel(
         x,
         weight,
-        scales,
+        norm.weight,
         bias,
-        *angles,
+        rotation.cos,
+        rotation.sin,
         slots,
         queries,
         layer,
@@ -139,8 +142,8 @@ def project_heads(
         layer.stride(1),
         num_queries,
         num_heads - num_kv // 2,
-        eps,
-        HAS_NORM=len(scales) > 0,
+        norm.eps,
+        HAS_NORM=len(norm.weight) > 0,
         HAS_BIAS=len(bias) > 0,
         HALF=half,
         **options_of(x, tile),

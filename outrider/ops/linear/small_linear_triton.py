@@ -1,8 +1,8 @@
-"""Linear maps of short rows, a whole row at once, with the norm before and what follows fused in.
+"""Linear layers of short rows, a whole row at once, fused with the norm before and with what follows.
 
-Small maps wait for memory rather than read it: a program asks for its weights before it waits for
-the kernel that makes its input. The bits are those of the kernels it stands for (`norm.py`,
-`linear.py`): sums over k in the same order, squares in pairs.
+Small weights are bound by latency, not by bandwidth: a program loads its weights before it waits for
+the kernel that computes its input. The bits are those of `rms_norm_triton.py` and `linear_triton.py`:
+sums over k in the same order, squares in pairs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -14,28 +14,25 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.linear.linear_limits import LEAST_SMALL_INPUTS
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.norm_rope.rms_norm_triton import EXACT, scaled, square_sums
-
-MOST_ROWS = 16  # above, programs would normalise the same rows again and again
-LEAST_INPUTS = 16  # of a row: so many tensor cores take at once
-MOST_INPUTS = 1536  # a row is held in registers, and so is that much of each weight
-MOST_NORMED = 1024  # likewise, in float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallTile:
-    """What one block of threads computes; unless told, as an H200 is fastest."""
+    """What one block of threads computes. The defaults are the fastest on an H200."""
 
     columns: int = 32  # of the weight; half of them are outputs when gated or rotated
     rows: int = 16
-    sampling_flags: int = 8
+    num_warps: int = 8
 
 
 CHOSEN = SmallTile()
 
 
 @triton.jit
-def asked(
+def load_weights(
     weight,  # [.., K]
     source,  # [COLUMNS] which rows of it
     is_column,  # [COLUMNS]
@@ -46,8 +43,10 @@ def asked(
     HAS_NORM: tl.constexpr,
     PDL: tl.constexpr,
 ):  # [COLUMNS, LEFT], [COLUMNS, RIGHT] of the weight and [1, LEFT], [1, RIGHT] of the scales
-    """What does not depend on the kernel before, for which it then waits; what there is none of is
-    something else again. The next kernel may begin at once: it asks for its own weights.
+    """Weights and scales, which do not depend on the kernel before; then wait for that kernel.
+
+    Where there is no right part or no norm, the values returned for it are unused. The next kernel may
+    start at once, to load its own weights.
     """
     overlap.release(PDL)
     left = tl.arange(0, LEFT)[None, :]
@@ -67,7 +66,7 @@ def asked(
 
 
 @triton.jit
-def rows_of(
+def load_rows(
     x,  # [num_rows, K]
     row,  # [ROWS]
     num_rows,
@@ -96,14 +95,14 @@ def rows_of(
 
 @triton.jit
 def normed(x_left, x_right, scales_left, scales_right, K, eps, RIGHT: tl.constexpr):
-    """Rows of unit root mean square, scaled and rounded as `norm.py` leaves them."""
+    """Rows of unit root mean square, scaled and rounded, with the bits of `rms_norm_triton.py`."""
     wide_left, wide_right = x_left.to(tl.float32), x_right.to(tl.float32)
     squares = square_sums(wide_left)
     if RIGHT:
         squares += square_sums(wide_right)
     if squares.shape[0] == 1:
         mean = tl.sum(squares, 0) / K
-    else:  # a gather ends the reach of the layout of the sums, in which rows would lie many times
+    else:  # the gather changes the layout; in that of the sums, rows would be held many times over
         mean = tl.gather(squares, tl.arange(0, squares.shape[0]), 0)[:, None] / K
     if RIGHT:
         x_right = scaled(wide_right, mean, scales_right, eps).to(x_right.dtype)
@@ -131,7 +130,7 @@ def halves(total, ROWS: tl.constexpr, PART: tl.constexpr):  # [ROWS, 2 * PART] -
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _map_kernel(
+def _small_kernel(
     x,
     weight,  # [N, K], or [2 N, K] when gated: gate, then up
     scales,
@@ -161,10 +160,10 @@ def _map_kernel(
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     at = row[:, None].to(tl.int64) * N + output[None, :]
     inside = (row < num_rows)[:, None] & (output < N)[None, :]
-    w_left, w_right, scales_left, scales_right = asked(
+    w_left, w_right, scales_left, scales_right = load_weights(
         weight, source, column < N, scales, K, LEFT, RIGHT, HAS_NORM, PDL
     )
-    a_left, a_right = rows_of(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
+    a_left, a_right = load_rows(x, row, num_rows, K, x_stride, IS_SINGLE, LEFT, RIGHT)
     if HAS_RESIDUAL:
         before = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_NORM:
@@ -178,12 +177,6 @@ def _map_kernel(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-def fits(weight: torch.Tensor, *, is_normed: bool = False) -> bool:  # weight [out, in]
-    """Whether there is a kernel for such a map of few rows. Float32 is for tests, not for speed."""
-    most = MOST_NORMED if is_normed else MOST_INPUTS
-    return weight.element_size() == 2 and LEAST_INPUTS <= weight.shape[1] <= most
-
-
 def small_plus(
     x: torch.Tensor,  # [n, in]
     weight: torch.Tensor,  # [out, in]
@@ -192,35 +185,37 @@ def small_plus(
     tile: SmallTile = CHOSEN,
 ) -> torch.Tensor:  # [n, out]
     """residual + x W^T, rounded once."""
-    return _map(x, weight, (weight[0], 0.0), residual, tile, has_residual=True)
+    # There is no norm: the kernel gets any pointer for its scales and does not read it.
+    return _launch(x, weight, weight[0], 0.0, residual, tile, has_residual=True)
 
 
-def normed_swiglu(
+def normed_swiglu_triton(
     x: torch.Tensor,  # [n, in]
-    norm: tuple[torch.Tensor, float],  # weight [in], or [0] for rows as they are; and eps
+    norm: Norm,  # weight [in], or [0] for rows as they are
     weight: torch.Tensor,  # [2 * intermediate, in] gate, then up
     *,
     tile: SmallTile = CHOSEN,
 ) -> torch.Tensor:  # [n, intermediate]
     """silu(gate) * up of the two halves of norm(x) W^T, rounded once."""
-    return _map(x, weight, norm, x, tile, is_gated=True)
+    return _launch(x, weight, norm.weight, norm.eps, x, tile, is_gated=True)
 
 
-def _map(
+def _launch(
     x: torch.Tensor,
     weight: torch.Tensor,
-    norm: tuple[torch.Tensor, float],
+    scales: torch.Tensor,
+    eps: float,
     residual: torch.Tensor,
     tile: SmallTile,
     *,
     has_residual: bool = False,
     is_gated: bool = False,
 ) -> torch.Tensor:
-    (num_rows, depth), (scales, eps) = x.shape, norm
+    num_rows, depth = x.shape
     size = weight.shape[0] // (2 if is_gated else 1)
     outputs = tile.columns // (2 if is_gated else 1)
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
-    kernel: Any = _map_kernel[(triton.cdiv(size, outputs), triton.cdiv(num_rows, tile.rows))]
+    kernel: Any = _small_kernel[(triton.cdiv(size, outputs), triton.cdiv(num_rows, tile.rows))]
     kernel(
         x,
         weight,
@@ -241,7 +236,7 @@ def _map(
 
 
 def options_of(x: torch.Tensor, tile: SmallTile) -> dict[str, Any]:
-    """What both kernels are told besides their tensors."""
+    """The arguments of both kernels besides tensors and sizes."""
     num_rows, depth = x.shape
     left = triton.next_power_of_2(depth + 1) // 2  # the largest power of two up to the depth
     return {
@@ -249,10 +244,12 @@ def options_of(x: torch.Tensor, tile: SmallTile) -> dict[str, Any]:
         "COLUMNS": tile.columns,
         "IS_SINGLE": num_rows == 1,
         "LEFT": left,
-        "RIGHT": max(triton.next_power_of_2(depth - left), LEAST_INPUTS) if depth > left else 0,
+        "RIGHT": max(triton.next_power_of_2(depth - left), LEAST_SMALL_INPUTS)
+        if depth > left
+        else 0,
         "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
         "PDL": overlap.is_on(x),
-        "num_warps": tile.sampling_flags,
+        "num_warps": tile.num_warps,
         **EXACT,
         **overlap.options(x),
     }

@@ -1,4 +1,4 @@
-"""SwiGLU of a fused gate and up projection, as `models/layers/gated_activation.py` says it."""
+"""SwiGLU of a fused gate and up projection: the kernel of `swiglu_reference`."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -38,11 +38,11 @@ def _swiglu_kernel(
     tl.store(out + row * width + columns, gate * tl.sigmoid(gate) * up, mask=inside)
 
 
-def swiglu(
+def swiglu_triton(
     gate_up: torch.Tensor,  # [n, 2 * width]
     limit: float = math.inf,
 ) -> torch.Tensor:  # [n, width]
-    """silu(gate) * up, in float32 and rounded once; gates are cut at the limit, ups at both."""
+    """silu(gate) * up, in float32 and rounded once; gates and ups are clamped to the limit."""
     assert gate_up.stride(1) == 1
     num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((num_rows, width), dtype=gate_up.dtype, device=gate_up.device)

@@ -1,7 +1,7 @@
-"""The experts of a mixture as grouped products: every block of tokens meets its own weights.
+"""The experts of a mixture as grouped products: every block of tokens has one expert's weights.
 
-Sums run as in `ops/linear/linear_triton.py`: the bits of a row depend on nothing but the row. A token's
-outputs are added up in the order in which it asks its experts; nothing is added by atomics.
+Sums run as in `linear_triton.py`: the bits of a row depend on that row only. The outputs of a token's
+experts are added in the order of its routing, never by atomics.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.linear.linear_triton import LinearTile
-from outrider.ops.moe.routing_triton import ExpertBlocks, align
+from outrider.ops.moe.routing_triton import ExpertBlocks, align_blocks
 
 _BAND = tl.constexpr(8)  # blocks that read the same columns of their experts side by side
 _COMBINED = 1024  # columns per program
@@ -116,9 +116,9 @@ def _combine_kernel(
     total = tl.zeros([BLOCK], tl.float32)
     for place in tl.static_range(TOP_K):
         pair = token * TOP_K + place
-        # Nobody computed what padding did not ask for: it may be anything.
-        is_asked = tl.load(experts + pair) < num_experts
-        output = tl.load(outputs + pair * width + column, mask=inside & is_asked, other=0.0)
+        # The outputs of padding are not computed and may hold NaN.
+        is_routed = tl.load(experts + pair) < num_experts
+        output = tl.load(outputs + pair * width + column, mask=inside & is_routed, other=0.0)
         total += output.to(tl.float32) * tl.load(weights + pair)
     total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
     tl.store(at, total.to(residual.dtype.element_ty), mask=inside)
@@ -126,23 +126,25 @@ def _combine_kernel(
 
 def add_experts_(
     x: torch.Tensor,  # [n, hidden]
-    experts: torch.Tensor,  # [n, top_k] int32; num_experts asks nobody
+    experts: torch.Tensor,  # [n, top_k] int32; num_experts for padding
     weights: torch.Tensor,  # [n, top_k] float32
     gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
     down: torch.Tensor,  # [experts, hidden, intermediate]
-    residual: torch.Tensor,  # [n, hidden] is added to
+    residual: torch.Tensor,  # [n, hidden] written
     limit: float = math.inf,
 ) -> None:
     """residual += the weighted sum over each token's experts of down(silu(gate x) * up x).
 
-    Gates are cut at the limit, ups at both of its signs.
+    Gates are clamped to at most `limit`, ups to [-limit, limit].
     """
     num_experts, top_k = gate_up.shape[0], experts.shape[1]
-    tile = choose_tile(experts.numel(), num_experts, x.element_size())
-    blocks = align(experts, num_experts, tile.rows)
+    tile = choose_expert_tile(experts.numel(), num_experts, x.element_size())
+    blocks = align_blocks(experts, num_experts, tile.rows)
     num_pairs = experts.numel()
-    active = multiply(x, gate_up, blocks, tile, num_pairs=num_pairs, is_gated=True, limit=limit)
-    outputs = multiply(active, down, blocks, tile, num_pairs=num_pairs, is_gated=False)
+    active = multiply_grouped(
+        x, gate_up, blocks, tile, num_pairs=num_pairs, is_gated=True, limit=limit
+    )
+    outputs = multiply_grouped(active, down, blocks, tile, num_pairs=num_pairs, is_gated=False)
     num_tokens, width = x.shape
     kernel: Any = _combine_kernel[(num_tokens, triton.cdiv(width, _COMBINED))]
     kernel(
@@ -160,7 +162,7 @@ def add_experts_(
     )
 
 
-def multiply(
+def multiply_grouped(
     x: torch.Tensor,  # [n, in], a row per token or per pair
     weight: torch.Tensor,  # [experts, out, in]
     blocks: ExpertBlocks,
@@ -170,7 +172,7 @@ def multiply(
     is_gated: bool,
     limit: float = math.inf,
 ) -> torch.Tensor:  # [num_pairs, out], or [num_pairs, out / 2] when gated
-    """Every pair's row through the weight of its expert; public for whoever sweeps over tiles."""
+    """The row of every pair times the weight of its expert; public for benchmarks."""
     num_blocks, depth = blocks.owners.shape[0], x.shape[1]
     size = weight.shape[1] // (2 if is_gated else 1)
     outputs = tile.columns // (2 if is_gated else 1)
@@ -198,15 +200,15 @@ def multiply(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
-        num_warps=tile.sampling_flags,
+        num_warps=tile.num_warps,
         **overlap.options(x),
     )
     return out
 
 
-def choose_tile(num_pairs: int, num_experts: int, itemsize: int) -> LinearTile:
-    """About as many rows as each expert is asked for: fewer read weights twice, more idle."""
-    # TODO(#7): sweep on an H200; these are the tiles of `ops/linear/linear_triton.py` at the same rows.
+def choose_expert_tile(num_pairs: int, num_experts: int, itemsize: int) -> LinearTile:
+    """About as many rows as an expert has pairs: fewer read weights twice, more are idle."""
+    # TODO(#7): sweep on an H200; these are the tiles of `linear_triton.py` at the same rows.
     each = -(-num_pairs // num_experts)
     if itemsize == 4:  # float32 is for tests, not for speed
         return LinearTile(rows=16 if each <= 16 else 64, columns=32, depth=32, stages=2)
@@ -214,4 +216,4 @@ def choose_tile(num_pairs: int, num_experts: int, itemsize: int) -> LinearTile:
         return LinearTile(rows=16 if each <= 16 else 32, columns=64, depth=128, stages=4)
     if each <= 64:
         return LinearTile(rows=64, columns=128, depth=64, stages=4)
-    return LinearTile(rows=128, columns=128, depth=64, stages=4, sampling_flags=8)
+    return LinearTile(rows=128, columns=128, depth=64, stages=4, num_warps=8)

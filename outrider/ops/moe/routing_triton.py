@@ -1,8 +1,8 @@
-"""Who is asked: the experts of every token, as `models/layers/router.py` says it, and the blocks
-of tokens that ask the same expert, which the grouped products of `ops/moe/experts_triton.py` run on.
+"""Routing: the kernel of `route_reference`; and blocks of tokens that are routed to the same expert,
+for the grouped products of `experts_triton.py`.
 
 A pair is a token and one of its experts: pair p is expert p % top_k of token p // top_k. Experts
-and pairs are int32; padding asks expert `num_experts`, whose pairs stand in no block.
+and pairs are int32; padding is routed to expert `num_experts`, whose pairs are in no block.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,28 +15,29 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.moe.routing import Routing, RoutingConfig
 from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of, key_value
 
-_TINY = tl.constexpr(1e-20)  # as in the torch law
+_TINY = tl.constexpr(1e-20)  # as in `weigh_experts`
 _SCORES = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2}
-# Pairs at most that are looked at together; of more, experts count their own in a launch before.
+# Most pairs that one program counts at once; more are counted by a launch before.
 _SPAN = 1024
 _WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertBlocks:
-    """Pairs by expert, each expert from the start of a block of `rows.shape[1]` pairs."""
+    """Pairs sorted by expert. Each expert starts a new block of `rows.shape[1]` pairs."""
 
     rows: torch.Tensor  # [blocks, block_rows] int32 pair; num_pairs where there is none
-    owners: torch.Tensor  # [blocks] int32 expert; -1 past the last block that is needed
+    owners: torch.Tensor  # [blocks] int32 expert; -1 past the last used block
 
 
 @triton.jit
 def _keep_best_groups(
     keys, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, JUDGED: tl.constexpr
 ):
-    """The keys, but the lowest for experts of groups that are not among the best."""
+    """The keys, with the lowest key for experts of groups that are not among the best."""
     grouped = tl.reshape(keys, (GROUPS, CHANNELS // GROUPS))
     left, merit = grouped, tl.zeros([GROUPS], tl.float32)
     for _ in tl.static_range(JUDGED):
@@ -111,26 +112,21 @@ def _route_kernel(
         keys = tl.where(keys == best, LOWEST_KEY, keys)
 
 
-def route(
+def route_triton(
     logits: torch.Tensor,  # [n, experts] unit stride along experts
+    config: RoutingConfig,
     bias: torch.Tensor,  # [experts] float32, or [0]
     slots: torch.Tensor,  # [n] int64
     *,
     page_size: int,
-    top_k: int,
-    score: str,
-    is_normed: bool,
-    scale: float,
-    groups: tuple[int, int, int] = (1, 1, 1),
-) -> tuple[torch.Tensor, torch.Tensor]:  # [n, top_k] int32, [n, top_k] float32
+) -> Routing:
     """Experts and weights of every token; slots on page 0 are padding.
 
-    `groups` are how many there are, how many are kept and how many experts judge one; more than one
-    need a power of two of experts.
+    Several groups need a power of two of experts.
     """
-    num_tokens, num_experts = logits.shape
+    (num_tokens, num_experts), groups, top_k = logits.shape, config.groups, config.top_k
     channels = triton.next_power_of_2(num_experts)
-    assert groups[0] == 1 or channels == num_experts
+    assert groups.num == 1 or channels == num_experts
     experts = torch.empty((num_tokens, top_k), dtype=torch.int32, device=logits.device)
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
     kernel: Any = _route_kernel[(num_tokens,)]
@@ -143,38 +139,38 @@ def route(
         num_experts,
         logits.stride(0),
         page_size,
-        scale,
+        config.scale,
         TOP_K=top_k,
         CHANNELS=channels,
-        SCORE=_SCORES[score],
-        IS_NORMED=is_normed,
+        SCORE=_SCORES[config.score],
+        IS_NORMED=config.is_normed,
         HAS_BIAS=bias.numel() > 0,
-        GROUPS=groups[0],
-        KEPT=groups[1],
-        JUDGED=groups[2],
+        GROUPS=groups.num,
+        KEPT=groups.num_selected,
+        JUDGED=groups.num_scored,
         PDL=overlap.is_on(logits),
         num_warps=1,
         **overlap.options(logits),
     )
-    return experts, weights
+    return Routing(experts=experts, weights=weights)
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
-def _count_kernel(asked, counts, num_pairs, SPAN: tl.constexpr, PDL: tl.constexpr):
+def _count_kernel(selected, counts, num_pairs, SPAN: tl.constexpr, PDL: tl.constexpr):
     expert = tl.program_id(0)
     total = tl.zeros([SPAN], tl.int32)
     overlap.begin(PDL)
     for start in range(0, num_pairs, SPAN):
         pair = start + tl.arange(0, SPAN)
-        of = tl.load(asked + pair, mask=pair < num_pairs, other=-1)
+        of = tl.load(selected + pair, mask=pair < num_pairs, other=-1)
         total += (of == expert).to(tl.int32)
     tl.store(counts + expert, tl.sum(total, 0))
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_blocks"])
 def _align_kernel(
-    asked,  # [num_pairs] int32
-    counts,  # [num_experts] int32, unless they are counted here
+    selected,  # [num_pairs] int32
+    counts,  # [num_experts] int32; read only if IS_COUNTED
     rows,  # [num_blocks, ROWS] int32
     owners,  # [num_blocks] int32
     num_pairs,
@@ -193,18 +189,18 @@ def _align_kernel(
         count = tl.load(counts + channel, mask=channel < num_experts, other=0)
     else:
         each = tl.arange(0, SPAN)
-        of = tl.load(asked + each, mask=each < num_pairs, other=num_experts)
-        is_asked = of < num_experts
-        count = tl.histogram(tl.where(is_asked, of, 0), CHANNELS, mask=is_asked)
+        of = tl.load(selected + each, mask=each < num_pairs, other=num_experts)
+        is_routed = of < num_experts
+        count = tl.histogram(tl.where(is_routed, of, 0), CHANNELS, mask=is_routed)
     blocks = (count + ROWS - 1) // ROWS
     first = tl.sum(tl.where(channel < expert, blocks, 0), 0)
     own = tl.sum(tl.where(channel == expert, blocks, 0), 0)
     used = tl.sum(tl.where(channel == expert, count, 0), 0)
-    # In the order of the pairs, so that the list is the same every time.
+    # In the order of the pairs, so that the result is deterministic.
     done = 0
     for start in range(0, num_pairs, SPAN):
         pair = start + tl.arange(0, SPAN)
-        hit = (tl.load(asked + pair, mask=pair < num_pairs, other=-1) == expert).to(tl.int32)
+        hit = (tl.load(selected + pair, mask=pair < num_pairs, other=-1) == expert).to(tl.int32)
         rank = done + tl.cumsum(hit, 0) - 1
         tl.store(rows + first * ROWS + rank, pair, mask=hit > 0)
         done += tl.sum(hit, 0)
@@ -221,21 +217,21 @@ def _align_kernel(
             tl.store(owners + block, tl.full([ROWS], -1, tl.int32), mask=block < num_blocks)
 
 
-def align(
-    asked: torch.Tensor,  # [n, top_k] int32 contiguous
+def align_blocks(
+    selected: torch.Tensor,  # [n, top_k] int32 contiguous
     num_experts: int,
     block_rows: int,
 ) -> ExpertBlocks:
-    """The pairs of every expert in blocks of their own, in the order of the pairs."""
-    num_pairs = asked.numel()
+    """The pairs of every expert in separate blocks, in the order of the pairs."""
+    num_pairs = selected.numel()
     num_blocks = num_pairs // block_rows + min(num_experts, num_pairs)
-    rows = torch.empty((num_blocks, block_rows), dtype=torch.int32, device=asked.device)
-    owners = torch.empty(num_blocks, dtype=torch.int32, device=asked.device)
+    rows = torch.empty((num_blocks, block_rows), dtype=torch.int32, device=selected.device)
+    owners = torch.empty(num_blocks, dtype=torch.int32, device=selected.device)
     is_counted = num_pairs > _SPAN
-    counts = _count(asked, num_experts) if is_counted else owners
+    counts = _count(selected, num_experts) if is_counted else owners
     kernel: Any = _align_kernel[(num_experts,)]
     kernel(
-        asked,
+        selected,
         counts,
         rows,
         owners,
@@ -246,21 +242,21 @@ def align(
         ROWS=block_rows,
         CHANNELS=max(_WARP, triton.next_power_of_2(num_experts)),
         SPAN=min(_SPAN, max(4 * _WARP, triton.next_power_of_2(num_pairs))),
-        PDL=overlap.is_on(asked),
-        **overlap.options(asked),
+        PDL=overlap.is_on(selected),
+        **overlap.options(selected),
     )
     return ExpertBlocks(rows=rows, owners=owners)
 
 
-def _count(asked: torch.Tensor, num_experts: int) -> torch.Tensor:  # [experts] int32
-    counts = torch.empty(num_experts, dtype=torch.int32, device=asked.device)
+def _count(selected: torch.Tensor, num_experts: int) -> torch.Tensor:  # [experts] int32
+    counts = torch.empty(num_experts, dtype=torch.int32, device=selected.device)
     kernel: Any = _count_kernel[(num_experts,)]
     kernel(
-        asked,
+        selected,
         counts,
-        asked.numel(),
+        selected.numel(),
         SPAN=_SPAN,
-        PDL=overlap.is_on(asked),
-        **overlap.options(asked),
+        PDL=overlap.is_on(selected),
+        **overlap.options(selected),
     )
     return counts

@@ -1,4 +1,5 @@
-"""Norm and rotation of the last lanes of vectors, as `ops/norm_rope/partial_rope.py` says it.
+"""Rotation of the last channels of vectors, and the norm before it: the kernel of `rotate_tail_reference`
+and `norm_and_rotate_reference`.
 
 One program per vector, in float32 and rounded once: no vector depends on the others.
 """
@@ -12,13 +13,14 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm
 
 
 @triton.jit
-def turned(values, cos, sin, WIDTH: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr):
-    """A vector of WIDTH lanes in DIM places, its last PAIRS pairs turned by angles at `cos`, `sin`.
+def rotated_tail(values, cos, sin, WIDTH: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr):
+    """The four products of which the rotation of a vector is made; angles are at `cos` and `sin`.
 
-    Sines of the other way round turn back.
+    The vector has WIDTH channels, padded to DIM. Its last PAIRS pairs are rotated.
     """
     even, odd = tl.split(tl.reshape(values, (DIM // 2, 2)))
     pair = tl.arange(0, DIM // 2) - (WIDTH // 2 - PAIRS)
@@ -29,7 +31,7 @@ def turned(values, cos, sin, WIDTH: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.c
 
 
 @triton.jit
-def _turn_kernel(
+def _rotate_tail_kernel(
     x,
     cos,
     sin,
@@ -60,7 +62,7 @@ def _turn_kernel(
     if HAS_WEIGHT:
         values = values * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
     angles = row * PAIRS
-    even_cos, odd_cos, even_sin, odd_sin = turned(
+    even_cos, odd_cos, even_sin, odd_sin = rotated_tail(
         values, cos + angles, sin + angles, WIDTH, PAIRS, DIM
     )
     if IS_BACK:
@@ -72,32 +74,28 @@ def _turn_kernel(
     tl.store(at, result.to(out.dtype.element_ty), mask=inside)
 
 
-def turn(
-    x: torch.Tensor,  # [n, heads, width], lanes side by side
-    cos: torch.Tensor,  # [n, pairs] float32
-    sin: torch.Tensor,  # [n, pairs] float32
+def rotate_tail_triton(
+    x: torch.Tensor,  # [n, heads, width], unit stride along width
+    rotation: TailRotation,
     *,
-    is_back: bool,
+    back: bool = False,
 ) -> torch.Tensor:  # as x, contiguous
-    """The last lanes of every vector turned, or turned back."""
-    return _launch(x, cos, sin, sin, eps=0.0, is_normed=False, is_back=is_back)
+    """The last channels of every vector rotated, or rotated back."""
+    return _launch(x, rotation, rotation.sin, eps=0.0, is_normed=False, is_back=back)
 
 
-def turn_normed(
-    x: torch.Tensor,  # [n, heads, width]
-    cos: torch.Tensor,  # [n, pairs] float32
-    sin: torch.Tensor,  # [n, pairs] float32
-    weight: torch.Tensor,  # [width]; of no lanes where all are one
-    eps: float,
+def norm_and_rotate_triton(
+    x: torch.Tensor,  # [n, heads, width], unit stride along width
+    norm: VectorNorm,
+    rotation: TailRotation,
 ) -> torch.Tensor:  # as x, contiguous
-    """Every vector of unit root mean square, scaled by the weight, then turned."""
-    return _launch(x, cos, sin, weight, eps=eps, is_normed=True, is_back=False)
+    """Every vector of unit root mean square, scaled by the weight, then rotated."""
+    return _launch(x, rotation, norm.weight, eps=norm.eps, is_normed=True, is_back=False)
 
 
 def _launch(
     x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    rotation: TailRotation,
     weight: torch.Tensor,
     *,
     eps: float,
@@ -105,15 +103,15 @@ def _launch(
     is_back: bool,
 ) -> torch.Tensor:
     assert x.stride(2) == 1
-    assert cos.is_contiguous()
-    assert sin.is_contiguous()
+    assert rotation.cos.is_contiguous()
+    assert rotation.sin.is_contiguous()
     num_rows, heads, width = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    kernel: Any = _turn_kernel[(num_rows * heads,)]
+    kernel: Any = _rotate_tail_kernel[(num_rows * heads,)]
     kernel(
         x,
-        cos,
-        sin,
+        rotation.cos,
+        rotation.sin,
         weight,
         out,
         x.stride(0),
@@ -121,7 +119,7 @@ def _launch(
         heads,
         eps,
         WIDTH=width,
-        PAIRS=cos.shape[1],
+        PAIRS=rotation.cos.shape[1],
         DIM=triton.next_power_of_2(width),
         IS_NORMED=is_normed,
         HAS_WEIGHT=is_normed and weight.numel() > 0,

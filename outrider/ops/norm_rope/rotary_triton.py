@@ -1,5 +1,6 @@
-"""The way of heads from their projection to attention, as `models/layers/attention_layer.py` says it:
-norm, rotation and the write of keys and values to the pool in one kernel.
+"""The angles of a step; and norm, rotation and KV write of heads in one kernel.
+
+The kernels of `rotation_at_reference` and `rotate_and_store_reference`.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -11,9 +12,11 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.norm_rope.head_norm import HeadNorm
 from outrider.ops.norm_rope.rms_norm_triton import EXACT, scaled
+from outrider.ops.norm_rope.rotary import RotaryFrequencies, Rotation
 
-_MAX_HEADS = 8  # of one program: a single token still occupies several
+_MAX_HEADS = 8  # of one program: even a single token runs as several programs
 _MAX_PAIRS = 512  # of one program with 4 warps: 4 pairs per thread
 
 
@@ -27,13 +30,13 @@ def _angles_kernel(
     per_position = tl.load(frequencies + pairs, mask=inside, other=0.0)
     overlap.begin(PDL)
     angles = tl.load(positions + token).to(tl.float32) * per_position
-    turned_cos = tl.cos(angles) * scale
-    turned_sin = tl.sin(angles) * scale
+    scaled_cos = tl.cos(angles) * scale
+    scaled_sin = tl.sin(angles) * scale
     first = token * 2 * half + pairs
-    tl.store(cos + first, turned_cos, mask=inside)
-    tl.store(cos + first + half, turned_cos, mask=inside)
-    tl.store(sin + first, -turned_sin, mask=inside)
-    tl.store(sin + first + half, turned_sin, mask=inside)
+    tl.store(cos + first, scaled_cos, mask=inside)
+    tl.store(cos + first + half, scaled_cos, mask=inside)
+    tl.store(sin + first, -scaled_sin, mask=inside)
+    tl.store(sin + first + half, scaled_sin, mask=inside)
 
 
 @triton.jit(do_not_specialize_on_alignment=["slots"])  # any view of a plan
@@ -62,7 +65,7 @@ def _rotate_and_store_kernel(
     pair = tl.arange(0, HALF_BLOCK)[None, :]
     inside = (head < num_heads) & (pair < HALF)
     is_rotated = head < num_rotated
-    columns = head * 2 * HALF + pair  # of the first of each pair
+    columns = head * 2 * HALF + pair  # of the first channel of each pair
 
     if HAS_NORM:
         is_scaled = inside & is_rotated
@@ -93,42 +96,41 @@ def _rotate_and_store_kernel(
     tl.store(target + HALF, high, mask=inside & (head >= num_queries))
 
 
-def angles_at(
+def rotation_at_triton(
     positions: torch.Tensor,  # [num_query] int64
-    frequencies: torch.Tensor,  # [head_dim / 2] float32, radians per position
-    scale: float,
-    dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:  # [num_query, 1, head_dim] both
+    frequencies: RotaryFrequencies,
+) -> Rotation:
     """Scaled cosines and sines, each pair's twice; the first half of the sines is negated."""
-    num_query, half = positions.shape[0], frequencies.shape[0]
-    both = torch.empty((2, num_query, 1, 2 * half), dtype=dtype, device=positions.device)
+    num_query, half = positions.shape[0], frequencies.radians.shape[0] // 2
+    shape, dtype = (2, num_query, 1, 2 * half), frequencies.dtype
+    both = torch.empty(shape, dtype=dtype, device=positions.device)
     cos, sin = both[0], both[1]
     kernel: Any = _angles_kernel[(num_query,)]
     kernel(
         positions,
-        frequencies,
+        frequencies.radians[:half],
         cos,
         sin,
         half,
-        scale,
+        frequencies.scale,
         HALF_BLOCK=triton.next_power_of_2(half),
         PDL=overlap.is_on(positions),
         num_warps=1,
         **overlap.options(positions),
     )
-    return cos, sin
+    return Rotation(cos, sin)
 
 
-def rotate_and_store(
+def rotate_and_store_triton(
     heads: torch.Tensor,  # [num_query, heads + 2 * kv_heads, head_dim], heads side by side
-    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: as `angles_at` lays them out
-    norm: tuple[torch.Tensor, float],  # weight [heads + kv_heads, head_dim] or no rows, and eps
+    rotation: Rotation,
+    norm: HeadNorm,
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     slots: torch.Tensor,  # [num_query] int64
 ) -> None:
-    """Normalise and rotate queries in place; write keys, treated likewise, and values to slots."""
+    """Normalise and rotate queries in place; write keys, likewise rotated, and values to slots."""
     num_query, num_heads, head_dim = heads.shape
-    (weight, eps), num_kv = norm, layer.shape[2]
+    weight, num_kv = norm.weight, layer.shape[2]
     assert heads.stride() == (heads.stride(0), head_dim, 1)
     assert layer.is_contiguous()
     half = head_dim // 2
@@ -137,11 +139,12 @@ def rotate_and_store(
     kernel: Any = _rotate_and_store_kernel[(num_query, triton.cdiv(num_heads, head_block))]
     kernel(
         heads,
-        *angles,
+        rotation.cos,
+        rotation.sin,
         weight if len(weight) else heads,
         layer,
         slots,
-        eps,
+        norm.eps,
         heads.stride(0),
         layer.stride(1),
         num_heads - num_kv,

@@ -53,8 +53,8 @@ def causal_conv_triton(
     assert ring.is_contiguous()
     assert conv_weight.is_contiguous()
     out = torch.empty((num_query, width), dtype=fresh.dtype, device=fresh.device)
-    tokens = 1 if num_query <= _TOKENS else _TOKENS
-    kernel: Any = _conv_kernel[(triton.cdiv(num_query, tokens), triton.cdiv(width, _CHANNELS))]
+    per_program = 1 if num_query <= _TOKENS else _TOKENS
+    kernel: Any = _conv_kernel[(triton.cdiv(num_query, per_program), triton.cdiv(width, _CHANNELS))]
     kernel(
         ring,
         fresh,
@@ -66,7 +66,7 @@ def causal_conv_triton(
         width,
         ring.shape[0],
         WINDOW=sources.shape[1],
-        TOKENS=tokens,
+        TOKENS=per_program,
         BLOCK=_CHANNELS,
         PDL=overlap.is_on(fresh),
         **EXACT,  # few tokens and many have the same bits

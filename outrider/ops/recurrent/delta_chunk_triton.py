@@ -133,7 +133,9 @@ def _chunk_kernel(
         key = _units(at + KEY_HEADS * KEY_DIM, is_token, channel, KEY_DIM, eps)
         values = qkv + token * qkv_stride + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
         inside_values = is_token[:, None] & is_value[None, :]
-        value = tl.load(values[:, None] + column[None, :], mask=inside_values, other=0.0).to(tl.float32)
+        value = tl.load(values[:, None] + column[None, :], mask=inside_values, other=0.0).to(
+            tl.float32
+        )
         log_decay = tl.load(log_decays + index, mask=is_token, other=0.0)
         inverted = tl.load(inverse + square, mask=is_token[:, None], other=0.0)
         score = tl.load(scores + square, mask=is_token[:, None], other=0.0)

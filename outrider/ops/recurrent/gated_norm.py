@@ -1,24 +1,15 @@
 """The norm after the delta rule, scaled by a gate."""
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 
-
-class HeadNorm(Protocol):
-    """Scales every head to unit root mean square, then each channel by its weight."""
-
-    weight: torch.Tensor  # [dim]
-    eps: float
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+from outrider.ops.norm_rope.rms_norm import Norm
 
 
 def gated_norm(
     read: torch.Tensor,  # [num_query, heads, dim]
     gate: torch.Tensor,  # [num_query, heads * dim]
-    norm: HeadNorm,
+    norm: Norm,  # weight [dim]
 ) -> torch.Tensor:  # [num_query, heads * dim]
     """Every head normalised, and scaled by silu of its gate."""
     if read.is_cuda:
@@ -28,6 +19,6 @@ def gated_norm(
     return gated_norm_reference(read, gate, norm)
 
 
-def gated_norm_reference(read: torch.Tensor, gate: torch.Tensor, norm: HeadNorm) -> torch.Tensor:
+def gated_norm_reference(read: torch.Tensor, gate: torch.Tensor, norm: Norm) -> torch.Tensor:
     """The same in torch."""
     return (norm(read).flatten(1) * F.silu(gate.float())).to(read.dtype)

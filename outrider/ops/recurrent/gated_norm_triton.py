@@ -10,8 +10,8 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.splits_triton import EXACT
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.norm_rope.rms_norm_triton import scaled
-from outrider.ops.recurrent.gated_norm import HeadNorm
 
 _HEADS = 8  # of one program
 
@@ -37,7 +37,7 @@ def _gated_norm_kernel(
 def gated_norm_triton(
     read: torch.Tensor,  # [num_query, heads, dim]
     gate: torch.Tensor,  # [num_query, heads * dim], contiguous channels
-    norm: HeadNorm,
+    norm: Norm,
 ) -> torch.Tensor:  # [num_query, heads * dim]
     """`gated_norm` in one launch."""
     num_query, heads, dim = read.shape

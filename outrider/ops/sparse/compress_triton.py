@@ -14,7 +14,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.norm_rope.partial_rope import TailRotation
-from outrider.ops.norm_rope.partial_rope_triton import turned
+from outrider.ops.norm_rope.partial_rope_triton import rotated_tail
 from outrider.ops.sparse.compress import Compressor
 from outrider.ops.sparse.compressed_index import BlockPlan
 from outrider.ops.sparse.ring_tokens import RingTokens
@@ -87,7 +87,7 @@ def _entries_kernel(
     mean = mean * tl.rsqrt(tl.sum(mean * mean) / WIDTH + eps)
     mean = mean * tl.load(weight + channel, mask=inside, other=0.0)
     angles = window * PAIRS
-    even_cos, odd_cos, even_sin, odd_sin = turned(
+    even_cos, odd_cos, even_sin, odd_sin = rotated_tail(
         mean, cos + angles, sin + angles, WIDTH, PAIRS, DIM
     )
     entry = tl.reshape(tl.join(even_cos - odd_sin, odd_cos + even_sin), (DIM,))

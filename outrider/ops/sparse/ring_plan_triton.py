@@ -85,9 +85,7 @@ def _token_kernel(
         tl.store(counts + token, (position + 1) // RATIO)
 
 
-def fill_window_triton(
-    plan: WindowPlan, step: StepSpans, *, length: int, table_rows: int
-) -> None:
+def fill_window_triton(plan: WindowPlan, step: StepSpans, *, length: int, table_rows: int) -> None:
     """`fill_window` in one launch."""
     ring = plan.ring
     parts = (plan.query_index, plan.owners, ring.sources, ring.writes, ring.writes)

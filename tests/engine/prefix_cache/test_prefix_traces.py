@@ -247,6 +247,7 @@ def end(trace: Trace) -> None:
     assert trace.num_free == NUM_PAGES
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 @settings(max_examples=50, deadline=None)
@@ -260,6 +261,7 @@ def test_every_page_has_one_owner_and_open_finds_all_that_is_cached(
     end(trace)
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 @pytest.mark.parametrize("seed", range(2))

@@ -8,6 +8,7 @@ from support.spoken import write_tokenizer
 from support.tiny import save_tiny
 from support.v4 import saved_v4
 
+from benchmarks.__main__ import run as run_lab
 from outrider import LLM
 from outrider.bench.offline.v4_bytes import v4_cache_bytes, v4_step_bytes
 from outrider.cli.main import run
@@ -43,17 +44,19 @@ def test_a_head_is_said_to_read_one_stream_by_the_doctor_as_by_the_engine(spoken
         LLM(spoken, draft=str(head), device="cpu", max_model_len=64)
 
 
+@pytest.mark.slow
 def test_bench_decode_takes_real_weights(spoken, tmp_path):
     target = tmp_path / "out.json"
     flags = ["--rows", "1", "--prompt", "5", "--tokens", "4", "--json", str(target)]
     place = ["--dtype", "float32", "--device", "cpu", "--context", "0"]
-    assert run(["bench", "decode", "--model", str(spoken), *place, *flags]) == 0
+    assert run_lab(["decode", "--model", str(spoken), *place, *flags]) == 0
     found = json.loads(target.read_text())
     assert not found["setting"]["weights"]["is_dummy"]
     assert found["setting"]["weights"]["cut_layers"] == 0
     assert found["series"][0]["points"][0]["floors"][0]["step_s"] > 0
 
 
+@pytest.mark.slow
 def test_bench_offline_times_it_beside_a_floor_of_its_own(spoken, tmp_path):
     target = tmp_path / "out.json"
     sizes = ["--prompt-tokens", "6", "--max-tokens", "9", "--batch", "3", "--threads", "1"]

@@ -13,6 +13,7 @@ def assert_close(ours, theirs):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("length", [1, 3, 4, 7, 8, 16, 37, 100])
 def test_a_prompt_has_the_logits_of_transformers(folder, length):
     tokens = prompt(length, seed=length)
@@ -21,6 +22,7 @@ def test_a_prompt_has_the_logits_of_transformers(folder, length):
     )
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("sizes", [[1] * 9, [5, 3, 1, 8, 17, 2, 30], [16, 16], [7] * 8])
 def test_a_prompt_in_chunks_has_the_same_logits(folder, sizes):
     tokens = prompt(sum(sizes), seed=3)
@@ -31,6 +33,7 @@ def test_a_prompt_in_chunks_has_the_same_logits(folder, sizes):
     assert_close(torch.cat(found), expected_logits(saved_v4(folder), tokens))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("pad", [1, 3])
 def test_decoding_token_by_token_has_the_same_logits(folder, pad):
     tokens = prompt(60, seed=4)
@@ -83,6 +86,7 @@ def speculate(harness, tokens, *, nodes, seed):
     return torch.cat(found)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("nodes", [2, 3, 5, 10, 16])
 def test_tokens_taken_back_leave_no_trace(folder, nodes, seed):
@@ -91,6 +95,7 @@ def test_tokens_taken_back_leave_no_trace(folder, nodes, seed):
     assert_close(found, expected_logits(saved_v4(folder), tokens)[: len(found)])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("nodes", [3, 10])
 def test_one_node_more_than_the_rings_are_for_would_be_noticed(folder, nodes):
     """The bound is tight: what is refused at start would be wrong."""

@@ -40,11 +40,13 @@ def tokens(outputs):
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
+@pytest.mark.slow
 def test_the_default_model_says_the_same_with_its_head_and_without(answers):
     for drafted, plain in zip(answers["auto"], answers["none"], strict=True):
         assert tokens(drafted) == tokens(plain)
 
 
+@pytest.mark.slow
 def test_the_head_is_in_use_and_is_worth_it(answers):
     greedy, _sampled = answers["auto"]
     rounds = sum(output.outputs[0].acceptance.rounds for output in greedy)

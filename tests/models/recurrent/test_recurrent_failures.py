@@ -31,6 +31,7 @@ def spoil(pool, rows):
             part.index_fill_(0, rows, NO_NUMBER)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("where", [{"at_submit": {4}}, {"at_wait": {4}}], ids=str)
 def test_after_a_step_that_failed_the_others_get_their_tokens(
@@ -62,6 +63,7 @@ def test_what_a_former_owner_left_is_never_read_even_if_it_is_no_number(theirs, 
     torch.testing.assert_close(logits[:3], right[14:17], rtol=0, atol=1e-4)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_that_leave_and_budgets_of_their_own_change_nobodys_tokens(theirs, target, seed):
     rng, shape = random.Random(seed), {"depth": seed % 2, "pad": 3, "max_rows": 2}

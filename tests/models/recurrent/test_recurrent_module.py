@@ -51,6 +51,7 @@ def test_every_row_of_a_text_has_the_state_of_the_definition(made):
     torch.testing.assert_close(found, module.run(tokens, states), rtol=0, atol=1e-4)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_the_tokens_stay_those_of_the_reference_decoder(made, executor):
     folder, module, target = made

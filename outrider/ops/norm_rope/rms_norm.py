@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation over the last axis."""
+"""Root-mean-square normalisation over the last axis. `make_norm` chooses the form at load."""
 
 from typing import Protocol
 
@@ -16,31 +16,32 @@ class Norm(Protocol):
 
 
 class RmsNorm:
-    """The portable form: the mean is taken in float32 whatever the type of `x`."""
+    """The portable form: `rms_norm_reference`."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:  # weight [..., dim]
         self.weight = weight
         self.eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+        return rms_norm_reference(x, self.weight, self.eps)
 
 
 class KernelNorm:
     """The same in one kernel, on CUDA."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:  # weight [..., dim]
+        from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton  # a CPU has no Triton
+
         self.weight = weight
         self.eps = eps
+        self._kernel = rms_norm_triton
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        from outrider.ops.norm_rope.rms_norm_triton import rms_norm
-
-        return rms_norm(x, self.weight, self.eps)
+        return self._kernel(x, self.weight, self.eps)
 
 
 class NormLater:
-    """Leaves vectors as they are: whoever reads them normalises them, or nobody does."""
+    """No norm: returns its input. The layer behind it normalises, or the input needs no norm."""
 
     def __init__(self, weight: torch.Tensor) -> None:  # on the device of the vectors
         self.weight = weight[:0]
@@ -75,3 +76,15 @@ def make_norm(weight: torch.Tensor, eps: float) -> Norm:  # weight [..., dim]
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         return LengthNorm(weight, eps)
     return RmsNorm(weight, eps)
+
+
+def rms_norm_reference(
+    x: torch.Tensor,  # [..., dim]
+    weight: torch.Tensor,  # [..., dim]
+    eps: float,
+) -> torch.Tensor:  # [..., dim]
+    """Every vector scaled to unit root mean square, then by its weight.
+
+    The mean is taken in float32 whatever the type of `x`.
+    """
+    return F.rms_norm(x, x.shape[-1:], eps=eps) * weight

@@ -1,0 +1,73 @@
+"""Which class of linear layer computes a model's weights: chosen once per model, at load."""
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from outrider.config.engine_config import Arithmetic
+from outrider.errors import ConfigError
+from outrider.ops.linear.float16_linear import HalfLinear
+from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
+from outrider.ops.linear.linear import (
+    FixedLinear,
+    Linear,
+    PackedLinear,
+    PlainLinear,
+    StreamedLinear,
+    WideLinear,
+)
+
+_log = logging.getLogger(__name__)
+
+LinearMaker = Callable[[torch.Tensor], Linear]  # from a weight [out, in]
+WeightType = Literal["float32", "bfloat16", "float16", "int8"]
+
+
+def choose_linear(
+    dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+) -> LinearMaker:
+    """How every linear layer of a model is stored and computed."""
+    maker = _maker_for(dtype, device, arithmetic)
+    _log.info("linear layers: %s with %s weights on %s", maker.__name__, dtype, device)
+    return maker
+
+
+def wide_linear(weight: torch.Tensor, arithmetic: Arithmetic) -> Linear:  # weight [out, in]
+    """A linear layer in float32, whatever the types of the model's other layers are."""
+    return WideLinear(_maker_for("float32", weight.device, arithmetic)(weight.float()))
+
+
+def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:
+    """Whether activations and KV are float32 although the weights are stored smaller."""
+    return dtype == "int8" or (dtype == "float16" and device.type == "cpu" and supports_fbgemm())
+
+
+def computed_dtype(dtype: WeightType, device: torch.device) -> torch.dtype:
+    """The type of activations and KV of a model with weights of this type."""
+    if is_computed_in_float32(dtype, device):
+        return torch.float32
+    stored: torch.dtype = getattr(torch, dtype)
+    return stored
+
+
+def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
+    if device.type == "cuda":
+        return _cuda_maker(dtype, arithmetic)
+    if dtype == "int8":
+        if not supports_fbgemm():
+            raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
+        return Int8Linear
+    if dtype == "float16" and is_computed_in_float32(dtype, device):
+        return HalfLinear
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return PackedLinear if dtype == "float32" and has_onednn else PlainLinear
+
+
+def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> LinearMaker:
+    if dtype == "int8":
+        raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
+    if arithmetic == "fixed":
+        return FixedLinear
+    return PlainLinear if dtype == "float32" else StreamedLinear

@@ -1,0 +1,110 @@
+"""The experts of a mixture: each token through the experts it is routed to.
+
+`make_experts` chooses between the torch form and our kernels by the device of the weights.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+
+from outrider.errors import ConfigError
+from outrider.ops.linear.swiglu import swiglu
+from outrider.ops.moe.routing import Routing
+
+# A library's product of fewer rows sums in another order (MKL on Zen 4: 1, 2 and 3 rows differ).
+_BLOCK = 4  # rows; a power of two
+_ALIGNMENT_BYTES = 16  # of a row, for the grouped product
+
+
+class Experts(Protocol):
+    """Adds to every row of the residual the weighted outputs of the row's experts."""
+
+    def add_(self, x: torch.Tensor, routing: Routing, residual: torch.Tensor) -> None: ...
+
+
+class GroupedExperts:
+    """The portable form: rows sorted by expert, one product per selected expert."""
+
+    def __init__(
+        self,
+        *,
+        gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
+        down: torch.Tensor,  # [experts, hidden, intermediate]
+        limit: float = math.inf,  # of gates and ups
+    ) -> None:
+        self._num_experts = gate_up.shape[0]
+        self._limit = limit
+        self._gate_up = gate_up.transpose(1, 2)
+        self._down = down.transpose(1, 2)
+        self._multiply = torch.ops.aten._grouped_mm.default
+
+    def add_(self, x: torch.Tensor, routing: Routing, residual: torch.Tensor) -> None:
+        (num_tokens, hidden), top_k = x.shape, routing.experts.shape[1]
+        selected = routing.experts.flatten()  # [pairs] a pair is a token and one of its experts
+        places, ends = place_by_expert(selected, self._num_experts)
+        num_pairs = selected.shape[0]
+        num_places = num_pairs + (_BLOCK - 1) * min(num_pairs, self._num_experts + 1)
+        pairs = x[:, None].expand(num_tokens, top_k, hidden).reshape(-1, hidden)
+        grouped = x.new_zeros(num_places, hidden).index_copy_(0, places, pairs)
+        active = swiglu(self._multiply(grouped, self._gate_up, ends), self._limit)
+        outputs = self._multiply(active, self._down, ends).index_select(0, places)
+        # The rows of padding are not computed and may hold NaN.
+        outputs.masked_fill_((selected == self._num_experts)[:, None], 0.0)
+        shares = outputs.view(num_tokens, top_k, hidden)
+        residual.add_(shares.mul_(routing.weights[..., None]).sum(1))  # in the order of the token
+
+
+def place_by_expert(
+    selected: torch.Tensor,  # [pairs] int64 expert of each pair, num_experts for padding
+    num_experts: int,
+) -> tuple[torch.Tensor, torch.Tensor]:  # [pairs] int64, [experts] int32
+    """Where each pair goes so that experts lie one after another, and where each expert ends.
+
+    Every expert starts at a multiple of the block; pairs of padding come last.
+    """
+    counts = torch.bincount(selected, minlength=num_experts + 1)
+    padded = (counts + (_BLOCK - 1)).bitwise_and_(-_BLOCK)
+    ends = padded.cumsum(0)
+    order = selected.argsort(stable=True)
+    expert = selected[order]
+    rank = torch.arange(selected.shape[0], device=selected.device)
+    # In sorted order an expert's pairs start after all pairs before it, and go to its first place.
+    shift = (ends - padded) - (counts.cumsum(0) - counts)  # [experts + 1]
+    places = torch.empty_like(selected).scatter_(0, order, rank + shift[expert])
+    return places, ends[:num_experts].to(torch.int32)
+
+
+class KernelExperts:
+    """The same in our own kernels, on CUDA: blocks of tokens that are routed to one expert."""
+
+    def __init__(
+        self,
+        *,
+        gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
+        down: torch.Tensor,  # [experts, hidden, intermediate]
+        limit: float = math.inf,
+    ) -> None:
+        from outrider.ops.moe.experts_triton import add_experts_  # a CPU has no Triton
+
+        self._gate_up = gate_up
+        self._down = down
+        self._add = add_experts_
+        self._limit = limit
+
+    def add_(self, x: torch.Tensor, routing: Routing, residual: torch.Tensor) -> None:
+        experts = routing.experts.to(torch.int32)  # no copy if the routing kernel wrote them
+        weights = routing.weights
+        self._add(x, experts, weights, self._gate_up, self._down, residual, self._limit)
+
+
+def make_experts(gate_up: torch.Tensor, down: torch.Tensor, limit: float = math.inf) -> Experts:
+    """The form for the device of the weights."""
+    for name, weight in {"hidden_size": gate_up, "expert width": down}.items():
+        if weight.shape[2] * weight.element_size() % _ALIGNMENT_BYTES:
+            raise ConfigError(
+                f"the {name} {weight.shape[2]} of a model with experts must be a multiple of "
+                f"{_ALIGNMENT_BYTES // weight.element_size()}; use another model"
+            )
+    kind = KernelExperts if gate_up.is_cuda else GroupedExperts
+    return kind(gate_up=gate_up, down=down, limit=limit)

@@ -1,0 +1,123 @@
+"""The form of an operation for a device is chosen in ops/, or in the few files that choose a backend."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "outrider"
+OUTSIDE_OPS = [path for path in sorted(PACKAGE.rglob("*.py")) if "ops" not in path.parts]
+
+# Files that choose a backend, a stream, an executor or a kind of memory by the device.
+CHOOSES_A_BACKEND = {
+    "kv/choose_attention.py",
+    "models/decoder_loader.py",
+    "models/deepseek_v4/v4_loader.py",
+    "runtime/build_runner.py",
+    "runtime/kv_capacity.py",
+    "runtime/warmup.py",
+    "step/device_stream.py",
+    "step/host_copy.py",
+    "train/batches.py",
+    "train/head_optimizer.py",
+    "train/training_loop.py",
+}
+# TODO(#14): move the dispatch of these to ops/. This list only shrinks.
+STILL_BRANCHES = {
+    "sampling/draft_topk.py",
+    "sampling/logprobs.py",
+    "sampling/sampler.py",
+    "spec/commit.py",
+    "spec/drafter.py",
+    "spec/grow_tree.py",
+    "spec/model_drafter.py",
+    "spec/mtp_window.py",
+    "spec/verify.py",
+    "step/fill_plan.py",
+}
+STILL_IMPORTS_KERNELS = {
+    "sampling/draft_topk.py",
+    "sampling/fused_sampler.py",
+    "sampling/logprobs.py",
+    "spec/commit.py",
+    "spec/drafter.py",
+    "spec/grow_tree.py",
+    "spec/model_drafter.py",
+    "spec/mtp_window.py",
+    "spec/verify.py",
+    "step/fill_plan.py",
+}
+KERNEL_BACKEND = (
+    "kv/triton_attention.py"  # its kernels are the backend; it is imported on CUDA only
+)
+
+
+def name_of(path):
+    return str(path.relative_to(PACKAGE))
+
+
+def asks_for_a_device(tree):
+    """Whether the source reads `.is_cuda` or `device.type`."""
+    return any(
+        node.attr == "is_cuda"
+        or (node.attr == "type" and ast.unparse(node.value).endswith("device"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+    )
+
+
+def imports_a_kernel(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        if any(name.endswith("_triton") or name.split(".")[0] == "triton" for name in names):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("path", OUTSIDE_OPS, ids=name_of)
+def test_only_ops_and_backend_choices_ask_for_a_device(path):
+    is_listed = name_of(path) in CHOOSES_A_BACKEND | STILL_BRANCHES
+    assert asks_for_a_device(ast.parse(path.read_text())) <= is_listed
+
+
+@pytest.mark.parametrize("path", OUTSIDE_OPS, ids=name_of)
+def test_only_ops_and_the_attention_backend_import_kernels(path):
+    is_listed = name_of(path) in STILL_IMPORTS_KERNELS | {KERNEL_BACKEND}
+    assert imports_a_kernel(ast.parse(path.read_text())) <= is_listed
+
+
+def test_the_lists_name_no_file_that_needs_no_entry():
+    sources = {name_of(path): ast.parse(path.read_text()) for path in OUTSIDE_OPS}
+    asking = {name for name, tree in sources.items() if asks_for_a_device(tree)}
+    importing = {name for name, tree in sources.items() if imports_a_kernel(tree)}
+    assert (CHOOSES_A_BACKEND | STILL_BRANCHES) - asking == set()
+    assert STILL_IMPORTS_KERNELS - importing == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("x.is_cuda", True), ("t.device.type == 'cuda'", True), ("self._device.type", True),
+     ("settings.type", False)],
+)  # fmt: skip
+def test_a_question_for_the_device_is_noticed(source, expected):
+    assert asks_for_a_device(ast.parse(source)) is expected
+
+
+KERNELS = sorted(path.stem for path in (PACKAGE / "ops").rglob("*_triton.py"))
+
+
+def test_no_module_of_a_cpu_installation_imports_a_kernel_at_its_top():
+    """A CPU installation has no Triton: only kernels themselves and the attention backend need it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.stem in KERNELS or name_of(path) == KERNEL_BACKEND:
+            continue
+        if path.stem in ("dependent_launch", "gpu_facts"):  # imported by kernels only
+            continue
+        top = ast.Module(body=ast.parse(path.read_text()).body, type_ignores=[])
+        top.body = [node for node in top.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert not imports_a_kernel(top), name_of(path)
