@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from outrider.errors import ConfigError
-from outrider.spec.verify import verify
-from outrider.step.draft_tree import DraftTree, VerifyResult
+from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
+from outrider.ops.tree.verify import verify
 
 _ONE = 1 << 32  # fixed point: the whole part of a count lies above these bits
 _GOLDEN = 0x9E3779B9  # neighbouring rows are this far apart, so that they do not tick together

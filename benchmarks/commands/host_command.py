@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.bench_flags import JsonFlag, checked_targets
+from outrider.cli.bench_flags import JsonFlag, check_json
 from outrider.frontend.interrupts import import_torch
 
 
@@ -35,8 +35,8 @@ def host(
         steps=tokens,
         has_profile=profile,
     )
-    targets = checked_targets(json_file)
+    check_json(json_file)
     import_torch()
     from benchmarks.host.start_host import bench_host  # torch comes with it: bad flags fail before
 
-    bench_host(args, device, targets)
+    bench_host(args, device, json_file)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchmarks.commands.widen_command import WidenedFlags, widened_iteration
-from outrider.cli.bench_flags import JsonFlag, checked_targets, open_model
+from outrider.cli.bench_flags import JsonFlag, check_json, open_model
 from outrider.cli.flags import expand_flags
 from outrider.errors import ConfigError
 from outrider.frontend.interrupts import import_torch
@@ -146,13 +146,14 @@ def decode(
     usual = "1,64,256" if model else "1,8,32,64,128"
     work = plan_work(parse_rows(rows or usual), prompt=prompt, context=context, steps=tokens)
     place, extras = place_flags.place(), extra_flags.extras()
-    targets, source = checked_targets(json_file), _source(body, model, layers)
+    check_json(json_file)
+    source = _source(body, model, layers)
     import_torch()
     from benchmarks.steps.start_steps import (
         bench_decode,  # torch comes with it: bad flags fail before
     )
 
-    bench_decode(source, place, work, extras, targets)
+    bench_decode(source, place, work, extras, json_file)
 
 
 @expand_flags
@@ -175,11 +176,12 @@ def iteration(
 
     With --widened of a real model and head in a larger body, on real questions.
     """
-    place, targets = place_flags.place(), checked_targets(json_file)
+    place = place_flags.place()
+    check_json(json_file)
     if widened_flags.widened:
         is_cut = layers > 0 or place_flags.pretend_prompts
         _check_widened(tree_flags, length_flags, extra_flags, is_cut or with_plain)
-        widened_iteration(widened_flags, body or "llama-8b", place, rows, targets)
+        widened_iteration(widened_flags, body or "llama-8b", place, rows, json_file)
         return
     widened_flags.check_absent()
     from benchmarks.steps.body import find_body
@@ -205,7 +207,7 @@ def iteration(
         extra_flags.extras(),
         num_modules=tree_flags.modules,
         with_plain=with_plain,
-        targets=targets,
+        json_path=json_file,
     )
 
 
@@ -251,11 +253,12 @@ def prefill(
         deterministic=deterministic,
         step_tokens=step_tokens or tokens,
     ).place()
-    targets, source = checked_targets(json_file), _source(body, model, layers)
+    check_json(json_file)
+    source = _source(body, model, layers)
     import_torch()
     from benchmarks.steps.start_steps import bench_prefill  # torch comes with it
 
-    bench_prefill(source, place, tokens=tokens, has_breakdown=breakdown, targets=targets)
+    bench_prefill(source, place, tokens=tokens, has_breakdown=breakdown, json_path=json_file)
 
 
 def _source(body: str, model: str, layers: int) -> "Body | Stored":

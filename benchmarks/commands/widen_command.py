@@ -74,7 +74,7 @@ class WidenedFlags:
 
 
 def widened_iteration(
-    flags: WidenedFlags, body: str, place: "Place", rows: str, targets: tuple[Path, ...]
+    flags: WidenedFlags, body: str, place: "Place", rows: str, json_path: Path | None
 ) -> None:
     """Real answers of a widened model: plainly, and with every tree."""
     from benchmarks.steps.body import find_body
@@ -97,7 +97,7 @@ def widened_iteration(
     import_torch()
     from benchmarks.widen.start_widened import bench_widened  # torch comes with it
 
-    bench_widened(small, chosen, place, work, targets)
+    bench_widened(small, chosen, place, work, json_path)
 
 
 def find_model(model: str, draft: str) -> "SmallModel":

@@ -23,7 +23,7 @@ from benchmarks.steps.steady_rows import under_way
 from benchmarks.steps.step_args import Case, Place, StepWork
 from benchmarks.steps.time_decode import checked_reach, engine_for
 from outrider.engine.engine import Engine
-from outrider.spec.verify import verify
+from outrider.ops.tree.verify import verify
 from outrider.wire.draft_budget import Budget
 
 Note = Callable[[str], None]  # hears the name of every run as it begins

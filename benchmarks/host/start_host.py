@@ -1,69 +1,77 @@
-"""From checked flags to a printed report: the body of `bench host`."""
+"""`python -m benchmarks host`, from checked flags to a printed report."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.host.host_args import HostArgs
 from benchmarks.host.measure_host import HostCost, measure_host, place_on
 from benchmarks.steps.bench_engines import resolve_place
-from outrider.bench.json_file import write_json
 from outrider.bench.machine import Machine, this_machine
-from outrider.bench.offline.offline_table import WIDTH
+from outrider.bench.report import (
+    Column,
+    ReportPrinter,
+    build_table,
+    describe_record,
+    numbers,
+    wrapped,
+    write_report,
+)
 from outrider.bench.run_progress import run_bar
 
 _SHOWN = 12  # functions of a profile
-_NAME_WIDTH = 72
+_COLUMNS = (*wrapped("drafts"), *numbers("rows", "us/step", "us/row", "slowest tenth"))
+_PROFILE_COLUMNS = (
+    Column(title="function", justify="left", no_wrap=True, max_width=72),
+    *numbers("calls/step", "own us/step"),
+)
 
 
-def bench_host(args: HostArgs, device: str, targets: Sequence[Path]) -> None:
-    """Measure, print, and write what was asked to be written."""
+def bench_host(args: HostArgs, device: str, json_path: Path | None) -> None:
+    """Measure, print, and write the JSON file if one is wanted."""
     machine, place = this_machine(has_busy_neighbour=False), place_on(device)
     device = resolve_place(place).device  # which one "auto" is
     with run_bar(len(args.rows) * (2 if args.draft_steps else 1)) as note:
         costs = measure_host(args, place, note)
     _print(machine, device, costs)
-    for path in targets:
-        write_json(path, _describe(machine, device, costs))
+    write_report(json_path, _describe(machine, device, costs))
 
 
 def _print(machine: Machine, device: str, costs: Sequence[HostCost]) -> None:
-    console = Console(width=WIDTH, highlight=False)
-    console.print(f"machine    {machine.cpu}, {machine.cores} cores, torch {machine.torch}")
-    console.print(f"device     {device}, which runs nothing")
-    table = Table(box=None, header_style="bold")
-    table.add_column("drafts")
-    for heading in ("rows", "us/step", "us/row", "slowest tenth"):
-        table.add_column(heading, justify="right")
-    for cost in costs:
-        slow = sorted(cost.steps_s)[-max(1, len(cost.steps_s) // 10)]
-        step, row = f"{cost.step_s * 1e6:.1f}", f"{cost.row_s * 1e6:.2f}"
-        table.add_row(cost.way, str(cost.rows), step, row, f"{slow * 1e6:.1f}")
-    console.print(table)
+    printer = ReportPrinter()
+    printer.setting(
+        [
+            ("machine", f"{machine.cpu}, {machine.cores} cores, torch {machine.torch}"),
+            ("device", f"{device}, which runs nothing"),
+        ]
+    )
+    printer.table(build_table(_COLUMNS, map(_row, costs)))
     for cost in costs:
         if cost.profile:
-            console.print(f"\n{cost.way}, {cost.rows} rows", style="bold")
-            console.print(_profile_table(cost))
-    console.print("us/step: median of the timed steps, from one call to the next", style="dim")
+            printer.title(f"{cost.way}, {cost.rows} rows")
+            printer.table(_profile_table(cost))
+    printer.note("us/step: median of the timed steps, from one call to the next")
+
+
+def _row(cost: HostCost) -> tuple[str, ...]:
+    slow_s = sorted(cost.steps_s)[-max(1, len(cost.steps_s) // 10)]
+    times = f"{cost.step_s * 1e6:.1f}", f"{cost.row_s * 1e6:.2f}", f"{slow_s * 1e6:.1f}"
+    return (cost.way, str(cost.rows), *times)
 
 
 def _profile_table(cost: HostCost) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("function", max_width=_NAME_WIDTH, no_wrap=True)
-    table.add_column("calls/step", justify="right")
-    table.add_column("own us/step", justify="right")
-    for share in cost.profile[:_SHOWN]:
-        table.add_row(share.name, f"{share.calls:.1f}", f"{share.own_s * 1e6:.1f}")
-    return table
+    rows = (
+        (share.name, f"{share.calls:.1f}", f"{share.own_s * 1e6:.1f}")
+        for share in cost.profile[:_SHOWN]
+    )
+    return build_table(_PROFILE_COLUMNS, rows)
 
 
 def _describe(machine: Machine, device: str, costs: Sequence[HostCost]) -> dict[str, Any]:
     return {
-        "machine": asdict(machine),
+        "machine": describe_record(machine),
         "device": device,
-        "costs": [asdict(cost) | {"step_s": cost.step_s, "row_s": cost.row_s} for cost in costs],
+        "costs": [describe_record(cost, "step_s", "row_s") for cost in costs],
     }

@@ -1,1 +1,1 @@
-"""Timings of single kernels on a GPU. Each file is a script: `python -m benchmarks.kernels.NAME`."""
+"""Timings of single kernels on a GPU: `python -m benchmarks.kernels.NAME` runs a file."""

@@ -8,17 +8,29 @@ from collections.abc import Callable
 
 import torch
 
-from outrider.ops.tree import draft_states_triton as states
-from outrider.ops.tree.commit_triton import commit_rows, compact
-from outrider.ops.tree.fill_plan_triton import fill_queries
-from outrider.ops.tree.grow_tree_triton import chain_nodes, grow_level, select_nodes
-from outrider.ops.tree.verify_triton import verify_tree
+from outrider.ops.sampling.top_tokens import TopTokens
+from outrider.ops.tree.candidates import Candidates, Frontier, TreeLevel
+from outrider.ops.tree.chain import chain
+from outrider.ops.tree.commit_rows import commit_rows
+from outrider.ops.tree.compact_kv import compact_kv
+from outrider.ops.tree.draft_hidden_states import (
+    gather_accepted,
+    parent_hidden_states,
+    start_round,
+    store_hidden_states,
+)
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.ops.tree.fill_queries import fill_queries
+from outrider.ops.tree.grow_level import grow_level
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
+from outrider.ops.tree.select_nodes import select_nodes
+from outrider.ops.tree.verify import verify
 from outrider.spec.grow_tree import first_number
 from outrider.wire.draft_budget import Budget
 
 DEVICE = "cuda"
 REPEATS = 50  # of one call in a graph
-WIDTH, TAPPED = 4096, 3 * 4096  # of an EAGLE-3 head for an 8B model
+WIDTH, AUX_WIDTH = 4096, 3 * 4096  # of an EAGLE-3 head for an 8B model
 LAYERS, KV_WIDTH, PAGE_SIZE, CONTEXT = 32, 2 * 8 * 128, 16, 1024
 TREES = {
     "chain of 5": Budget(steps=5, topk=1, nodes=6),
@@ -63,7 +75,7 @@ def time_us(call: Call) -> float:
 
 def calls_of(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     """Every part by name: how often an iteration calls it, and a call."""
-    calls = {**drafting(tree, rows), **judging(tree, rows), **catching_up(tree, rows)}
+    calls = {**drafting(tree, rows), **verifying(tree, rows), **catching_up(tree, rows)}
     num_fills = tree.steps - 1 + 2
     return {"fill": (num_fills, filling(tree, rows)), **calls}
 
@@ -77,18 +89,37 @@ def page_table(rows: int) -> torch.Tensor:
     return torch.arange(1, rows * num_pages + 1, device=DEVICE).view(rows, num_pages)
 
 
+def decode_rows(tree: Budget, rows: int) -> DecodeRows:
+    sizes = torch.tensor([tree.steps, tree.topk, tree.nodes], device=DEVICE)
+    return DecodeRows(
+        rows=torch.arange(rows, device=DEVICE),
+        lengths=torch.full((rows,), CONTEXT, device=DEVICE),
+        budgets=sizes[:, None].expand(3, rows).contiguous(),
+    )
+
+
+def no_chunks() -> ChunkRows:
+    none = ints(0)
+    return ChunkRows(rows=none, starts=none, counts=none, followers=none, owners=none, tokens=none)
+
+
 def filling(tree: Budget, rows: int) -> Call:
-    num, nothing = rows * tree.nodes, ints(0)
-    index, lengths = torch.arange(rows, device=DEVICE), torch.full((rows,), CONTEXT, device=DEVICE)
-    nodes = ints(rows, tree.nodes, most=99), ints(rows, tree.nodes, most=5)
-    pages, outputs = page_table(rows), [ints(num) for _ in range(6)]
+    num, decode, chunk, pages = (
+        rows * tree.nodes,
+        decode_rows(tree, rows),
+        no_chunks(),
+        page_table(rows),
+    )
+    nodes = chain(ints(rows, tree.nodes, most=99))
+    queries = Queries(tokens=ints(num), positions=ints(num), slots=ints(num))
+    sampled = Sampled(index=ints(num), rows=ints(num), positions=ints(num))
     return lambda: fill_queries(
-        nodes=nodes,
-        decode=(index, lengths),
-        chunk=(nothing,) * 5,
+        nodes,
+        decode,
+        chunk,
         pages=pages,
-        queries=tuple(outputs[:3]),
-        sampled=tuple(outputs[3:]),
+        queries=queries,
+        sampled=sampled,
         page_size=PAGE_SIZE,
         first_node=0,
     )
@@ -96,118 +127,103 @@ def filling(tree: Budget, rows: int) -> Call:
 
 def drafting(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     topk, size = tree.topk, first_number(tree.steps + 1, tree.topk)
-    scores = -torch.rand(rows, topk, device=DEVICE)
-    tips = scores, ints(rows, topk), ints(rows, topk)
-    likely = -torch.rand(rows * topk, topk, device=DEVICE), ints(rows * topk, topk, most=99)
-    sizes = torch.tensor([tree.steps, topk, tree.nodes], device=DEVICE)
-    budgets, lengths = sizes[:, None].expand(3, rows).contiguous(), ints(rows)
+    decode, nodes = decode_rows(tree, rows), chain(ints(rows, topk))
+    tips = Frontier(
+        scores=-torch.rand(rows, topk, device=DEVICE),
+        numbers=ints(rows, topk),
+        parent_tips=ints(rows, topk),
+        positions=ints(rows, topk),
+        nodes=nodes,
+    )
+    logprobs = -torch.rand(rows * topk, topk, device=DEVICE)
+    top = TopTokens(logprobs=logprobs, tokens=ints(rows * topk, topk, most=99))
     # Every candidate is a child of node 0: the kernel does the same work.
-    candidates = -torch.rand(rows, size, device=DEVICE), ints(rows, size), ints(rows, size) - 1
-    level = tuple(each[:, : topk * topk].contiguous() for each in candidates)
-    table, before = torch.zeros(rows, WIDTH, device=DEVICE, dtype=torch.bfloat16), ints(rows)
+    candidates = random_candidates(rows, size)
+    own = random_candidates(rows, topk * topk)
+    level = TreeLevel(depth=2, first_number=topk, first_node=topk, num_tips=topk)
+    table, root = torch.zeros(rows, WIDTH, device=DEVICE, dtype=torch.bfloat16), ints(rows)
     parents = table[:, None].expand(rows, topk, WIDTH).contiguous()
 
     def grow() -> object:
-        return grow_level(
-            tips,
-            likely,
-            budgets=budgets,
-            lengths=lengths,
-            level=level,
-            numbering=(2, topk, topk),
-            num_tips=topk,
-            step_cost=1e-3,
+        return grow_level(tips, top, decode, candidates=own, level=level)
+
+    def start() -> object:
+        return start_round(
+            decode, last_tokens=root, hidden_states=table, level_lengths=root, lead=0
         )
 
-    def plant() -> object:
-        return states.plant(
-            rows=before,
-            lengths=lengths,
-            last_tokens=before,
-            states=table,
-            level_lengths=before,
-            lead=0,
-        )
-
-    calls: dict[str, tuple[int, Call]] = {"plant": (1, plant), "grow": (tree.steps, grow)}
+    calls: dict[str, tuple[int, Call]] = {"start": (1, start), "grow": (tree.steps, grow)}
     if topk > 1:
-        places = ints(rows, topk)
-        calls["inherit"] = (tree.steps - 1, lambda: states.inherit(parents, places))
-    shape = {"nodes": tree.nodes, "steps": tree.steps}
-    calls["select"] = (1, lambda: select_nodes(lengths, candidates, budgets, **shape))
+        parent_tips = ints(rows, topk)
+        calls["parents"] = (tree.steps - 1, lambda: parent_hidden_states(parents, parent_tips))
+    calls["select"] = (1, lambda: select_nodes(root, candidates, decode.budgets, tree))
     return calls
 
 
-def judging(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
-    most, nothing = tree.most_emitted, ints(0)
-    tokens = ints(rows, tree.nodes)
-    columns, choice = (tokens, *chain_nodes(tokens)), ints(rows, tree.nodes)
-    index, lengths = torch.arange(rows, device=DEVICE), torch.full((rows,), CONTEXT, device=DEVICE)
-    num_accepted, emitted, pages = ints(rows) + 2, ints(rows, most), page_table(rows)
-    path = 2 * torch.arange(most, device=DEVICE).expand(rows, most).contiguous()
-    calls: dict[str, tuple[int, Call]] = {"verify": (1, lambda: verify_tree(columns, choice, most))}
+def random_candidates(rows: int, size: int) -> Candidates:
+    return Candidates(
+        scores=-torch.rand(rows, size, device=DEVICE),
+        tokens=ints(rows, size),
+        parents=ints(rows, size) - 1,
+    )
+
+
+def verifying(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
+    most, decode, chunk = tree.most_emitted, decode_rows(tree, rows), no_chunks()
+    nodes: DraftTree = chain(ints(rows, tree.nodes))
+    choice, pages = ints(rows, tree.nodes), page_table(rows)
+    result = VerifyResult(
+        path=2 * torch.arange(most, device=DEVICE).expand(rows, most).contiguous(),
+        num_accepted=ints(rows) + 2,
+        emitted=ints(rows, most),
+        drafted=ints(rows),
+    )
+    lengths, last_tokens, nothing = ints(rows), ints(rows), ints(0)
 
     def commit() -> None:
-        commit_rows(
-            decode=(index, lengths),
-            num_accepted=num_accepted,
-            emitted=emitted,
-            chunk=(nothing,) * 4,
-            table=(lengths, lengths),
-        )
+        commit_rows(decode, result, chunk, nothing, lengths=lengths, last_tokens=last_tokens)
 
-    calls["commit"] = (1, commit)
+    calls: dict[str, tuple[int, Call]] = {
+        "verify": (1, lambda: verify(nodes, choice, most)),
+        "commit": (1, commit),
+    }
     if tree.topk > 1:
         storage = torch.zeros(
             (LAYERS, pages.numel() + 1, PAGE_SIZE, KV_WIDTH // 128, 128),
             device=DEVICE,
             dtype=torch.bfloat16,
         )
-        moving = {
-            "decode": (index, torch.full_like(index, CONTEXT)),
-            "path": path,
-            "num_accepted": num_accepted,
-        }
-        calls["compact"] = (1, lambda: compact(storage, pages=pages, **moving))
+        calls["compact"] = (1, lambda: compact_kv(storage, decode, result, pages))
     return calls
 
 
 def catching_up(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
-    most, nothing = tree.most_emitted, ints(0)
-    aux_hidden_states = torch.zeros(rows * tree.nodes, TAPPED, device=DEVICE, dtype=torch.bfloat16)
-    after, table = (
-        aux_hidden_states[: rows * most, :WIDTH].contiguous(),
-        aux_hidden_states[:rows, :WIDTH].clone(),
+    most, decode, chunk, nothing = tree.most_emitted, decode_rows(tree, rows), no_chunks(), ints(0)
+    states = torch.zeros(rows * tree.nodes, AUX_WIDTH, device=DEVICE, dtype=torch.bfloat16)
+    after, table = states[: rows * most, :WIDTH].contiguous(), states[:rows, :WIDTH].clone()
+    path, num_accepted, lengths = ints(rows, most), ints(rows), ints(rows)
+    result = VerifyResult(
+        path=path, num_accepted=num_accepted, emitted=ints(rows, most), drafted=ints(rows)
     )
-    path, num_accepted, index = ints(rows, most), ints(rows), torch.arange(rows, device=DEVICE)
+    outcome = StepOutcome(aux_hidden_states=states, verify_result=result, chunk_choice=nothing)
 
-    def follow() -> object:
-        return states.follow(
-            aux_hidden_states,
-            path,
-            num_accepted,
-            chunk=(nothing,) * 5,
-            new_lengths=num_accepted,
-            new_tokens=nothing,
-            lead=0,
+    def gather() -> object:
+        return gather_accepted(
+            outcome, decode, chunk, new_lengths=lengths, new_tokens=nothing, lead=0
         )
 
-    def keep() -> None:
-        states.keep(
+    def store() -> None:
+        store_hidden_states(
             after,
             table,
             num_accepted=num_accepted,
-            decode_rows=index,
+            decode_rows=decode.rows,
             most_emitted=most,
             chunk_ends=nothing,
             chunk_rows=nothing,
         )
 
-    return {
-        "chain": (1, lambda: chain_nodes(path)),
-        "follow": (1, follow),
-        "keep": (1, keep),
-    }
+    return {"chain": (1, lambda: chain(path)), "gather": (1, gather), "store": (1, store)}
 
 
 if __name__ == "__main__":

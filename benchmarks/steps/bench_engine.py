@@ -1,4 +1,4 @@
-"""An engine and pools that a benchmark can reach into: prompts that count as cached, pages of noise."""
+"""An engine whose prompts can count as cached, and a draft kind that remembers the pools."""
 
 from collections.abc import Sequence
 

@@ -32,11 +32,11 @@ from outrider.models.decoder import Decoder
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.target import load_target as load_stored
+from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import MAX_CHUNKS, assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.runtime.program import Verifier
 from outrider.runtime.runner import Runner
-from outrider.spec.verify import verify
 from outrider.step.executor import Executor
 from outrider.wire.draft_budget import PLAIN, Budget
 

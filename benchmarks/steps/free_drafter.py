@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from outrider.models.model_config import AnyAttention
+from outrider.ops.tree.draft_tree import DraftTree
 from outrider.runtime.draft_kinds import DraftRoom
 from outrider.spec.drafter import Drafter, ModelessDrafter
-from outrider.step.draft_tree import DraftTree
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.wire.draft_budget import Budget

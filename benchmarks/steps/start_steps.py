@@ -1,6 +1,5 @@
 """From checked flags to a printed report: the bodies of `bench decode`, `iteration`, `prefill`."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,17 +29,17 @@ from benchmarks.steps.step_report import (
 )
 from benchmarks.steps.step_table import print_prefill, print_report
 from benchmarks.steps.time_prefill import count_runs, measure_prefill
-from outrider.bench.json_file import write_json
 from outrider.bench.machine import this_machine
+from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 
 _PREFILL_RUNS = 5
 
 
 def bench_decode(
-    source: Body | Stored, place: Place, work: StepWork, extras: Extras, targets: Sequence[Path]
+    source: Body | Stored, place: Place, work: StepWork, extras: Extras, json_path: Path | None
 ) -> None:
-    """Measure plain decoding, print, and write what was asked to be written."""
+    """Measure plain decoding, print, and write the JSON file if one is wanted."""
     target = load_target(source, place)
     cold_starts = _cold_starts(target, no_drafting(), work, extras)
     rates = measure_rates(target.device, target.model.dtype)
@@ -48,7 +47,7 @@ def bench_decode(
     with run_bar(len(work.cases)) as note:
         series = measure_way(target, way, work, extras, note)
     subject = replace(series, cold_starts=cold_starts)
-    _publish(StepReport(setting=setting_of(target, rates), series=(subject,)), targets)
+    _publish(StepReport(setting=setting_of(target, rates), series=(subject,)), json_path)
 
 
 def bench_iteration(
@@ -60,9 +59,9 @@ def bench_iteration(
     *,
     num_modules: int,  # inside the target; with 0 an EAGLE-3 head drafts
     with_plain: bool,  # beside it, plain steps and steps that only check drafts
-    targets: Sequence[Path],
+    json_path: Path | None,
 ) -> None:
-    """Measure speculative iterations, print, and write what was asked to be written."""
+    """Measure speculative iterations, print, and write the JSON file if one is wanted."""
     budget_of(tree)
     target = load_target(body, place)
     drafting = (
@@ -82,7 +81,7 @@ def bench_iteration(
     with run_bar(len(ways) * len(work.cases)) as note:
         first, *others = [measure_way(target, way, work, extras, note) for way in ways]
     subject = replace(first, cold_starts=cold_starts)
-    _publish(StepReport(setting=setting_of(target, rates), series=(subject, *others)), targets)
+    _publish(StepReport(setting=setting_of(target, rates), series=(subject, *others)), json_path)
 
 
 def bench_prefill(
@@ -91,9 +90,9 @@ def bench_prefill(
     *,
     tokens: int,
     has_breakdown: bool,
-    targets: Sequence[Path],
+    json_path: Path | None,
 ) -> None:
-    """Measure one long prompt, print, and write what was asked to be written."""
+    """Measure one long prompt, print, and write the JSON file if one is wanted."""
     target = load_target(source, place)
     rates = measure_rates(target.device, target.model.dtype)
     with run_bar(count_runs(_PREFILL_RUNS)) as note:
@@ -107,8 +106,7 @@ def bench_prefill(
         )
     setting = setting_of(target, rates)
     print_prefill(setting, found)
-    for path in targets:
-        write_json(path, describe_prefill(setting, found))
+    write_report(json_path, describe_prefill(setting, found))
 
 
 def _cold_starts(
@@ -118,10 +116,9 @@ def _cold_starts(
     return (measure_cold_start(target, drafting, work),) if extras.has_cold_start else ()
 
 
-def _publish(report: StepReport, targets: Sequence[Path]) -> None:
+def _publish(report: StepReport, json_path: Path | None) -> None:
     print_report(report)
-    for path in targets:
-        write_json(path, describe(report))
+    write_report(json_path, describe(report))
 
 
 def _card(target: BenchTarget) -> str:

@@ -1,6 +1,6 @@
 """The outcome of a run as records, and as plain values that JSON can hold."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.steps.breakdown import Breakdown
@@ -10,6 +10,7 @@ from benchmarks.steps.time_decode import StepPoint
 from benchmarks.steps.time_prefill import Prefill
 from benchmarks.steps.vllm_numbers import NAME
 from outrider.bench.machine import Machine
+from outrider.bench.report import describe_record
 
 PLAIN = "plain"
 _VERIFY = "verify of {} nodes, drafts for nothing"
@@ -76,7 +77,7 @@ class StepReport:
 def describe(report: StepReport) -> dict[str, Any]:
     """Every number in SI units, the single steps included."""
     return {
-        "setting": asdict(report.setting),
+        "setting": describe_record(report.setting),
         "series": [
             {
                 "name": series.name,
@@ -86,7 +87,7 @@ def describe(report: StepReport) -> dict[str, Any]:
                     for point in series.points
                 ],
                 "breakdowns": [_describe_breakdown(each) for each in series.breakdowns],
-                "cold_starts": [asdict(each) for each in series.cold_starts],
+                "cold_starts": [describe_record(each) for each in series.cold_starts],
             }
             for series in report.series
         ],
@@ -96,19 +97,14 @@ def describe(report: StepReport) -> dict[str, Any]:
 def describe_prefill(setting: StepSetting, found: Prefill) -> dict[str, Any]:
     """Every number in SI units."""
     return {
-        "setting": asdict(setting),
-        "prefill": asdict(found)
-        | {
-            "breakdowns": [_describe_breakdown(each) for each in found.breakdowns],
-            "prompt_s": found.prompt_s,
-            "flops_per_s": found.flops_per_s,
-            "of_matrix_rate": found.of_matrix_rate,
-        },
+        "setting": describe_record(setting),
+        "prefill": describe_record(found, "prompt_s", "flops_per_s", "of_matrix_rate")
+        | {"breakdowns": [_describe_breakdown(each) for each in found.breakdowns]},
     }
 
 
 def _describe_breakdown(found: Breakdown) -> dict[str, Any]:
-    return asdict(found) | {"gap_s": found.gap_s}
+    return describe_record(found, "gap_s")
 
 
 def _describe_point(point: StepPoint) -> dict[str, Any]:
@@ -120,9 +116,13 @@ def _describe_point(point: StepPoint) -> dict[str, Any]:
         "step_s": steady.step_s,
         "tokens_per_s": steady.tokens_per_s,
         "emitted_per_row": steady.emitted / len(steady.steps_s) / point.case.rows,
-        "floors": [asdict(each) | {"ratio": steady.step_s / each.step_s} for each in point.floors],
+        "floors": [
+            describe_record(each) | {"ratio": steady.step_s / each.step_s} for each in point.floors
+        ],
         "peers": [
-            {"name": NAME} | asdict(each) | {"speedup": steady.tokens_per_s / each.tokens_per_s}
+            {"name": NAME}
+            | describe_record(each)
+            | {"speedup": steady.tokens_per_s / each.tokens_per_s}
             for each in point.peers
         ],
         "forward_occupancy": steady.occupancy,

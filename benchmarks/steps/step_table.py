@@ -1,90 +1,85 @@
-"""Reports for people: a few lines about the setting, tables, and lines on what they mean."""
+"""What `decode`, `iteration` and `prefill` print."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.steps.breakdown import Breakdown
+from benchmarks.steps.breakdown import Breakdown, KernelShare
 from benchmarks.steps.step_report import StepReport, StepSeries, StepSetting
 from benchmarks.steps.time_decode import StepPoint
 from benchmarks.steps.time_prefill import Prefill
 from benchmarks.steps.vllm_numbers import NOTE
-from outrider.bench.offline.offline_table import WIDTH
+from outrider.bench.report import Dim, ReportPrinter, SettingLine, build_table, numbers, texts
 
-_NAME_WIDTH = 60  # of a kernel; templates fill a screen
+_NAME_WIDTH = 60  # characters of a kernel's name that are shown
 
 
 def print_report(report: StepReport) -> None:
     """Print it on stdout."""
-    console = open_console(report.setting)
+    printer = ReportPrinter()
+    printer.setting(setting_lines(report.setting))
     for series in report.series:
-        _print_series(console, report, series)
+        _print_series(printer, report, series)
     if any(point.peers for series in report.series for point in series.points):
-        console.print(NOTE, style="dim")
-    console.print(
+        printer.note(NOTE)
+    printer.note(
         "floor: each matrix read once, or multiplied at the matrix rate if that takes longer; KV "
         "read once,\nin ms at each bandwidth. ctx: cached tokens per row. ms: median of the timed "
         "steps; tok/s: over\nall of them; vs vLLM: by tok/s; x plain: by ms; busy: share of the "
-        "time in which a step ran;\nhost: share of it in which the host did not wait for one.",
-        style="dim",
+        "time in which a step ran;\nhost: share of it in which the host did not wait for one."
     )
 
 
 def print_prefill(setting: StepSetting, found: Prefill) -> None:
     """Print it on stdout."""
-    console, table = open_console(setting), _table(("tokens", "ms", "TFLOP/s", "of matrix rate"))
-    table.add_row(
+    printer = ReportPrinter()
+    printer.setting(setting_lines(setting))
+    row = (
         str(found.tokens),
         f"{found.prompt_s * 1e3:.2f}",
         f"{found.flops_per_s / 1e12:.4g}",
         f"{found.of_matrix_rate:.1%}",
     )
-    console.print(table)
-    console.print(
-        f"first run {found.first_run_s * 1e3:.1f} ms; memory {_gib(found.memory_bytes)}\n"
-        "FLOPs: matrices of every token, causal attention, logits of the last token",
-        style="dim",
+    columns = numbers("tokens", "ms", "TFLOP/s", "of matrix rate")
+    printer.table(build_table(columns, [row], is_tight=True))
+    memory_gib = found.memory_bytes / 2**30
+    printer.note(
+        f"first run {found.first_run_s * 1e3:.1f} ms; memory {memory_gib:.1f} GiB\n"
+        "FLOPs: matrices of every token, causal attention, logits of the last token"
     )
     for breakdown in found.breakdowns:
-        _print_breakdown(console, breakdown, "whole prompt")
+        printer.table(_breakdown(breakdown, "whole prompt"))
 
 
-def open_console(setting: StepSetting) -> Console:
-    """A console on stdout that has said what is measured on what."""
-    console = Console(width=WIDTH, highlight=False)
-    for line in _heading(setting):
-        console.print(line, markup=False, soft_wrap=True)
-    return console
-
-
-def _heading(setting: StepSetting) -> Iterator[str]:
+def setting_lines(setting: StepSetting) -> Iterator[SettingLine]:
+    """What is measured on what."""
     weights, machine = setting.weights, setting.machine
     origin = "random weights" if weights.is_dummy else "real weights"
-    yield f"model      {weights.model}, {origin}, {weights.dtype}"
+    yield "model", f"{weights.model}, {origin}, {weights.dtype}"
     if weights.cut_layers:
-        yield f"layers     {weights.cut_layers} like those of the model, and a small vocabulary"
+        yield "layers", f"{weights.cut_layers} like those of the model, and a small vocabulary"
     yield (
-        f"bytes      {weights.read_bytes / 1e9:.3f} GB read per step of one token, of "
-        f"{weights.held_bytes / 1e9:.3f} GB held"
+        "bytes",
+        f"{weights.read_bytes / 1e9:.3f} GB read per step of one token, of "
+        f"{weights.held_bytes / 1e9:.3f} GB held",
     )
-    yield f"device     {setting.card}, torch {machine.torch}, {machine.cpu}"
-    law = ", deterministic" if setting.is_deterministic else ""
-    yield f"executor   {setting.executor}{law}"
+    yield "device", f"{setting.card}, torch {machine.torch}, {machine.cpu}"
+    kernels = ", deterministic" if setting.is_deterministic else ""
+    yield "executor", f"{setting.executor}{kernels}"
     rates = ", ".join(f"{rate.name} {rate.bandwidth / 1e12:.3g} TB/s" for rate in setting.rates)
-    yield f"rates      {rates}; matrix {setting.rates[-1].matrix / 1e12:.4g} TFLOP/s"
+    yield "rates", f"{rates}; matrix {setting.rates[-1].matrix / 1e12:.4g} TFLOP/s"
 
 
-def _print_series(console: Console, report: StepReport, series: StepSeries) -> None:
-    console.print(f"\n{series.name}", style="bold", markup=False)
+def _print_series(printer: ReportPrinter, report: StepReport, series: StepSeries) -> None:
+    printer.title(series.name)
     for each in series.cold_starts:
-        console.print(
+        printer.line(
             f"cold start: assembled after {each.assembled_s:.2f} s, first token "
             f"{each.first_token_s:.2f} s, second {each.second_token_s:.2f} s"
         )
-    console.print(_points(report, series))
+    printer.table(_points(report, series))
     for breakdown in series.breakdowns:
-        _print_breakdown(console, breakdown)
+        printer.table(_breakdown(breakdown, "per step"))
 
 
 def _points(report: StepReport, series: StepSeries) -> Table:
@@ -92,29 +87,31 @@ def _points(report: StepReport, series: StepSeries) -> Table:
     has_peer = any(point.peers for point in series.points)
     has_plain = any(report.against_plain(series.name, point) for point in series.points)
     emits = any(point.steady.emitted > _num_rounds(point) for point in series.points)
-    headings = ["rows", "ctx", "ms", "tok/s", *(["tokens\n/round"] if emits else [])]
-    headings += [f"floor\n{floor.rates}" for floor in first.floors]
-    headings += [f"x floor\n{floor.rates}" for floor in first.floors]
+    titles = ["rows", "ctx", "ms", "tok/s", *(["tokens\n/round"] if emits else [])]
+    titles += [f"floor\n{floor.rates}" for floor in first.floors]
+    titles += [f"x floor\n{floor.rates}" for floor in first.floors]
     layers = report.setting.weights.cut_layers
-    headings += ["us\n/layer", f"floor\n{first.floors[-1].rates}"] if layers else []
-    headings += ["vLLM\nms", "vs\nvLLM"] if has_peer else []
-    headings += ["x\nplain"] if has_plain else []
-    table = _table((*headings, "busy", "host", "GiB"))
+    titles += ["us\n/layer", f"floor\n{first.floors[-1].rates}"] if layers else []
+    titles += ["vLLM\nms", "vs\nvLLM"] if has_peer else []
+    titles += ["x\nplain"] if has_plain else []
+    rows = []
     for point in series.points:
         plain = [f"{ratio:.2f}x" for ratio in report.against_plain(series.name, point)]
-        table.add_row(
-            *_paces(point, emits=emits),
-            *(_of_layer(point, layers) if layers else []),
-            *(_peer(point) if has_peer else []),
-            *((plain or [""]) if has_plain else []),
-            f"{point.steady.occupancy:.1%}",
-            f"{point.steady.host_share:.0%}",
-            f"{point.memory_bytes / 2**30:.1f}",
+        rows.append(
+            [
+                *_speeds(point, emits=emits),
+                *(_of_layer(point, layers) if layers else []),
+                *(_peer(point) if has_peer else []),
+                *((plain or [""]) if has_plain else []),
+                f"{point.steady.occupancy:.1%}",
+                f"{point.steady.host_share:.0%}",
+                f"{point.memory_bytes / 2**30:.1f}",
+            ]
         )
-    return table
+    return build_table(numbers(*titles, "busy", "host", "GiB"), rows, is_tight=True)
 
 
-def _paces(point: StepPoint, *, emits: bool) -> list[str]:
+def _speeds(point: StepPoint, *, emits: bool) -> list[str]:
     steady = point.steady
     emitted = steady.emitted / _num_rounds(point)
     return [
@@ -146,40 +143,18 @@ def _peer(point: StepPoint) -> list[str]:
     return list(shown[0]) if shown else ["", ""]
 
 
-def _print_breakdown(console: Console, found: Breakdown, of: str = "per step") -> None:
-    table = Table(box=None, header_style="bold")
-    table.add_column(f"{found.case.rows} rows, prompt {found.case.prompt}, {of}", no_wrap=True)
-    for heading in ("us", "of span", "runs"):
-        table.add_column(heading, justify="right")
-    span = max(found.span_s, 1e-12)
-    for share in found.classes:
-        table.add_row(
-            share.name,
-            f"{share.step_s * 1e6:.1f}",
-            f"{share.step_s / span:.1%}",
-            f"{share.runs:.1f}",
-        )
-    table.add_row("gaps", f"{found.gap_s * 1e6:.1f}", f"{found.gap_s / span:.1%}")
-    table.add_row("span", f"{found.span_s * 1e6:.1f}")
-    table.add_section()
+def _breakdown(found: Breakdown, of: str) -> Table:
+    span_s = max(found.span_s, 1e-12)
+    rows: list[Sequence[str] | Dim] = [_share(each, each.name, span_s) for each in found.classes]
+    rows.append(("gaps", f"{found.gap_s * 1e6:.1f}", f"{found.gap_s / span_s:.1%}"))
+    rows.append(("span", f"{found.span_s * 1e6:.1f}"))
     for share in found.kernels:
         name = share.name if len(share.name) <= _NAME_WIDTH else share.name[:_NAME_WIDTH] + "..."
-        table.add_row(
-            f"  {name}",
-            f"{share.step_s * 1e6:.1f}",
-            f"{share.step_s / span:.1%}",
-            f"{share.runs:.1f}",
-            style="dim",
-        )
-    console.print(table)
+        rows.append(Dim(_share(share, f"  {name}", span_s)))
+    first = f"{found.case.rows} rows, prompt {found.case.prompt}, {of}"
+    return build_table((*texts(first), *numbers("us", "of span", "runs")), rows)
 
 
-def _table(headings: tuple[str, ...]) -> Table:
-    table = Table(box=None, header_style="bold", collapse_padding=True)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
+def _share(share: KernelShare, name: str, span_s: float) -> tuple[str, ...]:
+    time_us = share.step_s * 1e6
+    return name, f"{time_us:.1f}", f"{share.step_s / span_s:.1%}", f"{share.runs:.1f}"

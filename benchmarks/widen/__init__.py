@@ -1,1 +1,1 @@
-"""A small model inside a larger body: the cost of the body, the text and acceptance of the model."""
+"""A small model in a larger body: it costs what the body costs, and says what the model says."""

@@ -25,14 +25,14 @@ from benchmarks.widen.widen_args import AnswerWork, SmallModel
 from benchmarks.widen.widened_answers import Answered, WidenedQuestions, measure_answers
 from benchmarks.widen.widened_report import WidenedOutcome, WidenedReport, describe, print_report
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
-from outrider.bench.json_file import write_json
 from outrider.bench.offline.workload import encode_chat
+from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.models.draft_model import AnyDraftModel
+from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.verify import verify
 from outrider.wire.draft_budget import Budget
 from outrider.wire.submission import Limits
 
@@ -48,9 +48,9 @@ def bench_widen(model: SmallModel, body: Body, out: Path, *, dtype: str) -> None
 
 
 def bench_widened(
-    model: SmallModel, body: Body, place: Place, work: AnswerWork, targets: Sequence[Path]
+    model: SmallModel, body: Body, place: Place, work: AnswerWork, json_path: Path | None
 ) -> None:
-    """Answer questions with the wide model in every way, print, and write what was asked."""
+    """Answer questions with every drafter and tree, print, and write the JSON file if wanted."""
     target, heads = _load(model, body, place)
     questions = _questions(model.folder, work, max_context=target.model.config.max_context)
     rates = measure_rates(target.device, target.model.dtype)
@@ -68,8 +68,7 @@ def bench_widened(
         outcomes=tuple(outcomes),
     )
     print_report(report)
-    for path in targets:
-        write_json(path, describe(report))
+    write_report(json_path, describe(report))
 
 
 def _load(

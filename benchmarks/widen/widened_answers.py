@@ -40,7 +40,7 @@ class WidenedSpeed:
     steps_s: tuple[float, ...]  # wall time from one result to the next
     emitted: int  # tokens of all rows and steps
     rounds: int  # of all rows; a round emits what it keeps and one token more
-    kept: int
+    accepted: int
     context: float  # tokens per row, on average
     occupancy: float  # share of the time in which the device ran a step
 
@@ -55,7 +55,7 @@ class WidenedSpeed:
     @property
     def accept_length(self) -> float:
         """Mean tokens per round."""
-        return 1.0 + self.kept / max(self.rounds, 1)
+        return 1.0 + self.accepted / max(self.rounds, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class AnsweringRows:
         self._progress: dict[str, Progress] = {}
         self.answers: dict[int, Tokens] = {}
         self.num_begun = 0  # questions whose answers have a token
-        self.emitted = self.rounds = self.kept = 0
+        self.emitted = self.rounds = self.accepted = 0
         self.length = 0  # tokens of all live rows, prompts included
         for _ in range(rows):
             self._ask()
@@ -117,9 +117,9 @@ class AnsweringRows:
         self.length += len(update.tokens)
         if name in self._progress:
             self.rounds -= self._progress[name].rounds
-            self.kept -= self._progress[name].num_accepted
+            self.accepted -= self._progress[name].num_accepted
         self.rounds += progress.rounds
-        self.kept += progress.num_accepted
+        self.accepted += progress.num_accepted
         self._progress[name] = progress
         if update.finish != "running":
             self._finish(name)
@@ -156,7 +156,7 @@ def _answer(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> 
         answering.step()
     for _ in range(SKIPPED):
         answering.step()
-    before = answering.emitted, answering.rounds, answering.kept
+    before = answering.emitted, answering.rounds, answering.accepted
     goal = answering.emitted + window_tokens(questions, rows=rows)
     occupancy.restart()
     times, lengths = [time.perf_counter()], []
@@ -166,12 +166,12 @@ def _answer(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> 
         lengths.append(answering.length)
     share = occupancy.share
     answering.end()
-    emitted, rounds, kept = answering.emitted, answering.rounds, answering.kept
+    emitted, rounds, accepted = answering.emitted, answering.rounds, answering.accepted
     speed = WidenedSpeed(
         steps_s=tuple(after - start for start, after in itertools.pairwise(times)),
         emitted=emitted - before[0],
         rounds=rounds - before[1],
-        kept=kept - before[2],
+        accepted=accepted - before[2],
         context=statistics.mean(lengths) / rows,
         occupancy=share,
     )

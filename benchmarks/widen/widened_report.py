@@ -1,15 +1,21 @@
-"""What widened iterations come to: records, a table, and plain values that JSON can hold."""
+"""What `iteration --widened` found, prints and writes."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
 from benchmarks.steps.step_report import PLAIN, StepSetting
-from benchmarks.steps.step_table import open_console
+from benchmarks.steps.step_table import setting_lines
 from benchmarks.steps.time_decode import StepFloor
 from benchmarks.widen.widened_answers import Answered, WidenedSpeed, count_equal
+from outrider.bench.report import ReportPrinter, build_table, describe_record, numbers, texts
+
+_COLUMNS = (
+    *numbers("rows"),
+    *texts("drafts"),
+    *numbers("ctx", "ms", "floor", "x floor", "tokens\n/round", "tok/s", "speed-up", "equal"),
+    *numbers("busy", "GiB"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +59,23 @@ class WidenedReport:
 
 def print_report(report: WidenedReport) -> None:
     """Print it on stdout."""
-    console = open_console(report.setting)
-    console.print(f"questions  {report.origin}, greedy, answers of {report.max_tokens} at most")
-    console.print(_table(report))
-    console.print(
+    printer = ReportPrinter()
+    printer.setting(setting_lines(report.setting))
+    questions = f"{report.origin}, greedy, answers of {report.max_tokens} at most"
+    printer.setting([("questions", questions)])
+    printer.table(build_table(_COLUMNS, _rows(report), is_tight=True))
+    printer.note(
         "tok/s: over all timed steps, prompts of new answers included; speed-up: by tok/s, against "
         "plain\nwith as many rows. ms: median step; floor: of a step at the first bandwidth, with "
         "the tokens/round\nthat were measured. equal: answers the same as plain's, of those that "
-        "both finished.",
-        style="dim",
+        "both finished."
     )
 
 
 def describe(report: WidenedReport) -> dict[str, Any]:
     """Every number in SI units, the single steps included."""
     return {
-        "setting": asdict(report.setting),
+        "setting": describe_record(report.setting),
         "questions": report.origin,
         "max_tokens": report.max_tokens,
         "outcomes": [_describe(report, each) for each in report.outcomes],
@@ -86,25 +93,22 @@ def _describe(report: WidenedReport, outcome: WidenedOutcome) -> dict[str, Any]:
         "speedup": report.speedup(outcome),
         "equal_answers": equal,
         "answers_of_both": both,
-        "floors": [asdict(each) | {"ratio": speed.step_s / each.step_s} for each in outcome.floors],
+        "floors": [
+            describe_record(each) | {"ratio": speed.step_s / each.step_s} for each in outcome.floors
+        ],
         "memory_bytes": outcome.memory_bytes,
-        **asdict(speed),
+        "steps_s": speed.steps_s,
+        "emitted": speed.emitted,
+        "rounds": speed.rounds,
+        "kept": speed.accepted,
+        "context": speed.context,
+        "occupancy": speed.occupancy,
     }
 
 
-def _table(report: WidenedReport) -> Table:
-    table = Table(box=None, header_style="bold", collapse_padding=True)
-    table.add_column("rows", justify="right")
-    table.add_column("drafts", no_wrap=True)
-    headings = ("ctx", "ms", "floor", "x floor", "tokens\n/round", "tok/s", "speed-up", "equal")
-    for heading in (*headings, "busy", "GiB"):
-        table.add_column(heading, justify="right")
+def _rows(report: WidenedReport) -> Iterator[tuple[str, ...]]:
     for rows in dict.fromkeys(each.rows for each in report.outcomes):
-        for outcome in report.outcomes:
-            if outcome.rows == rows:
-                table.add_row(*_row(report, outcome))
-        table.add_section()
-    return table
+        yield from (tuple(_row(report, each)) for each in report.outcomes if each.rows == rows)
 
 
 def _row(report: WidenedReport, outcome: WidenedOutcome) -> Iterator[str]:

@@ -21,6 +21,9 @@ class Machine:
     outrider: str
     has_busy_neighbour: bool
 
+    def __str__(self) -> str:
+        return f"{self.cpu}, {self.cores} cores, {self.threads} threads, torch {self.torch}"
+
 
 def this_machine(*, has_busy_neighbour: bool) -> Machine:
     """The machine as this process sees it now."""

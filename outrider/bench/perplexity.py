@@ -21,7 +21,7 @@ from outrider.kv.reference_attention import ReferenceAttention
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.model_config import read_config
-from outrider.spec.drafter import single_node
+from outrider.ops.tree.chain import single_node
 from outrider.step.arena import Arena
 from outrider.step.buckets import Buckets, largest_shape
 from outrider.step.fill_plan import fill, resolve_lengths

@@ -11,7 +11,7 @@ from outrider.cli.bench_flags import (
     JsonFlag,
     ModelFlag,
     ThreadsFlag,
-    checked_targets,
+    check_json,
     find_drafts,
     open_model,
 )
@@ -24,7 +24,7 @@ app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_
 @app.command("offline")
 def offline(
     model: ModelFlag = DEFAULT_ALIAS,
-    dtype: DtypeFlag = ["float32"],  # noqa: B006  # typer reads it and never writes
+    dtype: DtypeFlag = ["float32"],  # noqa: B006  # typer only reads it
     batch: Annotated[str, typer.Option(help="Batch sizes, a comma list.")] = "1,8,32",
     prompt_tokens: Annotated[int, typer.Option(help="Length of every prompt.")] = 64,
     max_tokens: Annotated[int, typer.Option(help="Length of every answer.")] = 64,
@@ -58,18 +58,19 @@ def offline(
         repetitions=1 if quick else 3,
         has_busy_neighbour=busy_neighbour,
     )
-    targets, folder = checked_targets(json_file), open_model(model)
+    check_json(json_file)
+    folder = open_model(model)
     import_torch()
     from outrider.bench.offline.start_offline import (
-        bench_offline,  # torch comes with it: bad flags fail before
+        bench_offline,  # imports torch, so wrong flags fail first
     )
 
     bench_offline(
         model,
         folder,
         args,
-        prompt_files=() if prompts is None else (prompts,),
-        targets=targets,
+        prompts_path=prompts,
+        json_path=json_file,
         threads=threads,
     )
 
@@ -102,9 +103,10 @@ def speculation(
     drafts = find_drafts(draft, model, **given)
     chosen = choose_prompts(() if prompts is None else (prompts,), limit=limit)
     (only_dtype,) = parse_dtypes([dtype])[:1]
-    targets, folder = checked_targets(json_file), open_model(model)
+    check_json(json_file)
+    folder = open_model(model)
     import_torch()
-    from outrider.bench.speculation.start_speculation import (  # torch comes with it: bad flags fail before
+    from outrider.bench.speculation.start_speculation import (
         SpeculationArgs,
         bench_speculation,
     )
@@ -117,7 +119,7 @@ def speculation(
         dtype=only_dtype,
         repetitions=repeat,
     )
-    bench_speculation(model, folder, args, targets=targets, threads=threads)
+    bench_speculation(model, folder, args, json_path=json_file, threads=threads)
 
 
 @app.command("perplexity")
@@ -134,15 +136,16 @@ def perplexity(
     from outrider.bench.texts import read_texts
 
     dtypes, texts = parse_dtypes(dtype), read_texts(prompts)
-    targets, folder = checked_targets(json_file), open_model(model)
+    check_json(json_file)
+    folder = open_model(model)
     import_torch()
-    from outrider.bench.offline.start_offline import bench_perplexity  # torch comes with it
+    from outrider.bench.offline.start_offline import bench_perplexity  # imports torch
 
     bench_perplexity(
         model,
         folder,
         dtypes,
         texts=texts[:limit] if limit else texts,
-        targets=targets,
+        json_path=json_file,
         threads=threads,
     )

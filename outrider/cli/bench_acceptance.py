@@ -1,4 +1,4 @@
-"""`outrider bench acceptance`: how many drafts are kept, through the real engine."""
+"""`outrider bench acceptance`: how many drafts are accepted, with the real engine."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from outrider.cli.bench_flags import (
     DraftsFlag,
     JsonFlag,
     ModelFlag,
-    checked_targets,
+    check_json,
     find_drafts,
 )
 from outrider.frontend.interrupts import import_torch
@@ -25,7 +25,7 @@ TemperatureFlag = Annotated[list[float], typer.Option(help="0: greedy; may be re
 def acceptance(
     prompts: Annotated[Path, typer.Option(help="JSONL file of prompts, with their sources.")],
     model: ModelFlag = DEFAULT_ALIAS,
-    draft: DraftsFlag = ["auto"],  # noqa: B006  # typer reads it and never writes
+    draft: DraftsFlag = ["auto"],  # noqa: B006  # typer only reads it
     tree: TreeFlag = _TREES,
     temperature: TemperatureFlag = _TEMPERATURES,
     limit: Annotated[int, typer.Option(help="Prompts of each source; 0: all.", min=0)] = 0,
@@ -46,7 +46,7 @@ def acceptance(
         parse_tree,
     )
 
-    targets = checked_targets(json_file)
+    check_json(json_file)
     args = AcceptanceArgs(
         drafts=find_drafts(draft, model),
         trees=tuple(parse_tree(each) for each in tree),
@@ -57,7 +57,7 @@ def acceptance(
     )
     import_torch()
     from outrider.bench.acceptance.start_acceptance import (
-        bench_acceptance,  # torch: bad flags fail before
+        bench_acceptance,  # imports torch, so wrong flags fail first
     )
 
-    bench_acceptance(model, args, dtype=dtype, device=device, targets=targets)
+    bench_acceptance(model, args, dtype=dtype, device=device, json_path=json_file)

@@ -1,4 +1,4 @@
-"""Flags that several benchmarks share, and what is checked before any of them loads torch."""
+"""Flags that several benchmarks share, and checks that come before torch is imported."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,18 +22,16 @@ JsonFlag = Annotated[
 ]
 
 
-def checked_targets(path: Path | None) -> tuple[Path, ...]:
-    """The file to write, once it is known that it can be written."""
-    if path is None:
-        return ()
+def check_json(path: Path | None) -> None:
+    """Refuse a JSON file that cannot be written, before anything is measured."""
     from outrider.bench.json_file import check_target
 
-    check_target(path)
-    return (path,)
+    if path is not None:
+        check_target(path)
 
 
 def open_model(model: str) -> Path:
-    """The folder of a model, pulled if need be."""
+    """The folder of a model, downloaded if necessary."""
     from outrider.hub.download_bars import BarReporter
     from outrider.hub.resolve_model import resolve_model
 
@@ -41,7 +39,7 @@ def open_model(model: str) -> Path:
 
 
 def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, DraftConfig]":
-    """The drafters to compare, by the names to show; their sizes are checked."""
+    """The drafters to compare, by the name to show, with checked sizes."""
     from outrider.config.draft_config import NONE, DraftConfig, resolve_budget
     from outrider.errors import ConfigError
     from outrider.frontend.find_drafter import find_drafter
@@ -60,7 +58,7 @@ def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, Dr
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """The last part of each, or all of it where others end alike, as heads of two runs do."""
+    """The last part of each path; the whole path where two have the same last part."""
     last = {path: Path(path).name for path in paths}
     parts = list(last.values())
     return {path: part if parts.count(part) == 1 else path for path, part in last.items()}

@@ -1,4 +1,4 @@
-"""`outrider bench serve`: load on an OpenAI-compatible endpoint, ours or another's."""
+"""`outrider bench serve`: load on an OpenAI-compatible server, ours or another one."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from outrider.cli.bench_flags import JsonFlag, checked_targets
+from outrider.cli.bench_flags import JsonFlag, check_json
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,37 +71,40 @@ def serve(
     plot: PlotFlag = None,
 ) -> None:
     """Load on a server: latencies, throughput, goodput and acceptance as clients see them."""
-    from outrider.bench.serve import serve_args as ask
+    from outrider.bench.serve import serve_args
     from outrider.bench.texts import read_texts
 
     endless = {"ignore_eos": True} if ignore_eos else {}
     fields = {"max_tokens": max_tokens, "temperature": temperature} | endless
-    args = ask.LoadArgs(
-        endpoint=ask.Endpoint(
-            base_url=ask.parse_base_url(base_url), name=endpoint, api_key=api_key, timeout_s=timeout
+    args = serve_args.LoadArgs(
+        endpoint=serve_args.Endpoint(
+            base_url=serve_args.parse_base_url(base_url),
+            name=endpoint,
+            api_key=api_key,
+            timeout_s=timeout,
         ),
         models=() if model is None else (model,),
-        questions=ask.LoadQuestions(
+        questions=serve_args.LoadQuestions(
             prompts=tuple(read_texts(prompts)),
             origin=prompts.name,
             num=num,
             seed=seed,
-            fields=fields | ask.parse_extra(extra_body),
+            fields=fields | serve_args.parse_extra(extra_body),
         ),
-        pattern=ask.choose_pattern(rate=rate, concurrency=concurrency, seed=seed),
-        slo=ask.Slo(ttft_s=slo_ttft_ms / 1e3, tpot_s=slo_tpot_ms / 1e3),
+        pattern=serve_args.choose_pattern(rate=rate, concurrency=concurrency, seed=seed),
+        slo=serve_args.Slo(ttft_s=slo_ttft_ms / 1e3, tpot_s=slo_tpot_ms / 1e3),
         num_warm_up=warm_up,
     )
-    _run(args, targets=checked_targets(json_file), plot=plot)
+    check_json(json_file)
+    _run(args, json_path=json_file, picture_path=plot)
 
 
-def _run(args: "LoadArgs", *, targets: tuple[Path, ...], plot: Path | None) -> None:
+def _run(args: "LoadArgs", *, json_path: Path | None, picture_path: Path | None) -> None:
     if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError("the load generator needs aiohttp; pip install 'outrider[bench]'")
     from outrider.bench.serve.plot_latency import check_picture
     from outrider.bench.serve.start_serve import bench_load
 
-    pictures = () if plot is None else (plot,)
-    for path in pictures:
-        check_picture(path)
-    bench_load(args, targets=targets, pictures=pictures)
+    if picture_path is not None:
+        check_picture(picture_path)
+    bench_load(args, json_path=json_path, picture_path=picture_path)

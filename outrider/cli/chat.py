@@ -29,7 +29,7 @@ def chat(
             line = _read_line()
         except EOFError:
             return
-        except KeyboardInterrupt:  # not during an answer, so there is nothing to stop
+        except KeyboardInterrupt:  # no answer is running
             print(file=sys.stderr)
             line = "/help"
 

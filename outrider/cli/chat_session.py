@@ -1,4 +1,4 @@
-"""What happens at the terminal of `outrider chat`, line by line."""
+"""Handles the lines that a user types in `outrider chat`."""
 
 import sys
 
@@ -12,7 +12,7 @@ HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an
 
 
 class ChatSession:
-    """Owns the conversation at the terminal: what a line does, and what is printed for it."""
+    """Owns the conversation, and prints what each line of the user leads to."""
 
     def __init__(self, frontend: Frontend, params: SamplingParams, *, system: str) -> None:
         self._frontend = frontend
@@ -38,7 +38,7 @@ class ChatSession:
                 print(f"error: {error}", file=sys.stderr)
 
     def _answer(self, text: str) -> None:
-        question = self._conversation.ask(text)
+        question = self._conversation.make_question(text)
         if question.num_dropped:
             note = f"note: the context is full; forgot the {question.num_dropped} oldest messages"
             print(note, file=sys.stderr)
@@ -53,4 +53,4 @@ class ChatSession:
         if error := stream.output.error:
             print(f"error: {error}", file=sys.stderr)
             return
-        self._conversation.remember(question, stream.output.outputs[0].text)
+        self._conversation.add_answer(question, stream.output.outputs[0].text)

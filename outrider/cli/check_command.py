@@ -1,4 +1,4 @@
-"""`outrider check`: does speculation change a token of this model on this machine?"""
+"""`outrider check`: tests that speculation changes no token of this model on this machine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,7 @@ def check(
     from outrider.cli.check.check_cases import PROMPTS, configurations
     from outrider.frontend.find_drafter import has_drafter
 
-    draft, executor = draft_flags.config(), model_flags.asked_executor
+    draft, executor = draft_flags.config(), model_flags.chosen_executor
     is_plain = draft.drafter == AUTO and not has_drafter(model_flags.model)
     if is_plain or draft.drafter == NONE:
         raise ConfigError("there is nothing to check without a drafter; name one with --draft")
@@ -41,7 +41,7 @@ def check(
 
     import_torch()
     from outrider.cli.check.check_table import print_findings
-    from outrider.cli.check.run_check import (  # torch comes with it
+    from outrider.cli.check.run_check import (  # imports torch
         CheckWork,
         executors_on,
         run_check,
@@ -67,7 +67,7 @@ def check(
 
 
 def _has_trees(model: str, drafter: str) -> bool:
-    """Some targets check chains only; and of several modules, each has its step of a chain."""
+    """Whether trees can be checked. Some targets, and several MTP modules, only have chains."""
     from outrider.hub.download_bars import BarReporter
     from outrider.hub.resolve_model import resolve_model
     from outrider.runtime.inspect_target import checks_trees, examine_modules

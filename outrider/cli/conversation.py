@@ -1,4 +1,4 @@
-"""The history of one chat, kept within the model's context."""
+"""The messages of one chat, as many as fit in the model's context."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatQuestion:
-    """A message of the user with the history that fits beside it."""
+    """A message of the user with the earlier messages that fit before it."""
 
     prompt: TextPrompt
     messages: tuple[Message, ...]
-    num_dropped: int  # old messages there was no room for
+    num_dropped: int  # old messages that did not fit
 
 
 class Conversation:
-    """Owns the messages. The oldest exchanges go when there is no room left for an answer."""
+    """Owns the messages. The oldest are dropped when there is no room left for an answer."""
 
     def __init__(self, frontend: Frontend, *, system: str, max_tokens: int) -> None:
         if isinstance(frontend.tokenizer.chat_template, NoChatTemplate):
@@ -26,22 +26,22 @@ class Conversation:
         self._frontend = frontend
         self._opening: tuple[Message, ...] = (_message("system", system),) if system else ()
         self._messages: tuple[Message, ...] = ()
-        # Of a short context the answer may claim a quarter; history gets the rest.
+        # In a short context, a quarter is reserved for the answer.
         self._reserved = min(max_tokens, frontend.bounds.max_context // 4)
 
-    def ask(self, text: str) -> ChatQuestion:
-        """The next question; nothing is remembered before its answer."""
+    def make_question(self, text: str) -> ChatQuestion:
+        """The next question. It joins the messages only with its answer."""
         messages = (*self._messages, _message("user", text))
-        for num_dropped in range(0, len(messages), 2):  # a question and its answer go together
-            kept = messages[num_dropped:]
-            prompt = self._frontend.render((*self._opening, *kept))
+        for num_dropped in range(0, len(messages), 2):  # a question is dropped with its answer
+            recent = messages[num_dropped:]
+            prompt = self._frontend.render((*self._opening, *recent))
             if self._fits(prompt):
-                return ChatQuestion(prompt=prompt, messages=kept, num_dropped=num_dropped)
+                return ChatQuestion(prompt=prompt, messages=recent, num_dropped=num_dropped)
         room = self._frontend.bounds.max_context - self._reserved
         raise RequestError(f"the message does not fit in {room} tokens; shorten it")
 
-    def remember(self, question: ChatQuestion, answer: str) -> None:
-        """Go on from this question and its answer, complete or not."""
+    def add_answer(self, question: ChatQuestion, answer: str) -> None:
+        """Continue after this question and its answer, complete or not."""
         self._messages = (*question.messages, _message("assistant", answer))
 
     def reset(self) -> None:

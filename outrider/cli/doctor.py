@@ -1,6 +1,6 @@
-"""`outrider doctor`: does this draft head fit this model, and if not, why?
+"""`outrider doctor`: whether a draft head fits a model, and if not, why.
 
-For `mtp`: which draft modules does the model hold?
+For `mtp`: which draft modules the model has.
 """
 
 from pathlib import Path
@@ -48,7 +48,7 @@ def doctor(
     drafter = MTP if head == MTP else str(_head_folder(head))
     target = resolve_model(model, BarReporter())
     import_torch()
-    # torch comes with these: bad names fail before
+    # These import torch, so wrong names fail first.
     from outrider.cli.doctor_probe import STEPS, probe
     from outrider.runtime.inspect_target import examine_head, examine_modules
 
@@ -60,13 +60,13 @@ def doctor(
     if report.problems:
         raise typer.Exit(1)
     if run_probe:
-        # One module can be run as often as a head, and of several each has its step.
+        # One module is run repeatedly, like a head; of several, each drafts one step.
         steps = modules.num if drafter == MTP and modules.num > 1 else STEPS
         _print_probe(console, probe(model, drafter, steps=steps, dtype=dtype, device=device))
 
 
 def _head_folder(name: str) -> Path:
-    """A local folder is taken as it is: its weights may be pickled, and reporting is our task."""
+    """The folder of a head. A local one is not checked here: the report shows what is wrong."""
     from outrider.hub.download_bars import BarReporter
     from outrider.hub.resolve_model import resolve_model
 
@@ -98,10 +98,10 @@ def _print_probe(console: "Console", probe: "Probe") -> None:
     table = Table(box=None, header_style="bold")
     for heading in ("position", "kept", "of all rounds", "of those that got there"):
         table.add_column(heading, justify="right")
-    for position, (kept, rates) in enumerate(
-        zip(probe.kept_per_position, probe.rates(), strict=True)
+    for position, (accepted, rates) in enumerate(
+        zip(probe.accepted_per_position, probe.rates(), strict=True)
     ):
-        table.add_row(str(position), str(kept), *(f"{rate:.1%}" for rate in rates))
+        table.add_row(str(position), str(accepted), *(f"{rate:.1%}" for rate in rates))
     console.print(f"\nprobe: {probe.rounds} rounds, greedy")
     console.print(table)
     for line in explain(probe):

@@ -1,4 +1,4 @@
-"""The acceptance probe of `outrider doctor`: a head drafts real prompts, and what that means."""
+"""The acceptance probe of `outrider doctor`: lets a head draft, and explains the result."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from outrider.frontend.llm import LLM
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
-STEPS = 5  # positions that are probed, unless the drafter has fewer
+STEPS = 5  # draft positions that are probed, unless the drafter has fewer
 MAX_TOKENS = 32  # of each answer
-LOWEST_FIRST = 0.15  # share of first drafts that even a poor head has kept
+LOWEST_FIRST = 0.15  # share of first drafts accepted, even with a poor head
 PROMPTS = (
     "Write a Python function that returns the n-th Fibonacci number, and explain its running time.",
     "A train leaves at 9:40 and arrives at 13:05. How long is the journey? Think step by step.",
@@ -23,30 +23,30 @@ PROMPTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """How often the draft at each position was kept, over all prompts."""
+    """How often the draft at each position was accepted, over all prompts."""
 
     rounds: int
-    kept_per_position: tuple[int, ...]  # position 0 is the first draft of a round
+    accepted_per_position: tuple[int, ...]  # position 0 is the first draft of a round
 
     def rates(self) -> Iterator[tuple[float, float]]:
-        """Of each position: the share of all rounds, and of those that kept the position before."""
+        """For each position: the share of all rounds, and of those that accepted the one before."""
         before = self.rounds
-        for kept in self.kept_per_position:
-            yield kept / max(self.rounds, 1), kept / max(before, 1)
-            before = kept
+        for accepted in self.accepted_per_position:
+            yield accepted / max(self.rounds, 1), accepted / max(before, 1)
+            before = accepted
 
     @property
     def accept_length(self) -> float:
-        return 1.0 + sum(self.kept_per_position) / max(self.rounds, 1)
+        return 1.0 + sum(self.accepted_per_position) / max(self.rounds, 1)
 
     @property
-    def is_blind(self) -> bool:
-        """Whether first drafts are kept so seldom that the head must be misread, not just poor."""
-        return self.kept_per_position[0] < LOWEST_FIRST * self.rounds
+    def is_misread(self) -> bool:
+        """Whether so few first drafts are accepted that the head must be loaded wrongly."""
+        return self.accepted_per_position[0] < LOWEST_FIRST * self.rounds
 
 
 def probe(model: str, drafter: str, *, steps: int, dtype: Dtype | Auto, device: str) -> Probe:
-    """Answer the prompts greedily with a head or modules as drafter."""
+    """Answer the prompts greedily, with the head or the modules as drafter."""
     llm = LLM(model, draft=drafter, steps=steps, topk=1, dtype=dtype, device=device)
     greedy = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
@@ -54,24 +54,24 @@ def probe(model: str, drafter: str, *, steps: int, dtype: Dtype | Auto, device: 
     else:
         messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
         outputs = llm.chat(messages, greedy, use_tqdm=False)
-    accepted = [output.outputs[0].acceptance for output in outputs]
+    measured = [output.outputs[0].acceptance for output in outputs]
     return Probe(
-        rounds=sum(each.rounds for each in accepted),
-        kept_per_position=_summed([each.kept_per_position for each in accepted], steps),
+        rounds=sum(each.rounds for each in measured),
+        accepted_per_position=_summed([each.kept_per_position for each in measured], steps),
     )
 
 
 def _summed(counts: Sequence[Sequence[int]], steps: int) -> tuple[int, ...]:
-    """The sum at every probed position; an answer that never kept one that far adds nothing."""
+    """The sum at every probed position; an answer may have counts for fewer positions."""
     return tuple(sum(each[i] for each in counts if i < len(each)) for i in range(steps))
 
 
 def explain(probe: Probe) -> Iterator[str]:
-    """What a probe says about the head, in words."""
-    if not probe.is_blind:
+    """What the probe means, in sentences."""
+    if not probe.is_misread:
         yield f"mean accept length {probe.accept_length:.2f} tokens per round"
         return
-    share = probe.kept_per_position[0] / max(probe.rounds, 1)
+    share = probe.accepted_per_position[0] / max(probe.rounds, 1)
     yield (
         f"position 0 is kept in {share:.1%} of rounds. A head that fits keeps more than half, so "
         "this one does not see what it was trained on. The usual causes, likeliest first (of "

@@ -1,4 +1,4 @@
-"""The flags that several commands share, each declared once, and what they turn into."""
+"""The flags that several commands share, each declared once, and the records they become."""
 
 import functools
 import inspect
@@ -64,8 +64,8 @@ class ModelFlags:
     ] = 0.9
 
     @property
-    def asked_executor(self) -> Executor | Auto:
-        """What both flags mean."""
+    def chosen_executor(self) -> Executor | Auto:
+        """The executor that --executor and --disable-cuda-graph choose."""
         return choose_executor(self.executor, is_eager=self.disable_cuda_graph)
 
     def load(self, draft: DraftConfig, **settings: Any) -> "LLM":
@@ -78,7 +78,7 @@ class ModelFlags:
             dtype=self.dtype,
             device=self.device,
             max_model_len=self.max_context,
-            **({"executor": self.asked_executor} | settings),
+            **({"executor": self.chosen_executor} | settings),
             record=self.record,
             deterministic=self.deterministic,
             gpu_memory_utilization=self.gpu_memory_utilization,
@@ -87,7 +87,7 @@ class ModelFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftFlags:
-    """What rides ahead, in our words, vLLM's or SGLang's."""
+    """Which drafter is used, in our flags, vLLM's or SGLang's."""
 
     draft: Annotated[
         str, _draft_flag("auto, none, ngram, mtp, or a smaller model or head, like --model.")
@@ -110,7 +110,7 @@ class DraftFlags:
     ] = None
 
     def config(self) -> DraftConfig:
-        """The one configuration that all dialects mean."""
+        """The configuration that the flags of any dialect describe."""
         sizes = {"steps": self.steps, "topk": self.topk, "nodes": self.nodes}
         sglang = {
             "algorithm": self.speculative_algorithm,
@@ -132,7 +132,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(flag: str, path: Path | None) -> str | None:
-    """The text of the file that a flag names, if it does."""
+    """The text of the file that a flag names; None without the flag."""
     if path is None:
         return None
     try:
@@ -142,7 +142,7 @@ def _read(flag: str, path: Path | None) -> str | None:
 
 
 def _json_object(flag: str, text: str) -> dict[str, Any]:
-    """The object that a flag holds."""
+    """The JSON object in the value of a flag."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -157,7 +157,7 @@ class SamplingFlags:
     """How tokens are chosen and when an answer ends."""
 
     max_tokens: Annotated[int, _sampling_flag("Longest answer.")] = 512
-    # Low enough that small models stay coherent without a filter, which would cost time per token.
+    # Low enough that small models stay coherent without top-p, which would cost time per token.
     temperature: Annotated[float, _sampling_flag("0 takes the likeliest token.")] = 0.2
     top_p: Annotated[float, _sampling_flag("Keep the likeliest tokens of this total.")] = 1.0
     top_k: Annotated[int, _sampling_flag("Keep this many tokens; 0 keeps all.")] = 0
@@ -206,17 +206,17 @@ class SamplingFlags:
         )
 
     def _structured(self) -> Structured:
-        given = {
+        values = {
             "json": _read("--json-schema", self.json_schema),
             "json_object": self.json_object or None,
             "regex": self.regex,
             "grammar": _read("--grammar", self.grammar),
             "choice": self.choice or None,
         }
-        asked = _given(given)
-        if len(asked) > 1:
+        given = _given(values)
+        if len(given) > 1:
             raise ConfigError("an answer has one form; give one of the flags that describe it")
-        return asked or None
+        return given or None
 
     def _speculation(self) -> Speculation:
         if not self.speculative.startswith("{"):
@@ -225,7 +225,7 @@ class SamplingFlags:
 
 
 def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Show typer every field of a parameter that is a record as a flag; call with the records."""
+    """Show typer every field of a record parameter as a flag; the command gets the records."""
     hints = get_type_hints(command, include_extras=True)
     del hints["return"]
     records = {

@@ -1,4 +1,4 @@
-"""`outrider generate`: one prompt answered on the terminal, or a file of them."""
+"""`outrider generate`: answers one prompt on the terminal, or a file of prompts."""
 
 import sys
 from pathlib import Path
@@ -40,7 +40,7 @@ def generate(
         raise ConfigError("--input takes the place of a prompt and of --json; leave those out")
     text = "" if files else _prompt_text(prompt)
 
-    # Torch comes with these: bad flags fail before.
+    # These import torch, so wrong flags fail first.
     from outrider.cli import generate_answers as answers
     from outrider.cli.batch.run_batch import BatchDefaults
     from outrider.frontend.llm import WINDOW
@@ -60,7 +60,7 @@ def generate(
 
 
 def _batch_files(source: Path | None, target: Path | None) -> tuple[Path, ...]:
-    """Input and output of a batch, or nothing when there is none."""
+    """The input and output files of a batch; empty without a batch."""
     if source is None and target is None:
         return ()
     if source is None or target is None:

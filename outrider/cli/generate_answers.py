@@ -1,4 +1,4 @@
-"""What `outrider generate` does once its flags are known to be good."""
+"""What `outrider generate` does after its flags are checked."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def print_json(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> RequestO
 
 
 def print_text(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> RequestOutput:
-    """The answer as it comes; several answers one after the other. Numbers go to stderr."""
+    """One answer as a stream, or several answers one after the other. Numbers go to stderr."""
     if params.n == 1:
         output = print_stream(llm.stream(prompt, params))
         print_closing_line(output)
@@ -51,7 +51,7 @@ def print_text(llm: LLM, prompt: TextPrompt, params: SamplingParams) -> RequestO
 
 
 def print_stream(stream: Stream) -> RequestOutput:
-    """Print an answer as it comes and return it when it has ended."""
+    """Print an answer while it is streamed; returns the finished output."""
     for delta in stream:
         print(delta.text, end="", flush=True)
     print()
@@ -73,15 +73,15 @@ def print_closing_line(output: RequestOutput) -> None:
 
 
 def answer_file(frontend: Frontend, files: tuple[Path, ...], defaults: BatchDefaults) -> bool:
-    """Answer the lines of a file that an earlier run left over; whether all have an answer now."""
+    """Answer the lines of a file that have no answer yet; returns whether all have one now."""
     source, target = files
-    with BatchOutput(target) as journal:
-        total, num_done = count_lines(source, journal), len(journal.done)
-        batch = BatchRun(frontend, defaults, journal)
+    with BatchOutput(target) as written:
+        total, num_done = count_lines(source, written), len(written.done)
+        batch = BatchRun(frontend, defaults, written)
         with batch_bar(total, done=num_done) as advance:
             batch.run(source, advance)
-    facts = [f"{num_done} from before", f"{journal.num_failed} failed"]
+    facts = [f"{num_done} from before", f"{written.num_failed} failed"]
     if batch.refusals:
         facts.append(f"{len(batch.refusals)} left to the next run ({batch.refusals[0]})")
     print(f"{total} lines in {target}: {', '.join(facts)}", file=sys.stderr)
-    return not journal.num_failed and not batch.refusals
+    return not written.num_failed and not batch.refusals

@@ -1,4 +1,4 @@
-"""The `outrider` command: parses, runs one command, and turns errors into one line."""
+"""The `outrider` command: parses arguments, runs one command, prints errors as one line."""
 
 import os
 import sys
@@ -7,37 +7,44 @@ from typing import Annotated, cast
 import typer
 
 from outrider import __version__
-from outrider.cli import bench, bench_acceptance, chat, doctor, generate, serve
-from outrider.cli import bench_serve as bench_load
-from outrider.cli import check_command as check
-from outrider.cli import models_command as models
-from outrider.cli import train_command as train
+from outrider.cli import (
+    bench,
+    bench_acceptance,
+    bench_serve,
+    chat,
+    check_command,
+    doctor,
+    generate,
+    models_command,
+    serve,
+    train_command,
+)
 from outrider.errors import OutriderError
 
-# Typer has kept the parser's errors in different modules; this child was always at hand.
+# Versions of typer have the parser's errors in different modules; all have this subclass.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
 _INTERRUPTED = 130  # some versions of typer return it, others raise
-_RESUMED = (["train", "prompts"], ["train", "answers"])  # beside pulls and batches
+_RESUMED = (["train", "prompts"], ["train", "answers"])  # as well as pulls and batches
 
 app = typer.Typer(
     help="Run language models on this machine.",
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # subcommands inherit it
-    pretty_exceptions_enable=False,  # a traceback here is a bug, and reports want it plain
+    pretty_exceptions_enable=False,  # a traceback is a bug of ours; bug reports need it unformatted
 )
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
-app.command("pull")(models.pull)
-app.command("models")(models.models)
-app.command("check")(check.check)
+app.command("pull")(models_command.pull)
+app.command("models")(models_command.models)
+app.command("check")(check_command.check)
 app.command("doctor")(doctor.doctor)
 bench.app.command("acceptance")(bench_acceptance.acceptance)
-bench.app.command("serve")(bench_load.serve)
+bench.app.command("serve")(bench_serve.serve)
 app.add_typer(bench.app, name="bench")
-app.add_typer(train.app, name="train")
+app.add_typer(train_command.app, name="train")
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -60,25 +67,25 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run `outrider` with these arguments and return its exit code, as `run_app` does."""
+    """Run `outrider` with these arguments; returns the exit code of `run_app`."""
     code = run_app(app, arguments, program="outrider")
     if code == _INTERRUPTED:
-        goes_on = "; run the same command again to go on" if _goes_on(arguments) else ""
-        print(f"interrupted{goes_on}", file=sys.stderr)
+        advice = "; run the same command again to go on" if _is_resumable(arguments) else ""
+        print(f"interrupted{advice}", file=sys.stderr)
     return code
 
 
-def _goes_on(arguments: list[str]) -> bool:
-    """Whether the same command would go on where this one was interrupted."""
+def _is_resumable(arguments: list[str]) -> bool:
+    """Whether the same command, run again, continues where it was interrupted."""
     is_batch = any(each.partition("=")[0] == "--input" for each in arguments)
     return is_batch or arguments[:1] == ["pull"] or arguments[:2] in _RESUMED
 
 
 def run_app(commands: typer.Typer, arguments: list[str], *, program: str) -> int:
-    """The exit code: 0, 1 for an error of ours, 2 for wrong usage, 130 after Ctrl-C."""
+    """The exit code: 0, 1 for an OutriderError, 2 for wrong usage, 130 after Ctrl-C."""
     try:
         code = commands(arguments, prog_name=program, standalone_mode=False) or 0
-        sys.stdout.flush()  # a full disk must be found out while there is somebody to tell
+        sys.stdout.flush()  # a full disk must be found while an error can still be printed
         return code
     except OutriderError as error:
         return _fail(str(error), 1)
@@ -88,7 +95,7 @@ def run_app(commands: typer.Typer, arguments: list[str], *, program: str) -> int
         return _fail(f"{message}; see {command} --help", 2) if message else 2  # help was printed
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         _drop_output()
         return 0
     except OSError as error:
@@ -98,7 +105,7 @@ def run_app(commands: typer.Typer, arguments: list[str], *, program: str) -> int
 
 
 def _drop_output() -> None:
-    """Leave nothing in a broken stdout that Python would fail to write once more as it exits."""
+    """Drop what a broken stdout still holds: Python would try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,8 +1,8 @@
-"""`outrider serve`: an OpenAI-compatible server in front of one model."""
+"""`outrider serve`: an OpenAI-compatible server for one model."""
 
 import importlib.util
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +11,6 @@ import typer
 from outrider.cli.flags import DraftFlags, ModelFlags, expand_flags
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import (
-    Auto,
     CacheConfig,
     EngineConfig,
     ExecutionConfig,
@@ -29,59 +28,55 @@ def _flag(text: str, *, envvar: str | None = None, least: int | None = None) -> 
     return typer.Option(help=text, rich_help_panel="Server", envvar=envvar, min=least)
 
 
-@expand_flags
-def serve(
-    *,
-    model_flags: ModelFlags,
-    draft_flags: DraftFlags,
-    host: Annotated[str, _flag("Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, _flag("Port to listen on; 0 for a free one.")] = 8000,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFlags:
+    """Where the server listens, and which requests it accepts."""
+
+    host: Annotated[str, _flag("Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1"
+    port: Annotated[int, _flag("Port to listen on; 0 for a free one.")] = 8000
     api_key: Annotated[
         str, _flag("What clients must send as a bearer token.", envvar="OUTRIDER_API_KEY")
-    ] = "",
+    ] = ""
     served_model_name: Annotated[
         str, _flag("What clients call the model; default: its own name.")
-    ] = "",
-    max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None,
-    max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024,
-    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None,
-    enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True,
+    ] = ""
+    max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None
+    max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
+    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None
+    enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether callers may say who goes first.")
-    ] = "fcfs",
+    ] = "fcfs"
     stream_ping_s: Annotated[
         float, _flag("Seconds of silence after which a stream sends a comment.")
-    ] = 15.0,
-) -> None:
+    ] = 15.0
+
+    def settings(self, model: str) -> "ServeSettings":
+        """The settings of a server for the model that --model names."""
+        from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.run_server import ServeSettings
+
+        return ServeSettings(
+            host=self.host,
+            port=self.port,
+            api_key=self.api_key,
+            model_name=self.served_model_name or _own_name(model),
+            max_queued=self.max_queued,
+            rules=AsyncEngineRules(
+                ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
+            ),
+        )
+
+
+@expand_flags
+def serve(*, model_flags: ModelFlags, draft_flags: DraftFlags, server_flags: ServerFlags) -> None:
     """Serve a model over HTTP."""
-    if stream_ping_s <= 0:
-        raise ConfigError(f"--stream-ping-s must be above 0, got {stream_ping_s}")
-    config = _config(
-        model_flags,
-        draft_flags.config(),
-        rows=max_num_seqs or "auto",
-        kv_tokens=kv_tokens or "auto",
-        has_prefix_cache=enable_prefix_caching,
-    )
+    if server_flags.stream_ping_s <= 0:
+        raise ConfigError(f"--stream-ping-s must be above 0, got {server_flags.stream_ping_s}")
+    config = _config(model_flags, draft_flags.config(), server_flags)
     _check_installation()
-
-    from outrider.server.async_engine import (
-        AsyncEngineRules,  # bad flags fail before these take their time
-    )
-    from outrider.server.run_server import ServeSettings
-
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    settings = ServeSettings(
-        host=host,
-        port=port,
-        api_key=api_key,
-        model_name=served_model_name or _own_name(model_flags.model),
-        max_queued=max_queued,
-        rules=AsyncEngineRules(
-            ping_s=stream_ping_s, has_priorities=scheduling_policy == "priority"
-        ),
-    )
-    _serve_model(model_flags.model, config, settings)
+    _serve_model(model_flags.model, config, server_flags.settings(model_flags.model))
 
 
 def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") -> None:
@@ -98,36 +93,30 @@ def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") ->
         serve(settings, folder, replace(config, draft=draft), display)
 
 
-def _config(
-    flags: ModelFlags,
-    draft: DraftConfig,
-    *,
-    rows: int | Auto,
-    kv_tokens: int | Auto,
-    has_prefix_cache: bool,
-) -> EngineConfig:
+def _config(flags: ModelFlags, draft: DraftConfig, server_flags: ServerFlags) -> EngineConfig:
     return EngineConfig(
         dtype=flags.dtype,
         device=flags.device,
         execution=ExecutionConfig(
-            executor=flags.asked_executor,
+            executor=flags.chosen_executor,
             record=flags.record,
             deterministic=flags.deterministic,
         ),
         cache=CacheConfig(
-            kv_tokens=kv_tokens,
-            prefix=has_prefix_cache,
+            kv_tokens=server_flags.kv_tokens or "auto",
+            prefix=server_flags.enable_prefix_caching,
             memory_share=flags.gpu_memory_utilization,
         ),
         limits=LimitsConfig(
-            context="auto" if flags.max_context is None else flags.max_context, rows=rows
+            context="auto" if flags.max_context is None else flags.max_context,
+            rows=server_flags.max_num_seqs or "auto",
         ),
         draft=draft,
     )
 
 
 def _own_name(model: str) -> str:
-    """The name without the places of this machine that a path would tell."""
+    """The name of the model. Of a path only the last part, so clients see no folders."""
     return Path(model).resolve().name if Path(model).exists() else model
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +23,9 @@ from outrider.cli.train_data import (
 from outrider.errors import ConfigError
 from outrider.frontend.interrupts import import_torch
 from outrider.hub.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from outrider.train.start_training import TrainingPlan
 
 app = typer.Typer(help="Train draft heads and export them.", no_args_is_help=True)
 app.command("prompts")(train_data.prompts)
@@ -80,7 +83,7 @@ Seed = Annotated[int, _flag(_T, "Of answers, order and initial weights.")]
 @app.command("eagle3")
 def eagle3(
     out: Out,
-    prompts: Prompts = [],  # noqa: B006  # typer reads it and never writes
+    prompts: Prompts = [],  # noqa: B006  # typer only reads it
     model: Model = DEFAULT_ALIAS,
     answers: Answers = [],  # noqa: B006
     temperatures: Temperatures = "0,0.8",
@@ -121,7 +124,7 @@ def eagle3(
 
 
 def _start(flags: dict[str, Any]) -> None:
-    """Turn flags into the records of a run. Torch comes with them: bad flags fail before."""
+    """Train as the flags say. Wrong flags fail before torch is imported."""
     if not flags["prompts"] and not flags["answers"]:
         raise ConfigError("there is nothing to learn from; give --prompts, or --answers of a run")
     for name in ("epochs", "lr"):
@@ -130,14 +133,8 @@ def _start(flags: dict[str, Any]) -> None:
     import_torch()
     from outrider.train.gather_answers import AnswerSource
     from outrider.train.head_design import HeadDesign
-    from outrider.train.recipe import LearningRates, Recipe
-    from outrider.train.start_training import (
-        TrainingOutput,
-        TrainingPlan,
-        train_eagle3,
-    )
+    from outrider.train.start_training import TrainingOutput, train_eagle3
     from outrider.train.training_device import RequestedDevice
-    from outrider.train.training_loop import Cadence
 
     names = _Names(flags)
     attention = flags["attention"]
@@ -149,28 +146,38 @@ def _start(flags: dict[str, Any]) -> None:
             answers=tuple(flags["answers"]),
             sampling=sampling_of(flags),
         ),
-        TrainingPlan(
-            recipe=Recipe(decay=0.8, **names("steps batch depth loss seed")),
-            rates=LearningRates(
-                peak=flags["lr"],
-                floor=0.05,
-                clip=1.0,
-                warmup=flags["warmup"],
-                scores=flags["head_lr"],
-                scores_frozen=flags["head_frozen"],
-                optimizer=flags["optimizer"],
-            ),
-            cadence=Cadence(
-                log=flags["log_every"], evaluate=flags["eval_every"], save=flags["save_every"]
-            ),
-            **names("length epochs budget_s"),
-        ),
+        _plan(flags),
         RequestedDevice(
             device=flags["device"],
             attention=None if attention == "auto" else attention,
             is_compiled=flags["compile"],
         ),
         TrainingOutput(folder=flags["out"], **names("format dtype resume")),
+    )
+
+
+def _plan(flags: dict[str, Any]) -> "TrainingPlan":
+    """How long is trained, at which rates, and how often the run is evaluated and saved."""
+    from outrider.train.recipe import LearningRates, Recipe
+    from outrider.train.start_training import TrainingPlan
+    from outrider.train.training_loop import Cadence
+
+    names = _Names(flags)
+    return TrainingPlan(
+        recipe=Recipe(decay=0.8, **names("steps batch depth loss seed")),
+        rates=LearningRates(
+            peak=flags["lr"],
+            floor=0.05,
+            clip=1.0,
+            warmup=flags["warmup"],
+            scores=flags["head_lr"],
+            scores_frozen=flags["head_frozen"],
+            optimizer=flags["optimizer"],
+        ),
+        cadence=Cadence(
+            log=flags["log_every"], evaluate=flags["eval_every"], save=flags["save_every"]
+        ),
+        **names("length epochs budget_s"),
     )
 
 

@@ -1,4 +1,4 @@
-"""`outrider train prompts` and `train answers`: what heads are trained on, made beforehand."""
+"""`outrider train prompts` and `train answers`: make the data that heads are trained on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,13 +53,13 @@ def prompts(
         limit_s=generate_s or float("inf"),
     )
     frontend = generator_of(locals()).start(turn_tokens + _TEMPLATE_ROOM).frontend
-    turn_prefix(frontend)  # refuses a model that cannot, before a file is made
+    turn_prefix(frontend)  # refuses an unsuitable model before a file is made
     with batch_bar(count) as on_turn:
         found = write_turns(frontend, sampling, out, max_in_flight=2 * rows, on_turn=on_turn)
     print(f"{out}: {found} prompts")
 
 
-_TEMPLATE_ROOM = 256  # tokens that a template may write before the user's turn
+_TEMPLATE_ROOM = 256  # tokens that a template may add before the user's turn
 
 
 def answers(
@@ -102,7 +102,7 @@ def generator_of(flags: dict[str, Any]) -> "AnswerGenerator":
 
 
 def sampling_of(flags: dict[str, Any]) -> "AnswerSampling":
-    """How these flags have answers drawn."""
+    """How answers are sampled, by these flags."""
     temperatures = _temperatures(flags["temperatures"])
     from outrider.train.dialogue import AnswerSampling
 

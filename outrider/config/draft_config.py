@@ -1,4 +1,4 @@
-"""What to draft with and how far, as the user says it, and the values that "auto" becomes."""
+"""The drafter and the size of its trees: what the user sets, and the values that "auto" becomes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,28 +12,28 @@ NGRAM = "ngram"
 MTP = "mtp"
 
 MAX_NODES = 64  # the ancestors of a node are one 64-bit mask
-MAX_SCRATCH = 64  # branches whose draft KV a round keeps: every step's but the last
+MAX_SCRATCH = 64  # branches of a round that have draft KV: those of all steps but the last
 
 _STEPS_OF_MODELS = 3
-_STEPS_OF_NGRAMS = 7  # looking up costs nothing, so it may as well reach further
+_STEPS_OF_NGRAMS = 7  # looking up costs nothing, so it drafts further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchLengths:
-    """How many of the last tokens must occur earlier before an n-gram drafter copies on."""
+    """How many of the last tokens must occur earlier before an n-gram drafter proposes a copy."""
 
-    min: int = 1  # checking a draft costs the same however little supports it
+    min: int = 1  # verifying a draft costs the same for short and long matches
     max: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
-    """A drafter and the size of its trees. Every dialect of flags becomes one of these."""
+    """A drafter and the size of its trees. Flags of vLLM and SGLang are converted to this."""
 
     drafter: str = AUTO  # auto, none, ngram, mtp, or a model: alias, hub id, GGUF file, folder
     steps: int | Literal["auto"] = AUTO  # depth of a tree
     topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
-    nodes: int | Literal["auto"] = AUTO  # tokens the target checks at once, the root included
+    nodes: int | Literal["auto"] = AUTO  # tokens the target verifies at once, the root included
     match: MatchLengths = MatchLengths()
     adaptive: bool = True  # draft less, or not at all, while that is faster
 
@@ -52,7 +52,7 @@ class TreeSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSettings:
-    """The drafter with values only. `notes` say where the user's sizes were cut down, and why."""
+    """The drafter with values only. `notes` say which sizes were reduced, and why."""
 
     drafter: str  # none, ngram, mtp, or the folder of a model
     tree: TreeSize
@@ -62,8 +62,8 @@ class DraftSettings:
 
 
 def resolve_budget(config: DraftConfig) -> DraftSettings:
-    """Check a draft's sizes and replace every "auto". The drafter itself is known by now."""
-    assert config.drafter != AUTO, "whoever opens the model decides what it drafts with"
+    """Check the sizes of a draft tree and replace every "auto". The drafter must be known."""
+    assert config.drafter != AUTO, "find_drafter chooses the drafter first"
     _check_match(config.match)
     sizes = {"steps": config.steps, "topk": config.topk, "nodes": config.nodes}
     given = {name: size for name, size in sizes.items() if size != AUTO}
@@ -80,7 +80,7 @@ def resolve_budget(config: DraftConfig) -> DraftSettings:
 
 
 def fit_modules(config: DraftConfig, *, num_modules: int) -> DraftConfig:
-    """The sizes for a target with so many modules: one is repeated, of more each has a depth."""
+    """The sizes for a target with MTP modules: one module is repeated, more have one depth each."""
     if num_modules == 1:
         return config
     if config.topk not in (AUTO, 1):
@@ -100,7 +100,7 @@ def fit_modules(config: DraftConfig, *, num_modules: int) -> DraftConfig:
 
 
 def check_fit(draft: DraftSettings, *, vocab_size: int, max_context: int) -> None:
-    """Refuse trees that are larger than the model they are for."""
+    """Refuse trees that are larger than the vocabulary or the context of the model."""
     tree = draft.tree
     if tree.topk > vocab_size:
         raise ConfigError(
@@ -114,7 +114,7 @@ def check_fit(draft: DraftSettings, *, vocab_size: int, max_context: int) -> Non
 
 
 def check_branches(steps: int, topk: int, *, flags: tuple[str, str]) -> None:
-    """Refuse trees with more branches than a draft model has room for; `flags` set the sizes."""
+    """Refuse trees with more branches than the draft KV holds. `flags` are for the message."""
     scratch = (steps - 1) * topk
     if scratch > MAX_SCRATCH:
         raise ConfigError(
@@ -147,7 +147,7 @@ def _plain(given: Collection[str]) -> tuple[TreeSize, tuple[str, ...]]:
 
 
 def _complete(config: DraftConfig) -> TreeSize:
-    """The three sizes, where one that is missing follows from those that are given."""
+    """The three sizes. A missing size follows from those that are given."""
     topk = 1 if config.topk == "auto" else config.topk
     if config.steps != "auto":
         steps = config.steps
@@ -162,14 +162,15 @@ def _complete(config: DraftConfig) -> TreeSize:
     return TreeSize(steps=steps, topk=topk, nodes=nodes)
 
 
-def _trim(asked: TreeSize) -> tuple[TreeSize, tuple[str, ...]]:
-    """No node without a branch to hang on, no step without a node to show for it."""
-    steps, topk, notes = asked.steps, asked.topk, []
-    most = 1 + topk + (steps - 1) * topk * topk  # `topk` branches grow `topk` children each
-    nodes = min(asked.nodes, most)
-    if nodes < asked.nodes:
+def _trim(requested: TreeSize) -> tuple[TreeSize, tuple[str, ...]]:
+    """The sizes without nodes that no branch can fill and without steps that get no node."""
+    steps, topk, notes = requested.steps, requested.topk, []
+    most = 1 + topk + (steps - 1) * topk * topk  # each of `topk` branches has `topk` children
+    nodes = min(requested.nodes, most)
+    if nodes < requested.nodes:
         notes.append(
-            f"nodes {asked.nodes} becomes {nodes}, all that steps {steps} and topk {topk} can fill"
+            f"nodes {requested.nodes} becomes {nodes}, all that steps {steps} and topk {topk} "
+            "can fill"
         )
     deepest = max(1, nodes - 1)
     if steps > deepest:

@@ -1,7 +1,7 @@
-"""Drafting as other engines spell it. One normalisation: everything becomes a `DraftConfig`.
+"""The speculation flags of vLLM and SGLang, converted to a `DraftConfig`.
 
-vLLM counts K drafted tokens, so a chain of K has K + 1 nodes; SGLang counts the root among its
-draft tokens, as we do.
+vLLM counts K drafted tokens, so a chain of K has K + 1 nodes. SGLang counts the root as a draft
+token, as we do.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from outrider.config.draft_config import (
 )
 from outrider.errors import ConfigError
 
-_VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # which it is, the folder itself says
-# Modules inside the target; older releases named the family.
+_VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # the folder itself says which it is
+# MTP modules inside the target. Older releases of vLLM name the family.
 _VLLM_MODULES = (
     "mtp",
     "deepseek_mtp",
@@ -43,7 +43,7 @@ SGLANG_KEYS = ("algorithm", "draft_model_path", "num_steps", "eagle_topk", "num_
 
 
 def from_vllm(fields: Mapping[str, Any]) -> DraftConfig:
-    """What vLLM's --speculative-config means: a chain of `num_speculative_tokens` drafts."""
+    """The config of vLLM's --speculative-config: a chain of `num_speculative_tokens` drafts."""
     _refuse_unknown("--speculative-config", fields, _VLLM_KEYS)
     if fields.get("draft_tensor_parallel_size", 1) != 1:
         raise ConfigError("draft_tensor_parallel_size must be 1; leave it out")
@@ -58,7 +58,7 @@ def from_vllm(fields: Mapping[str, Any]) -> DraftConfig:
 
 
 def from_sglang(flags: Mapping[str, Any]) -> DraftConfig:
-    """What SGLang's --speculative-* flags mean; the keys are `SGLANG_KEYS`, those given."""
+    """The config of SGLang's --speculative-* flags, by the keys in `SGLANG_KEYS`."""
     _refuse_unknown("SGLang's flags", flags, SGLANG_KEYS)
     drafter, spelled = _sglang_drafter(flags), {_sglang_flag(key): flags[key] for key in flags}
     steps = _size(spelled, _sglang_flag("num_steps"), most=MAX_NODES - 1)
@@ -76,10 +76,10 @@ def from_sglang(flags: Mapping[str, Any]) -> DraftConfig:
 def choose_dialect(
     own: DraftConfig, *, vllm: Mapping[str, Any] | None, sglang: Mapping[str, Any]
 ) -> DraftConfig:
-    """The one dialect that was used; `own` as it stands when nobody said anything.
+    """The config of the one dialect that was used; `own` if no flag of another engine was given.
 
-    `vllm` is None when it was not used: an empty object was, and lacks everything. Whether drafts
-    adapt is for us alone to say, beside any dialect.
+    `vllm` is None if --speculative-config was not given; an empty object was given and is refused.
+    `adaptive` exists only in our own flags, so it may stand beside either dialect.
     """
     given = {
         "--draft, --steps, --topk, --nodes": replace(own, adaptive=True) != DraftConfig(),

@@ -1,4 +1,4 @@
-"""Settings hold values only: what `resolve` made of the user's configuration for one model."""
+"""The resolved settings of an engine: values only, no "auto"."""
 
 import re
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from outrider.config.engine_config import (
 )
 from outrider.errors import ConfigError
 
-# By default. A chunk of a quarter of these tokens still keeps a CPU's cores busy; a GPU needs some
-# thousands to be bound by arithmetic.
+# Defaults. A chunk of 128 tokens keeps the cores of a CPU busy; a GPU needs some thousands of
+# tokens to be bound by arithmetic.
 _CPU_ROWS, _CPU_STEP_TOKENS = 32, 512
 _GPU_ROWS, _GPU_STEP_TOKENS = 256, 8192
-_LEAST_CHUNK = 128
+_MIN_CHUNK = 128
 USUAL_PAGE = 16  # tokens
-MOST_PAGE = 256  # tokens; a model that compresses blocks needs pages of whole ones
+MAX_PAGE = 256  # tokens; a model with compressed blocks needs pages of whole blocks
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """What the deciding half needs. Lengths count tokens."""
+    """The settings of the engine loop and the scheduler. Lengths are in tokens."""
 
     max_context: int
     max_rows: int
@@ -49,7 +49,7 @@ class ExecutionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The resolved configuration. Nobody writes it, and nobody passes it on whole."""
+    """The resolved configuration. It is never changed. A callee gets only the values it needs."""
 
     dtype: Dtype
     device: str
@@ -91,7 +91,7 @@ def resolve_settings(
 
 
 def _execution(config: ExecutionConfig, *, on_cpu: bool) -> ExecutionSettings:
-    """On a GPU steps are recorded and overlap; a CPU gains nothing from either."""
+    """A GPU captures graphs and overlaps steps; a CPU gains nothing from either."""
     executor = config.executor
     if on_cpu and executor in ("graph", "breakable"):
         raise ConfigError(f"--executor {executor} needs a CUDA device; use auto or eager on a CPU")
@@ -107,27 +107,27 @@ def _execution(config: ExecutionConfig, *, on_cpu: bool) -> ExecutionSettings:
     )
 
 
-def _device(asked: str, num_cuda: int) -> str:
-    """The device by the name torch has for it, once it is known to be there."""
-    if asked == "auto":
+def _device(requested: str, num_cuda: int) -> str:
+    """The torch name of the device. Refuses a device that does not exist."""
+    if requested == "auto":
         return "cuda" if num_cuda else "cpu"
-    if not _DEVICE.fullmatch(asked):
-        raise ConfigError(f"unknown device {asked!r}; use auto, cpu, cuda or cuda:N")
-    if asked == "cpu":
-        return asked
+    if not _DEVICE.fullmatch(requested):
+        raise ConfigError(f"unknown device {requested!r}; use auto, cpu, cuda or cuda:N")
+    if requested == "cpu":
+        return requested
     if not num_cuda:
         raise ConfigError("no CUDA device is visible; use --device cpu")
-    if int(asked.partition(":")[2] or 0) >= num_cuda:
-        raise ConfigError(f"there is no {asked}; the last CUDA device is cuda:{num_cuda - 1}")
-    return asked
+    if int(requested.partition(":")[2] or 0) >= num_cuda:
+        raise ConfigError(f"there is no {requested}; the last CUDA device is cuda:{num_cuda - 1}")
+    return requested
 
 
 def _step_tokens(config: EngineConfig, rows: int, *, on_cpu: bool) -> int:
-    """Room for the draft trees of all rows, and for prompts to advance beside them."""
+    """Query tokens of a step: the draft trees of all rows, and a chunk of prompt tokens."""
     limits, nodes = config.limits, resolve_budget(config.draft).tree.nodes
     decoding = rows * nodes
     if limits.step_tokens == "auto":
-        return max(_CPU_STEP_TOKENS if on_cpu else _GPU_STEP_TOKENS, decoding + _LEAST_CHUNK)
+        return max(_CPU_STEP_TOKENS if on_cpu else _GPU_STEP_TOKENS, decoding + _MIN_CHUNK)
     if limits.step_tokens <= decoding:
         raise ConfigError(
             f"max_num_batched_tokens ({limits.step_tokens}) must exceed max_num_seqs "
@@ -142,8 +142,8 @@ def _check(config: EngineConfig) -> None:
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
     _check_choice("--record / record", execution.record, get_args(CaptureTime))
-    if cache.page_size != "auto" and not 1 <= cache.page_size <= MOST_PAGE:
-        raise ConfigError(f"block_size must be between 1 and {MOST_PAGE}, got {cache.page_size}")
+    if cache.page_size != "auto" and not 1 <= cache.page_size <= MAX_PAGE:
+        raise ConfigError(f"block_size must be between 1 and {MAX_PAGE}, got {cache.page_size}")
     if execution.depth not in ("auto", 0, 1):
         raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {execution.depth}")
     share = cache.memory_share

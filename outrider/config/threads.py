@@ -1,4 +1,4 @@
-"""How idle OpenMP threads wait. Decided before torch is loaded: its runtime reads it once."""
+"""How idle OpenMP threads wait. Chosen before torch is imported, because OpenMP reads it once."""
 
 import logging
 import os
@@ -6,11 +6,11 @@ import sys
 
 _log = logging.getLogger(__name__)
 
-_BUSY_SHARE = 0.25  # of all cores, taken by others during the last minute
+_BUSY_SHARE = 0.25  # of all cores, used by other processes during the last minute
 
 
 def choose_wait_policy() -> None:
-    """Let idle threads sleep when others want the cores, unless the user chose a policy.
+    """Let idle threads sleep when other processes use the cores, unless the user chose a policy.
 
     A spinning thread that loses its core stalls every parallel region. Measured on two cores, one
     row of the default model, ms per step (docs/lab/log.md): spinning 29 alone, 58 beside one busy

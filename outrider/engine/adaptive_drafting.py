@@ -1,9 +1,9 @@
-"""How far a batch drafts, from what its steps cost and what its drafts gain: never slower.
+"""How far a batch drafts, from measured step times and measured acceptance.
 
-Checking drafts is free while a step is bound by reading weights, and costs its share once there are
-many query tokens. Where that is depends on the machine, the model, the number of rows, the prompts
-read beside them and the text, so it is measured: every size of batch tries a few budgets now and
-then, and uses the best of them.
+Verifying drafts is free while a step is bound by reading weights, and costs time once there are
+many query tokens. The border depends on the machine, the model, the number of rows, the prompt
+tokens beside them and the text. So it is measured: every batch size tries a few budgets now and
+then, and uses the one with the most tokens per second.
 """
 
 import math
@@ -17,10 +17,10 @@ _FIRST_STEPS = 8  # of a new size of batch; then another budget is tried, plain 
 _TRIAL_STEPS = 4
 _LONGEST_TRIAL = 16
 _STEPS_BETWEEN_TRIALS = 256
-_UNSETTLED = 2  # the first steps of a shape compile and record
+_UNSETTLED = 2  # the first steps of a shape compile kernels and capture graphs
 _MEMORY = 0.1  # weight of a new sample
-_LEAST_GAIN = 1.03  # below, changing the budget is not worth new shapes
-_MOST_PROMPT = 0.95  # of a step that its prompts may be said to cost
+_LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
+_MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
 
 
 @dataclass(slots=True)
@@ -43,10 +43,10 @@ class _Mean:
 
 
 class _Size:
-    """Batches of about one size: what each rung costs them, and when it was used."""
+    """Batches of about one size: the cost of each rung (budget), and when it was used."""
 
     def __init__(self, num_rungs: int, chosen: int) -> None:
-        self.chosen = chosen  # but for trials
+        self.chosen = chosen  # the rung used outside of trials
         self.costs = [_Mean() for _ in range(num_rungs)]  # seconds of a step
         self.rows, self.prompt = _Mean(num=0), _Mean(num=0)  # of steps: rows, tokens of prompts
         self._last_s = [math.inf] * num_rungs  # of the last step
@@ -61,7 +61,7 @@ class _Size:
         return self.costs[self.chosen].is_known
 
     def next_rung(self) -> int:
-        """The rung of the next step: the chosen one, unless another has its trial."""
+        """The rung of the next step: the chosen one, unless another rung is on trial."""
         if self._num_steps >= self._next_trial and self.is_known:
             self._next_trial = self._num_steps + _STEPS_BETWEEN_TRIALS
             self._tried, self._tried_since = self._stalest(), self._num_steps
@@ -71,13 +71,13 @@ class _Size:
         return rung
 
     def _is_trying(self) -> bool:
-        """A trial may take longer: not every step comes to the size that was foreseen."""
+        """A rung without measurements gets a longer trial: some steps end up at another size."""
         is_new = not self.costs[self._tried].is_known
         return self._num_steps - self._tried_since < (_LONGEST_TRIAL if is_new else _TRIAL_STEPS)
 
     def note(self, rung: int, seconds: float, *, num_rows: int, num_prompt: int) -> None:
-        """Take in a step, as the faster of two that follow each other on a rung: one that alone
-        took long has recorded its shape.
+        """Measure a step by the faster of the last two on its rung: a single slow step captured a
+        graph.
         """
         self.costs[rung].note(min(seconds, self._last_s[rung]))
         self._last_s[rung] = seconds
@@ -85,29 +85,29 @@ class _Size:
         self.prompt.note(num_prompt)
 
     def _stalest(self) -> int:
-        """The rung used longest ago: what is known of it may not be true any more."""
+        """The rung used longest ago: its measurements may be out of date."""
         others = [rung for rung in range(len(self.costs)) if rung != self.chosen]
         return min(others, key=self._used_at.__getitem__, default=self.chosen)
 
 
 class DraftPolicy(Protocol):
-    """Bounds the budgets of a step, and hears how it went."""
+    """Bounds the draft budgets of a step, and is told what the step cost and emitted."""
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
-        """The most a row of this step may draft, beside about so many tokens of prompts."""
+        """The largest budget of a row in this step, beside about `num_prompt` prompt tokens."""
         ...
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
-        """What the step came to: rows that decode, and tokens of prompts."""
+        """The sizes that the step really has: decode rows and prompt tokens."""
         ...
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
-        """A step with decoding rows is complete."""
+        """A step with decode rows is complete."""
         ...
 
 
 class WholeBudget:
-    """Every row drafts as far as it may."""
+    """Every row uses its whole budget."""
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
         del step, num_rows, num_prompt
@@ -130,7 +130,7 @@ class _Step:
 
 
 class Adaptation:
-    """Owns what was measured. Its ladder leads from plain decoding to the whole budget."""
+    """Owns the measurements. Its ladder of budgets goes from plain decoding to the whole budget."""
 
     def __init__(self, budget: Budget) -> None:
         self.ladder = ladder_of(budget)
@@ -155,7 +155,9 @@ class Adaptation:
                 self._steps[step] = _Step(rung=rung, num_rows=num_rows, num_prompt=num_prompt)
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
-        self._steps = {one: each for one, each in self._steps.items() if one >= step}  # others fell
+        self._steps = {
+            one: each for one, each in self._steps.items() if one >= step
+        }  # earlier ones failed
         if step in self._steps:
             was = self._steps.pop(step)
             size = self._size_of(was.num_rows, was.num_prompt)
@@ -163,7 +165,7 @@ class Adaptation:
             self._gains[was.rung].note(emitted_per_row)
 
     def _like(self, num_rows: int, num_prompt: int) -> _Size:
-        """The size of such a batch, or while nothing is known of that its nearest neighbour."""
+        """The measurements of this batch size, or of the nearest size while there are none."""
         size = self._size_of(num_rows, num_prompt)
         return size if size.is_known else self._neighbour(num_rows, num_prompt) or size
 
@@ -176,9 +178,9 @@ class Adaptation:
         return self._sizes[octaves]
 
     def _neighbour(self, num_rows: int, num_prompt: int) -> _Size | None:
-        """The size with as many rows that is nearest in prompt tokens, of those with known costs.
+        """The measured size with as many rows that is nearest in prompt tokens.
 
-        Fewer tokens go before more: beside more of them drafts only cost more.
+        Fewer prompt tokens are preferred to more: drafts cost more beside more tokens.
         """
         rows, prompt = num_rows.bit_length(), num_prompt.bit_length()
         known = [
@@ -189,9 +191,9 @@ class Adaptation:
         return min(known, key=lambda each: each[:2])[2] if known else None
 
     def _rate(self, size: _Size, rung: int) -> float:
-        """Tokens per second and row; what was never tried lies between its neighbours.
+        """Tokens per second and row. A rung that was never tried is interpolated.
 
-        Nothing is said of a rung above all that were tried: only a trial can tell what it costs.
+        The rate is 0 for a rung above all rungs that were tried: only a trial can tell its cost.
         """
         if not any(cost.is_known for cost in size.costs[rung:]):
             return 0.0
@@ -200,8 +202,10 @@ class Adaptation:
         return gain / cost if cost > 0 else 0.0
 
     def _prompt_s(self, size: _Size) -> float:
-        """What prompts cost in such a batch, at the price of a draft token. They would be read
-        without drafts, too, in other steps: no rung is worth more because it shares theirs.
+        """Seconds of a step that its prompt tokens cost, each at the price of a draft token.
+
+        Without drafts the prompts would be read too, in other steps, so their time must not make
+        any rung look better.
         """
         plain, whole, prompt = size.costs[0], size.costs[-1], size.prompt.value
         if not (prompt and plain.is_known and whole.is_known):

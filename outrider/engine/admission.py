@@ -1,4 +1,4 @@
-"""What could never run on an engine, however long it waited, from its sizes alone."""
+"""Refuses requests that could never run on this engine, by their sizes alone."""
 
 from outrider.errors import RequestError
 from outrider.wire.runner_facts import RunnerFacts

@@ -1,8 +1,8 @@
-"""How far a request drafts next, from how its last drafts fared.
+"""How many tokens a request drafts next, from the acceptance of its last drafts.
 
-For drafters whose drafts cost nothing to make: only checking them costs, and the first few rows of
-a step are free, because weights are read once however many rows there are. So a request never
-drafts less than that, and further only while its drafts are kept.
+For drafters that cost nothing, such as n-grams: only verification costs, and the first few query
+tokens of a step are free, because weights are read once for all of them. So a request never drafts
+less than that, and more only while its drafts are accepted.
 """
 
 from outrider.wire.draft_budget import PLAIN, Budget
@@ -11,14 +11,14 @@ LEAST_STEPS = 3  # with node 0 four rows, which cost a CPU and a GPU no more tha
 
 
 class DraftPace:
-    """Owns one request's present draft length."""
+    """Owns the current draft length of one request."""
 
     def __init__(self) -> None:
         self._steps = LEAST_STEPS
-        self._given = PLAIN  # at last
+        self._given = PLAIN  # the budget returned last
 
     def note_round(self, *, drafted: int, num_accepted: int) -> None:
-        """All kept: reach twice as far. Less than half kept, or nothing found: half as far."""
+        """All accepted: draft twice as far. At most half accepted, or none drafted: half as far."""
         if drafted and num_accepted == drafted:
             self._steps = 2 * self._steps + 1
         elif 2 * num_accepted <= drafted:

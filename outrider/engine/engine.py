@@ -21,18 +21,19 @@ from outrider.wire.submission import Limits, RequestUpdate, Submission
 _log = logging.getLogger(__name__)
 
 _LOST = "the device is lost to this process after a failed step; restart the process"
-_TORN = "the engine was stopped in the middle of a step; load the model again"
+_STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
 _LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
 class Engine:
     """Owns the live requests and the steps in flight.
 
-    With depth 0 a step's result is read before the next is planned; with depth 1 the next step is
-    submitted first. The code is the same: a result is read once more than `depth` are in flight.
+    With depth 0 the result of a step is read before the next step is planned; with depth 1 the next
+    step is submitted first. The code is the same: a result is read when more than `depth` steps are
+    in flight.
 
-    A step that fails ends the requests it ran, with the reason. All others are computed again: they
-    get the tokens that they would have had.
+    When a step fails, the requests it ran end with the reason. All other requests are computed
+    again and get the same tokens as without the failure.
     """
 
     def __init__(
@@ -44,24 +45,26 @@ class Engine:
         self._pending_grammars = PendingGrammars(grammars)
         self._scheduler = Scheduler(facts, self._pending_grammars.is_ready)
         self._requests: dict[str, Request] = {}
-        self._inflight: deque[tuple[ExpectedStep, PendingResult]] = deque()
-        self._unburied: Sequence[object] = ()  # freeing what a lost device holds ends the process
+        self._in_flight: deque[tuple[ExpectedStep, PendingResult]] = deque()
+        # Results on a lost device. They are never freed: freeing them would end the process.
+        self._lost_results: Sequence[object] = ()
         self._num_arrived = 0
         self._busy_s = 0.0
-        self._end = ""  # why the engine stopped for good
-        # Who was lost with the device though no failed step ran them: another process may.
-        self.unharmed: frozenset[str] = frozenset()
-        self.num_drafter_failures = 0  # after the first one, decoding is plain
+        self._end_reason = ""  # why the engine stopped for good; empty while it runs
+        # Requests that were running when the device failed but were not part of the failed step.
+        # A new process can run them again.
+        self.can_run_again: frozenset[str] = frozenset()
+        self.num_drafter_failures = 0  # after the first one, nothing is drafted any more
         self.num_failed_steps = 0
 
     @property
     def has_work(self) -> bool:
-        return not self._end and bool(self._requests or self._inflight)
+        return not self._end_reason and bool(self._requests or self._in_flight)
 
     @property
     def is_over(self) -> bool:
-        """Whether it stopped for good; only a new process helps."""
-        return bool(self._end)
+        """Whether the engine stopped for good; only a new process helps."""
+        return bool(self._end_reason)
 
     @property
     def stats(self) -> EngineStats:
@@ -101,22 +104,22 @@ class Engine:
             max_context=self.max_context,
             is_paced=draft.is_paced,
         )
-        if submission.sampling.grammar.is_asked:
+        if submission.sampling.grammar.is_wanted:
             self._pending_grammars.add(request)
         else:
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
 
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        """Refuse what could never run, however long it waited."""
+        """Refuse a request that could never run, however long it waited."""
         check_request(prompt, limits, self._facts)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
-        """Refuse a grammar that cannot be obeyed; a new one is compiled meanwhile."""
+        """Refuse a grammar that cannot be compiled; a new one starts to compile."""
         self._grammars.check(spec)
 
     def abort(self, request_id: str) -> None:
-        """Stop a request and free what it holds; no further update names it."""
+        """Stop a request and free what it holds; no update of it follows."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return
@@ -126,7 +129,7 @@ class Engine:
             self._scheduler.finish(request)
 
     def flush(self) -> None:
-        """Forget every cached prefix that nobody uses."""
+        """Forget every cached prefix that no request uses."""
         self._scheduler.cache.flush()
 
     def step(self) -> tuple[RequestUpdate, ...]:
@@ -136,52 +139,56 @@ class Engine:
         if refused:
             return refused
         batch, expected = self._scheduler.schedule()
-        struck = [expected]  # by what fails next
+        failing = [expected]  # the steps that a failure from here on ends
         try:
             if not batch.is_empty:
-                self._inflight.append((expected, self._runner.submit(batch)))
-            is_due = len(self._inflight) > self._facts.depth or batch.is_empty
-            if not (self._inflight and is_due):
+                self._in_flight.append((expected, self._runner.submit(batch)))
+            is_due = len(self._in_flight) > self._facts.depth or batch.is_empty
+            if not (self._in_flight and is_due):
                 return ()
-            # Later steps began where this one ends.
-            struck = [each for each, _ in self._inflight]
-            result = self._inflight[0][1].wait()
+            # Steps submitted later start from the state that this one leaves.
+            failing = [each for each, _ in self._in_flight]
+            result = self._in_flight[0][1].wait()
         except Exception as error:
-            return self._start_over(struck, error)
-        except BaseException:  # nobody knows how much of the step was done
-            self._end = _TORN
+            return self._start_over(failing, error)
+        except BaseException:  # how much of the step was done is unknown
+            self._end_reason = _STOPPED_MID_STEP
             raise
-        expected, _ = self._inflight.popleft()
+        expected, _ = self._in_flight.popleft()
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
 
     def _start_over(
-        self, struck: list[ExpectedStep], error: Exception
+        self, failing: list[ExpectedStep], error: Exception
     ) -> tuple[RequestUpdate, ...]:
-        """A step failed: end the requests it ran, and let the others begin again on a clean device.
+        """A step failed: end the requests it ran, and start the others again on a clean device.
 
-        They are not tried again, so each failure leaves fewer requests.
+        The requests of the failed step are not run again, so every failure leaves fewer requests.
         """
         _log.exception("a step failed")
         self.num_failed_steps += 1
-        dropped = list(self._inflight)
-        self._inflight.clear()
-        failed, fix = self._live(struck), "try again"
+        dropped = list(self._in_flight)
+        self._in_flight.clear()
+        failed, fix = self._running(failing), "try again"
         try:
             self._runner.restart()
         except Exception:
             _log.exception("%s", _LOST)
-            self._end = _LOST
-            self._unburied = dropped
-            self.unharmed = frozenset(self._requests).difference(each.request_id for each in failed)
+            self._end_reason = _LOST
+            self._lost_results = dropped
+            self.can_run_again = frozenset(self._requests).difference(
+                each.request_id for each in failed
+            )
             failed, fix = list(self._requests.values()), _LOST
         self._scheduler.start_over([each for each in failed if each not in self._pending_grammars])
-        _log.error("%d requests failed, %d are kept", len(failed), self._scheduler.num_waiting)
+        _log.error(
+            "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
+        )
         return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
-        """Queue whose grammar is ready now; what cannot be compiled is refused here at last."""
-        if len(self._pending_grammars) == len(self._requests) and not self._inflight:
+        """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
+        if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
             self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
         for request, reason in self._pending_grammars.take_done():
@@ -191,9 +198,9 @@ class Engine:
                 self._scheduler.enqueue(request)
         return tuple(refused)
 
-    def _live(self, struck: list[ExpectedStep]) -> list[Request]:
-        """The requests behind these steps, without those that have ended since; each once."""
-        requests = dict.fromkeys(owner.request for step in struck for owner in step.owners)
+    def _running(self, steps: list[ExpectedStep]) -> list[Request]:
+        """The requests of these steps that have not ended since; each once."""
+        requests = dict.fromkeys(owner.request for step in steps for owner in step.owners)
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
     def _fail(self, request: Request, reason: str) -> RequestUpdate:
@@ -211,11 +218,11 @@ class Engine:
         )
 
     def _check_alive(self) -> None:
-        if self._end:
-            raise CapacityError(self._end)
+        if self._end_reason:
+            raise CapacityError(self._end_reason)
 
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
-        """Replace bounds by the truth, append the tokens, finish the requests that they end."""
+        """Replace bounds by true lengths, append the tokens, finish the requests they end."""
         self._busy_s += result.busy_s
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
@@ -227,19 +234,19 @@ class Engine:
             if not (most and owner.is_held):
                 continue
             request = owner.request
-            owner.num_inflight -= 1
+            owner.num_in_flight -= 1
             owner.bound -= most - len(tokens)
             taken = request.append(tokens)
-            if place < num_rounds:  # the bonus is no draft; nor is what follows the end
+            if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
                 request.note_round(drafted, num_accepted=taken - (taken == len(tokens)))
             if request.finish != "running":
                 self._scheduler.finish(request)
                 del self._requests[request.request_id]
-            updates.append(request.tell(tokens[:taken], details.get(place, NO_DETAILS)))
+            updates.append(request.update(tokens[:taken], details.get(place, NO_DETAILS)))
         return tuple(updates)
 
     def _absorb_details(self, expected: ExpectedStep, result: StepResult) -> list[RequestUpdate]:
-        """Note what few rows have to tell; returns the news of those that cannot go on."""
+        """Note the details that few rows have; returns the updates of rows that cannot go on."""
         failed = []
         for place, details in result.details.items():
             owner = expected.owners[place]
@@ -252,7 +259,7 @@ class Engine:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, for the one who asked: a line without places of this machine."""
+    """What went wrong, in one line for the user, without paths of this machine."""
     lines = str(error).splitlines() or [""]
     message = re.sub(r"\S*[/\\]\S*", "...", lines[0])[:_LONGEST_REASON]
     return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")

@@ -34,7 +34,7 @@ class PendingGrammars:
 
         The cache evicts grammars, and a request may be queued longer than its grammar is cached.
         """
-        if not request.submission.sampling.grammar.is_asked:
+        if not request.submission.sampling.grammar.is_wanted:
             return True
         self.add(request)
         future = self._pending[request]

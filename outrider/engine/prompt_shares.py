@@ -4,15 +4,15 @@ from outrider.engine.request import Request
 
 
 def pick_prompts(remaining: dict[Request, int], most: int) -> dict[Request, int]:
-    """At most `most` prompts: half of them by rank, the rest by how little they still need.
+    """At most `most` prompts: half of them by rank, the rest by how few tokens remain.
 
-    Rank alone would let a few long prompts hold up all short ones; need alone, the reverse.
+    By rank alone a few long prompts would delay all short ones; by remaining tokens, the reverse.
     `remaining` is in order of rank.
     """
     by_rank = list(remaining)[: max(1, most // 2)]
     others = [request for request in remaining if request not in by_rank]
-    by_flags = sorted(others, key=lambda request: remaining[request])[: most - len(by_rank)]
-    return {request: remaining[request] for request in [*by_rank, *by_flags]}
+    by_remaining = sorted(others, key=lambda request: remaining[request])[: most - len(by_rank)]
+    return {request: remaining[request] for request in [*by_rank, *by_remaining]}
 
 
 def share_budget(remaining: dict[Request, int], budget: int) -> dict[Request, int]:

@@ -1,4 +1,4 @@
-"""One request while the engine holds it: its tokens, its place on the device, its bounds."""
+"""One request inside the engine: its tokens, its row and pages, its bounds."""
 
 import time
 from enum import Enum, auto
@@ -24,10 +24,10 @@ class Placement:
 
     [0, cached)      served by the prefix cache at admission
     [0, bound)       at most this much is cached once every submitted step has run
-    [0, goal)        known tokens at admission: the prompt, and what was emitted before a preemption
+    [0, goal)        known tokens at admission: the prompt, and tokens emitted before a preemption
     """
 
-    __slots__ = ("bound", "goal", "is_held", "lease", "num_inflight", "request", "room", "row")
+    __slots__ = ("bound", "goal", "is_held", "lease", "num_in_flight", "request", "room", "row")
 
     def __init__(self, request: "Request", *, row: int, lease: Lease, goal: int, room: int) -> None:
         self.request = request
@@ -36,8 +36,8 @@ class Placement:
         self.goal = goal
         self.room = room  # positions that the pages of the lease have
         self.bound = lease.cached
-        self.num_inflight = 0  # decode rounds submitted and not yet read
-        self.is_held = True  # until it finishes or gives way: results are void from then on
+        self.num_in_flight = 0  # decode rounds submitted and not yet read
+        self.is_held = True  # False after finish or preemption: later results do not count
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -62,13 +62,13 @@ class Request:
         self.budget = budget  # the most it may draft here
         self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
-        self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and what it leaves
-        self.rank = (submission.priority, arrival)  # smaller goes first; never two alike
+        self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
+        self.rank = (submission.priority, arrival)  # smaller goes first; no two are equal
         self.phase = Phase.WAITING
         self.tokens = list(submission.prompt)  # prompt and output
         self.finish: FinishReason = "running"
         self.pace = DraftPace()
-        self._is_paced = is_paced  # else it drafts as far as it may
+        self._is_paced = is_paced  # else it always uses its whole budget
         self._arrived_s = time.perf_counter()
         self.queued_s = 0.0
         self._is_new = True  # never admitted yet
@@ -77,7 +77,7 @@ class Request:
         self._drafted = 0
         self._accepted_per_depth: tuple[int, ...] = ()
         self._preemptions = 0
-        self._scores: list[TokenLogprobs] = []  # of the prompt, not told yet
+        self._scores: list[TokenLogprobs] = []  # of the prompt, not reported yet
         self._num_scored = 0
 
     @property
@@ -91,26 +91,26 @@ class Request:
         )
 
     def budget_within(self, most: Budget) -> Budget:
-        """The part of its budget to use now; steps in a row mostly have the same bound."""
+        """The part of its budget to use now. Consecutive steps mostly have the same bound."""
         if self._bounded[0] is not most:
             self._bounded = (most, self.budget.within(most))
         return self.pace.within(self._bounded[1]) if self._is_paced else self._bounded[1]
 
     @property
     def most_cached(self) -> int:
-        """Positions that may be served by the cache: the others must run, for their logits."""
-        last = len(self.tokens) - 1  # it chooses the next token
-        asked = self.submission.sampling.logprobs.prompt
-        next_scored = asked.first + self._num_scored
-        is_scored = not asked.is_asked or next_scored >= len(self.submission.prompt)
+        """Positions that the prefix cache may serve. The others must run for their logits."""
+        last = len(self.tokens) - 1  # the last token chooses the next one
+        wanted = self.submission.sampling.logprobs.prompt
+        next_scored = wanted.first + self._num_scored
+        is_scored = not wanted.is_wanted or next_scored >= len(self.submission.prompt)
         return last if is_scored else min(next_scored - 1, last)
 
-    def tell(self, tokens: tuple[int, ...], details: RowDetails) -> RequestUpdate:
-        """The news of a step that has brought these tokens, perhaps the last ones."""
+    def update(self, tokens: tuple[int, ...], details: RowDetails) -> RequestUpdate:
+        """The update after a step that emitted these tokens, perhaps the last ones."""
         update = RequestUpdate(
             self.request_id, tokens, (), self.finish, self.progress, self.queued_s
         )
-        if details is NO_DETAILS and not self._scores:  # the rule
+        if details is NO_DETAILS and not self._scores:  # the usual case
             return update
         return update._replace(
             logprobs=details.logprobs[: len(tokens)],
@@ -119,7 +119,7 @@ class Request:
         )
 
     def note_scores(self, scores: PromptScores) -> None:
-        """Take what is new; after a preemption a prompt may be computed, and scored, again."""
+        """Keep new scores; a prompt computed again after a preemption brings old ones too."""
         first = self.submission.sampling.logprobs.prompt.first
         last = len(self.submission.prompt)
         for position, logprobs in enumerate(scores.logprobs, start=scores.first):
@@ -128,12 +128,12 @@ class Request:
                 self._num_scored += 1
 
     def _take_scores(self) -> tuple[TokenLogprobs, ...]:
-        """What has not been told yet."""
+        """Scores that were not reported yet."""
         scores, self._scores = tuple(self._scores), []
         return scores
 
     def note_admission(self, cached: int) -> None:
-        """The first admission's cache hit is what the user hears; later ones are our own doing."""
+        """Only the first cache hit is reported; later ones come from preemptions."""
         if self._is_new:
             self._is_new = False
             self._cached_at_first = cached
@@ -143,7 +143,7 @@ class Request:
         self._preemptions += 1
 
     def note_round(self, drafted: int, *, num_accepted: int) -> None:
-        """A round is over, in which so many drafts were kept."""
+        """Count a finished round and its accepted drafts."""
         self._rounds += 1
         self._drafted += drafted
         if self._is_paced:
@@ -161,7 +161,7 @@ class Request:
         if len(self.tokens) + len(tokens) < self.longest and self._stop_ids.isdisjoint(tokens):
             self.tokens += tokens
             return len(tokens)
-        if not self.submission.limits.max_tokens:  # only the prompt was wanted
+        if not self.submission.limits.max_tokens:  # the request only reads its prompt
             self.finish = "length"
             return 0
         for count, token in enumerate(tokens, start=1):

@@ -1,9 +1,9 @@
-"""Decides each step: who decodes, who prefills how much, who is admitted, who gives way.
+"""Decides each step: which requests decode, prefill, are admitted or are preempted.
 
-Decoding rows go first and take one round each. What is left of the step's token budget is shared
-by the prompts in progress, so that a long prompt delays nobody by more than its share. Pages are
-reserved for the most a step can write. When they run out, the running request of the worst rank
-gives way: it loses its pages, keeps its tokens, and is computed again later.
+Decode rows go first and take one round each. The prompts in progress share what is left of the
+step's token budget, so a long prompt delays the others by no more than its share. Pages are
+reserved for the most a step can write. When they run out, the running request of the lowest rank
+is preempted: it loses its pages, keeps its tokens, and is computed again later.
 """
 
 from bisect import insort
@@ -17,32 +17,39 @@ from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.draft_budget import PLAIN, Budget
-from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults, PrefixCounts, Queue, Stock
+from outrider.wire.engine_stats import (
+    Capacity,
+    DeviceWork,
+    EngineStats,
+    Faults,
+    PrefixCounts,
+    Queue,
+)
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
 from outrider.wire.step_result import StepResult
 
 
 class Scheduler:
-    """Owns rows, pages and the queue. It learns a length only from the result that tells it."""
+    """Owns rows, pages and the queue. True lengths are known only from results."""
 
     def __init__(self, facts: RunnerFacts, is_ready: Callable[[Request], bool]) -> None:
-        """`is_ready` is asked before a request gets a row. One that is not leaves the queue, and
-        whoever was asked enqueues it again.
+        """`is_ready` is called before a request gets a row. A request that is not ready leaves the
+        queue; the owner of `is_ready` enqueues it again.
         """
         self._is_ready = is_ready
         self._facts = facts
         self._limits = facts.host
         self._reach = facts.reach
         self.cache = PrefixCache(
-            num_pages=facts.num_pages + 1,  # page 0 is nobody's
+            num_pages=facts.num_pages + 1,  # page 0 is padding
             page_size=facts.host.page_size,
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
         )
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
-        # The same by phase, in order of rank: who decodes is asked for every step.
+        # The same placements by phase, in order of rank: every step needs the decode rows.
         self._prefilling: list[Placement] = []
         self._decoding: list[Placement] = []
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
@@ -51,7 +58,7 @@ class Scheduler:
             Adaptation(facts.draft.budget) if facts.draft.is_adaptive else WholeBudget()
         )
         self._is_drafting = True
-        self._is_stuck = False  # nobody who waits had room in the last step
+        self._is_stuck = False  # no waiting request was admitted in the last step
 
     @property
     def num_waiting(self) -> int:
@@ -62,12 +69,12 @@ class Scheduler:
         return len(self._running)
 
     def stats(self, *, faults: Faults, work: DeviceWork) -> EngineStats:
-        """What is in use now; the engine knows the rest."""
+        """What is in use now; the engine adds faults and device work."""
         cache, stats = self.cache, self.cache.stats
         return EngineStats(
             queue=Queue(waiting=self.num_waiting, running=self.num_running),
-            rows=Stock(free=len(self._free_rows), total=self._limits.max_rows),
-            pages=Stock(free=cache.num_available, total=cache.num_pages),
+            rows=Capacity(free=len(self._free_rows), total=self._limits.max_rows),
+            pages=Capacity(free=cache.num_available, total=cache.num_pages),
             prefix=PrefixCounts(queried_tokens=stats.queried_tokens, hit_tokens=stats.hit_tokens),
             faults=faults,
             work=work,
@@ -77,27 +84,27 @@ class Scheduler:
         self._waiting.push(request)
 
     def finish(self, request: Request) -> None:
-        """Release everything a request holds; what it computed stays in the prefix cache."""
+        """Release everything a request holds; its KV stays in the prefix cache."""
         if request.phase is Phase.WAITING:
             self._waiting.discard(request)
         else:
             self._release(request)
         request.phase = Phase.FINISHED
 
-    def start_over(self, struck: Iterable[Request]) -> None:
-        """The device forgot everything: `struck` requests end here, running ones wait again.
+    def start_over(self, failed: Iterable[Request]) -> None:
+        """The device was reset: `failed` requests end here, running ones wait again.
 
-        No cached page survives: it may have been promised to steps that never wrote it.
+        No cached page survives: a step that failed may never have written it.
         """
-        for request in struck:
+        for request in failed:
             self.finish(request)
         for request in list(self._running):
             self._put_back(request)
         self.cache.flush()
-        assert self.cache.num_available == self.cache.num_pages, "nobody holds a page any more"
+        assert self.cache.num_available == self.cache.num_pages, "no request holds a page any more"
 
     def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
-        """The next step, and what to expect of its rows. It may be empty."""
+        """The next step, and what results its rows will have. It may be empty."""
         decision = StepDecision(needs_text=self._facts.draft.needs_text)
         self._step += 1
         self._schedule_decodes(decision)
@@ -112,7 +119,7 @@ class Scheduler:
         return decision.freeze(self._step)
 
     def note_result(self, result: StepResult, num_rounds: int) -> None:
-        """Learn from a step how far drafting pays; the first rows are its verify rounds."""
+        """Measure how far drafting pays; the first rows of a step are its verify rounds."""
         if num_rounds:
             emitted = sum(map(len, result.tokens[:num_rounds]))
             self._policy.note(
@@ -120,12 +127,12 @@ class Scheduler:
             )
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
-        ranked = tuple(self._decoding)  # some of them may give way on the way
+        ranked = tuple(self._decoding)  # some may be preempted in this loop
         most_drafted = self._most_drafted(len(ranked))
         for placement in ranked:
             request = placement.request
-            # Each result in flight brings at least one token, which may be all that was missing.
-            has_ended = len(request.tokens) + placement.num_inflight >= request.longest
+            # Each round in flight emits at least one token, so the request may end with it.
+            has_ended = len(request.tokens) + placement.num_in_flight >= request.longest
             if has_ended or not placement.is_held:
                 continue
             is_short = placement.bound + self._reach > placement.room
@@ -135,10 +142,10 @@ class Scheduler:
             most = budget.most_emitted
             decision.decode(placement, budget, most=most)
             placement.bound += most
-            placement.num_inflight += 1
+            placement.num_in_flight += 1
 
     def stop_drafting(self) -> None:
-        """The drafter is gone: checking drafts that never come would only cost."""
+        """The drafter failed: schedule plain decoding from now on."""
         self._is_drafting = False
 
     def _most_drafted(self, num_rows: int) -> Budget:
@@ -148,7 +155,7 @@ class Scheduler:
         return self._policy.choose(self._step, num_rows=num_rows, num_prompt=ahead)
 
     def _num_prompt_ahead(self, num_rows: int) -> int:
-        """About how many tokens of prompts the step will read; nobody has been admitted yet."""
+        """Estimate of the prompt tokens in this step, before requests are admitted to it."""
         most = self._facts.max_chunks
         ahead = [each.goal - each.bound for each in self._prefilling[:most]]
         num = min(len(self._waiting), len(self._free_rows), most - len(ahead))
@@ -157,16 +164,16 @@ class Scheduler:
         return max(0, min(sum(ahead), self._chunk_budget(num_rows)))
 
     def _chunk_budget(self, num_rows: int) -> int:
-        """Tokens of prompts that a step has room for beside so many rows."""
+        """Prompt tokens that fit into a step beside so many decode rows."""
         return self._limits.max_step_tokens - num_rows * self._facts.draft.budget.nodes
 
     def _grow(self, placement: Placement, decision: StepDecision) -> bool:
-        """Reserve the pages of one more round; False if the request itself had to give way."""
+        """Reserve the pages of one more round; False if the request itself was preempted."""
         while True:
             try:
                 pages = self.cache.extend(placement.lease, placement.bound + self._reach)
             except CapacityError:
-                worst = self._worst()
+                worst = self._lowest()
                 self._preempt(worst, decision)
                 if worst is placement.request:
                     return False
@@ -176,14 +183,14 @@ class Scheduler:
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
-        """Take waiting requests in order of rank while there is room for the first of them."""
+        """Admit waiting requests in order of rank while there is room for the first."""
         while len(self._waiting):
             head = self._waiting.head()
             if self._free_rows and not self._is_ready(head):
                 self._waiting.pop()
                 continue
             if not (self._free_rows and self._place(head, decision)):
-                worst = self._worst() if self._running else head
+                worst = self._lowest() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
                     return
                 self._preempt(worst, decision)
@@ -193,7 +200,7 @@ class Scheduler:
         goal = len(head.tokens)
         lease = self.cache.open(head.tokens[: head.most_cached])
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
-        # Running rows will need about a page each soon; without this they would evict the newcomer.
+        # Running rows need about a page each soon. Without this margin they preempt the newcomer.
         if needed + len(self._running) > self.cache.num_available:
             self.cache.close(lease, ())
             return False
@@ -227,24 +234,24 @@ class Scheduler:
         )
         decision.chunk(placement, chunk)
         placement.bound = stop
-        # Steps run in order, so whoever is admitted later finds these pages written.
+        # Steps run in order, so requests admitted later find these pages written.
         self.cache.publish(placement.lease, request.tokens[:stop])
         if is_last:
             request.phase = Phase.DECODING
             self._prefilling.remove(placement)
             insort(self._decoding, placement, key=_rank)
-            placement.num_inflight += 1
+            placement.num_in_flight += 1
 
-    def _worst(self) -> Request:
+    def _lowest(self) -> Request:
         return max(self._running, key=lambda request: request.rank)
 
     def _preempt(self, request: Request, decision: StepDecision) -> None:
-        """Take a request off the device. Results in flight are void: they will come again."""
+        """Take a request off the device. Its results in flight are dropped and computed again."""
         decision.remove(self._running[request])
         self._put_back(request)
 
     def _put_back(self, request: Request) -> None:
-        """From the device to the queue; its tokens stay known."""
+        """Move a request from its row to the queue; its tokens stay known."""
         self._release(request)
         request.note_preemption()
         request.phase = Phase.WAITING
@@ -254,7 +261,7 @@ class Scheduler:
         placement = self._running.pop(request)
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
-        # The last known token is never cached yet; of a prompt, only what was submitted is.
+        # The last known token is not cached yet; of a prompt, only the submitted part is.
         num_cached = min(placement.bound, len(request.tokens) - 1)
         self.cache.close(placement.lease, request.tokens[:num_cached])
         self._free_rows.append(placement.row)

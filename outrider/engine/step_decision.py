@@ -1,4 +1,4 @@
-"""A step while it is being decided: entries can still be taken back until it is frozen."""
+"""A step while it is decided. Entries can be removed until it is frozen."""
 
 from dataclasses import dataclass
 
@@ -16,24 +16,24 @@ from outrider.wire.scheduled_batch import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedStep:
-    """Whose results the rows of a step will be, by columns in the order of the batch."""
+    """Which placements get the results of a step, by columns in the order of the batch."""
 
     owners: tuple[Placement, ...]
-    most: tuple[int, ...]  # tokens that each can bring
-    num_rounds: int  # the first so many are verify rounds, the others pieces of prompts
+    most: tuple[int, ...]  # most tokens that each can emit
+    num_rounds: int  # the first rows are verify rounds, the others prompt chunks
 
 
 _NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
 
 
 class StepDecision:
-    """Collects the entries of one step: decodes in the order of rank, the rest by its owner."""
+    """Collects the entries of one step: decodes in order of rank, the rest by placement."""
 
     def __init__(self, *, needs_text: bool) -> None:
-        self._needs_text = needs_text  # the drafter's wish
+        self._needs_text = needs_text  # the drafter reads the text of new rows
         self._admissions: dict[Request, RowAdmission] = {}
         self._grants: dict[Placement, list[PageGrant]] = {}
-        self._decodes: list[tuple[Placement, int, Budget, int]] = []  # as `decode` is told
+        self._decodes: list[tuple[Placement, int, Budget, int]] = []  # the arguments of `decode`
         self._chunks: dict[Placement, ScheduledChunk] = {}
 
     @property
@@ -55,7 +55,7 @@ class StepDecision:
             sampling=submission.sampling,
             prompt=submission.prompt if needs_text else (),
             output=tuple(request.tokens[num_prompt:])
-            if needs_text or submission.sampling.grammar.is_asked
+            if needs_text or submission.sampling.grammar.is_wanted
             else (),
         )
         self.grant(placement, tuple(placement.lease.pages))
@@ -68,21 +68,21 @@ class StepDecision:
             self._grants.setdefault(placement, []).append(grant)
 
     def decode(self, placement: Placement, budget: Budget, *, most: int) -> None:
-        """A row runs a round after what it has cached, which can bring `most` tokens."""
+        """A row runs one round, which can emit up to `most` tokens."""
         self._decodes.append((placement, placement.bound, budget, most))
 
     def chunk(self, placement: Placement, chunk: ScheduledChunk) -> None:
         self._chunks[placement] = chunk
 
     def remove(self, placement: Placement) -> None:
-        """Take back everything about a request that gives way before the step is frozen."""
+        """Remove everything about a request that is preempted before the step is frozen."""
         self._admissions.pop(placement.request, None)
         self._grants.pop(placement, None)
         self._decodes = [entry for entry in self._decodes if entry[0] is not placement]
         self._chunks.pop(placement, None)
 
     def freeze(self, step: int) -> tuple[ScheduledBatch, ExpectedStep]:
-        """The batch, and what to expect of its rows."""
+        """The batch, and the results to expect of its rows."""
         chunks = tuple(self._chunks.values())
         owners, bounds, budgets, most = tuple(zip(*self._decodes, strict=True)) or _NO_COLUMNS
         batch = ScheduledBatch(

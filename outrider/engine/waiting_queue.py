@@ -1,4 +1,4 @@
-"""The queue: best rank first, and any request can leave it at any time."""
+"""Waiting requests: lowest rank number first; any request can leave at any time."""
 
 import heapq
 
@@ -33,6 +33,6 @@ class WaitingQueue:
         return request
 
     def discard(self, request: Request) -> None:
-        """Forget a waiting request; its caller changes the phase, which makes it skipped."""
+        """Remove a waiting request. The caller changes its phase; then the heap skips it."""
         assert request.phase is Phase.WAITING
         self._num_waiting -= 1

@@ -25,17 +25,18 @@ def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> Draf
 
 def has_drafter(model: str) -> bool:
     """Whether "auto" drafts for a model."""
-    return bool(shipped_head(model))
+    return shipped_head(model) is not None
 
 
 def _own_drafter(config: DraftConfig, model: str) -> DraftConfig:
     """The head that ships for the model, with its own trees unless sizes are given; or none."""
-    for head in shipped_head(model):
-        found = replace(config, drafter=str(head.folder))
-        if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
-            return found
-        return replace(found, steps=head.steps, topk=head.topk, nodes=head.nodes)
-    return replace(config, drafter=NONE)
+    head = shipped_head(model)
+    if head is None:
+        return replace(config, drafter=NONE)
+    found = replace(config, drafter=str(head.folder))
+    if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
+        return found
+    return replace(found, steps=head.steps, topk=head.topk, nodes=head.nodes)
 
 
 def _find_folder(name: str, reporter: Reporter) -> Path:

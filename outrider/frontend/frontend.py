@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
@@ -16,8 +17,6 @@ from outrider.frontend.resolve_params import (
     resolve_sampling,
 )
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.speculation_params import parse_speculation
-from outrider.frontend.structured_params import parse_structured
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.row_sampling import RowSampling
@@ -87,26 +86,21 @@ class Frontend:
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
         self._engine.check(tokens, limits)
-        spec = parse_structured(params.structured)
-        if spec.kind != "none":
-            self._engine.check_grammar(spec)
+        if params.grammar_spec.kind != "none":
+            self._engine.check_grammar(params.grammar_spec)
         seed = admit_seed(params)
+        sampling = resolve_sampling(
+            params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
+        )
         return PreparedRequest(
             text=prompt.text if isinstance(prompt, TextPrompt) else None,
             prompt=tokens,
             params=params,
             limits=limits,
             samplings=tuple(
-                resolve_sampling(
-                    params,
-                    seed=child_seed(seed, index),
-                    prompt_len=len(tokens),
-                    limits=limits,
-                    bounds=self.bounds,
-                )
-                for index in range(params.n)
+                replace(sampling, seed=child_seed(seed, index)) for index in range(params.n)
             ),
-            budget=parse_speculation(params.speculation),
+            budget=params.draft_budget,
         )
 
     def submit(self, prepared: PreparedRequest) -> RequestState:
@@ -124,8 +118,12 @@ class Frontend:
     def step(self) -> None:
         """Run one step of the engine and deliver its updates."""
         with held_interrupts():
-            for update in self._engine.step():
-                self._deliver(update)
+            self._deliver(self._engine.step())
+
+    def deliver(self, updates: Sequence[RequestUpdate]) -> None:
+        """Add the updates of an engine that another process steps to the outputs they belong to."""
+        with held_interrupts():
+            self._deliver(updates)
 
     def abort(self, request: RequestState) -> None:
         """End a request now; its output so far stays readable."""
@@ -148,15 +146,16 @@ class Frontend:
         )
         self._requests[name] = (request, index)
 
-    def _deliver(self, update: RequestUpdate) -> None:
-        if update.request_id not in self._requests:
-            return  # it ended here, by a stop string or an abort, while a step was in flight
-        request, index = self._requests[update.request_id]
-        request.push(index, update)
-        if request.outputs[index].is_finished:
-            del self._requests[update.request_id]
-            if update.finish == "running":  # a stop string: the engine does not know yet
-                self._engine.abort(update.request_id)
+    def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
+        for update in updates:
+            if update.request_id not in self._requests:
+                continue  # it ended here, by a stop string or an abort, while a step was in flight
+            request, index = self._requests[update.request_id]
+            request.push(index, update)
+            if request.outputs[index].is_finished:
+                del self._requests[update.request_id]
+                if update.finish == "running":  # a stop string: the engine does not know yet
+                    self._engine.abort(update.request_id)
 
 
 def owner_of(engine_id: str) -> str:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
-from outrider.frontend.structured_params import parse_structured
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar
 from outrider.wire.row_sampling import (
     MAX_BANNED,
     Ban,
     Filters,
-    LogprobsAsked,
+    LogprobsWanted,
     Penalties,
     PromptLogprobs,
     RowSampling,
@@ -67,15 +66,15 @@ def resolve_sampling(
     )
 
 
-def _logprobs(params: SamplingParams, bounds: ModelBounds) -> LogprobsAsked:
+def _logprobs(params: SamplingParams, bounds: ModelBounds) -> LogprobsWanted:
     named = tuple(params.logprob_token_ids or ())
     _check_tokens("logprob_token_ids", named, bounds.vocab_size)
-    return LogprobsAsked(
+    return LogprobsWanted(
         chosen=params.logprobs is not None,
         top=min(params.logprobs or 0, bounds.vocab_size),
         named=named,
         prompt=PromptLogprobs(
-            is_asked=params.prompt_logprobs is not None,
+            is_wanted=params.prompt_logprobs is not None,
             first=params.prompt_logprobs_start,
             top=min(params.prompt_logprobs or 0, bounds.vocab_size),
         ),
@@ -97,7 +96,7 @@ def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
 
     A stop id that spells something is an ordinary token of the answer, which the engine ends there.
     """
-    spec = parse_structured(params.structured)
+    spec = params.grammar_spec
     if spec.kind == "none":
         return NO_GRAMMAR
     asked = frozenset(params.stop_token_ids or ())

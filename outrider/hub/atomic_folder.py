@@ -1,4 +1,4 @@
-"""Folders that appear complete or not at all, whatever happens while they are written."""
+"""Folders that appear complete or not at all, even if the process is killed while writing."""
 
 import errno
 import os
@@ -11,25 +11,25 @@ from pathlib import Path
 
 from outrider.errors import ConfigError
 
-_MARK = ".partial-"
+_PARTIAL = ".partial-"
 
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A fresh folder beside `target` that becomes `target` when the body ends well, else vanishes.
+    """A new folder beside `target`. It is renamed to `target` when the body succeeds, else deleted.
 
-    When two processes stage the same target the first to end wins and the other drops its copy.
+    If two processes stage the same target, the first to end wins and the other drops its copy.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(target.parent)
-        partial = target.parent / f".{target.name}{_own_mark()}"
+        partial = target.parent / f".{target.name}{_own_suffix()}"
         try:
             partial.mkdir()
             yield partial
             _publish(partial, target)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)  # nothing is left of it after success
+            shutil.rmtree(partial, ignore_errors=True)  # after success it does not exist any more
     except OSError as error:
         raise ConfigError(
             f"cannot write {target}: {error.strerror}; make room or give access there, "
@@ -42,18 +42,18 @@ def _publish(partial: Path, target: Path) -> None:
         os.replace(partial, target)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise  # otherwise another process was first, with the same content
+            raise  # else another process published the same content first
 
 
-def _own_mark() -> str:
-    # Hosts may share a cache, and only this host can tell whether its processes are alive.
-    # The random end keeps threads of one process apart.
-    return f"{_MARK}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+def _own_suffix() -> str:
+    # The host name: hosts may share a cache, and a host can only check its own processes.
+    # The random part: threads of one process need different names.
+    return f"{_PARTIAL}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove what processes of this host left behind when they were killed."""
-    for partial in parent.glob(f".*{_MARK}{socket.gethostname()}-*-*"):
+    """Remove partial folders of processes of this host that no longer run."""
+    for partial in parent.glob(f".*{_PARTIAL}{socket.gethostname()}-*-*"):
         pid = partial.name.split("-")[-2]
         if pid.isdigit() and not _is_alive(int(pid)):
             shutil.rmtree(partial, ignore_errors=True)  # another process may be removing it too
@@ -65,5 +65,5 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # it lives, and belongs to another user
+        return True  # the process runs as another user
     return True

@@ -1,9 +1,9 @@
-"""Where the cache lives. Nothing else reads these environment variables."""
+"""The folder of the cache. Only this module reads these environment variables."""
 
 import os
 from pathlib import Path
 
-# Part of the path, so that a better converter never serves the folders of an older one.
+# Part of the path, so that a newer converter does not use folders that an older one wrote.
 _CONVERTER_VERSION = 1
 
 

@@ -1,4 +1,4 @@
-"""Progress bars for a terminal. Import this only where bars are drawn: it brings rich along."""
+"""Progress bars for a terminal. Imports rich, so import this only where bars are drawn."""
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -7,7 +7,7 @@ from outrider.hub.download_progress import UNKNOWN_TOTAL
 
 
 class BarReporter:
-    """Owns the bar of the current task. It draws on stderr, so that stdout stays the answer's."""
+    """Owns the bar of the current task. Draws on stderr; stdout is for answers."""
 
     def __init__(self) -> None:
         self._progress = Progress(

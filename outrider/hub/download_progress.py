@@ -1,4 +1,4 @@
-"""How long work tells somebody how far it is. Drawing is in `bars`."""
+"""Progress of downloads and conversions. `download_bars` draws it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ UNKNOWN_TOTAL = 0
 
 
 class Reporter(Protocol):
-    """Hears of one task at a time; amounts are bytes."""
+    """Receives the progress of one task at a time, in bytes."""
 
     def start(self, task: str, total: int) -> None: ...  # total may be UNKNOWN_TOTAL
     def advance(self, amount: int) -> None: ...
@@ -16,7 +16,7 @@ class Reporter(Protocol):
 
 
 class SilentReporter:
-    """Says nothing."""
+    """Ignores progress."""
 
     def start(self, task: str, total: int) -> None:
         pass
@@ -30,7 +30,7 @@ class SilentReporter:
 
 @contextmanager
 def reported(reporter: Reporter, task: str, total: int) -> Iterator[Callable[[int], None]]:
-    """The `advance` of a task that is finished however the body ends."""
+    """The `advance` of a new task. The task is finished even if the body raises."""
     reporter.start(task, total)
     try:
         yield reporter.advance

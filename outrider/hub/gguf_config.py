@@ -8,7 +8,7 @@ from outrider.errors import ConfigError
 from outrider.hub.gguf_names import LM_HEAD, ROPE_FREQS, GgufFamily
 from outrider.hub.gguf_read import GgufFile, Metadata, RawArray
 
-# Llama 3 scaling as published: only the factor differs between its models.
+# Llama 3 scaling as published. Only the factor differs between the models.
 _LOW_FREQ_FACTOR = 1.0
 _HIGH_FREQ_FACTOR = 4.0
 _ORIGINAL_CONTEXT = 8192
@@ -61,7 +61,7 @@ def _head_dim(file: GgufFile, prefix: str, heads: int) -> int:
 
 def _rope_theta(metadata: Metadata, prefix: str) -> float:
     key = prefix + "rope.freq_base"
-    return metadata.real(key) if key in metadata else 10000.0  # the base when a file is silent
+    return metadata.real(key) if key in metadata else 10000.0  # the default of GGUF
 
 
 def _rope_scaling(file: GgufFile, prefix: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _rope_scaling(file: GgufFile, prefix: str, config: dict[str, Any]) -> dict[s
 
 def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]:
     stored = file.tensors[ROPE_FREQS]
-    factor = round(float(stored.raw.max()), 3)  # the lowest frequencies are divided by all of it
+    factor = round(float(stored.raw.max()), 3)  # the divisor of the lowest frequencies
     expected = llama3_factors(head_dim=head_dim, theta=theta, factor=factor)  # [head_dim / 2]
     if stored.raw.shape != expected.shape or not np.allclose(stored.raw, expected, rtol=1e-4):
         raise ConfigError(
@@ -107,15 +107,15 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
 def llama3_factors(*, head_dim: int, theta: float, factor: float) -> RawArray:  # [head_dim / 2]
     """What each rotary frequency is divided by: 1 for fast ones, `factor` for slow ones."""
     frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
-    turns = _ORIGINAL_CONTEXT * frequencies / (2 * np.pi)  # over the original context
-    smooth = (turns - _LOW_FREQ_FACTOR) / (_HIGH_FREQ_FACTOR - _LOW_FREQ_FACTOR)
+    periods = _ORIGINAL_CONTEXT * frequencies / (2 * np.pi)  # within the original context
+    smooth = (periods - _LOW_FREQ_FACTOR) / (_HIGH_FREQ_FACTOR - _LOW_FREQ_FACTOR)
     smooth = smooth.clip(0.0, 1.0)
     divisors: RawArray = 1.0 / ((1.0 - smooth) / factor + smooth)
     return divisors
 
 
 def _dtype(file: GgufFile) -> str:
-    """The type the embedding is written in: its own, or float32 for quantised blocks."""
+    """The dtype of the written embedding: as stored, or float32 if it was quantised."""
     names = {"F16": "float16", "BF16": "bfloat16"}
     return names.get(file.tensors["token_embd.weight"].kind, "float32")
 

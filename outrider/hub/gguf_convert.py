@@ -1,4 +1,4 @@
-"""A GGUF file becomes a Hugging Face folder, tensor by tensor, so memory stays small."""
+"""Converts a GGUF file to a Hugging Face folder, one tensor at a time to save memory."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from outrider.hub.gguf_tokenizer import generation_config_of, tokenizer_config_o
 
 _DTYPES = {"F16": "F16", "BF16": "BF16"}  # every other kind is written as F32
 _WIDTHS = {"F16": 2, "BF16": 2, "F32": 4}  # bytes per element
-_CHUNK_BYTES = 1 << 24  # of output converted and written at a time
+_CHUNK_BYTES = 1 << 24  # of output that is converted and written at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class _Output:
     name: str
     dtype: str
     stored: StoredTensor
-    row_order: RawArray  # [rows] which stored row each written row comes from
+    row_order: RawArray  # [rows] the stored row of each written row
 
     @property
     def row_bytes(self) -> int:
@@ -58,7 +58,9 @@ def convert(path: Path, folder: Path, reporter: Reporter) -> None:
     ):
         _write_safetensors(sink, outputs, advance)
         sink.flush()
-        os.fsync(sink.fileno())  # a folder that survives a power cut must be whole
+        os.fsync(
+            sink.fileno()
+        )  # before the folder is renamed, so that a power cut leaves no empty file
 
 
 def _heads_by_tensor(config: dict[str, Any]) -> dict[str, int]:
@@ -105,7 +107,7 @@ def _write_safetensors(
 
 
 def _header(outputs: tuple[_Output, ...]) -> bytes:
-    """The length and the JSON that open a safetensors file, padded so that tensors are aligned."""
+    """The header of a safetensors file: its length and JSON, padded to align the tensors."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for output in outputs:

@@ -1,4 +1,4 @@
-"""How the llama and qwen families are called in GGUF and in Hugging Face folders."""
+"""Tensor names of the llama and qwen families in GGUF files and in Hugging Face folders."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from outrider.errors import ConfigError
 from outrider.hub.gguf_read import GgufFile
 
-ROPE_FREQS = "rope_freqs.weight"  # llama 3 frequency factors; they become configuration
+ROPE_FREQS = "rope_freqs.weight"  # llama 3 frequency factors; written to config.json
 LM_HEAD = "output.weight"
 
 _TOP_LEVEL = {
@@ -38,10 +38,10 @@ _QKV_BIASES = frozenset({"attn_q.bias", "attn_k.bias", "attn_v.bias"})
 class GgufFamily:
     """What one GGUF architecture means in Hugging Face terms."""
 
-    name: str  # the architecture in GGUF and the model_type in config.json: the same words
+    name: str  # the architecture in GGUF, equal to the model_type in config.json
     class_name: str
-    layer_tensors: frozenset[str]  # exactly these, in every layer
-    is_interleaved: bool  # q and k rows are stored in rotary pairs and must be put back in halves
+    layer_tensors: frozenset[str]  # every layer has exactly these
+    is_interleaved: bool  # q and k rows are stored as rotary pairs, and are written as halves
 
 
 FAMILIES = {
@@ -77,7 +77,7 @@ def family_of(file: GgufFile) -> GgufFamily:
 
 
 def hugging_face_name(name: str) -> str:
-    """The name of a tensor in a Hugging Face folder; `check_tensors` has vouched for it."""
+    """The name of a tensor in a Hugging Face folder. `check_tensors` has accepted the GGUF name."""
     if name in _TOP_LEVEL:
         return _TOP_LEVEL[name]
     matched = _LAYER_NAME.fullmatch(name)
@@ -87,9 +87,9 @@ def hugging_face_name(name: str) -> str:
 
 
 def check_tensors(file: GgufFile, family: GgufFamily) -> None:
-    """Refuse a file that lacks a tensor of the family or holds one that would be ignored."""
+    """Refuse a file with missing or unknown tensors."""
     num_layers = file.metadata.size(f"{family.name}.block_count")
-    if num_layers > len(file.tensors):  # before a damaged count fills the memory
+    if num_layers > len(file.tensors):  # a damaged count would fill the memory below
         raise ConfigError(f"{file.name} lacks layers of its {num_layers}; use a complete GGUF file")
     needed = {"token_embd.weight", "output_norm.weight"} | {
         f"blk.{layer}.{tensor}" for layer in range(num_layers) for tensor in family.layer_tensors

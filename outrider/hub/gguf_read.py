@@ -1,4 +1,4 @@
-"""A GGUF file as typed metadata and raw tensors. Damaged files are refused here, at the door."""
+"""Reads a GGUF file: typed metadata and raw tensors. Refuses damaged files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """Everything a conversion reads. The tensors are views of the mapped file."""
+    """The content of a file. Tensors are views of the memory-mapped file."""
 
     name: str
     metadata: Metadata
@@ -97,7 +97,7 @@ class GgufFile:
 
 
 class _BoundedReader(gguf.GGUFReader):  # type: ignore[misc]  # gguf is untyped
-    """The gguf reader, which alone would take bytes past the end of the file as empty arrays."""
+    """The gguf reader with a bounds check. Without it, bytes past the end read as empty arrays."""
 
     def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **named: Any) -> RawArray:
         if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
@@ -107,7 +107,7 @@ class _BoundedReader(gguf.GGUFReader):  # type: ignore[misc]  # gguf is untyped
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """The file's metadata and tensors; the tensors' bytes are not read yet."""
+    """The metadata and the tensors of a file. The bytes of tensors are read on use."""
     try:
         reader = _BoundedReader(path)
         values = {key: field.contents() for key, field in reader.fields.items()}
@@ -117,7 +117,7 @@ def read_gguf(path: Path) -> GgufFile:
         ) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from error
-    # What the reader raises on bytes that make no sense; it documents no errors of its own.
+    # The reader raises these on invalid bytes. It has no documented errors.
     except (ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
         raise ConfigError(f"{path} is not a readable GGUF file; get it again") from error
     if reader.byte_order != "I":
@@ -140,7 +140,7 @@ def _stored(tensor: Any, file_name: str) -> StoredTensor:
 
 
 def dequantized(raw: RawArray, kind: str) -> RawArray:
-    """Rows of a tensor as they are written: blocks as float32, floats unchanged (BF16 as bits)."""
+    """Rows of a tensor as they are written: quantised ones as float32, BF16 as bits."""
     if kind in ("F32", "F16"):
         return raw
     if kind == "BF16":

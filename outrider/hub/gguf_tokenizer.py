@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json.
 
-GGUF names the rule that splits text before the merges (`tokenizer.ggml.pre`) but does not hold it,
-so an unknown name is refused: a near miss would give other tokens without a sound.
+GGUF names the rule that splits text before the merges (`tokenizer.ggml.pre`) but does not contain
+it. An unknown name is refused, because a similar rule would silently give other tokens.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from outrider.hub.gguf_read import GgufFile, Metadata
 
 _KEY = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type
-_SPACE_MARK = "\u2581"  # how sentencepiece writes a space
+_SPACE_SYMBOL = "\u2581"  # how sentencepiece writes a space
 _ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # GGUF to Hugging Face
 
-# Contractions, words with one leading mark, numbers, marks, line ends, spaces.
+# Contractions, words with one leading symbol, numbers, punctuation, line ends, spaces.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}"
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,7 +28,7 @@ _DIGIT_TRIPLES = _WORDS.format(numbers=r"\p{N}{1,3}")
 
 
 def tokenizer_of(file: GgufFile) -> Tokenizer:
-    """The tokenizer, with special tokens and the prompt's automatic first and last tokens."""
+    """The tokenizer, with special tokens and the tokens that are added around prompts."""
     metadata = file.metadata
     kind = metadata.text(_KEY + "model")
     if kind not in ("gpt2", "llama"):
@@ -39,16 +39,18 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     try:
         tokenizer = _byte_level(file) if kind == "gpt2" else _sentencepiece(file)
         _mark_added_tokens(tokenizer, metadata)
-        _frame_prompts(tokenizer, metadata)
+        _add_prompt_tokens(tokenizer, metadata)
     except ConfigError:
         raise
-    except Exception as error:  # tokenizers raises bare Exception, such as for a merge of no token
+    except (
+        Exception
+    ) as error:  # tokenizers raises bare Exception, for example for a merge of unknown tokens
         raise ConfigError(f"the tokenizer in {file.name} is damaged; get the file again") from error
     return tokenizer
 
 
 def tokenizer_config_of(file: GgufFile) -> dict[str, Any]:
-    """What tokenizer.json cannot say: the roles of tokens and the chat template."""
+    """The content of tokenizer_config.json: the roles of tokens and the chat template."""
     metadata = file.metadata
     tokens = metadata.sequence(_KEY + "tokens")
     config: dict[str, Any] = {
@@ -89,7 +91,7 @@ def _byte_level(file: GgufFile) -> Tokenizer:
             f"{', '.join(_SPLITTERS)}, or its Hugging Face folder"
         )
     merges = [tuple(merge.split(" ")) for merge in file.metadata.sequence(_KEY + "merges")]
-    # Llama 3 takes a word that is itself a token whole, even where the merges would not reach it.
+    # In Llama 3 a word that is itself a token stays whole, even if merges would not produce it.
     whole_words = name in _LLAMA3_NAMES
     tokenizer = Tokenizer(models.BPE(_vocabulary(file), merges, ignore_merges=whole_words))
     tokenizer.pre_tokenizer = _SPLITTERS[name]()
@@ -122,7 +124,7 @@ _SPLITTERS: dict[str, Callable[[], PreTokenizer]] = {
 
 
 def _sentencepiece(file: GgufFile) -> Tokenizer:
-    """Sentencepiece joins the neighbours whose union scores best; merges sorted by score do too."""
+    """Sentencepiece joins the neighbours with the best score, as BPE does with sorted merges."""
     vocabulary = _vocabulary(file)
     unknown = file.metadata.sequence(_KEY + "tokens")[_role_id(file.metadata, "unknown")]
     tokenizer = Tokenizer(
@@ -134,10 +136,10 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
             byte_fallback=True,
         )
     )
-    spaces: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE_MARK)]
-    restored = [decoders.Replace(_SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaces: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE_SYMBOL)]
+    restored = [decoders.Replace(_SPACE_SYMBOL, " "), decoders.ByteFallback(), decoders.Fuse()]
     if _flag_or(file.metadata, _KEY + "add_space_prefix", default=True):
-        spaces.insert(0, normalizers.Prepend(_SPACE_MARK))
+        spaces.insert(0, normalizers.Prepend(_SPACE_SYMBOL))
         restored.append(decoders.Strip(content=" ", left=1))
     tokenizer.normalizer = normalizers.Sequence(spaces)
     tokenizer.decoder = decoders.Sequence(restored)
@@ -145,7 +147,7 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
 
 
 def _merges_by_score(file: GgufFile, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to join two tokens into a normal one, best score first."""
+    """All pairs of tokens that join to a normal token, best score first."""
     scores = file.metadata.sequence(_KEY + "scores")
     kinds = file.metadata.sequence(_KEY + "token_type")
     joins = [
@@ -173,7 +175,7 @@ def _vocabulary(file: GgufFile) -> dict[str, int]:
 
 
 def _mark_added_tokens(tokenizer: Tokenizer, metadata: Metadata) -> None:
-    """Control tokens become special; user-defined ones are matched whole but stay visible."""
+    """Control tokens become special. User-defined tokens are matched whole but are not special."""
     kinds = metadata.sequence(_KEY + "token_type")
     named = list(zip(metadata.sequence(_KEY + "tokens"), kinds, strict=True))
     special = [token for token, kind in named if kind in (_UNKNOWN, _CONTROL)]
@@ -182,7 +184,7 @@ def _mark_added_tokens(tokenizer: Tokenizer, metadata: Metadata) -> None:
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in visible])
 
 
-def _frame_prompts(tokenizer: Tokenizer, metadata: Metadata) -> None:
+def _add_prompt_tokens(tokenizer: Tokenizer, metadata: Metadata) -> None:
     first = [_role_id(metadata, "bos")] if _adds(metadata, "bos") else []
     last = [_role_id(metadata, "eos")] if _adds(metadata, "eos") else []
     if not first and not last:
@@ -198,7 +200,7 @@ def _frame_prompts(tokenizer: Tokenizer, metadata: Metadata) -> None:
 
 
 def _adds(metadata: Metadata, role: str) -> bool:
-    """Whether prompts get this token by themselves; files that are silent follow their family."""
+    """Whether prompts get this token automatically. Without a flag, the family decides."""
     is_llama = metadata.text(_KEY + "model") == "llama"
     is_llama3 = _KEY + "pre" in metadata and metadata.text(_KEY + "pre") in _LLAMA3_NAMES
     return _flag_or(

@@ -1,6 +1,6 @@
-"""Models of the Hugging Face hub, kept in the hub's own cache so that other tools share them.
+"""Models of the Hugging Face hub, in the hub's own cache, which other tools share.
 
-The hub library draws its own bars and keeps its downloads resumable, so neither is done here.
+The hub library draws progress bars and resumes downloads by itself.
 """
 
 import errno
@@ -19,7 +19,7 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ERO
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The hub did not answer, or is switched off by HF_HUB_OFFLINE."""
+    """The hub did not answer, or HF_HUB_OFFLINE is set."""
 
     reason: str
 
@@ -30,7 +30,7 @@ class NotCached:
 
 
 def cached(hub_id: str) -> Path | NotCached:
-    """The model's folder in the hub's cache, without asking the network."""
+    """The model's folder in the hub's cache. Does not use the network."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -44,17 +44,17 @@ def cached(hub_id: str) -> Path | NotCached:
         raise ConfigError(
             f"{hub_id!r} cannot be a hub id; use owner/name as the hub spells it"
         ) from error
-    # An interrupted download leaves a folder too.
+    # An interrupted download leaves an incomplete folder.
     return NotCached() if missing_files(Path(found)) else Path(found)
 
 
 def download(hub_id: str) -> Path | Unreachable:
-    """The model's folder after fetching what its cache lacks."""
+    """The model's folder, after missing files were downloaded."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        HfApi().model_info(hub_id, timeout=_REACH_TIMEOUT_S)  # the download alone may wait for ever
+        HfApi().model_info(hub_id, timeout=_REACH_TIMEOUT_S)  # snapshot_download may wait for ever
         folder = Path(snapshot_download(hub_id, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except GatedRepoError as error:
         raise ConfigError(
@@ -65,8 +65,8 @@ def download(hub_id: str) -> Path | Unreachable:
             f"the hub has no model {hub_id}; check the spelling, "
             "or run `hf auth login` if it is private"
         ) from error
-    # The hub library changed its HTTP stack twice (requests, httpx, httpx2) within the versions
-    # we allow, and their transport errors share no base.
+    # The allowed versions of the hub library use three HTTP libraries (requests, httpx, httpx2),
+    # whose transport errors have no common base class.
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise ConfigError(

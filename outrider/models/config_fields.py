@@ -1,4 +1,4 @@
-"""The fields of a config.json, and values among them that must be there and of a kind."""
+"""Reads config.json, and checks the presence and type of its fields."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 
 
 def read_fields(folder: Path) -> dict[str, Any]:
-    """What the config.json of a model or a head says, as it stands there."""
+    """The config.json of a model or a head, unchanged."""
     path = folder / "config.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -29,17 +29,17 @@ def read_size(fields: Mapping[str, Any], key: str) -> int:
 
 
 def read_size_or(fields: Mapping[str, Any], key: str, default: int) -> int:
-    """The default stands for a field that is absent or null."""
+    """The integer of a field, or the default if the field is absent or null."""
     return default if fields.get(key) is None else read_size(fields, key)
 
 
 def read_number_or(fields: Mapping[str, Any], key: str, default: int = 0) -> int:
-    """The same, but the number may be zero."""
+    """As `read_size_or`, but the number may be zero."""
     return 0 if fields.get(key) == 0 else read_size_or(fields, key, default)
 
 
 def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A copy of the settings under a key; none where it is absent or null."""
+    """A copy of the object under a key; empty if the field is absent or null."""
     value = fields.get(key)
     if not isinstance(value, dict | None):
         raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
@@ -47,9 +47,11 @@ def read_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def read_list(fields: Mapping[str, Any], key: str) -> list[Any]:
-    """A copy of the items under a key; none where it is absent or null."""
+    """A copy of the list under a key; empty if the field is absent or null."""
     value = fields.get(key)
-    if not isinstance(value, list | tuple | None):  # bodies of benchmarks are written in Python
+    if not isinstance(
+        value, list | tuple | None
+    ):  # configs of benchmarks are Python objects with tuples
         raise ConfigError(f"config.json needs a list {key}, got {value}; fix the field")
     return list(value or ())
 
@@ -59,12 +61,12 @@ def read_real(fields: Mapping[str, Any], key: str) -> float:
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not 0 < value < math.inf  # JSON as Python reads it has NaN and Infinity
+        or not 0 < value < math.inf  # the json module of Python reads NaN and Infinity
     ):
         raise ConfigError(f"config.json needs a positive number {key}, got {value}; fix the field")
     return float(value)
 
 
 def read_real_or(fields: Mapping[str, Any], key: str, default: float) -> float:
-    """The default stands for a field that is absent or null."""
+    """The number of a field, or the default if the field is absent or null."""
     return default if fields.get(key) is None else read_real(fields, key)

@@ -1,5 +1,6 @@
-"""Builds a decoder from a model folder, a layer at a time: each tensor is read, converted and
-packed before the next, so the peak is the finished model and one fused map.
+"""Builds a decoder from a model folder, one tensor at a time.
+
+Peak memory is the finished model and one fused projection.
 """
 
 import logging
@@ -75,7 +76,7 @@ _log = logging.getLogger(__name__)
 
 
 class TensorSource(Protocol):
-    """Where the tensors of a decoder come from: a folder, or a generator of random ones."""
+    """Where the tensors of a decoder come from: a folder, or random numbers in a benchmark."""
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor of this name, in the shape that `tensor_shapes` gives it."""
@@ -85,7 +86,7 @@ class TensorSource(Protocol):
 def load_decoder(
     folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
 ) -> Decoder:
-    """The decoder in a Hugging Face folder, whose tensors must match its config.json exactly."""
+    """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder, config.family.nesting) as checkpoint:
         check_tensors(folder, checkpoint, config)
@@ -99,9 +100,9 @@ def load_decoder(
 def check_tensors(
     folder: Path, checkpoint: Checkpoint, config: ModelConfig
 ) -> dict[str, tuple[int, ...]]:
-    """Name and shape of the decoder's tensors in an open folder, which must be exactly those.
+    """Names and shapes of the decoder's tensors. Refuses a folder whose tensors differ.
 
-    Draft modules may lie beside them; whoever loads modules judges them.
+    Tensors of draft modules are not checked here; `find_modules` checks them.
     """
     if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
         raise ConfigError(f"{folder}: {FP8_BLOCKS}")
@@ -112,7 +113,7 @@ def check_tensors(
 
 
 def _own_names(checkpoint: Checkpoint, config: ModelConfig) -> set[str]:
-    """Stored tensors that are no draft module's; modules may stack experts where layers do not."""
+    """Names of stored tensors without draft modules, which may store experts in another form."""
     owns = config.family.modules.owns
     return {name for name in checkpoint.names if not owns(name, config.num_layers)}
 
@@ -125,7 +126,7 @@ def build_decoder(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> Decoder:
-    """A decoder of tensors that are known to have the right shapes, each expert apart."""
+    """A decoder from tensors that have the right shapes, with separate tensors per expert."""
     builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     return builder.build(are_experts_stacked=False)
 
@@ -140,7 +141,7 @@ def build_block(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> Block:
-    """A block like one of the decoder's, wherever its tensors are stored."""
+    """A decoder layer like the given one, from other tensors. Used for draft modules."""
     source = _LayerTensors(layer_prefix(layer), read)
     builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     return builder.block(layer, are_experts_stacked=are_experts_stacked)
@@ -149,8 +150,10 @@ def build_block(
 def norm_weight(
     stored: torch.Tensor, family: Family, *, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """What a norm multiplies by. Small distances from one would be lost in half precision: where
-    the kernel takes float32, they are kept.
+    """The factors of a norm.
+
+    Families with zero-centred norms store factor - 1. The sum would lose small values in half
+    precision, so it stays float32 where the kernel accepts that.
     """
     if not family.has_zero_centred_norms:
         return stored.to(device, dtype)
@@ -158,17 +161,17 @@ def norm_weight(
 
 
 def _ignored(config: ModelConfig) -> tuple[str, ...]:
-    """Tensors that may be stored but say nothing new: frequencies, and the head if it is tied."""
+    """Redundant tensors that may be stored: rotary frequencies, and the head if it is tied."""
     return ("rotary_emb.inv_freq", *((HEAD,) if config.is_tied else ()))
 
 
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
-    """Whether there is a product for many weights of this type at once."""
+    """Whether the expert kernels support this weight type on this device."""
     return not is_computed_in_float32(dtype, device)
 
 
 class _LayerTensors:
-    """The tensors of one layer, from somewhere else."""
+    """The tensors of one layer, read by their names below the layer."""
 
     def __init__(self, prefix: str, read: Read) -> None:
         self._prefix = prefix
@@ -179,7 +182,7 @@ class _LayerTensors:
 
 
 class _Builder:
-    """Makes the parts of one decoder, tensor by tensor."""
+    """Makes the parts of one decoder from its tensors."""
 
     def __init__(
         self,
@@ -233,10 +236,11 @@ class _Builder:
         layer = layer_prefix(index)
         norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
         if isinstance(recurrence, Recurrence) and index in recurrence.layers:
-            maps, eps = self._config.family.recurrent_projections, self._config.block.norm_eps
+            projections = self._config.family.recurrent_projections
+            eps = self._config.block.norm_eps
             is_fixed = self._arithmetic == "fixed"
             return norm, load_recurrent_layer(
-                recurrence, maps, layer + RECURRENT, self, eps=eps, is_fixed=is_fixed
+                recurrence, projections, layer + RECURRENT, self, eps=eps, is_fixed=is_fixed
             )
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
@@ -285,7 +289,7 @@ class _Builder:
         return (Mlp(gate=SharedGate(self._gate(block), share), down=down),)
 
     def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
-        """In float32 where the family computes it so: near ties of many experts are common."""
+        """In float32 where the family computes it so, because near ties of experts are common."""
         family, bias = self._config.family.experts, torch.empty(0, device=self._device)
         if config.has_bias:
             bias = self.read_wide(layer + ROUTER_BIAS)
@@ -303,25 +307,25 @@ class _Builder:
     def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
         def stacked(part: str) -> torch.Tensor:
             query, key, value = (self.read(f"{prefix}{name}.{part}") for name in QKV)
-            query, gate = self._gate_apart(query, attention)
-            turned = self._spread(query, attention), self._spread(key, attention)
-            return torch.cat([*turned, value, gate])
+            query, gate = self._split_gate(query, attention)
+            rotated = self._spread(query, attention), self._spread(key, attention)
+            return torch.cat([*rotated, value, gate])
 
         linear = self.make_linear(stacked("weight"))
         has_bias = self._config.family.has_qkv_bias
         return BiasedLinear(linear, stacked("bias")) if has_bias else linear
 
-    def _gate_apart(
+    def _split_gate(
         self, query: torch.Tensor, attention: AttentionConfig
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows of queries and rows of their gates, of which there may be none."""
+        """The rows of queries and the rows of their gates; no gate rows without output gates."""
         if not self._config.family.has_output_gate:
             return query, query[:0]
         pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
         return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
 
     def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
-        """Queries or keys as layers rotate them, where a family rotates but a part of each head."""
+        """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
         rotated = self._config.rope.num_rotated(attention.head_dim)
         return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
 
@@ -343,10 +347,10 @@ class _Builder:
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 
     def _linear(self, *names: str) -> Linear:
-        """One map for several weights that share their input, stacked."""
+        """One projection for several weights with the same input, stacked."""
         return self.make_linear(self.read(*names))
 
     def read(self, *names: str) -> torch.Tensor:
-        """The tensors, one below the other, on the device in the type of activations."""
+        """The tensors, stacked, on the device in the dtype of activations."""
         stacked = torch.cat([self._source.read(name) for name in names])
         return stacked.to(self._device, self._dtype)

@@ -1,4 +1,4 @@
-"""Which tensors the folder of a decoder must hold: their names and shapes."""
+"""Names and shapes of the tensors of a decoder."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ RECURRENT = "linear_attn."
 def tensor_shapes(
     config: ModelConfig, *, are_experts_stacked: bool = False
 ) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that the folder of such a model must hold."""
+    """Name and shape of every tensor in the folder of such a model."""
     hidden, vocab = config.block.hidden, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {
         EMBEDDING: (vocab, hidden),
@@ -50,8 +50,8 @@ def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tu
             yield f"self_attn.{name}", shape
         return
     query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-    asked = 2 * query if family.has_output_gate else query
-    for name, rows in zip(QKV, (asked, key, key), strict=True):
+    query_rows = 2 * query if family.has_output_gate else query
+    for name, rows in zip(QKV, (query_rows, key, key), strict=True):
         yield f"self_attn.{name}.weight", (rows, hidden)
         if family.has_qkv_bias:
             yield f"self_attn.{name}.bias", (rows,)
@@ -93,7 +93,7 @@ def expert_tensors(
 
 def expert_family(config: ModelConfig) -> ExpertFamily:
     family = config.family.experts
-    assert isinstance(family, ExpertFamily), "only such a family has a config with experts"
+    assert isinstance(family, ExpertFamily), "a config with experts has a family with experts"
     return family
 
 
@@ -104,7 +104,7 @@ def layer_prefix(index: int) -> str:
 def block_shapes(
     config: ModelConfig, *, layer: int, are_experts_stacked: bool
 ) -> dict[str, tuple[int, ...]]:
-    """Name and shape of the tensors of one layer, the names below it."""
+    """Names below the layer and shapes of the tensors of one layer."""
     shapes = tensor_shapes(config, are_experts_stacked=are_experts_stacked)
     return {
         name.removeprefix(layer_prefix(layer)): shape

@@ -1,4 +1,4 @@
-"""What a model must offer to draft: a state per query token that predicts and feeds itself on."""
+"""The interface of draft models: a query token yields a state, which the next draft row reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ Planner = TypeVar("Planner", contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxLayers:
-    """Which states of the target a drafter reads, at every query token.
+    """The hidden states of the target that a drafter reads (aux_hidden_states).
 
     Layer k is the residual stream after k layers; 0 is the embedding. `final` is the normalised
-    state that the target's head reads. The features are concatenated in this order.
+    state that lm_head reads. The states are concatenated in this order.
     """
 
     layers: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class ModelFacts:
     """Static facts of a draft model."""
 
     aux_layers: AuxLayers
-    width: int  # of the state handed from one draft row to the next
+    width: int  # of the state that one draft row passes to the next
     lead: int  # positions its rows run ahead of the target's KV: 0 for heads, 1 for whole models
     num_layers: int
     attention: AnyAttention  # of its own KV
@@ -62,11 +62,11 @@ class DraftModel(Protocol[Pool, Planner]):
 
     @property
     def target_ids(self) -> torch.Tensor:
-        """[draft_vocab] int64: the target's id of each token it can propose."""
+        """[draft_vocab] int64: the target's id of each token that the model can propose."""
         ...
 
     def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:
-        """States made of true target features: [num_query, tapped] -> [num_query, width]."""
+        """States from aux_hidden_states of the target: [num_query, aux] -> [num_query, width]."""
         ...
 
     def advance(
@@ -76,11 +76,11 @@ class DraftModel(Protocol[Pool, Planner]):
         kv: Pool,  # as its layout opened it
         attention: Planner,  # likewise
     ) -> torch.Tensor:  # [num_query, width] after it
-        """Run the query tokens of a plan; writes their draft KV."""
+        """Run the query tokens of a plan. Writes their draft KV."""
         ...
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
-        """Scores of the token that follows the state."""
+        """Logits of the token that follows the state."""
         ...
 
 

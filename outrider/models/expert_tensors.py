@@ -1,4 +1,4 @@
-"""How the experts of a layer are stored: each apart, as on the hub, or stacked, as in memory."""
+"""How the experts of a layer are stored: one tensor per expert, or all experts stacked."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ _STACKED_DOWN = "mlp.experts.down_proj"
 
 
 class ExpertTensors(Protocol):
-    """Names are those below a layer."""
+    """The expert tensors of a layer. Names are those below the layer."""
 
     router: str  # [experts, hidden]
 
     def shapes(self) -> Iterator[tuple[str, Shape]]: ...
 
     def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
-        """Copy gates and ups to [experts, 2 * intermediate, hidden]."""
+        """Copy gate and up projections to [experts, 2 * intermediate, hidden]."""
         ...
 
     def read_down(self, read: Read, into: torch.Tensor) -> None:
-        """Copy downs to [experts, hidden, intermediate]."""
+        """Copy down projections to [experts, hidden, intermediate]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """The sizes of all tensors of a mixture."""
+    """The sizes of the expert tensors of a layer."""
 
     num: int
     intermediate: int
@@ -50,7 +50,7 @@ class ExpertSizes:
 
 
 class ApartExperts:
-    """Three tensors per expert, named as the family likes."""
+    """Three tensors per expert, with the names of the family."""
 
     def __init__(self, sizes: ExpertSizes, names: ExpertNames) -> None:
         self.router = f"{names.block}.gate.weight"
@@ -80,7 +80,7 @@ class ApartExperts:
 
 
 class StackedExperts:
-    """Two tensors for all experts of a layer: what transformers 5 holds, and writes if asked."""
+    """Two tensors for all experts of a layer, as transformers 5 can write them."""
 
     router = "mlp.gate.weight"
 
@@ -104,5 +104,5 @@ def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
 
 
 def are_stacked(stored: Iterable[str]) -> bool:
-    """Whether a folder with tensors of these names stores its experts stacked."""
+    """Whether these tensor names are of stacked experts."""
     return any(name.endswith((_STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)

@@ -1,4 +1,4 @@
-"""How the maps of latent attention are stored, and how they become the absorbed form at load."""
+"""The stored projections of latent attention, and their absorbed form, which is made at load."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -17,16 +17,16 @@ from outrider.models.model_config import LatentConfig, RopeConfig
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
-_EPS = 1e-6  # of the norms inside, whatever the model's other norms have
+_EPS = 1e-6  # of the norms of latents and queries; independent of rms_norm_eps
 
 Shape = tuple[int, ...]
 
 
 class LatentReader(Protocol):
-    """Where tensors come from, and how they become maps."""
+    """Reads tensors and makes projections of them."""
 
     def read(self, *names: str) -> torch.Tensor:
-        """The tensors, one below the other, on the device in the type of activations."""
+        """The tensors, stacked, on the device in the dtype of activations."""
         ...
 
     def make_linear(self, weight: torch.Tensor) -> Linear: ...
@@ -50,23 +50,23 @@ def latent_shapes(config: LatentConfig, hidden: int) -> Iterator[tuple[str, Shap
 def load_latent_attention(
     config: LatentConfig, rope: RopeConfig, prefix: str, reader: LatentReader
 ) -> LatentAttention:
-    """The attention whose tensors have names that begin so."""
+    """The attention whose tensor names begin with `prefix`."""
 
-    def turned(name: str, dim: int) -> torch.Tensor:
+    def rotated(name: str, dim: int) -> torch.Tensor:
         weight = reader.read(prefix + name)
         return split_rotary_pairs(weight, dim=dim, rope=config.rope) if is_interleaved else weight
 
     is_interleaved, head = rope.is_interleaved, config.nope + config.rope
-    latents = turned("kv_a_proj_with_mqa.weight", config.width)
+    latents = rotated("kv_a_proj_with_mqa.weight", config.width)
     queries: QueryProjection = WholeQueries()
     if config.query_rank:
         first = reader.read(prefix + "q_a_proj.weight")
         queries = LowRankQueries(
             norm=make_norm(reader.read(prefix + "q_a_layernorm.weight"), _EPS),
-            up=reader.make_linear(turned("q_b_proj.weight", head)),
+            up=reader.make_linear(rotated("q_b_proj.weight", head)),
         )
     else:
-        first = turned("q_proj.weight", head)
+        first = rotated("q_proj.weight", head)
     return LatentAttention(
         config,
         scale=score_scale(config, rope),
@@ -79,7 +79,7 @@ def load_latent_attention(
 
 
 def split_projections(weight: torch.Tensor, config: LatentConfig) -> LatentProjections:
-    """The two maps of every head out of the one that would make keys and values of latents."""
+    """The key and value projections of every head, out of the stored kv_b_proj."""
     heads = weight.view(config.heads, config.nope + config.value, config.latent)
     key, value = heads[:, : config.nope], heads[:, config.nope :]
     return LatentProjections(key=key.contiguous(), value=value.contiguous())
@@ -91,13 +91,13 @@ def split_rotary_pairs(
     dim: int,
     rope: int,
 ) -> torch.Tensor:  # [rows, in]
-    """The map whose rotated lanes lie as layers rotate them: a pair half of them apart.
+    """The weight with each rotary pair half of the rotated channels apart, as the layers rotate.
 
-    The same order for queries and keys changes no score.
+    Queries and keys get the same order, so no attention score changes.
     """
     heads = weight.view(-1, dim, weight.shape[1])
-    plain, turned = heads[:, : dim - rope], heads[:, dim - rope :]
-    apart = torch.cat([plain, turned[:, 0::2], turned[:, 1::2]], dim=1)
+    plain, rotated = heads[:, : dim - rope], heads[:, dim - rope :]
+    apart = torch.cat([plain, rotated[:, 0::2], rotated[:, 1::2]], dim=1)
     return apart.view_as(weight)
 
 

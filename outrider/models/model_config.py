@@ -1,4 +1,4 @@
-"""What config.json says about a decoder. Strict: what is not understood is refused by name."""
+"""Reads the config.json of a decoder. Unsupported fields are refused by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from outrider.models.recurrent.recurrent_config import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
 from outrider.models.rope_scaling import RopeScaling, parse_scaling, rope_settings
 
-# Settings that would change the computation, and the only values the decoder computes.
+# Fields that would change the computation, and the values that the decoder supports.
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -31,7 +31,7 @@ FP8_BLOCKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
-    """Widths of the residual stream and of the feed-forward part."""
+    """Widths of the residual stream and of the MLP, and the epsilon of norms."""
 
     hidden: int
     intermediate: int
@@ -40,7 +40,7 @@ class BlockConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Heads; `kv_heads` of them are stored, and each serves an equal group of query heads."""
+    """Attention with keys and values. Each kv head serves an equal group of query heads."""
 
     heads: int
     kv_heads: int
@@ -48,12 +48,12 @@ class AttentionConfig:
 
     @property
     def vectors(self) -> int:
-        """What a token stores: a key and a value for every stored head."""
+        """Vectors that a token stores: a key and a value for every kv head."""
         return 2 * self.kv_heads
 
     @property
     def width(self) -> int:
-        """Of such a vector."""
+        """Channels of a stored vector."""
         return self.head_dim
 
     @property
@@ -63,17 +63,17 @@ class AttentionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentConfig:
-    """Heads that all read one stored vector per token: a latent, and a key that is rotated.
+    """Latent attention: a token stores one vector for all heads, a latent and a rotary key.
 
-    A query has `nope` lanes for the latent's key, `rope` lanes for the other, and a value `value`.
+    A query head has `nope` channels for the latent's key and `rope` channels for the rotary key.
     """
 
     heads: int
-    query_rank: int  # queries are made of so few lanes; 0: of the state itself
+    query_rank: int  # channels of the low-rank query projection; 0: there is none
     latent: int
     nope: int
     rope: int
-    value: int
+    value: int  # channels of a head's value
 
     @property
     def vectors(self) -> int:
@@ -97,17 +97,19 @@ class RopeConfig:
 
     theta: float
     scaling: RopeScaling
-    is_interleaved: bool = False  # as stored: a pair's lanes are neighbours, not half a head apart
-    share: float = 1.0  # of a head's lanes that are rotated: the first ones
+    is_interleaved: bool = (
+        False  # stored with the channels of a pair side by side, not half a head apart
+    )
+    share: float = 1.0  # of a head's channels that are rotated: the first ones
 
     def num_rotated(self, head_dim: int) -> int:
-        """Lanes of a head that are rotated."""
+        """Rotated channels of a head."""
         return int(head_dim * self.share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Everything the decoder is built from, besides its weights."""
+    """The structure of a decoder, without its weights."""
 
     family: Family
     num_layers: int
@@ -132,7 +134,7 @@ class ModelConfig:
 
     @property
     def plain_attention(self) -> AttentionConfig:
-        """For what only knows keys and values: refused where some layer stores anything else."""
+        """The attention of a model with only keys and values. Refuses other models."""
         if isinstance(self.attention, LatentConfig) or self.recurrence.layers:
             kind = "states" if self.recurrence.layers else "latents"
             raise ConfigError(
@@ -143,17 +145,17 @@ class ModelConfig:
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """The layers that attend; the others keep a state per row."""
+        """Layers with attention. The other layers have a recurrent state per row."""
         layers = range(self.num_layers)
         return tuple(layer for layer in layers if layer not in self.recurrence.layers)
 
     @property
     def of_modules(self) -> "ModelConfig":
-        """The same, but for blocks of draft modules: behind dense layers, they all have experts."""
+        """The config for layers of draft modules: all have experts, even if the first are dense."""
         family, experts = self.family.experts, self.experts
         if not isinstance(experts, ExpertsConfig) or not isinstance(family, ExpertFamily):
             return self
-        if family.routing == "softmax":  # which layers are dense does not follow from their order
+        if family.routing == "softmax":  # in these families the dense layers are not the first ones
             return self
         return replace(self, experts=replace(experts, layers=frozenset(range(self.num_layers))))
 
@@ -200,12 +202,12 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
 
 
 def text_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the text model, which other parts may stand beside."""
+    """The fields of the text model in a config.json that may describe other parts too."""
     return family_of(architecture_of(fields)).nesting.text_fields(fields)
 
 
 def _dense_width(fields: dict[str, Any], family: Family) -> int:
-    """The width of dense parts; a family whose layers all have experts need not say it."""
+    """The width of dense MLPs. A family whose layers all have experts may omit it."""
     experts = family.experts
     is_sparse = isinstance(experts, ExpertFamily) and not experts.may_be_dense and experts.shared
     return (
@@ -224,7 +226,7 @@ def _recurrence(
 
 
 def _with_options(family: Family, fields: dict[str, Any]) -> Family:
-    """The family as this config.json has it, where it leaves a choice."""
+    """The family with the options that its config.json chooses."""
     if not family.has_options:
         return family
     return replace(
@@ -241,7 +243,7 @@ def _experts(fields: dict[str, Any], family: Family, num_layers: int) -> Experts
 
 
 def architecture_of(fields: dict[str, Any]) -> str:
-    """The one architecture that a config.json names."""
+    """The single entry of `architectures`."""
     names = fields.get("architectures")
     if not isinstance(names, list) or len(names) != 1:
         raise ConfigError(f"config.json must name one architecture, got {names}; fix the field")
@@ -249,7 +251,7 @@ def architecture_of(fields: dict[str, Any]) -> str:
 
 
 def refuse_quantised(fields: Mapping[str, Any]) -> None:
-    """Refuse weights in a form that is not read, with what to do about that form."""
+    """Refuse quantised weights, with a message that names the fix."""
     quantised = fields.get("quantization_config")
     if quantised is None:
         return
@@ -266,7 +268,7 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     refuse_quantised(fields)
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
-            continue  # some files of such families say it, some do not
+            continue  # some config files of such families set it, some do not
         if key == "partial_rotary_factor" and family.rotary_share != 1.0:
             continue
         if key in fields and fields[key] not in allowed:
@@ -274,7 +276,7 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported; "
                 "use another model"
             )
-    # Qwen keeps a window size in its files and says apart whether it is used.
+    # Qwen configs have a window size, and another field says whether it is used.
     has_window = fields.get("sliding_window") is not None and "use_sliding_window" not in fields
     if has_window or "sliding_attention" in read_list(fields, "layer_types"):
         raise ConfigError(
@@ -310,15 +312,13 @@ def _latents(fields: dict[str, Any]) -> LatentConfig:
 
 
 def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
-    """Read either form: `rope_parameters`, or the older `rope_theta` beside `rope_scaling`."""
+    """Reads either form: `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
     rope = rope_settings(fields)
-    if "rope_theta" in fields and rope.get("rope_theta") is None:  # what stands inside counts
+    if "rope_theta" in fields and rope.get("rope_theta") is None:  # the inner value wins
         rope["rope_theta"] = fields["rope_theta"]
     theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
     rope.pop("rope_theta", None)
-    if (
-        family.recurrent_projections != "none"
-    ):  # where pictures lie among text; in text all are alike
+    if family.recurrent_projections != "none":  # positions of images; they do not matter for text
         rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
     if "mscale" in rope and not family.has_latents:
         raise ConfigError(
@@ -340,20 +340,22 @@ def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfi
 
 
 def _in_pairs(rope: RopeConfig, head_dim: int) -> RopeConfig:
-    """The same, where the rotated lanes of a head can be turned two by two."""
+    """The same config. Refuses an odd number of rotated channels."""
     rotated = rope.num_rotated(head_dim)
     if rotated < 2 or rotated % 2:
         raise ConfigError(
-            f"config.json rotates {rotated} of the {head_dim} lanes of a head, and lanes turn in "
-            f"pairs; set partial_rotary_factor so that {head_dim} times it is an even number"
+            f"config.json rotates {rotated} of the {head_dim} channels of a head, and "
+            f"channels rotate in pairs; set partial_rotary_factor so that {head_dim} times it is "
+            "an even number"
         )
     return rope
 
 
 def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
-    """How much of a head is rotated; either form of the field, or the usual where it is silent.
+    """The rotated share of a head: from either form of the field, or the default of the family.
 
-    Other families rotate all of it; `_refuse_unsupported` has seen the older form of the field.
+    Families that rotate whole heads refuse another value. `_refuse_unsupported` checks the older
+    form of the field for them.
     """
     if family.rotary_share == 1.0:
         if stored not in (None, 1.0):
@@ -363,8 +365,8 @@ def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
             )
         return 1.0
     usual = fields.get("partial_rotary_factor", family.rotary_share)
-    asked = usual if stored is None else stored
-    share = read_real({"partial_rotary_factor": asked}, "partial_rotary_factor")
+    value = usual if stored is None else stored
+    share = read_real({"partial_rotary_factor": value}, "partial_rotary_factor")
     if share > 1.0:
         raise ConfigError(f"config.json rotates {share} of every head; fix partial_rotary_factor")
     return share

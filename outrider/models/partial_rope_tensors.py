@@ -1,4 +1,4 @@
-"""Heads of which only the first lanes are rotated, stored so that layers may rotate whole ones."""
+"""Heads with partial rotary embedding, reordered so that layers can rotate whole heads."""
 
 import torch
 
@@ -9,10 +9,10 @@ def spread_channels(
     head_dim: int,
     rotated: int,
 ) -> torch.Tensor:  # [heads * head_dim, ...]
-    """The same heads with each rotated pair half a head apart, where whole heads have theirs.
+    """The weight with each rotated pair half a head apart, as in fully rotated heads.
 
-    The lanes between belong to pairs of frequency zero. The same order for queries and keys changes
-    no score, so kernels need not know.
+    The other channels form pairs of frequency zero. Queries and keys get the same order, so no
+    attention score changes and kernels need no special case.
     """
     if rotated == head_dim:
         return weight

@@ -1,6 +1,6 @@
-"""How a family stretches its rotary frequencies to a longer context: the kinds and their settings.
+"""The kinds of rope scaling, which stretch rotary frequencies to a longer context.
 
-The formulas are in `layers/rope.py`.
+The formulas are in `layers/rotary_embedding.py`.
 """
 
 import math
@@ -14,7 +14,7 @@ from outrider.models.config_fields import read_object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoScaling:
-    """Frequencies as trained."""
+    """Unscaled frequencies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,34 +26,34 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama3Scaling:
-    """Slow frequencies are divided by the factor, fast ones kept, those between are blended."""
+    """Low frequencies are divided by the factor, high ones stay, those between are blended."""
 
     factor: float
-    low_freq_factor: float  # over the original context; fewer turns than this are slow
-    high_freq_factor: float  # more turns than this are fast
+    low_freq_factor: float  # low: fewer periods than this in the original context
+    high_freq_factor: float  # high: more periods than this
     original_context: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnScaling:
-    """As Llama 3, but blended by dimension; queries and keys also grow by the attention factor."""
+    """As Llama 3, but blended by dimension. Queries and keys are scaled by the attention factor."""
 
     factor: float
-    beta_slow: float  # over the original context
+    beta_slow: float  # periods in the original context
     beta_fast: float
     original_context: int
     attention_factor: float
-    latent_factor: float = 1.0  # latent attention multiplies its scores by the square of it
+    latent_factor: float = 1.0  # latent attention multiplies its scores by the square
 
 
 RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling
 
 
 def rope_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config.json says in either form; in both it may only say the same."""
+    """The rope fields of either form. Refuses two forms that differ."""
     newer, older = (read_object(fields, key) for key in ("rope_parameters", "rope_scaling"))
-    said = newer | {"type": newer.get("rope_type", newer.get("type"))}
-    if newer and any(said.get(key) != value for key, value in older.items() if value is not None):
+    merged = newer | {"type": newer.get("rope_type", newer.get("type"))}
+    if newer and any(merged.get(key) != value for key, value in older.items() if value is not None):
         raise ConfigError(
             "config.json has rope_parameters and a rope_scaling that says otherwise; merge them "
             "into one of the two"
@@ -65,7 +65,7 @@ def parse_scaling(settings: dict[str, Any], max_context: int) -> RopeScaling:
     """The scaling of `rope_parameters` or `rope_scaling`, without the base frequency."""
     settings = {key: value for key, value in settings.items() if value is not None}
     kind = settings.pop("rope_type", settings.pop("type", "default"))
-    settings.pop("type", None)  # some files carry the older spelling beside the newer one
+    settings.pop("type", None)  # some files have both spellings
     if not isinstance(kind, str) or kind not in _PARSERS:
         raise ConfigError(
             f"rope scaling of type {kind} is not supported; use one of {', '.join(_PARSERS)}"
@@ -118,7 +118,7 @@ def _parse_yarn(settings: dict[str, Any]) -> RopeScaling:
 
 
 def _growth(factor: float, share: float) -> float:
-    """The fit published with the method, of which a share is taken."""
+    """The attention factor of the YaRN paper; `share` scales its logarithm."""
     return 1.0 + 0.1 * share * math.log(max(factor, 1.0))
 
 

@@ -17,13 +17,13 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = ("I32", "I64")
-_NUM_NAMED = 5  # of the offending tensors that an error names
+_NUM_NAMED = 5  # tensors that an error message lists
 
 
 class Checkpoint:
-    """Owns the open files. Nothing is read into memory before it is asked for.
+    """Owns the open files. A tensor is read when `read` is called.
 
-    Tensors have our names here; only files and errors have those that are stored.
+    Names are ours; only the files and error messages have the stored names.
     """
 
     def __init__(self, folder: Path, nesting: Nesting = FLAT) -> None:
@@ -31,7 +31,7 @@ class Checkpoint:
         self._nesting = nesting
         self._open = ExitStack()
         self._shards: dict[str, Any] = {}  # by tensor name
-        self.is_partial = False  # other parts lie beside the model and are passed over
+        self.is_partial = False  # the folder has other parts, which are not loaded
 
     def __enter__(self) -> Self:
         stored: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Checkpoint:
 
     @property
     def names(self) -> Iterable[str]:
-        """Of all stored tensors."""
+        """The names of all stored tensors."""
         return self._shards.keys()
 
     def check(
@@ -64,11 +64,11 @@ class Checkpoint:
         *,
         ignored: Iterable[str] = (),
         integers: Collection[str] = (),
-        among: Callable[[str], bool] = lambda _: True,  # whether to judge a stored name
+        among: Callable[[str], bool] = lambda _: True,  # whether a stored name is checked
     ) -> None:
-        """Refuse a folder that does not hold exactly these tensors, besides the ignored ones.
+        """Refuse a folder that does not have exactly these tensors, besides the ignored ones.
 
-        All are weights but those whose names are among the integers.
+        Tensors in `integers` must be integers, all others floating point.
         """
         stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
         stored = {name for name in stored if among(name)}

@@ -1,4 +1,4 @@
-"""Whether two model folders number their tokens alike, read from their tokenizer.json files."""
+"""Whether two model folders have the same token ids, by their tokenizer.json files."""
 
 import json
 import logging
@@ -13,14 +13,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerAgreement:
-    """What is known, and why."""
+    """The result of a comparison, and its reason."""
 
     result: Literal["same", "different", "unknown"]
     reason: str
 
 
 def check_same_tokenizer(one: Path, other: Path) -> None:
-    """Refuse two folders whose tokenizers differ; a folder without one is taken on trust."""
+    """Refuse two folders with different tokenizers. Without a tokenizer.json, only warn."""
     found = compare_tokenizers(one, other)
     if found.result == "different":
         raise ConfigError(f"{found.reason}; use two models with the same tokenizer")
@@ -29,7 +29,7 @@ def check_same_tokenizer(one: Path, other: Path) -> None:
 
 
 def compare_tokenizers(one: Path, other: Path) -> TokenizerAgreement:
-    """Compare every token with its id."""
+    """Compare the ids of all tokens."""
     for folder in (one, other):
         if not (folder / "tokenizer.json").is_file():
             return TokenizerAgreement(result="unknown", reason=f"{folder} has no tokenizer.json")
@@ -53,7 +53,7 @@ def _token_ids(folder: Path) -> dict[str, int]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         vocab = fields["model"]["vocab"]
-        if isinstance(vocab, list):  # unigram: [text, score] in the order of ids
+        if isinstance(vocab, list):  # unigram: [text, score] in order of ids
             vocab = {text: index for index, (text, _) in enumerate(vocab)}
         added = {token["content"]: token["id"] for token in fields["added_tokens"]}
         return {**vocab, **added}

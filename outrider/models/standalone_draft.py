@@ -1,4 +1,4 @@
-"""A whole smaller model as a drafter: it runs on tokens alone and keeps a KV cache of its own."""
+"""A whole smaller model as a drafter: it reads tokens only and has its own KV cache."""
 
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from outrider.step.plan import StepPlan
 
 
 class StandaloneDraft:
-    """Its state is its own final one, and only predicts: the history is in its KV.
+    """The state is the model's final hidden state. Draft rows do not read it: they read KV.
 
-    Models of one tokenizer are padded to different vocabularies, so it proposes what both have.
+    Models with one tokenizer may pad their vocabularies to different sizes, so the draft
+    vocabulary is the smaller of the two.
     """
 
     def __init__(self, decoder: Decoder, *, target_vocab: int) -> None:
@@ -61,7 +62,7 @@ def load_standalone(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> StandaloneDraft:
-    """The model in a folder as a drafter for the target; their tokenizers must agree."""
+    """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
     check_same_tokenizer(folder, target_folder)
     if read_config(folder).recurrence.layers:
         raise ConfigError(

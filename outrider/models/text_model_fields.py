@@ -1,4 +1,4 @@
-"""Where a text model lies in a folder that holds more: among the fields, and among the tensors."""
+"""The text model in a folder with more parts: its fields and its tensor names."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,26 +6,26 @@ from typing import Any
 
 from outrider.errors import ConfigError
 
-# What counts for the text model though it stands beside its fields. Whether the head is tied is
-# said in both places, and transformers goes by the outer one.
+# Outer fields that apply to the text model. tie_word_embeddings is in both places, and
+# transformers uses the outer one.
 _OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nesting:
-    """What is nested and how; by default nothing is.
+    """How a text model is nested in its folder. By default it is not nested.
 
-    Tensors that we call `ours`* are stored as `stored`*; all other names stay.
+    Tensors that are `ours`* in our code are stored as `stored`*. Other names are equal.
     """
 
     fields: str = ""  # the object in config.json that describes the model
     ours: str = ""
     stored: str = ""
-    others: tuple[str, ...] = ()  # prefixes of tensors that belong to parts that are not loaded
-    is_optional: bool = False  # the tensors may as well have our names
+    others: tuple[str, ...] = ()  # prefixes of tensors of parts that are not loaded
+    is_optional: bool = False  # the tensors may also be stored under our names
 
     def as_found(self, stored: Iterable[str]) -> "Nesting":
-        """What holds for tensors of these names."""
+        """The nesting that these stored names have."""
         if self.is_optional and not any(name.startswith(self.stored) for name in stored):
             return FLAT
         return self
@@ -39,11 +39,11 @@ class Nesting:
         return self.stored + ours.removeprefix(self.ours) if ours.startswith(self.ours) else ours
 
     def is_stray(self, stored: str) -> bool:
-        """Whether a tensor outside is called what we call one inside."""
+        """Whether a tensor outside the text model has a name that we use inside it."""
         return stored.startswith(self.ours) and not stored.startswith(self.stored)
 
     def text_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of the text model, as if it were alone."""
+        """The fields of the text model, as in a config.json of its own."""
         if not self.fields:
             return fields
         inner = fields.get(self.fields)

@@ -1,6 +1,6 @@
-"""Programmatic dependent launch: a kernel may start while the one before it still runs.
+"""Programmatic dependent launch: a kernel may start while the kernel before it still runs.
 
-It waits before it touches what others wrote, so only launch latency and set-up overlap.
+It waits before it reads what other kernels wrote, so only launch latency and set-up overlap.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from outrider.ops import gpu_facts as device
+from outrider.ops.gpu_facts import capability
 
-_FIRST_WITH_IT = (9, 0)  # compute capability
+_FIRST_CAPABILITY = (9, 0)  # of GPUs that have it
 
 
 @triton.jit
 def begin(PDL: tl.constexpr):
-    """Let the next kernel be launched, then wait until the one before is complete.
+    """Let the next kernel launch, then wait until the kernel before is complete.
 
     For kernels that leave most of the device free.
     """
@@ -36,10 +36,10 @@ def wait(PDL: tl.constexpr):
 
 @triton.jit
 def release(PDL: tl.constexpr):
-    """Let the next kernel be launched.
+    """Let the next kernel launch.
 
-    A kernel that fills the device does this after its loop: before, the blocks of the next one
-    would crowd together where there is room.
+    A kernel that fills the device does this after its loop. Earlier, the blocks of the next kernel
+    would all go to the few free places.
     """
     if PDL:
         gdc_launch_dependents()
@@ -47,9 +47,9 @@ def release(PDL: tl.constexpr):
 
 def is_on(tensor: torch.Tensor) -> bool:
     """Whether kernels on the device of this tensor overlap."""
-    return device.capability(tensor) >= _FIRST_WITH_IT
+    return capability(tensor) >= _FIRST_CAPABILITY
 
 
 def options(tensor: torch.Tensor) -> dict[str, Any]:
-    """What a launch must say besides the kernel's own arguments."""
+    """The options of a launch besides the arguments of the kernel."""
     return {"launch_pdl": True} if is_on(tensor) else {}

@@ -1,4 +1,4 @@
-"""What the GPU of a tensor has."""
+"""Facts about the GPU of a tensor."""
 
 from functools import cache
 
@@ -25,6 +25,6 @@ def _capability(index: int) -> tuple[int, int]:
 
 @cache
 def _shared_bytes(index: int) -> int:
-    # What Triton holds a kernel against before it launches it.
+    # The limit that Triton checks before it launches a kernel.
     properties: dict[str, int] = triton.runtime.driver.active.utils.get_device_properties(index)
     return properties["max_shared_mem"]

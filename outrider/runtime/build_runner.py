@@ -12,6 +12,7 @@ from outrider.config.settings import HostSettings, Settings, resolve_settings
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget, load_target, read_target
+from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
 from outrider.runtime.kv_capacity import count_pages, free_bytes
 from outrider.runtime.load_draft import fit_draft, load_draft
@@ -27,7 +28,6 @@ from outrider.runtime.target_cache import (
 from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.guarded_drafter import GuardedDrafter
-from outrider.spec.verify import verify
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets, device_buckets, largest_shape

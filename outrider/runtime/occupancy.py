@@ -1,4 +1,4 @@
-"""How busy the device is: the share of wall time in which it ran a step or sent its output."""
+"""How busy the device is: the share of wall time in which it ran a step or copied its output."""
 
 from outrider.step.device_stream import DeviceEvent
 
@@ -7,14 +7,17 @@ class Occupancy:
     """Sums over the steps whose ends have been seen, in order."""
 
     def __init__(self) -> None:
-        self._span: tuple[DeviceEvent, ...] = ()  # the first step's start and the last one's end
+        self._first: DeviceEvent | None = None  # start of the first step
+        self._last: DeviceEvent | None = None  # end of the last one
         self.busy_s = 0.0
-        self.waited_s = 0.0  # by the host, for outcomes to come home
+        self.waited_s = 0.0  # host time spent waiting for outputs
 
     @property
     def span_s(self) -> float:
         """From the first step's start to the last one's end."""
-        return self._span[0].seconds_until(self._span[1]) if self._span else 0.0
+        if self._first is None or self._last is None:
+            return 0.0
+        return self._first.seconds_until(self._last)
 
     @property
     def share(self) -> float:
@@ -24,12 +27,12 @@ class Occupancy:
 
     def restart(self) -> None:
         """Forget all steps so far; the next one is the first."""
-        self._span, self.busy_s, self.waited_s = (), 0.0, 0.0
+        self._first, self._last, self.busy_s, self.waited_s = None, None, 0.0, 0.0
 
     def note(self, start: DeviceEvent, end: DeviceEvent, *, waited_s: float) -> float:
         """Count a step that is complete; returns its seconds."""
         busy_s = start.seconds_until(end)
         self.busy_s += busy_s
         self.waited_s += waited_s
-        self._span = (self._span[0] if self._span else start, end)
+        self._first, self._last = self._first or start, end
         return busy_s

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from outrider.runtime.occupancy import Occupancy
-from outrider.runtime.row_details import Asked, read_details
+from outrider.runtime.row_details import StepRequests, read_details
 from outrider.runtime.watchdog import Watchdog
 from outrider.step.device_stream import DeviceEvent
 from outrider.step.shape import StepShape
@@ -28,13 +28,13 @@ class Pending:
     def __init__(
         self,
         shape: StepShape,
-        asked: Asked,
+        requests: StepRequests,
         in_flight: InFlightStep,
         occupancy: Occupancy,
         watchdog: Watchdog,
     ) -> None:
         self._shape = shape
-        self._asked = asked
+        self._requests = requests
         self._in_flight = in_flight
         self._occupancy = occupancy
         self._watchdog = watchdog
@@ -42,7 +42,7 @@ class Pending:
     def wait(self) -> StepResult:
         """The tokens of every row, in the order of the batch."""
         waited_s = self._wait_for_output()
-        batch, output, shape = self._asked.batch, self._in_flight.output, self._shape
+        batch, output, shape = self._requests.batch, self._in_flight.output, self._shape
         in_flight = self._in_flight
         busy_s = self._occupancy.note(in_flight.start, in_flight.output_ready, waited_s=waited_s)
         read = unpack_tokens(output, shape)
@@ -55,7 +55,7 @@ class Pending:
             step=batch.step,
             tokens=tokens,
             drafted=read.drafted[:num_decodes] + [0] * len(batch.chunks),
-            details=read_details(output, shape, self._asked, tokens),
+            details=read_details(output, shape, self._requests, tokens),
             busy_s=busy_s,
             has_drafter_failed=self._in_flight.has_drafter_failed,
         )
@@ -63,7 +63,7 @@ class Pending:
     def _wait_for_output(self) -> float:
         """Wait for the output; returns for how many seconds."""
         began_s = time.perf_counter()
-        self._watchdog.begin(self._asked.batch.step, self._shape)
+        self._watchdog.begin(self._requests.batch.step, self._shape)
         try:
             self._in_flight.output_ready.wait()
         finally:

@@ -1,6 +1,6 @@
 """One step as one program: propose, fill, run the target, choose, verify, commit.
 
-Every executor runs this function. It is pure in its plan, the weights and the device tables.
+Every executor runs this function. It depends on its plan, the weights and the device tables alone.
 """
 
 from collections.abc import Callable
@@ -10,19 +10,19 @@ import torch
 
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import AnyTarget
-from outrider.ops.sampling.grammar_mask import mask_
-from outrider.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
+from outrider.ops.sampling.grammar_mask import mask_tokens_
+from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.ops.tree.plan_rows import chunk_nexts
+from outrider.ops.tree.verify import path_tokens
 from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
-from outrider.spec.drafter import StepOutcome
 from outrider.spec.guarded_drafter import GuardedDrafter
-from outrider.spec.verify import path_tokens
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
-from outrider.step.plan import StepPlan, chunk_nexts
+from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.step_output import PackedOutput, pack_output
 from outrider.structured.row_grammars import RowGrammars, pack_trees
@@ -34,7 +34,7 @@ Verifier = Callable[[DraftTree, torch.Tensor, int], VerifyResult]  # as `verify`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What survives a step: KV pages, row tables, the state of each row's sampling law."""
+    """What survives a step: KV pages, row tables, sampling and grammar of each row."""
 
     kv: ModelPool
     pages: PageFamily  # the target's pool, and the drafter's
@@ -44,7 +44,7 @@ class DeviceState:
 
 
 class StepProgram:
-    """Binds the collaborators of a step, so that executors need only the plan."""
+    """Holds the parts of a step, so that executors need only the plan."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class StepProgram:
         self.state = state
 
     def __call__(self, plan: StepPlan) -> PackedOutput:
-        """Run a step; what is returned is what the host will want to know."""
+        """Run a step and return what the host reads of it."""
         state = self.state
         resolve_lengths(plan, state.rows)
         tree = self.drafter.propose(plan, state.rows)
         self._fill(plan, tree)
-        if plan.shape.sampling_flags.grammar:  # the host makes masks while the target runs
+        if plan.shape.sampling_flags.grammar:  # the host computes masks while the target runs
             graph_break(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
         states = self._model.run(plan, state.kv, self._attention, self.drafter.aux_layers)
         logits = self._model.logits(_sampled(plan, states.hidden))
@@ -102,10 +102,10 @@ class StepProgram:
     def _choose(
         self, plan: StepPlan, tree: DraftTree, logits: torch.Tensor
     ) -> tuple[torch.Tensor, LogprobTensors]:
-        """The target's token after every sampled query token, under each row's own law."""
+        """The target's token after every sampled query token, by the sampling of its row."""
         sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
-        if sampling_flags.penalties:  # nobody else asks what came before
+        if sampling_flags.penalties:  # only penalties depend on the path
             node_path = path_tokens(tree).flatten(0, 1)  # [num_uniform, nodes - 1]
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
@@ -115,14 +115,14 @@ class StepProgram:
         if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
-            mask_(logits, masks)
+            mask_tokens_(logits, masks)
         choice = choose_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
         )
         return choice, self._logprobs(plan, raw, choice, sampled.rows)
 
     def _score(self, plan: StepPlan, hidden: torch.Tensor) -> list[LogprobTensors]:
-        """The tokens of the chunks themselves, each given what stands before it, some at a time."""
+        """Log-probabilities of the prompt tokens in the chunks, `MAX_SCORED` at a time."""
         if not plan.shape.sampling_flags.scores:
             return []
         states = torch.split(
@@ -149,7 +149,7 @@ class StepProgram:
     def _record(
         self, plan: StepPlan, verify_result: VerifyResult, chunk_choice: torch.Tensor
     ) -> None:
-        """Count what was emitted, for penalties; inside a prompt nothing was."""
+        """Count the emitted tokens, for penalties; inside a prompt nothing is emitted."""
         if not plan.shape.sampling_flags.penalties:
             return
         depth = torch.arange(
@@ -162,7 +162,7 @@ class StepProgram:
 
 
 def _sampled(plan: StepPlan, hidden: torch.Tensor) -> torch.Tensor:  # [num_query, hidden]
-    """The states that choose a token: without chunks, all of them as they are."""
+    """The hidden states that choose a token: without chunks, all of them."""
     if not plan.shape.chunk.rows:
         return hidden
     return hidden.index_select(0, plan.sampled.index)  # [num_sampled, hidden]

@@ -1,4 +1,4 @@
-"""What few rows have to tell besides their tokens: log-probabilities, draft trees, errors."""
+"""What few rows report besides their tokens: log-probabilities, draft trees, errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from outrider.step.step_output import (
     UnpackedTrees,
     unpack_details,
 )
-from outrider.wire.row_sampling import LogprobsAsked, RowSampling
+from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import (
     NO_SCORES,
@@ -25,36 +25,38 @@ Emitted = Sequence[tuple[int, ...]]  # the tokens of every row of a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Whom a step ran for, and what is known of them beforehand."""
+class StepRequests:
+    """The batch of a step, the sampling of its rows, and errors known before it ended."""
 
     batch: ScheduledBatch
-    samplings: Sequence[RowSampling]  # per row of the batch; none where nobody asks for more
-    errors: Mapping[int, str]  # by row, of those that cannot go on
+    samplings: Sequence[RowSampling]  # per row of the batch; empty if no row wants details
+    errors: Mapping[int, str]  # by row: why the row cannot go on
 
     @property
     def chunk_samplings(self) -> Sequence[RowSampling]:
         return self.samplings[len(self.batch.decodes) :]
 
 
-def asks_for_more(shape: StepShape) -> bool:
-    """Whether any row of such a step wants to hear more than its tokens."""
+def wants_details(shape: StepShape) -> bool:
+    """Whether any row of such a step reports more than its tokens."""
     return (
         shape.sampling_flags.logprobs or shape.sampling_flags.scores or shape.sampling_flags.trees
     )
 
 
 def read_details(
-    output: PackedOutput, shape: StepShape, asked: Asked, emitted: Emitted
+    output: PackedOutput, shape: StepShape, requests: StepRequests, emitted: Emitted
 ) -> dict[int, RowDetails]:
     """The details of the rows that have any, by place in the batch."""
     details = {}
-    if asks_for_more(shape):
+    if wants_details(shape):
         read = unpack_details(output, shape)
         logprobs = _list_logprobs(read.logprobs)
-        reports = _reports(logprobs, list(_places(read, shape, asked.batch, emitted)), asked, shape)
-        rounds = _rounds(read, asked, emitted)
-        scores = [NO_SCORES] * len(asked.batch.decodes) + _scores(logprobs, shape, asked)
+        reports = _reports(
+            logprobs, list(_places(read, shape, requests.batch, emitted)), requests, shape
+        )
+        rounds = _rounds(read, requests, emitted)
+        scores = [NO_SCORES] * len(requests.batch.decodes) + _scores(logprobs, shape, requests)
         details = {
             place: RowDetails(logprobs=report, rounds=traced, scores=scored)
             for place, (report, traced, scored) in enumerate(
@@ -62,17 +64,17 @@ def read_details(
             )
             if report or traced or scored is not NO_SCORES
         }
-    if asked.errors:
-        for place, row in enumerate(asked.batch.rows):
-            if row in asked.errors:
-                details[place] = RowDetails(error=asked.errors[row])
+    if requests.errors:
+        for place, row in enumerate(requests.batch.rows):
+            if row in requests.errors:
+                details[place] = RowDetails(error=requests.errors[row])
     return details
 
 
 def _places(
     read: UnpackedDetails, shape: StepShape, batch: ScheduledBatch, emitted: Emitted
 ) -> Iterator[list[int]]:
-    """Where the log-probabilities of each row's tokens stand: at the query tokens that chose."""
+    """Index of each row's log-probabilities: of the query tokens that chose its tokens."""
     num_decodes = len(batch.decodes)
     for place, tokens in enumerate(emitted[:num_decodes]):
         yield [place * shape.nodes + node for node in read.path[place][: len(tokens)]]
@@ -81,46 +83,53 @@ def _places(
 
 
 def _reports(
-    logprobs: list[TokenLogprobs], places: Sequence[list[int]], asked: Asked, shape: StepShape
+    logprobs: list[TokenLogprobs],
+    places: Sequence[list[int]],
+    requests: StepRequests,
+    shape: StepShape,
 ) -> list[tuple[TokenLogprobs, ...]]:
-    """The log-probabilities that each row asked for."""
+    """The log-probabilities that each row wants."""
     if not shape.sampling_flags.logprobs:
         return [()] * len(places)
     return [
         tuple(_cut(logprobs[place], sampling.logprobs, sampling.logprobs.top) for place in own)
         if _wants(sampling.logprobs)
         else ()
-        for sampling, own in zip(asked.samplings, places, strict=True)
+        for sampling, own in zip(requests.samplings, places, strict=True)
     ]
 
 
-def _scores(logprobs: list[TokenLogprobs], shape: StepShape, asked: Asked) -> list[PromptScores]:
-    """What each chunk that asks tells of its own tokens and of the one that follows it."""
+def _scores(
+    logprobs: list[TokenLogprobs], shape: StepShape, requests: StepRequests
+) -> list[PromptScores]:
+    """Scores of the tokens of each chunk that wants them, and of the token after it."""
     place, scores = shape.num_reported[0], []  # chunk tokens come after those sampled
-    for chunk, sampling in zip(asked.batch.chunks, asked.chunk_samplings, strict=True):
+    for chunk, sampling in zip(requests.batch.chunks, requests.chunk_samplings, strict=True):
         wanted, count = sampling.logprobs.prompt, len(chunk.tokens)
         skipped = max(wanted.first - 1 - chunk.start, 0)  # a token is scored by the one before
         scored = logprobs[place + skipped : place + count - chunk.is_last]
         cut = tuple(_cut(each, sampling.logprobs, wanted.top) for each in scored)
         first = chunk.start + 1 + skipped
-        scores.append(PromptScores(first=first, logprobs=cut) if wanted.is_asked else NO_SCORES)
+        scores.append(PromptScores(first=first, logprobs=cut) if wanted.is_wanted else NO_SCORES)
         place += count
     return scores
 
 
-def _rounds(read: UnpackedDetails, asked: Asked, emitted: Emitted) -> list[tuple[RoundTrace, ...]]:
-    """The round of each row that asks and has emitted anything."""
-    num_decodes = len(asked.batch.decodes)
+def _rounds(
+    read: UnpackedDetails, requests: StepRequests, emitted: Emitted
+) -> list[tuple[RoundTrace, ...]]:
+    """The round of each row that wants it and emitted tokens."""
+    num_decodes = len(requests.batch.decodes)
     drafted = [
         _round_of(read.trees, place, read.path[place][: len(tokens)], tokens)
-        if asked.samplings[place].trace
+        if requests.samplings[place].trace
         else ()
         for place, tokens in enumerate(emitted[:num_decodes])
     ]
     begun = [
         _first_round(chunk.tokens[-1], tokens) if sampling.trace and chunk.is_last else ()
         for chunk, sampling, tokens in zip(
-            asked.batch.chunks, asked.chunk_samplings, emitted[num_decodes:], strict=True
+            requests.batch.chunks, requests.chunk_samplings, emitted[num_decodes:], strict=True
         )
     ]
     return [*drafted, *begun]
@@ -137,7 +146,7 @@ def _round_of(
 
 
 def _first_round(last: int, emitted: tuple[int, ...]) -> tuple[RoundTrace, ...]:
-    """The step that ran a prompt's last token: nothing was drafted after it."""
+    """The step that ran the last prompt token: a round without drafts."""
     return (RoundTrace(tokens=(last,), parents=(-1,), path=(0,), emitted=emitted),)
 
 
@@ -155,11 +164,11 @@ def _list_logprobs(read: UnpackedLogprobs) -> list[TokenLogprobs]:
     ]
 
 
-def _wants(asked: LogprobsAsked) -> bool:
-    return asked.chosen or asked.top > 0
+def _wants(wanted: LogprobsWanted) -> bool:
+    return wanted.chosen or wanted.top > 0
 
 
-def _cut(logprobs: TokenLogprobs, asked: LogprobsAsked, top: int) -> TokenLogprobs:
-    """As many tokens beside the chosen one as this row asked for; another may have asked more."""
+def _cut(logprobs: TokenLogprobs, asked: LogprobsWanted, top: int) -> TokenLogprobs:
+    """Only the tokens that this row wants; another row may want more."""
     named = logprobs.named[: len(asked.named)]
     return replace(logprobs, top=logprobs.top[:top], named=named)

@@ -1,4 +1,4 @@
-"""Runs scheduled batches: update the tables, plan, execute, and hand back a pending result."""
+"""Runs scheduled batches: updates row tables, plans, executes, returns a pending result."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.pending_result import InFlightStep, Pending
 from outrider.runtime.program import StepProgram
-from outrider.runtime.row_details import Asked, asks_for_more
+from outrider.runtime.row_details import StepRequests, wants_details
 from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.watchdog import Watchdog
 from outrider.step.device_stream import DeviceStream
@@ -22,7 +22,7 @@ from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
 
 class Runner:
-    """Runs batches on the device state in the order they are submitted."""
+    """Runs batches in the order in which they are submitted."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Runner:
 
     @property
     def grammars(self) -> Grammars:
-        """Which grammars it can obey."""
+        """The compiled grammars that its rows can follow."""
         return self._program.state.grammars.grammars
 
     @property
     def counts(self) -> StepCounts:
-        """Steps for nobody, which record shapes, count as steps, too."""
+        """How steps were run so far; dummy runs count as steps, too."""
         executor = self._executor
         return StepCounts(
             steps=self._num_steps, eager=executor.num_eager, uncapturable=executor.num_uncapturable
@@ -63,20 +63,20 @@ class Runner:
             if grammars.begin(batch):
                 sampling_flags = replace(sampling_flags, grammar=True)
             plan = self._planner.plan(batch, sampling_flags=sampling_flags)
-            samplings = self._samplings.of(batch) if asks_for_more(plan.shape) else ()
-            # A grammar waits for the device inside the step, and so does a launch when many wait.
+            samplings = self._samplings.of(batch) if wants_details(plan.shape) else ()
+            # A launch can block: a grammar waits for the device, and the launch queue can be full.
             self.watchdog.begin(batch.step, plan.shape)
             try:
                 in_flight = self._launch(plan)
             finally:
                 self.watchdog.end()
             errors = grammars.end(plan.shape, in_flight.output_ready, in_flight.output)
-        asked = Asked(batch=batch, samplings=samplings, errors=errors)
-        return Pending(plan.shape, asked, in_flight, self.occupancy, self.watchdog)
+        requests = StepRequests(batch=batch, samplings=samplings, errors=errors)
+        return Pending(plan.shape, requests, in_flight, self.occupancy, self.watchdog)
 
     @torch.inference_mode()
     def dummy_run(self, shape: StepShape) -> None:
-        """Run a step of this shape for nobody; an executor that records has recorded it then."""
+        """Run a step of this shape without requests; an executor with graphs captures it."""
         with self._stream.active():
             self._launch(self._planner.null(shape)).output_ready.wait()
 
@@ -84,12 +84,12 @@ class Runner:
     def restart(self) -> None:
         """Forget all rows after a failed step; raises if the device does not answer any more.
 
-        Recordings stay, and nothing is practised again.
+        Captured graphs stay valid, and no dummy run is repeated.
         """
-        self._stream.record_event().wait()  # an error of CUDA stays for good, and would be raised here
+        self._stream.record_event().wait()  # raises if a CUDA error is still pending
         rows, pages = self._program.state.rows, self._program.state.pages
         with self._stream.active():
-            # Half-computed values may be no numbers, and whoever gets the page masks by a zero.
+            # Half-computed pages can hold NaN, and attention masks by multiplying with 0.
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()

@@ -1,4 +1,4 @@
-"""Runs steps for nobody before the first request: to record them, and to see what they take."""
+"""Dummy runs before the first request: to capture graphs, and to measure memory."""
 
 import time
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from outrider.wire.draft_budget import PLAIN
 from outrider.wire.runner_facts import OnProgress
 
 _NO_CHUNK = ChunkShape(rows=0, tokens=0, width=0)
-_FEW_ROWS = 4  # whose drafts are traced: the chat page asks for that, and is read by people
+_FEW_ROWS = 4  # up to here, shapes with draft traces are captured too: the chat page uses them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """What recording before the first request cost."""
+    """What capturing before the first request cost."""
 
     num_shapes: int
     seconds: float
@@ -26,7 +26,7 @@ class WarmUp:
 
 
 def list_shapes(largest: StepShape, buckets: Buckets) -> Iterator[StepShape]:
-    """The steps of a quiet day: every number of rows, plain and with the largest tree, short."""
+    """The usual shapes: every number of rows, plain and with the largest tree, short contexts."""
     pages = buckets.pages.up(1)
     trees = dict.fromkeys((largest.tree, PLAIN))
     sizes = dict.fromkeys(buckets.rows.up(rows) for rows in range(1, largest.rows + 1))
@@ -52,7 +52,7 @@ def _usual_flags(rows: int) -> Iterator[SamplingFlags]:
 def warm_up(
     runner: Runner, shapes: list[StepShape], device: torch.device, on_progress: OnProgress
 ) -> WarmUp:
-    """Run each shape once, which records it."""
+    """Run each shape once, which captures it."""
     began, before = time.perf_counter(), _device_bytes(device)
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))
@@ -66,9 +66,9 @@ def warm_up(
 
 
 def take_memory(runner: Runner, largest: StepShape, device: torch.device) -> int:
-    """Run the largest steps there can be and say how many bytes they took.
+    """Run the largest steps and return how many bytes they took.
 
-    The allocator keeps what their activations took for the steps to come.
+    The allocator keeps the memory of their activations for later steps.
     """
     before = _device_bytes(device)
     runner.dummy_run(replace(largest, chunk=_NO_CHUNK))

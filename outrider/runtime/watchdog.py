@@ -1,4 +1,4 @@
-"""Says so when a step is waited for too long: a device that hangs raises no error by itself."""
+"""Logs a step that is waited for too long: a device that hangs raises no error by itself."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outrider.step.shape import StepShape
 
-TIMEOUT_S = 60.0  # the longest steps take seconds, compiling all kernels of a first one some tens
+TIMEOUT_S = 60.0  # the longest steps take seconds; compiling all kernels takes tens of seconds
 LOOKS_PER_TIMEOUT = 4
 
 _log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Wait:
-    """A step that somebody waits for."""
+    """The step that the host waits for."""
 
     step: int
     shape: StepShape
@@ -25,42 +25,44 @@ class _Wait:
 
 
 class Watchdog:
-    """Owns a thread that looks at the step waited for. It ends with its owner and keeps nobody."""
+    """Owns a thread that looks at the step waited for. The thread ends with the watchdog."""
 
     def __init__(
         self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
-        self._waits: tuple[_Wait, ...] = ()  # one or none; replaced as a whole, so without a lock
+        self._wait: _Wait | None = None  # replaced as a whole, so without a lock
         self._has_thread = False
-        self._told_step = 0  # steps count from 1
+        self._reported_step = 0  # steps count from 1
         self.num_hung = 0  # steps that were reported
 
     def begin(self, step: int, shape: StepShape) -> None:
         """From now on this step is waited for."""
-        self._waits = (_Wait(step, shape, self._clock()),)
+        self._wait = _Wait(step, shape, self._clock())
         if not self._has_thread:
             self._has_thread = True
             self._start()
 
     def end(self) -> None:
         """Nothing is waited for."""
-        self._waits = ()
+        self._wait = None
 
     def look(self) -> None:
         """Report the step that is waited for if it is overdue, once."""
-        for wait in self._waits:
-            if wait.step != self._told_step and self._clock() - wait.since_s >= self._timeout_s:
-                self._told_step = wait.step
-                self.num_hung += 1
-                _log.error(
-                    "step %d has been waited for longer than %g s, so the device seems to hang: "
-                    "look for an Xid error in dmesg, and restart the process if it stays (%s)",
-                    wait.step,
-                    self._timeout_s,
-                    wait.shape,
-                )
+        wait = self._wait  # `end` may replace it meanwhile
+        if wait is None or wait.step == self._reported_step:
+            return
+        if self._clock() - wait.since_s >= self._timeout_s:
+            self._reported_step = wait.step
+            self.num_hung += 1
+            _log.error(
+                "step %d has been waited for longer than %g s, so the device seems to hang: "
+                "look for an Xid error in dmesg, and restart the process if it stays (%s)",
+                wait.step,
+                self._timeout_s,
+                wait.shape,
+            )
 
     def _start(self) -> None:
         ended = threading.Event()
@@ -76,6 +78,6 @@ def _watch(watchdog: weakref.ref[Watchdog], ended: threading.Event, every_s: flo
 
 
 def _look(watchdog: Watchdog | None) -> None:
-    """Look once; here alone the thread holds the watchdog, which may be gone already."""
+    """Look once. The thread holds the watchdog only here, so the watchdog can be freed."""
     if watchdog is not None:
         watchdog.look()

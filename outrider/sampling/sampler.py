@@ -1,14 +1,16 @@
-"""The law of sampling: the token is a function of (logits, seed, position).
+"""Sampling: the token is a function of (logits, seed, position).
 
-In order: the grammar's mask (`mask.py`, before this file is asked), penalties, bias, bans,
-temperature, top-k, top-p, min-p; then noise, then argmax.
+In order: the grammar's mask (applied by the program before), penalties, bias, bans, temperature,
+top-k, top-p, min-p; then noise, then argmax.
 """
 
 import torch
 
-from outrider.ops.sampling.gumbel_noise import gumbel
-from outrider.sampling.fused_sampler import choose_fused
-from outrider.sampling.logits_processing import column, edit_, filter_, penalise_
+from outrider.ops.sampling.choose_token import choose_token
+from outrider.ops.sampling.logit_bias import add_bias_
+from outrider.ops.sampling.penalties import penalise
+from outrider.ops.sampling.sampling_columns import NoNoise
+from outrider.ops.sampling.top_k_top_p import filter_floors
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
 
@@ -21,19 +23,18 @@ def choose_tokens(
     path: torch.Tensor,  # [n, depth] int64 tokens from below node 0 to the node, padded with -1
     sampling_flags: SamplingFlags,
 ) -> torch.Tensor:  # [n] int64
-    """The token of each row: argmax of z / temperature + g, the lowest id if several are equal.
+    """The token of each row: argmax of z / temperature + g, the lowest id of equal scores.
 
-    Computed as argmax of z + temperature * g, which is the same and needs no case for 0.
+    Computed as argmax of z + temperature * g, which is the same and needs no case for 0. Only
+    penalties and bias copy the vocabulary, and only once.
     """
-    if logits.is_cuda:
-        return choose_fused(logits, table, rows, positions, path, sampling_flags)
+    scores = logits
     if sampling_flags.penalties:
-        penalise_(logits, table, rows, path)
+        scores = penalise(scores, table.penalties, rows, path)
     if sampling_flags.bias:
-        edit_(logits, table, rows, positions)
-    if sampling_flags.filters:
-        filter_(logits, table, rows)
-    if sampling_flags.noise:
-        noise = gumbel(table.seed.index_select(0, rows), positions, table.vocab)
-        logits.add_(noise.mul_(column(table.temperature, rows)))
-    return logits.argmax(1)
+        scores = scores.float().contiguous()
+        add_bias_(scores, table.edits, rows, positions)
+    no_floors = table.filters.top_p[:0]
+    floors = filter_floors(scores, table.filters, rows) if sampling_flags.filters else no_floors
+    noise = table.noise(rows, positions) if sampling_flags.noise else NoNoise(unread=rows)
+    return choose_token(scores, noise, floors)

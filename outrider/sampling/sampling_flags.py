@@ -1,4 +1,4 @@
-"""Which parts of the sampling law a row needs, and rows together. Decided without torch."""
+"""Which parts of sampling a row needs, and a batch of rows. No torch here."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -10,8 +10,8 @@ from outrider.wire.row_sampling import MAX_NAMED, Filters, Penalties, RowSamplin
 _NO_PENALTIES, _NO_FILTERS = Penalties(), Filters()
 _NAMES = tuple(field.name for field in fields(SamplingFlags))
 _PARTS = attrgetter(*_NAMES)
-_TOPS = (0, 1, 5, 20)  # most likely tokens that a step reports
-_NAMED = (0, 8, MAX_NAMED)  # and tokens that requests name
+_TOPS = (0, 1, 5, 20)  # numbers of most likely tokens that a step reports
+_NAMED = (0, 8, MAX_NAMED)  # numbers of tokens that requests name
 
 
 def decode_flags(row: RowSampling) -> SamplingFlags:
@@ -29,25 +29,25 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
 
 
 def prompt_flags(row: RowSampling) -> SamplingFlags:
-    """The parts that it needs while its prompt runs, which may be scored as well."""
-    flags, asked = decode_flags(row), row.logprobs.prompt
-    if not asked.is_asked:
+    """The parts that this row needs while its prompt runs; the prompt may be scored too."""
+    flags, prompt = decode_flags(row), row.logprobs.prompt
+    if not prompt.is_wanted:
         return flags
-    top = _round_up(max(row.logprobs.top, asked.top), _TOPS)
+    top = _round_up(max(row.logprobs.top, prompt.top), _TOPS)
     return replace(flags, scores=True, top_logprobs=top)
 
 
-def joined_flags(needs: Sequence[SamplingFlags]) -> SamplingFlags:
-    """What at least one of them names, and the largest of their counts."""
-    if len(needs) < 2:  # the rule: rows of one kind
-        return needs[0] if needs else SamplingFlags()
-    parts = zip(*map(_PARTS, needs), strict=True)
+def joined_flags(flags: Sequence[SamplingFlags]) -> SamplingFlags:
+    """The flags that at least one of them has, and the largest counts."""
+    if len(flags) < 2:  # usual: all rows have the same flags
+        return flags[0] if flags else SamplingFlags()
+    parts = zip(*map(_PARTS, flags), strict=True)
     return SamplingFlags(**{name: max(part) for name, part in zip(_NAMES, parts, strict=True)})
 
 
 def has_ban(row: RowSampling) -> bool:
-    """Whether its ban is an edit of logits; a grammar takes it into its masks, where it yields."""
-    return bool(row.ban.tokens) and not row.grammar.is_asked
+    """Whether the ban is an edit of logits. With a grammar the ban is part of the masks."""
+    return bool(row.ban.tokens) and not row.grammar.is_wanted
 
 
 def _is_filtered(row: RowSampling) -> bool:
@@ -56,5 +56,5 @@ def _is_filtered(row: RowSampling) -> bool:
 
 
 def _round_up(count: int, sizes: tuple[int, ...]) -> int:
-    """One of few numbers, since each is a shape of its own; a row gets as many as it asked for."""
+    """Rounded up to a few sizes, since each is a shape; a row reports as many as it wants."""
     return next((size for size in sizes if size >= count), count)

@@ -1,10 +1,16 @@
-"""Device tables of the sampling law, one entry per row. Row 0 is padding and chooses greedily."""
+"""Device tables of sampling parameters, one entry per row. Row 0 is padding and greedy."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 
+from outrider.ops.sampling.sampling_columns import (
+    EditTables,
+    FilterTables,
+    PenaltyTables,
+    RowNoise,
+)
 from outrider.sampling.sampling_flags import has_ban
 from outrider.step.host_copy import upload
 from outrider.wire.row_sampling import MAX_BANNED, MAX_BIAS, MAX_NAMED, RowSampling
@@ -14,30 +20,39 @@ _FOREVER = 2**63 - 1  # a position that no token reaches
 
 
 class SamplingTable:
-    """Owns what the rows' owners asked for and what they have emitted so far."""
+    """Owns the sampling parameters of the rows' requests, and what they have emitted so far."""
 
     def __init__(self, *, rows: int, vocab: int, device: torch.device) -> None:
         self.vocab = vocab
         self._device = device
         self._integers = torch.zeros((rows, 2), dtype=torch.int64, device=device)
-        self.seed, self.top_k = self._integers.unbind(1)  # [rows] each; top_k of vocab keeps all
+        self.seed, top_k = self._integers.unbind(1)  # [rows] each
         self._reals = torch.zeros((rows, 6), dtype=torch.float32, device=device)
-        self.temperature, self.top_p, self.log_min_p = self._reals[:, :3].unbind(1)  # [rows] each
-        self.repetition, self.presence, self.frequency = self._reals[:, 3:].unbind(1)
-        # Bias and bans alike: `edit_values` is added to the logits of `edit_tokens` while the
-        # position of the token being chosen is below `edit_until`, which is 0 in unused entries.
+        self.temperature, top_p, log_min_p = self._reals[:, :3].unbind(1)  # [rows] each
+        repetition, presence, frequency = self._reals[:, 3:].unbind(1)
+        self.filters = FilterTables(
+            temperature=self.temperature, top_p=top_p, log_min_p=log_min_p, top_k=top_k
+        )
+        self.penalties = PenaltyTables(
+            output_counts=torch.zeros((rows, vocab), dtype=torch.int32, device=device),
+            prompt_seen=torch.zeros((rows, vocab), dtype=torch.bool, device=device),
+            repetition=repetition,
+            presence=presence,
+            frequency=frequency,
+        )
+        # Bias and bans; `until` is 0 in unused entries.
         edits = (rows, MAX_BIAS + MAX_BANNED)
-        self.edit_tokens = torch.zeros(edits, dtype=torch.int64, device=device)
-        self.edit_values = torch.zeros(edits, dtype=torch.float32, device=device)
-        self.edit_until = torch.zeros(edits, dtype=torch.int64, device=device)
+        self.edits = EditTables(
+            tokens=torch.zeros(edits, dtype=torch.int64, device=device),
+            values=torch.zeros(edits, dtype=torch.float32, device=device),
+            until=torch.zeros(edits, dtype=torch.int64, device=device),
+        )
         self.named_tokens = torch.zeros((rows, MAX_NAMED), dtype=torch.int64, device=device)
-        self.output_counts = torch.zeros((rows, vocab), dtype=torch.int32, device=device)
-        self.prompt_seen = torch.zeros((rows, vocab), dtype=torch.bool, device=device)
         greedy = RowSampling(seed=0, temperature=0.0)
         self.admit([RowAdmission(row=0, sampling=greedy, prompt=(), output=())])
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Give rows to new owners; nothing of the former ones remains."""
+        """Give rows to new requests; nothing of the former ones remains."""
         if not admissions:
             return
         rows = self._upload([admission.row for admission in admissions], torch.int64)
@@ -46,12 +61,27 @@ class SamplingTable:
         self._integers.index_copy_(0, rows, self._upload(integers, torch.int64))
         reals = [_reals(sampling) for sampling in samplings]
         self._reals.index_copy_(0, rows, self._upload(reals, torch.float32))
-        for tensor in (self.edit_until, self.output_counts, self.prompt_seen):
+        for tensor in (self.edits.until, self.output_counts, self.penalties.prompt_seen):
             tensor.index_fill_(0, rows, 0)
         for admission in admissions:
             self._write_edits(admission.row, admission.sampling)
             self._write_named(admission.row, admission.sampling.logprobs.named)
             self._write_history(admission)
+
+    @property
+    def output_counts(self) -> torch.Tensor:  # [rows, vocab] int32
+        """How often each row has emitted each token."""
+        return self.penalties.output_counts
+
+    def noise(
+        self,
+        rows: torch.Tensor,  # [n] int64
+        positions: torch.Tensor,  # [n] int64
+    ) -> RowNoise:
+        """The noise of `n` choices, each of a row at a position."""
+        return RowNoise(
+            seeds=self.seed, temperatures=self.temperature, rows=rows, positions=positions
+        )
 
     def record(
         self,
@@ -73,12 +103,12 @@ class SamplingTable:
         num_banned = len(banned)
         values = [value for _, value in sampling.bias] + [-math.inf] * num_banned
         until = [_FOREVER] * len(sampling.bias) + [sampling.ban.before] * num_banned
-        self.edit_tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)
-        self.edit_values[row, : len(tokens)] = self._upload(values, torch.float32)
-        self.edit_until[row, : len(tokens)] = self._upload(until, torch.int64)
+        self.edits.tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)
+        self.edits.values[row, : len(tokens)] = self._upload(values, torch.float32)
+        self.edits.until[row, : len(tokens)] = self._upload(until, torch.int64)
 
     def _write_named(self, row: int, tokens: tuple[int, ...]) -> None:
-        """What a former owner named beyond these is reported to nobody."""
+        """Entries that a former request named beyond these stay; they are not reported."""
         assert len(tokens) <= MAX_NAMED, "the API rejects more"
         if tokens:
             self.named_tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)
@@ -86,7 +116,7 @@ class SamplingTable:
     def _write_history(self, admission: RowAdmission) -> None:
         if admission.prompt:
             prompt = self._upload(admission.prompt, torch.int64)
-            self.prompt_seen[admission.row].index_fill_(0, prompt, True)
+            self.penalties.prompt_seen[admission.row].index_fill_(0, prompt, True)
         if admission.output:
             output = self._upload(admission.output, torch.int64)
             ones = torch.ones_like(output, dtype=torch.int32)
@@ -102,8 +132,8 @@ def _integers(sampling: RowSampling, vocab: int) -> tuple[int, int]:
 
 
 def _reals(sampling: RowSampling) -> tuple[float, ...]:
-    """Temperature, filters and penalties in the order of the columns."""
+    """Temperature, filters and penalties, in the order of the columns."""
     filters, penalties = sampling.filters, sampling.penalties
     log_min_p = math.log(filters.min_p) if filters.min_p > 0 else -math.inf
-    kept = (sampling.temperature, filters.top_p, log_min_p)
-    return (*kept, penalties.repetition, penalties.presence, penalties.frequency)
+    filtering = (sampling.temperature, filters.top_p, log_min_p)
+    return (*filtering, penalties.repetition, penalties.presence, penalties.frequency)

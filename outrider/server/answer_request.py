@@ -1,26 +1,36 @@
-"""What all answering routes do with a call: wait for it or stream it, and always close it."""
+"""Answers one HTTP request, whole or as a stream, and ends its work when the client leaves."""
 
+import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from outrider.frontend.request_state import PreparedRequest
 from outrider.server.async_engine import AsyncEngine, RequestHandle
-from outrider.server.disconnect import ClientGone, while_connected
 from outrider.server.http_errors import ApiError, failed
-from outrider.server.sse import EventStream
+from outrider.server.response_bytes import PING
 
-CLIENT_GONE = 499  # nginx's status; nobody reads it
+Result = TypeVar("Result")
+
+CLIENT_GONE = 499  # nginx's status for its log; the client that left never sees it
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold tokens back
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What every part of an answer repeats."""
+    """The fields that an answer and each of its chunks have in common."""
 
     id: str
     created: int
@@ -29,22 +39,22 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name that clients call the model by."""
+    """The name of the model that clients use."""
 
     name: str
 
-    def check(self, asked: str | None) -> None:
-        """Refuse a name that is not served; no name, or SGLang's, means the one there is."""
-        if asked not in (None, "", "default", self.name):
+    def check(self, requested: str | None) -> None:
+        """Refuse a name that is not served. No name, or SGLang's "default", means this model."""
+        if requested not in (None, "", "default", self.name):
             raise ApiError(
                 404,
-                f"there is no model {asked!r} here; use {self.name!r}",
+                f"there is no model {requested!r} here; use {self.name!r}",
                 param="model",
                 code="model_not_found",
             )
 
     def envelope(self, prefix: str) -> Envelope:
-        """A new answer's id, and when it was begun."""
+        """The envelope of a new answer."""
         name = f"{prefix}-{secrets.token_hex(12)}"
         return Envelope(id=name, created=int(time.time()), model=self.name)
 
@@ -52,17 +62,17 @@ class ServedModel:
 async def answer_whole(
     async_engine: AsyncEngine, request: Request, prepared: Sequence[PreparedRequest]
 ) -> RequestHandle:
-    """The call once all its outputs have ended well; it is aborted if the client leaves."""
-    handle = async_engine.open(prepared)
+    """The handle once all outputs have ended well. It is aborted if the client leaves."""
+    handle = async_engine.submit(prepared)
     try:
-        await while_connected(request.receive, handle.finish())
-    except ClientGone:
+        await _while_connected(request.receive, handle.finish())
+    except _ClientGone:
         raise ApiError(CLIENT_GONE, "the client left") from None
     finally:
         async_engine.close(handle)
-    for live in handle.lives:
-        if live.error:
-            raise failed(live.error)
+    for each in handle.requests:
+        if each.error:
+            raise failed(each.error)
     return handle
 
 
@@ -71,7 +81,76 @@ def answer_stream(
     prepared: Sequence[PreparedRequest],
     write: Callable[[RequestHandle], AsyncIterator[bytes]],
 ) -> Response:
-    """The call as events; it is aborted if the client leaves."""
-    handle = async_engine.open(prepared)
+    """The events that `write` makes of a handle. It is aborted if the client leaves."""
+    handle = async_engine.submit(prepared)
     close = partial(async_engine.close, handle)
     return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)
+
+
+class EventStream(Response):
+    """Sends server-sent events as they come. A client that reads slowly delays only itself.
+
+    Proxies and clients close a connection that is silent for long. A stream without tokens, because
+    its request waits or its prompt is long, therefore sends a comment from time to time.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[bytes], *, close: Callable[[], None], ping_s: float
+    ) -> None:
+        super().__init__()
+        self._events = events
+        self._close = close  # called once, however the stream ends
+        self._ping_s = ping_s
+        self._is_silent = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        try:
+            await _while_connected(receive, self._write(send))
+        except _ClientGone:
+            return
+        finally:
+            self._close()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        pinging = asyncio.create_task(self._ping(send))
+        try:
+            async for each in self._events:
+                self._is_silent = False
+                await send({"type": "http.response.body", "body": each, "more_body": True})
+        finally:
+            pinging.cancel()
+            await asyncio.gather(pinging, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        while True:
+            await asyncio.sleep(self._ping_s)
+            if self._is_silent:
+                await send({"type": "http.response.body", "body": PING, "more_body": True})
+            self._is_silent = True
+
+
+class _ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of the work. It is cancelled if the client leaves; its body must be read."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _ClientGone
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,4 +1,4 @@
-"""The web application: its routes, and what stands in front of them."""
+"""The web application: its routes and middleware."""
 
 from fastapi import FastAPI
 
@@ -19,7 +19,7 @@ from outrider.server.routes.tokenize_routes import token_routes
 
 
 def make_app(async_engine: AsyncEngine, model: ServedModel, *, api_key: str) -> FastAPI:
-    """The application over one engine; an empty key lets everybody in."""
+    """The application over one engine. An empty key means that clients need none."""
     app = FastAPI(title="Outrider", version=__version__)
     install_handlers(app)
     for router in (
@@ -35,5 +35,5 @@ def make_app(async_engine: AsyncEngine, model: ServedModel, *, api_key: str) -> 
         app.include_router(router)
     app.add_middleware(LimitsMiddleware, limits=BodyLimits())
     if api_key:
-        app.add_middleware(KeyMiddleware, key=api_key)  # the outermost: strangers cost nothing
+        app.add_middleware(KeyMiddleware, key=api_key)  # outermost: no work for a wrong key
     return app

@@ -1,8 +1,8 @@
-"""Where calls meet the engine: each waits for its own news, and nobody for anybody else."""
+"""The engine as routes use it: they submit requests and await their deltas on the event loop."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,88 +15,96 @@ from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
-from outrider.server.worker_messages import AskFlush, Down, News, StatsReply, StatsRequest
+from outrider.server.worker_messages import (
+    FlushRequest,
+    StatsReply,
+    StatsRequest,
+    StepUpdates,
+    ToWorker,
+)
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.step_result import TokenLogprobs
+from outrider.wire.submission import RequestUpdate
 
 Result = TypeVar("Result")
 
-_NUM_THREADS = 4  # for templates and tokenizers, which would hold up everybody's tokens
+_NUM_THREADS = 4  # for templates and tokenizers, which would block the event loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceDelta:
-    """What one output gained since the caller last looked."""
+    """What one output gained since its client last read."""
 
-    choice: int  # place among all outputs of the call
-    request: int  # which of the call's requests
+    choice: int  # place among all outputs of the handle
+    request: int  # place of its request in the handle
     delta: StreamDelta
-    logprobs: tuple[TokenLogprobs, ...]  # one per token when asked, else empty
+    logprobs: tuple[TokenLogprobs, ...]  # one per token if requested, else empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncEngineRules:
-    """What the owner of a server decides about its callers."""
+    """Settings of the server that concern every request."""
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
-    has_priorities: bool = False  # whether callers may say who goes first
+    has_priorities: bool = False  # whether requests may have a priority
 
 
 class RequestHandle:
-    """Owns the requests behind one HTTP request, and how far its caller has read them.
+    """Owns the engine's requests behind one HTTP request, and how far its client has read them.
 
-    There is no queue between the engine and a slow caller: news add up in the transcripts, which
-    the request's own limits bound, and are read as one piece when the caller comes back.
+    There is no queue between the engine and a slow client. New tokens add up in the outputs, which
+    the limits of the request bound, and the client gets them as one delta when it reads again.
     """
 
-    def __init__(self, lives: Sequence[RequestState]) -> None:
-        self.lives = tuple(lives)
+    def __init__(self, requests: Sequence[RequestState]) -> None:
+        self.requests = tuple(requests)
         self._woken = asyncio.Event()
         outputs = [
-            (request, live, index)
-            for request, live in enumerate(self.lives)
-            for index in range(len(live.outputs))
+            (place, request, index)
+            for place, request in enumerate(self.requests)
+            for index in range(len(request.outputs))
         ]
         self._readers = [
-            (choice, request, live, DeltaReader(index, live.outputs[index]))
-            for choice, (request, live, index) in enumerate(outputs)
+            (choice, place, request, DeltaReader(index, request.outputs[index]))
+            for choice, (place, request, index) in enumerate(outputs)
         ]
 
     @property
     def is_finished(self) -> bool:
-        return all(live.is_finished for live in self.lives)
+        return all(request.is_finished for request in self.requests)
 
     def wake(self) -> None:
+        """Let the waiting client look for new tokens."""
         self._woken.set()
 
     async def finish(self) -> None:
         """Wait for the end of all outputs."""
         while not self.is_finished:
-            await self._news()
+            await self._wait()
 
-    async def pieces(self) -> AsyncIterator[ChoiceDelta]:
-        """What is new, output by output, until all have ended."""
+    async def deltas(self) -> AsyncIterator[ChoiceDelta]:
+        """What each output gained, again and again until all have ended."""
         while True:
             is_last = self.is_finished
-            for choice, request, live, reader in self._readers:
+            for choice, place, request, reader in self._readers:
                 if reader.has_delta:
                     first = reader.num_tokens
                     delta = reader.take()
-                    logprobs = live.outputs[delta.index].logprobs[first : reader.num_tokens]
+                    logprobs = request.outputs[delta.index].logprobs[first : reader.num_tokens]
                     yield ChoiceDelta(
-                        choice=choice, request=request, delta=delta, logprobs=tuple(logprobs)
+                        choice=choice, request=place, delta=delta, logprobs=tuple(logprobs)
                     )
             if is_last:
                 return
-            await self._news()
+            await self._wait()
 
-    async def _news(self) -> None:
+    async def _wait(self) -> None:
         await self._woken.wait()
         self._woken.clear()
 
 
 class AsyncEngine:
-    """Owns the front end of one engine, all open calls, and the questions to its worker."""
+    """Owns the front end of one engine, all open handles, and pending requests for stats."""
 
     def __init__(
         self,
@@ -111,9 +119,9 @@ class AsyncEngine:
         self.frontend = Frontend(engine, tokenizer)
         self.worker_pid = 0
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
-        self._calls: dict[str, RequestHandle] = {}  # by the id of each of its requests
+        self._handles: dict[str, RequestHandle] = {}  # by the id of each of its requests
         self._tickets = itertools.count()
-        self._questions: dict[int, asyncio.Future[EngineStats]] = {}
+        self._pending_stats: dict[int, asyncio.Future[EngineStats]] = {}  # by ticket
 
     @property
     def tokenizer(self) -> Tokenizer | NoTokenizer:
@@ -124,103 +132,104 @@ class AsyncEngine:
         return self.engine.has_worker
 
     @property
-    def num_calls(self) -> int:
-        """Calls whose clients are still there."""
-        return len(set(map(id, self._calls.values())))
+    def num_open(self) -> int:
+        """HTTP requests that are being answered."""
+        return len(set(map(id, self._handles.values())))
 
-    async def aside(self, work: Callable[[], Result]) -> Result:
-        """Do something long beside the event loop."""
+    async def run_in_thread(self, work: Callable[[], Result]) -> Result:
+        """The result of something slow, computed off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def prepare(
         self, work: Callable[[], Sequence[PreparedRequest]]
     ) -> Sequence[PreparedRequest]:
-        """Requests made beside the event loop, once their grammars are known to be good.
+        """Requests made in a thread, once their grammars are compiled.
 
-        No thread waits for a grammar: some are made to take long, and others have texts to read.
-        One is ordered when the one before it is there, so a call has one place in the order book.
+        No thread waits for a grammar: some take long to compile, and there are few threads. One
+        grammar is compiled after the other, so an HTTP request fills one place of the compiler.
         """
-        prepared = await self.aside(work)
+        prepared = await self.run_in_thread(work)
         for each in prepared:
             grammar = each.samplings[0].grammar
-            if grammar.is_asked:
+            if grammar.is_wanted:
                 await asyncio.wrap_future(self.engine.compile_grammar(grammar.spec))
         return prepared
 
-    def open(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
-        """Submit all requests of a call, or none when there is no room for one of them."""
+    def submit(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
+        """Submit the requests of one HTTP request: all, or none if there is no room for one."""
         if any(each.params.priority for each in prepared) and not self.rules.has_priorities:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
             )
-        asked, room = sum(len(each.samplings) for each in prepared), self.engine.room
-        if asked > room:
+        num_outputs, most = sum(len(each.samplings) for each in prepared), self.engine.max_requests
+        if num_outputs > most:
             raise RequestError(
-                f"the call asks for {asked} answers and the server holds {room} at a time; send "
-                "fewer at once, or start it with a larger --max-queued"
+                f"the call asks for {num_outputs} answers and the server holds {most} at a time; "
+                "send fewer at once, or start it with a larger --max-queued"
             )
-        lives: list[RequestState] = []
+        requests: list[RequestState] = []
         try:
             for each in prepared:
-                lives.append(self.frontend.submit(each))  # noqa: PERF401  # kept if the next fails
+                requests.append(self.frontend.submit(each))  # noqa: PERF401  # if the next fails
         except CapacityError:
             self.meter.note_rejection()
-            for live in lives:
-                self.frontend.abort(live)
+            for request in requests:
+                self.frontend.abort(request)
             raise
-        handle = RequestHandle(lives)
-        self._calls.update((live.request_id, handle) for live in lives)
+        handle = RequestHandle(requests)
+        self._handles.update((request.request_id, handle) for request in requests)
         return handle
 
     def close(self, handle: RequestHandle) -> None:
-        """The caller has what it wanted, or has gone: what still runs is aborted."""
-        for live in handle.lives:
-            self.frontend.abort(live)
-            if self._calls.pop(live.request_id, None) is not None:
-                self.meter.note_request(live)
+        """The client has its answer or has left: abort what still runs."""
+        for request in handle.requests:
+            self.frontend.abort(request)
+            if self._handles.pop(request.request_id, None) is not None:
+                self.meter.note_request(request)
 
     async def stats(self) -> EngineStats:
-        """How full the engine is once it has done what it was told so far."""
-        return await self._ask(StatsRequest)
+        """The engine's stats after all messages that were sent to it before."""
+        return await self._request_stats(StatsRequest)
 
     async def flush(self) -> EngineStats:
-        """Forget all cached prefixes."""
-        return await self._ask(AskFlush)
+        """Empty the prefix cache."""
+        return await self._request_stats(FlushRequest)
 
-    def begin(self, send: Callable[[Down], None], pid: int) -> None:
+    def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
         self.worker_pid = pid
         self.engine.attach(send)
 
-    def hear(self, message: News | StatsReply) -> None:
+    def receive(self, message: StepUpdates | StatsReply) -> None:
+        """Take a message of the worker in."""
         if isinstance(message, StatsReply):
-            question = self._questions.pop(message.ticket, None)
-            if question is not None and not question.done():
-                question.set_result(message.stats)
+            pending = self._pending_stats.pop(message.ticket, None)
+            if pending is not None and not pending.done():
+                pending.set_result(message.stats)
             return
-        self.engine.take(message.updates)
-        self._deliver(update.request_id for update in message.updates)
-        self.meter.note_stats(message.stats, num_flights=self.engine.num_flights)
+        self._deliver(self.engine.receive(message.updates))
+        self.meter.note_stats(message.stats, num_in_flight=self.engine.num_in_flight)
 
-    def end(self) -> None:
-        self.meter.note_loss()
+    def detach_worker(self) -> None:
+        """The worker has ended, and all that it was computing is lost."""
+        self.meter.note_worker_lost()
         self._deliver(self.engine.detach())
-        for question in self._questions.values():
-            if not question.done():
-                question.set_exception(restarting())
-        self._questions.clear()
+        for pending in self._pending_stats.values():
+            if not pending.done():
+                pending.set_exception(restarting())
+        self._pending_stats.clear()
 
-    def _deliver(self, names: Iterable[str]) -> None:
-        """Write down what arrived, and wake the calls that these names belong to."""
-        self.frontend.step()
-        for owner in {owner_of(name) for name in names}:
-            if owner in self._calls:
-                self._calls[owner].wake()
+    def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
+        """Add updates to the outputs of their requests, and wake the clients that wait for them."""
+        self.frontend.deliver(updates)
+        for owner in {owner_of(update.request_id) for update in updates}:
+            if owner in self._handles:
+                self._handles[owner].wake()
 
-    async def _ask(self, question: type[StatsRequest] | type[AskFlush]) -> EngineStats:
+    async def _request_stats(self, message: type[StatsRequest] | type[FlushRequest]) -> EngineStats:
         if not self.engine.has_worker:
             raise restarting()
         ticket = next(self._tickets)
-        answer = self._questions[ticket] = asyncio.get_running_loop().create_future()
-        self.engine.send(question(ticket))
-        stats: EngineStats = await answer
+        reply = self._pending_stats[ticket] = asyncio.get_running_loop().create_future()
+        self.engine.send(message(ticket))
+        stats: EngineStats = await reply
         return stats

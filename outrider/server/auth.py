@@ -1,4 +1,4 @@
-"""An API key in front of everything but the health check and the files of the page."""
+"""An API key for all routes but the health check and the files of the page."""
 
 import hmac
 
@@ -6,13 +6,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.server.http_errors import ApiError
 
-_OPEN = frozenset({"/health", "/"})  # load balancers have no key, and the page asks for it
+_OPEN = frozenset({"/health", "/"})  # load balancers have no key; the page asks the user for it
 _OPEN_FOLDER = "/page/"
 _SCHEME = b"bearer "
 
 
 class KeyMiddleware:
-    """Owns the key; the time a comparison takes tells nothing about it."""
+    """Owns the key. Comparisons take constant time, so timing reveals nothing about it."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""How much a request may bring along, checked before anybody parses it."""
+"""Limits on headers and bodies, checked before a body is parsed."""
 
 import asyncio
 import re
@@ -9,21 +9,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from outrider.server.http_errors import ApiError
 
 _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_LONG = 2**16  # bytes whose nesting is counted beside the event loop
+_LONG = 2**16  # bytes; the nesting of longer bodies is counted off the event loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyLimits:
-    """The defaults are far above what any prompt that fits a context needs."""
+    """The defaults are far above what a prompt that fits a context needs."""
 
     body_bytes: int = 8 * 2**20
     header_bytes: int = 32 * 2**10
-    depth: int = 64  # of JSON arrays and objects inside each other
-    read_s: float = 60.0  # to send the body in
+    depth: int = 64  # of nested JSON arrays and objects
+    read_s: float = 60.0  # that a client has to send its body
 
 
 class LimitsMiddleware:
-    """Reads the body whole and hands it on, or answers why not."""
+    """Reads the whole body and passes it on, or answers with an error."""
 
     def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
         self._app = app
@@ -82,21 +82,21 @@ class LimitsMiddleware:
 
 
 def is_deeper(body: bytes, most: int) -> bool:
-    """Whether JSON nests arrays and objects deeper than this; strings do not count."""
+    """Whether arrays and objects are nested deeper than this; brackets in strings do not count."""
     depth = 0
     for found in _NESTING.finditer(body):
-        mark = found[0]
-        if mark in b"[{":
+        bracket = found[0]
+        if bracket in b"[{":
             depth += 1
             if depth > most:
                 return True
-        elif mark in b"]}":
+        elif bracket in b"]}":
             depth -= 1
     return False
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Gives the body once more, and then whatever happens to the connection."""
+    """A `receive` that returns the body again, and then what the connection sends."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:

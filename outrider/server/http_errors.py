@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them. No path of this machine and no traceback leaves it."""
+"""Errors in OpenAI's format. They hold no path of this machine and no traceback."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from outrider.errors import CapacityError, RequestError
 
 RETRY_AFTER_S = 1
-_MOST_REASONS = 4  # of one refusal
+_MAX_REASONS = 4  # in one message
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -33,7 +33,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """OpenAI's error object, with null where it has nothing to say."""
+        """OpenAI's error object; fields without a value are null."""
         usual = "invalid_request_error" if self.status < 500 else "server_error"
         error = {
             "message": self.message,
@@ -49,7 +49,7 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         return Response(
-            json.dumps(self.body).encode(),  # ASCII: a message may quote what is no valid Unicode
+            json.dumps(self.body).encode(),  # ASCII: a message may quote invalid Unicode
             status_code=self.status,
             headers=dict(self.headers),
             media_type="application/json",
@@ -57,22 +57,22 @@ class ApiError(Exception):
 
 
 def restarting() -> ApiError:
-    """What to answer while there is no worker and waiting makes no sense."""
+    """The error of a request that cannot wait while there is no worker."""
     return ApiError(503, "the engine is being restarted; try again", code="engine_restarting")
 
 
 def failed(reason: str) -> ApiError:
-    """What to answer when the engine could not go on with a request."""
+    """The error of a request that the engine could not finish."""
     return ApiError(503, reason, code="engine_error")
 
 
 def unsupported(name: str, what: str) -> ApiError:
-    """What to answer to a part of the API that this server does not have."""
+    """The error of a field that this server does not support."""
     return ApiError(400, f"{what} is not supported yet", param=name, code="unsupported_parameter")
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Every error of every route in the one shape."""
+    """Give the errors of all routes the same format."""
     handlers: dict[Any, Any] = {
         ApiError: _answer_api_error,
         RequestError: _answer_request_error,
@@ -102,7 +102,7 @@ def _answer_validation_error(_: Request, error: RequestValidationError) -> Respo
     first, place = errors[0], _place(errors[0], error.body)
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is not valid JSON").response()
-    if isinstance(error.body, bytes):  # as it is left where the header speaks of something else
+    if isinstance(error.body, bytes):  # left as bytes: the header says it is not JSON
         message = "the body is not taken for JSON; send the header Content-Type: application/json"
         return ApiError(400, message).response()
     if first["type"] == "extra_forbidden":
@@ -113,19 +113,19 @@ def _answer_validation_error(_: Request, error: RequestValidationError) -> Respo
 
 
 def _reasons(errors: Sequence[Any], body: object) -> tuple[str, ...]:
-    """What is wrong with the first wrong field: one reason, or one for each form it may have.
+    """What is wrong with the first wrong field: one reason, or one for each type it may have.
 
-    A value of the right type that breaks a bound says more than the types it might have had.
+    If the value has one of the types and only breaks a bound, the other types are left out.
     """
     field = errors[0]["loc"][:2]
     of_field = [each for each in errors if each["loc"][:2] == field]
     bounds = [each for each in of_field if not each["type"].endswith("_type")]
-    says = [f"{_place(each, body) or 'the body'}: {each['msg']}" for each in bounds or of_field]
-    return tuple(dict.fromkeys(says))[:_MOST_REASONS]
+    reasons = [f"{_place(each, body) or 'the body'}: {each['msg']}" for each in bounds or of_field]
+    return tuple(dict.fromkeys(reasons))[:_MAX_REASONS]
 
 
 def _place(error: Mapping[str, Any], body: object) -> str:
-    """Where the caller wrote it, or not; locations also name the types of a union, as tried."""
+    """The path of a field in the body. Pydantic's location also names types of a union: skipped."""
     value, parts, is_missing = body, [], error["type"] == "missing"
     for part in error["loc"][1:]:
         if isinstance(value, dict) and (part in value or is_missing):

@@ -1,4 +1,4 @@
-"""What Prometheus reads. Names after the prefix are vLLM's where it has them."""
+"""Metrics for Prometheus. Names after the prefix are vLLM's where it has them."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -28,8 +28,8 @@ class Meter:
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
         self._preemptions = self._counter("num_preemptions", "Requests that had to give way.")
         self._steps = self._counter("steps", "Steps that the device was given.")
-        self._eager = self._counter("eager_steps", "Steps that no recording served.")
-        self._unrecordable = self._counter("unrecordable_shapes", "Shapes not recorded.")
+        self._eager = self._counter("eager_steps", "Steps without a captured graph.")
+        self._uncapturable = self._counter("unrecordable_shapes", "Shapes not captured.")
         self._failed = self._counter("failed_steps", "Steps whose requests ended with an error.")
         self._drafter = self._counter("drafter_failures", "Drafters that had to be given up.")
         self._prompt = self._counter("prompt_tokens", "Tokens of all prompts.")
@@ -42,103 +42,105 @@ class Meter:
         self._queued = self._histogram("request_queue_time_seconds", "Without a row.", _SECONDS)
         self._prefill = self._histogram("request_prefill_time_seconds", "To a token.", _SECONDS)
         self._decode = self._histogram("request_decode_time_seconds", "After it.", _SECONDS)
-        self._asked = self._histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
-        self._given = self._histogram("request_generation_tokens", "Answer tokens.", _TOKENS)
+        self._prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens.", _TOKENS)
+        self._answer_length = self._histogram(
+            "request_generation_tokens", "Answer tokens.", _TOKENS
+        )
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds with a draft.")
         self._drafted = self._counter("spec_decode_num_draft_tokens", "Tokens drafted.")
-        self._kept = self._counter("spec_decode_num_accepted_tokens", "Drafts kept.")
-        self._kept_at = self._counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Drafts kept, by depth.", "position"
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Drafts accepted.")
+        self._accepted_at = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by depth.", "position"
         )
         self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
-        self._total_rounds = self._total_kept = 0
-        self._seen: dict[Counter, float] = {}  # the sums of the present worker
+        self._total_rounds = self._total_accepted = 0
+        self._worker_sums: dict[Counter, float] = {}  # totals of the current worker
 
     @property
     def accept_length(self) -> float:
-        """Mean tokens per round since the start: the kept drafts and the one the target adds."""
-        return 1.0 + self._total_kept / self._total_rounds if self._total_rounds else 1.0
+        """Mean tokens per round since the start: accepted drafts plus the bonus token."""
+        return 1.0 + self._total_accepted / self._total_rounds if self._total_rounds else 1.0
 
     def render(self) -> bytes:
-        """The exposition format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def note_stats(self, stats: EngineStats, *, num_flights: int) -> None:
-        """Take over what the worker counts itself; its sums begin again with every worker."""
+    def note_stats(self, stats: EngineStats, *, num_in_flight: int) -> None:
+        """Add what the worker has counted; its totals begin at 0 with every new worker."""
         self._running.set(stats.queue.running)
-        self._waiting.set(max(0, num_flights - stats.queue.running))
+        self._waiting.set(max(0, num_in_flight - stats.queue.running))
         self._kv.set(1 - stats.pages.free / stats.pages.total)
         work, faults = stats.work, stats.faults
         now = {
             self._busy: work.busy_s,
             self._steps: work.counts.steps,
             self._eager: work.counts.eager,
-            self._unrecordable: work.counts.uncapturable,
+            self._uncapturable: work.counts.uncapturable,
             self._failed: faults.failed_steps,
             self._drafter: faults.drafter_failures,
             self._queried: stats.prefix.queried_tokens,
             self._hits: stats.prefix.hit_tokens,
         }
         for counter, total in now.items():
-            counter.inc(max(0, total - self._seen.get(counter, 0)))
-        self._seen = now
+            counter.inc(max(0, total - self._worker_sums.get(counter, 0)))
+        self._worker_sums = now
 
-    def note_loss(self) -> None:
+    def note_worker_lost(self) -> None:
         """The worker died."""
         self._restarts.inc()
         self._running.set(0)
-        self._seen = {}
+        self._worker_sums = {}
 
     def note_rejection(self) -> None:
         self._rejected.inc()
 
     def note_update(self, update: RequestUpdate, before: Progress, gap_s: float) -> None:
-        """The news of one output; `before` is its progress up to them."""
+        """Note the update of one output; `before` is its progress before the update."""
         after, num_tokens = update.progress, len(update.tokens)
         self._generated.inc(num_tokens)
         self._preemptions.inc(after.preemptions - before.preemptions)
         if after.rounds == before.rounds:
-            return  # the first token, or no news of tokens
+            return  # the first token, or no token at all
         for _ in range(num_tokens):
             self._gap.observe(gap_s / num_tokens)
         self._note_round(before, after)
 
-    def note_request(self, live: RequestState) -> None:
-        """A request ended, whether somebody still listened or not."""
-        usage, timing = live.usage, live.timing
+    def note_request(self, request: RequestState) -> None:
+        """Note a request that has ended, even if its client has left."""
+        usage, timing = request.usage, request.timing
         self._prompt.inc(usage.prompt_tokens)
-        self._asked.observe(usage.prompt_tokens)
-        self._given.observe(usage.completion_tokens)
+        self._prompt_length.observe(usage.prompt_tokens)
+        self._answer_length.observe(usage.completion_tokens)
         self._whole.observe(timing.total_s)
         if usage.completion_tokens:
-            queued_s = min(live.outputs[0].queued_s, timing.first_token_s)
+            queued_s = min(request.outputs[0].queued_s, timing.first_token_s)
             self._first.observe(timing.first_token_s)
             self._queued.observe(queued_s)
             self._prefill.observe(timing.first_token_s - queued_s)
             self._decode.observe(timing.total_s - timing.first_token_s)
-        for transcript in live.outputs:
-            self._success.labels(self._model, transcript.ending.finish).inc()
+        for output in request.outputs:
+            self._success.labels(self._model, output.ending.finish).inc()
 
     def _note_round(self, before: Progress, after: Progress) -> None:
         drafted = after.drafted - before.drafted
         self._total_rounds += after.rounds - before.rounds
-        self._total_kept += after.num_accepted - before.num_accepted
+        self._total_accepted += after.num_accepted - before.num_accepted
         self._budget.observe(drafted)
         if not drafted:
             return
         self._drafts.inc(after.rounds - before.rounds)
         self._drafted.inc(drafted)
-        self._kept.inc(after.num_accepted - before.num_accepted)
+        self._accepted.inc(after.num_accepted - before.num_accepted)
         old = (*before.accepted_per_depth, *[0] * len(after.accepted_per_depth))
         for position, (now, then) in enumerate(zip(after.accepted_per_depth, old, strict=False)):
-            self._kept_at.labels(self._model, position).inc(now - then)
+            self._accepted_at.labels(self._model, position).inc(now - then)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         gauge = Gauge(_PREFIX + name, text, ["model_name"], registry=self._registry)
         return gauge.labels(self._model)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        """A counter of this model; one with further labels is still to be given them."""
+        """A counter of this model. If it has further labels, the caller sets them."""
         names = ["model_name", *labels]
         counter = Counter(_PREFIX + name, text, names, registry=self._registry)
         return counter if labels else counter.labels(self._model)

@@ -1,20 +1,20 @@
-"""What a process of many steps would keep for good: holes in its heap, and compiled code."""
+"""Bounds on the memory that a long-running process holds: compiled code and free heap."""
 
 import ctypes
 import os
 
-# oneDNN compiles for every number of rows: 3 MB and 2 ms each for a model of 135M parameters. By
-# default it keeps a thousand pieces of code, half a gigabyte, for steps that hardly come again.
-_KEPT_CODE = "128"
+# oneDNN compiles code for every number of rows: 3 MB and 2 ms each for a model of 135M parameters.
+# By default it caches a thousand, half a gigabyte, for sizes that hardly ever come again.
+_CODE_CAPACITY = "128"
 
 
-def bound_code() -> None:
-    """Keep less compiled code, unless the user chose; before torch is loaded, which reads it."""
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_CODE)
+def bound_code_cache() -> None:
+    """Let oneDNN cache less code, unless the user chose a size. Call before torch is imported."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _CODE_CAPACITY)
 
 
-def give_back() -> bool:
-    """Return free memory to the machine; False where the C library knows no such thing."""
+def release_free_memory() -> bool:
+    """Return free heap memory to the operating system; False if the C library cannot do that."""
     try:
         trim = ctypes.CDLL(None).malloc_trim  # glibc's
     except AttributeError:

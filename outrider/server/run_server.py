@@ -1,4 +1,4 @@
-"""Runs a server: bind, load, say that it is ready, serve, drain."""
+"""Runs a server: bind the port, load the model, print the URL, serve, drain."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,17 @@ from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
-from outrider.server.supervisor import Supervisor
-from outrider.server.worker_link import OnProgress
+from outrider.server.supervisor import OnProgress, Supervisor
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
 
-_SEND_BYTES = 2**17  # kept by the kernel for a client that does not read; else it takes megabytes
-_UNBOUNDED = 2**31  # requests that may wait in the worker: the front bounds them
+# Kernel buffer per client. By default a client that does not read takes megabytes.
+_SEND_BYTES = 2**17
+_UNBOUNDED = 2**31  # requests that may wait in the worker: the server bounds them before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """Where to listen, and to whom."""
+    """Where to listen, and what requests are accepted."""
 
     host: str
     port: int  # 0 takes a free one
@@ -42,15 +42,15 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """Who hears how far the server is."""
+    """What is shown while the server starts."""
 
     loading: OnProgress
     ready: Callable[[str], None]  # with the URL
 
 
 def serve(settings: ServeSettings, folder: Path, config: EngineConfig, display: Display) -> None:
-    """Serve a model until a signal ends it: the first lets running answers finish."""
-    listener = _bind(settings.host, settings.port)  # a taken port is heard of before loading
+    """Serve a model until a signal. After the first one, running answers still finish."""
+    listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
     limits = replace(config.limits, queued=_UNBOUNDED)
     supervisor = Supervisor(folder, replace(config, limits=limits), display.loading)
     asyncio.run(_serve(settings, supervisor, folder, listener, display))
@@ -79,7 +79,8 @@ async def _serve(
         shown = f"[{host}]" if ":" in host else host
         server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}"))
         supervising = asyncio.create_task(supervisor.run(async_engine))
-        supervising.add_done_callback(lambda _: server.leave())  # deaf, it would answer nobody
+        # Without a worker no request could be answered.
+        supervising.add_done_callback(lambda _: server.end_now())
         await server.serve([listener])
         supervising.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -90,13 +91,13 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """Ends at the second signal of any kind, whatever still runs."""
+    """Drains after the first signal, and ends at once after the second."""
 
     def __init__(self, app: FastAPI, *, ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",  # it bounds headers while they come in
+                http="h11",  # bounds headers while they arrive
                 ws="none",
                 lifespan="off",
                 log_level="warning",
@@ -111,8 +112,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._ready()
 
-    def leave(self) -> None:
-        """End now, whatever still runs."""
+    def end_now(self) -> None:
+        """End now, without waiting for running answers."""
         self.should_exit = self.force_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

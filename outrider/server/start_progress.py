@@ -1,4 +1,4 @@
-"""What the terminal shows while a server starts, and the one line when it is ready."""
+"""What the terminal shows while a server starts, and the line when it is ready."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ def terminal_display(model_name: str) -> Iterator[Display]:
     with Console(stderr=True).status(f"loading {model_name}") as status:
 
         def loading(done: int, total: int) -> None:
-            status.update(f"recording shapes of {model_name}: {done} of {total}")
+            status.update(f"capturing graphs of {model_name}: {done} of {total}")
 
         def ready(url: str) -> None:
             status.stop()

@@ -1,84 +1,190 @@
-"""Keeps a worker running: starts it, hands its words on, and starts another when it ends."""
+"""The worker process as the server sees it: its start, its socket, and its replacement."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+import shutil
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
+import zmq
+import zmq.asyncio
 
 from outrider.config.engine_config import EngineConfig
 from outrider.errors import ConfigError
-from outrider.server.worker_link import OnProgress, WorkerLink, open_link
-from outrider.server.worker_messages import Down, News, StatsReply
+from outrider.server.worker_messages import (
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    StatsReply,
+    StepUpdates,
+    ToWorker,
+    WorkerConfig,
+    decode_from_worker,
+    encode,
+)
 from outrider.wire.runner_facts import RunnerFacts
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
+OnProgress = Callable[[int, int], None]  # graphs captured so far, and graphs in all
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between attempts to start a worker
+_EXIT_S = 5.0  # that a worker has to end by itself
+_DRAIN_MS = 100  # when the process has ended, all its messages are in the socket already
 
 _log = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
-    """Who wants to know what a worker says."""
+class WorkerListener(Protocol):
+    """Receives what workers send. The async engine is one."""
 
-    def begin(self, send: Callable[[Down], None], pid: int) -> None:
+    def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
         """A worker is ready."""
         ...
 
-    def hear(self, message: News | StatsReply) -> None: ...
+    def receive(self, message: StepUpdates | StatsReply) -> None: ...
 
-    def end(self) -> None:
-        """The worker is gone, with everything it was computing."""
+    def detach_worker(self) -> None:
+        """The worker has ended, and all that it was computing is lost."""
         ...
 
 
 class Supervisor:
-    """Owns the present worker."""
+    """Owns the current worker, and starts another one when it ends."""
 
     def __init__(self, folder: Path, config: EngineConfig, on_progress: OnProgress) -> None:
         self._folder = folder
         self._config = config
         self._on_progress = on_progress
-        self._links: list[WorkerLink] = []  # one, or none while there is no worker
+        self._link: WorkerLink | None = None  # while there is no worker
 
     async def start(self) -> RunnerFacts:
-        """The first worker, loaded; raises if it cannot be."""
-        return await self._open()
+        """Start the first worker and wait until its model is loaded; raises if that fails."""
+        self._link = await open_link(self._folder, self._config)
+        try:
+            return await self._link.ready(self._on_progress)
+        except BaseException:
+            await self.stop()
+            raise
 
-    async def run(self, listener: Listener) -> None:
-        """Hand on what workers say, one after the other, until cancelled."""
+    async def run(self, listener: WorkerListener) -> None:
+        """Pass on the messages of the worker, and of each later one, until cancelled."""
         while True:
-            for link in self._links:
-                listener.begin(link.send, link.pid)
-                async for message in link.news():
-                    listener.hear(message)
-                listener.end()
+            if self._link is not None:
+                listener.attach_worker(self._link.send, self._link.pid)
+                async for message in self._link.messages():
+                    assert isinstance(message, StepUpdates | StatsReply), "the model is loaded"
+                    listener.receive(message)
+                listener.detach_worker()
             _log.error("the engine's worker is gone; starting another")
-            await self._close()
-            await self._reopen()
+            await self.stop()
+            await self._restart()
 
     async def stop(self) -> None:
-        await self._close()
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
 
-    async def _reopen(self) -> None:
-        """Try until a worker is ready, ever more slowly."""
+    async def _restart(self) -> None:
+        """Try until a worker is ready, with longer and longer pauses."""
         pause_s = _FIRST_PAUSE_S
-        while not self._links:
+        while self._link is None:
             try:
-                await self._open()
+                await self.start()
             except ConfigError as error:
                 _log.error("%s; trying again in %g s", error, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _open(self) -> RunnerFacts:
-        link = await open_link(self._folder, self._config)
-        self._links.append(link)
-        try:
-            return await link.ready(self._on_progress)
-        except BaseException:
-            await self._close()
-            raise
 
-    async def _close(self) -> None:
-        while self._links:
-            await self._links.pop().close()
+class WorkerLink:
+    """Owns one worker process and a socket to it. No other worker ever uses the same socket."""
+
+    def __init__(
+        self, process: Process, socket: zmq.asyncio.Socket, context: zmq.asyncio.Context, home: str
+    ) -> None:
+        self._process = process
+        self._socket = socket
+        self._context = context
+        self._home = home
+        self._exit = asyncio.ensure_future(process.wait())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ready(self, on_progress: OnProgress) -> RunnerFacts:
+        """Wait until the model is loaded; raises if it cannot be loaded."""
+        async for message in self.messages():
+            if isinstance(message, Ready):
+                return message.facts
+            if isinstance(message, LoadProgress):
+                on_progress(message.done, message.total)
+            elif isinstance(message, LoadFailed):
+                raise ConfigError(message.reason)
+        code = await self._exit
+        raise ConfigError(
+            f"the engine's worker ended with code {code} before it was ready; see its messages"
+        )
+
+    def send(self, message: ToWorker) -> None:
+        """Send a message. One to a worker that has just ended is lost."""
+        sent = asyncio.ensure_future(self._socket.send(encode(message), flags=zmq.NOBLOCK))
+        sent.add_done_callback(_ignore_failure)
+
+    async def messages(self) -> AsyncIterator[FromWorker]:
+        """What the worker sends until its process ends."""
+        while True:
+            incoming = asyncio.ensure_future(self._socket.recv())
+            await asyncio.wait([incoming, self._exit], return_when=asyncio.FIRST_COMPLETED)
+            if incoming.done():
+                yield decode_from_worker(incoming.result())
+                continue
+            incoming.cancel()
+            while await self._socket.poll(_DRAIN_MS):
+                yield decode_from_worker(await self._socket.recv())
+            return
+
+    async def close(self) -> None:
+        """End the worker if it still runs, and free its socket and folder."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # the sign for the worker to end
+        try:
+            await asyncio.wait_for(asyncio.shield(self._exit), _EXIT_S)
+        except TimeoutError:
+            self._process.kill()
+            await self._exit
+        self._context.destroy(linger=0)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+async def open_link(folder: Path, config: EngineConfig) -> WorkerLink:
+    """Start a worker that loads this model."""
+    home = tempfile.mkdtemp(prefix="outrider-")  # only this user may enter it
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.PAIR)
+    socket.set_hwm(0)
+    endpoint = f"ipc://{home}/engine"
+    socket.bind(endpoint)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "outrider.server.worker_process",
+        stdin=PIPE,
+        stdout=DEVNULL,
+        start_new_session=True,  # Ctrl-C must reach the server only, which ends the worker later
+    )
+    assert process.stdin is not None
+    worker_config = WorkerConfig(folder=str(folder.resolve()), config=config, endpoint=endpoint)
+    process.stdin.write(msgspec.json.encode(worker_config) + b"\n")
+    return WorkerLink(process, socket, context, home)
+
+
+def _ignore_failure(sent: "asyncio.Future[Any]") -> None:
+    """Ignore that a message could not be sent: the worker has ended, and `messages` tells it."""
+    if not sent.cancelled():
+        sent.exception()

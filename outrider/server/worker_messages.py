@@ -1,4 +1,6 @@
-"""What the front and the engine's worker say to each other, as typed messages in msgpack."""
+"""The messages between the server process and the worker process: typed, encoded as msgpack."""
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -8,8 +10,8 @@ from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import RequestUpdate, Submission
 
 
-class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is to load and where it is to report; it comes on its standard input."""
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that a worker loads and the socket it connects to; sent on its standard input."""
 
     folder: str
     config: EngineConfig
@@ -23,25 +25,25 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """Nobody wants the rest of a request."""
+    """Stop a request: its client has left, or a stop string ended it."""
 
     request_id: str
 
 
 class StatsRequest(msgspec.Struct, frozen=True, tag=True):
-    """Say how full the engine is, after everything that was sent before."""
+    """Ask for the engine's stats after all messages sent before."""
 
     ticket: int
 
 
-class AskFlush(msgspec.Struct, frozen=True, tag=True):
-    """Forget all cached prefixes, and answer as to `AskCensus`."""
+class FlushRequest(msgspec.Struct, frozen=True, tag=True):
+    """Empty the prefix cache, then reply as to `StatsRequest`."""
 
     ticket: int
 
 
-class Loading(msgspec.Struct, frozen=True, tag=True):
-    """How many of the shapes to record before the first request are done."""
+class LoadProgress(msgspec.Struct, frozen=True, tag=True):
+    """How many of the graphs to capture at start are captured."""
 
     done: int
     total: int
@@ -53,45 +55,29 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     facts: RunnerFacts
 
 
-class Unable(msgspec.Struct, frozen=True, tag=True):
+class LoadFailed(msgspec.Struct, frozen=True, tag=True):
     """The model cannot be loaded, and trying again would not help."""
 
     reason: str
 
 
-class News(msgspec.Struct, frozen=True, tag=True):
-    """The outcome of a step."""
+class StepUpdates(msgspec.Struct, frozen=True, tag=True):
+    """What one step of the engine emitted."""
 
     updates: tuple[RequestUpdate, ...]
     stats: EngineStats
 
 
 class StatsReply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to the question with this ticket."""
+    """The reply to the request with this ticket."""
 
     ticket: int
     stats: EngineStats
 
 
-Down = Submit | Abort | StatsRequest | AskFlush
-Up = Loading | Ready | Unable | News | StatsReply
+ToWorker = Submit | Abort | StatsRequest | FlushRequest
+FromWorker = LoadProgress | Ready | LoadFailed | StepUpdates | StatsReply
 
-_encoder = msgspec.msgpack.Encoder()
-_down = msgspec.msgpack.Decoder(Down)
-_up = msgspec.msgpack.Decoder(Up)
-
-
-def encode(message: Down | Up) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode_down(frame: bytes) -> Down:
-    """What the front said."""
-    message: Down = _down.decode(frame)
-    return message
-
-
-def decode_up(frame: bytes) -> Up:
-    """What the worker said."""
-    message: Up = _up.decode(frame)
-    return message
+encode: Callable[[ToWorker | FromWorker], bytes] = msgspec.msgpack.Encoder().encode
+decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode

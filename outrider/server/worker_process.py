@@ -1,4 +1,4 @@
-"""The engine's process: hears the front, steps the engine, and reports what each step brought."""
+"""The worker process: receives requests, steps the engine, and sends what each step emitted."""
 
 import logging
 import os
@@ -12,28 +12,28 @@ import zmq
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.engine import Engine
 from outrider.errors import OutriderError
-from outrider.server.process_heap import bound_code, give_back
+from outrider.server.process_heap import bound_code_cache, release_free_memory
 from outrider.server.worker_messages import (
     Abort,
-    AskFlush,
-    Down,
-    Loading,
-    News,
+    FlushRequest,
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
     Ready,
     StatsReply,
+    StepUpdates,
     Submit,
-    Unable,
-    Up,
-    WorkerOrder,
-    decode_down,
+    ToWorker,
+    WorkerConfig,
+    decode_to_worker,
     encode,
 )
 from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
-LOST = 75  # the exit code of a worker whose device does not answer any more
-UNABLE = 78  # and of one that cannot load its model
-_REST_MS = 200  # without anything to do, before memory is tidied
-_LAST_WORDS_MS = 1000  # that they may take to leave
+DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
+LOAD_FAILED = 78  # exit code of a worker that cannot load its model
+_IDLE_MS = 200  # without work, before free memory is released
+_LINGER_MS = 1000  # that the last messages have to be sent
 
 _log = logging.getLogger(__name__)
 
@@ -44,101 +44,106 @@ class Worker:
     def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]") -> None:
         self._engine = engine
         self._socket = socket
-        self._is_tidy = True
+        self._is_memory_released = True
 
     def run(self) -> int:
         """Work until the engine stops for good; returns the exit code."""
         while not self._engine.is_over:
-            self._hear()
+            self._receive_all()
             if self._engine.has_work:
                 self._step()
-        return LOST
+        return DEVICE_LOST
 
-    def _hear(self) -> None:
-        """Take all that the front has said; wait for it only when there is nothing else to do."""
+    def _receive_all(self) -> None:
+        """Handle all messages that have arrived; wait for one only if there is nothing to step."""
         if not self._engine.has_work:
-            self._tidy()
-            self._obey(decode_down(self._socket.recv()))
+            self._release_memory()
+            self._handle(decode_to_worker(self._socket.recv()))
         while self._socket.poll(0):
-            self._obey(decode_down(self._socket.recv()))
+            self._handle(decode_to_worker(self._socket.recv()))
 
-    def _tidy(self) -> None:
-        """Steps of ever other sizes leave holes in the heap: give them back once it is quiet."""
-        if not self._is_tidy and not self._socket.poll(_REST_MS):
-            give_back()
-            self._is_tidy = True
+    def _release_memory(self) -> None:
+        """Steps of many sizes leave holes in the heap: return them when the worker is idle."""
+        if not self._is_memory_released and not self._socket.poll(_IDLE_MS):
+            release_free_memory()
+            self._is_memory_released = True
 
-    def _obey(self, message: Down) -> None:
+    def _handle(self, message: ToWorker) -> None:
         if isinstance(message, Submit):
             self._add(message.submission)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
         else:
-            if isinstance(message, AskFlush):
+            if isinstance(message, FlushRequest):
                 self._engine.flush()
-            self._say(StatsReply(message.ticket, self._engine.stats))
+            self._send(StatsReply(message.ticket, self._engine.stats))
 
     def _add(self, submission: Submission) -> None:
-        """Queue a request. The front has checked it, but by the sizes of the first worker."""
+        """Queue a request. The server checked it, but against the sizes of the first worker."""
         try:
             self._engine.add(submission)
         except OutriderError as error:
             refusal = RequestUpdate(
                 submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
             )
-            self._say(News((refusal,), self._engine.stats))
+            self._send(StepUpdates((refusal,), self._engine.stats))
 
     def _step(self) -> None:
-        """Run a step and report it. Of who waited while the device was lost nothing is said: the
-        front keeps them for the next worker.
+        """Run a step and send its updates.
+
+        When the device is lost, requests outside the failed step can run again. Their failure is
+        not sent, so the server submits them to the next worker.
         """
         updates = self._engine.step()
-        self._is_tidy = False
-        told = tuple([each for each in updates if each.request_id not in self._engine.unharmed])
-        if told:
-            self._say(News(told, self._engine.stats))
+        self._is_memory_released = False
+        sent = tuple(
+            [each for each in updates if each.request_id not in self._engine.can_run_again]
+        )
+        if sent:
+            self._send(StepUpdates(sent, self._engine.stats))
 
-    def _say(self, message: Up) -> None:
+    def _send(self, message: FromWorker) -> None:
         self._socket.send(encode(message))
 
 
 def main() -> int:
-    """Load what standard input says and serve it; the exit code tells the supervisor why it ended.
+    """Load the model that standard input names and serve it; returns the exit code.
 
-    Standard input stays open as long as the front lives.
+    Standard input stays open as long as the server lives.
     """
     logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerOrder)
-    threading.Thread(target=_leave_with_the_front, daemon=True).start()
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    threading.Thread(target=_exit_with_the_server, daemon=True).start()
     socket = zmq.Context().socket(zmq.PAIR)
-    socket.set_hwm(0)  # the front reads at all times; its own streams are what is bounded
-    socket.connect(order.endpoint)
+    socket.set_hwm(0)  # the server always reads; it bounds the streams to its clients itself
+    socket.connect(config.endpoint)
     try:
-        worker = _load(order, socket)
+        worker = _load(config, socket)
     except OutriderError as error:
-        socket.send(encode(Unable(str(error))))
-        code = UNABLE
+        socket.send(encode(LoadFailed(str(error))))
+        code = LOAD_FAILED
     else:
         code = worker.run()
-    socket.context.destroy(linger=_LAST_WORDS_MS)  # a lost device ends the process soon after
+    socket.context.destroy(linger=_LINGER_MS)  # a lost device ends the process soon after
     return code
 
 
-def _load(order: WorkerOrder, socket: "zmq.Socket[bytes]") -> Worker:
+def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]") -> Worker:
     choose_wait_policy()
-    bound_code()
-    from outrider.frontend.build_engine import build_engine  # torch: after what it reads once
+    bound_code_cache()
+    # Imports torch, which reads the environment once, so the two calls above come first.
+    from outrider.frontend.build_engine import build_engine
 
     def on_progress(done: int, total: int) -> None:
-        socket.send(encode(Loading(done, total)))
+        socket.send(encode(LoadProgress(done, total)))
 
-    engine = build_engine(Path(order.folder), order.config, on_progress)
+    engine = build_engine(Path(config.folder), config.config, on_progress)
     socket.send(encode(Ready(engine.facts)))
     return Worker(engine, socket)
 
 
-def _leave_with_the_front() -> None:
-    """A front that was killed cannot say goodbye, but its end of the pipe closes."""
+def _exit_with_the_server() -> None:
+    """A server that was killed sends no message, but its end of standard input closes."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -1,1 +1,1 @@
-"""Speculation: drafters propose trees, one verify judges them, one commit keeps the outcome."""
+"""Speculation: drafters, the growth of draft trees, and the commit of accepted drafts."""

@@ -1,12 +1,13 @@
-"""The plans of a draft model: over the rows of the target's step, in memory of their own."""
+"""The plans of a draft model: over the rows of the target's step, in their own memory."""
 
 from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
+from outrider.step.plan import DraftPlan, StepPlan
 from outrider.step.planner import Binder, NoDraftBinder
 from outrider.step.shape import ChunkShape, StepShape
 from outrider.wire.draft_budget import Budget
@@ -16,15 +17,15 @@ _NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPlans(DraftPlan):
-    """A drafter's part of a step's plan."""
+    """A draft model's part of a step's plan."""
 
     level: StepPlan  # [rows, topk] one level of the tree
-    catch_up: StepPlan  # [rows, most_emitted] and the chunks: what the target decided
-    bonus: StepPlan  # [chunk.rows, 1] the token after each chunk, for models that run ahead
+    catch_up: StepPlan  # [rows, most_emitted] and the chunks: the tokens that the target decided
+    bonus: StepPlan  # [chunk.rows, 1] the token after each chunk, for whole models
 
 
 class DraftPlanner:
-    """Owns the memory of all draft plans. They run one after another, so they share it."""
+    """Owns the memory of all draft plans. They share it, since they run one after another."""
 
     def __init__(
         self, attention: AttentionPlanner, largest: StepShape, device: torch.device
@@ -39,11 +40,11 @@ class DraftPlanner:
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         """The three plans that go with a step of this shape."""
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
-        topk = shape.tree.topk  # a level's branches are siblings or cousins, never a chain
+        topk = shape.tree.topk  # branches of one level are never a chain
         level = replace(shape, tree=Budget(steps=1, topk=topk, nodes=topk), chunk=_NO_CHUNKS)
         bonus = replace(shape, rows=shape.chunk.rows, tree=_of_width(1), chunk=_NO_CHUNKS)
         catch_up = replace(shape, tree=_of_width(shape.tree.most_emitted))
-        none = _cut(chunk)
+        none = _no_chunks(chunk)
         return DraftPlans(
             level=self._make("level", level, decode, decode.rows, none),
             catch_up=self._make(
@@ -77,8 +78,8 @@ def _largest_of(shape: StepShape) -> StepShape:
     )
 
 
-def _cut(chunk: ChunkRows) -> ChunkRows:
-    """No chunks at all, as views."""
+def _no_chunks(chunk: ChunkRows) -> ChunkRows:
+    """Chunks of no rows, as views."""
     return ChunkRows(
         rows=chunk.rows[:0],
         starts=chunk.starts[:0],

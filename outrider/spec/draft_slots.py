@@ -1,4 +1,4 @@
-"""The one owner of where a round's own draft KV lies: after the row's history, step by step."""
+"""Where the draft KV of a round lies: after the row's history, step by step."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from outrider.wire.draft_budget import Budget
 class DraftSlots:
     """Branch b of step i is node (i - 1) * topk + b of the scratch region that follows position L.
 
-    The region is thrown away after every round: catch-up rewrites it from true target features.
+    The region lasts one round: the catch-up rewrites it from the target's hidden states.
     """
 
     tree: Budget
@@ -29,7 +29,7 @@ class DraftSlots:
         return (step - 1) * self.tree.topk
 
     def num_branches(self, step: int) -> int:
-        """Branches that a step runs; what the last selection finds is never run."""
+        """Branches that a step runs. The tokens of the last step are drafted but never run."""
         return self.tree.topk if step < self.tree.steps else 0
 
     def own_bits(self, step: int, device: torch.device) -> torch.Tensor:  # [branches] int64

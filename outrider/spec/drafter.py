@@ -1,38 +1,28 @@
-"""What a drafter is. Plain decoding is the drafter that proposes nothing beyond node 0."""
+"""The drafter protocol. Plain decoding is the drafter that proposes node 0 alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from outrider.models.draft_model import AuxLayers
-from outrider.step.draft_tree import DraftTree, VerifyResult
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, NoDraftPlan, StepPlan
+from outrider.ops.tree.chain import single_node
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
+from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import RowAdmission
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
-    """What the target made of a step, as a drafter needs it."""
-
-    aux_hidden_states: torch.Tensor  # [num_query, tapped] of every query token
-    verify_result: VerifyResult
-    chunk_choice: torch.Tensor  # [chunk.rows] the target's token after each chunk
-
-
 class Drafter(Protocol):
-    """Rides ahead of the target. Proposing changes nothing that outlives the step."""
+    """Proposes drafts. Proposing changes nothing that outlives the step."""
 
     @property
     def facts(self) -> DraftFacts: ...
 
     @property
     def aux_layers(self) -> AuxLayers:
-        """Which states of the target it wants to observe."""
+        """The layers of the target whose hidden states it reads."""
         ...
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
@@ -40,15 +30,15 @@ class Drafter(Protocol):
         ...
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Rows get new owners, before a step that may run them."""
+        """Rows get new requests, before a step that may run them."""
         ...
 
     def forget(self) -> None:
-        """A step failed: what it left may be no numbers, and no row lives on."""
+        """A step failed: drop what it left, which may be NaN. No request continues."""
         ...
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        """A tree for every uniform row of the plan, by device operations alone."""
+        """A tree for every decode row of the plan, by device operations alone."""
         ...
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
@@ -57,9 +47,9 @@ class Drafter(Protocol):
 
 
 class ModelessDrafter:
-    """What drafters without a draft model share: no taps, no part of a plan, nothing to catch up.
+    """The base of drafters without a draft model: no aux layers, no part of a plan, no catch-up.
 
-    Only `propose` is left to them.
+    A subclass adds `propose`.
     """
 
     def __init__(self, facts: DraftFacts) -> None:
@@ -88,31 +78,7 @@ class ModelessDrafter:
 
 
 class NullDrafter(ModelessDrafter):
-    """Proposes a tree of one node: the last token, whose successor the target then chooses."""
+    """Proposes a tree of one node: the last token. The target chooses the token after it."""
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         return single_node(table.last_tokens.index_select(0, plan.decode.rows))
-
-
-def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]
-    """The tree of node 0 alone."""
-    return chain(tokens[:, None])
-
-
-def chain(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
-    """Every node below the one before it."""
-    if tokens.is_cuda:
-        from outrider.ops.tree.grow_tree_triton import (
-            chain_nodes,  # a CPU installation has no Triton
-        )
-
-        parents, depths, ancestors = chain_nodes(tokens)
-        return DraftTree(tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)
-    node = torch.arange(tokens.shape[1], device=tokens.device)
-    below = torch.ones_like(node) << node  # bit of each node
-    return DraftTree(
-        tokens=tokens,
-        parents=(node - 1).expand_as(tokens),
-        depths=node.expand_as(tokens),
-        ancestors=below.cumsum(0).expand_as(tokens),
-    )

@@ -1,4 +1,4 @@
-"""A drafter that fails costs speed, never an answer: its rows go on by plain decoding."""
+"""Guards against a drafter that fails: its rows continue with plain decoding."""
 
 import logging
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import torch
 
 from outrider.models.draft_model import AuxLayers
-from outrider.spec.drafter import Drafter, StepOutcome, chain
-from outrider.step.draft_tree import DraftTree
+from outrider.ops.tree.chain import chain
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
+from outrider.spec.drafter import Drafter
 from outrider.step.graph_break import is_capturing
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, NoDraftPlan, StepPlan
+from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -19,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 class GuardedDrafter:
-    """Owns a drafter until it raises; from then on every draft is absent.
+    """Owns a drafter. After the drafter raises, every draft is absent.
 
-    Nothing has to be undone: a proposal writes only scratch, and what a broken drafter would have
-    remembered is never read again.
+    Nothing has to be undone: a proposal writes only scratch memory, and the tables of a broken
+    drafter are never read again.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -51,7 +53,7 @@ class GuardedDrafter:
         try:
             self._drafter.admit(admissions)
         except Exception:
-            self._give_up("taking on a request")
+            self._give_up("admitting a request")
 
     def forget(self) -> None:
         if self.is_broken:
@@ -78,13 +80,13 @@ class GuardedDrafter:
             self._give_up("catching up")
 
     def _give_up(self, doing: str) -> None:
-        if is_capturing():  # a step that failed to be recorded has been run all the same
+        if is_capturing():  # the step itself has run; only its capture failed
             raise
         self.is_broken = True
         _log.exception("the drafter failed while %s; going on by plain decoding", doing)
 
 
 def _absent(root: torch.Tensor, nodes: int) -> DraftTree:  # root [rows]
-    """Node 0 and drafts that agree with nothing."""
+    """Node 0 and absent drafts."""
     drafts = root.new_full((root.shape[0], nodes - 1), -1)
     return chain(torch.cat([root[:, None], drafts], dim=1))

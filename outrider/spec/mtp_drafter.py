@@ -1,7 +1,7 @@
-"""Drafts with one module per depth. All modules run while catching up; proposing only reads.
+"""Drafts with one MTP module per depth. All modules run in the catch-up; proposing only reads.
 
-Every row of draft KV is what a recomputation over the whole committed text would give, as soon as
-all tokens that it depends on are committed: stale rows run again in the same window.
+As soon as all tokens that a position of draft KV depends on are committed, it is what a
+recomputation over the whole text would give: stale positions run again in the draft window.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,18 @@ import torch
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import AuxLayers
 from outrider.models.mtp.module_chain import ModuleChain
+from outrider.ops.tree.chain import chain
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.mtp_pairs import make_pair_table
+from outrider.ops.tree.mtp_window import ModuleInputs, open_windows, write_drafts
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.spec.drafter import StepOutcome, chain
 from outrider.spec.mtp_plans import WindowPlan, WindowPlanner
-from outrider.spec.mtp_window import Seen, make_memory, see, take
 from outrider.step.attention_backend import AttentionBackend
-from outrider.step.draft_tree import DraftTree
 from outrider.step.fill_plan import fill
 from outrider.step.host_copy import upload
-from outrider.step.plan import ChunkRows, DecodeRows, StepPlan
+from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
@@ -28,7 +30,7 @@ from outrider.wire.scheduled_batch import RowAdmission
 
 
 class ModuleDrafter:
-    """Owns the modules' KV and, per row, its next drafts and its last committed pairs."""
+    """Owns the modules' KV and, per row, the next drafts and the last committed pairs."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class ModuleDrafter:
         facts: DraftFacts,
         largest: StepShape,
     ) -> None:
-        assert len(modules) > 1, "one module that is repeated is a draft model"
+        assert len(modules) > 1, "one module that is repeated runs as a draft model"
         self._modules = modules
         self._kv = kv
         self._attention = attention
@@ -49,7 +51,7 @@ class ModuleDrafter:
         rows, room = sampling.seed.shape[0], len(modules) - 1
         device = sampling.seed.device
         like = torch.empty(0, dtype=kv.layout.dtype, device=device)
-        self._memory = make_memory(rows=rows, room=room, width=modules.facts.width, like=like)
+        self._pairs = make_pair_table(rows=rows, room=room, width=modules.facts.width, like=like)
         self._drafts = torch.zeros(rows, len(modules), dtype=torch.int64, device=device)
         self._planner = WindowPlanner(attention, largest, num_modules=len(modules), device=device)
 
@@ -65,16 +67,16 @@ class ModuleDrafter:
         return self._planner.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """A new owner has no pairs yet: rows that the prefix cache served are never stale."""
+        """A new request has no pairs yet: rows from the prefix cache are never stale."""
         rows = [admission.row for admission in admissions]
-        num = self._memory.num
+        num = self._pairs.num
         num.index_fill_(0, upload(rows, torch.int64, num.device), 0)
 
     def forget(self) -> None:
-        self._memory.forget()
+        self._pairs.clear()
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        """The chain that was drafted while catching up, as far as each row's budget reaches."""
+        """The chain that was drafted in the catch-up, as long as each row's budget allows."""
         decode, num_drafts = plan.decode, plan.shape.nodes - 1
         steps, _, nodes = decode.budgets
         reach = torch.minimum(steps, nodes - 1)[:, None]  # [rows, 1]
@@ -84,35 +86,51 @@ class ModuleDrafter:
         return chain(torch.cat([root, drafts.masked_fill(depth > reach, -1)], dim=1))
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
-        """Run every module over what the target decided and what that made stale; draft anew."""
+        """Run every module over new and stale positions, and draft the next chain."""
         catch_up = _catch_up_of(plan)
-        seen = see(self._memory, plan, outcome, catch_up, len(self._modules))
-        self._fill(catch_up, seen, table)
-        before = seen.aux_hidden_states
+        inputs = open_windows(
+            self._pairs,
+            outcome,
+            plan.decode,
+            plan.chunk,
+            catch_up=catch_up.decode,
+            width=catch_up.shape.nodes,
+            num_modules=len(self._modules),
+        )
+        self._fill(catch_up, inputs, table)
+        before = inputs.aux_hidden_states
         for index in range(len(self._modules)):
             after = self._modules.run(index, catch_up, before, self._kv, self._attention)
-            tips = after.index_select(0, seen.windows.tips)
-            take(self._guess(plan, seen, tips, index), index, seen, catch_up, self._drafts)
-            before = after if self._modules.is_chained else seen.aux_hidden_states
+            newest = after.index_select(0, inputs.windows.newest)
+            write_drafts(
+                self._draft(plan, inputs, newest, index),
+                index,
+                inputs,
+                catch_up.chunk,
+                rows=catch_up.decode.rows,
+                drafts=self._drafts,
+                queries=catch_up.queries.tokens,
+            )
+            before = after if self._modules.is_chained else inputs.aux_hidden_states
 
-    def _fill(self, catch_up: StepPlan, seen: Seen, table: RowTable) -> None:
-        """Place the windows and the chunks as the first module runs them."""
-        catch_up.chunk.tokens.copy_(seen.following)
+    def _fill(self, catch_up: StepPlan, inputs: ModuleInputs, table: RowTable) -> None:
+        """Fill the plan of the catch-up as the first module runs it."""
+        catch_up.chunk.tokens.copy_(inputs.following)
         fill(
             catch_up,
-            seen.nodes,
+            inputs.nodes,
             table=table,
             attention=self._attention,
             page_size=self._kv.layout.page_size,
         )
         slots = catch_up.queries.slots[: catch_up.shape.num_decode_query]
-        slots.masked_fill_(seen.is_idle.flatten(), 0)
+        slots.masked_fill_(inputs.is_idle.flatten(), 0)
 
-    def _guess(
-        self, plan: StepPlan, seen: Seen, states: torch.Tensor, index: int
-    ) -> torch.Tensor:  # states [n, width] -> [n]
-        """The token that a module holds most likely to be the target's."""
-        logits, ids = self._modules.scores(index, states), self._modules.target_ids
+    def _draft(
+        self, plan: StepPlan, inputs: ModuleInputs, hidden_states: torch.Tensor, index: int
+    ) -> torch.Tensor:  # hidden_states [n, width] -> [n]
+        """The token that a module finds most likely to be the target's."""
+        logits, ids = self._modules.scores(index, hidden_states), self._modules.target_ids
         if not plan.shape.sampling_flags.noise:
             return likely_tokens(logits, ids, 1).tokens.squeeze(1)
         return likely_samples(
@@ -121,7 +139,7 @@ class ModuleDrafter:
             1,
             table=self._sampling,
             rows=_catch_up_of(plan).decode.rows,
-            positions=seen.windows.positions + index,
+            positions=inputs.windows.positions + index,
         ).tokens.squeeze(1)
 
 

@@ -1,12 +1,13 @@
-"""The plan of a catch-up with draft modules: windows of committed rows, and the chunks."""
+"""The plan of a catch-up with MTP modules: draft windows and the chunks."""
 
 from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
+from outrider.step.plan import DraftPlan, StepPlan
 from outrider.step.planner import Binder, NoDraftBinder
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import Budget
@@ -22,8 +23,8 @@ class WindowPlan(DraftPlan):
 class WindowPlanner:
     """Owns the memory of these plans.
 
-    Every row of the step has a window: decoding rows one that ends with what they emitted, chunks
-    one that ends where they start. So the uniform rows of the plan are both, in this order.
+    Every row of the step has a draft window. That of a decode row ends with the last emitted token,
+    that of a chunk row where the chunk starts. Both are decode rows of this plan, in this order.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class WindowPlanner:
         return WindowPlan(catch_up=self._binder.make(own, windows, chunk, NoDraftBinder()))
 
     def _shape(self, shape: StepShape) -> StepShape:
-        """As wide as what a row can emit, and as what all modules may have to run again."""
+        """Windows have room for what a row can emit, and for what modules may run again."""
         width = max(self._num_modules, shape.tree.most_emitted)
         tree = Budget(steps=1, topk=1, nodes=width)
         return replace(shape, rows=shape.rows + shape.chunk.rows, tree=tree)

@@ -1,4 +1,4 @@
-"""Drafts without a model: what followed the last tokens where they stood in the text before.
+"""Drafts without a model: the tokens that followed earlier occurrences of the last tokens.
 
 The text is on the device, so the lookup is part of the step and no length is read on the host.
 """
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from outrider.spec.drafter import ModelessDrafter, StepOutcome, single_node
-from outrider.spec.grow_tree import Candidates, select
+from outrider.ops.tree.candidates import Candidates
+from outrider.ops.tree.chain import single_node
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.select_nodes import select_nodes
+from outrider.spec.drafter import ModelessDrafter
 from outrider.spec.text_table import TextTable
-from outrider.step.draft_tree import DraftTree
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.wire.runner_facts import DraftFacts
@@ -21,14 +23,14 @@ from outrider.wire.scheduled_batch import RowAdmission
 
 # Measured offline on 120 texts of SmolLM2-135M (summaries, code, maths, chat, greedy and sampled):
 # more occurrences, other costs and longer matches change the accept length by less than 1%.
-_OCCURRENCES = 8  # that compete
-_STEP_COST = -math.log(0.8)  # a draft that was right so far goes on being right about this often
-_AGE_COST = 1e-5  # decides between branches that are as likely: the later text is the better guess
+_OCCURRENCES = 8  # compared at most
+_STEP_COST = -math.log(0.8)  # the next draft of a correct path is correct about this often
+_AGE_COST = 1e-5  # of equally likely branches, the one from the later text wins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NgramMatch:
-    """How many of the last tokens must have stood together before, and how many are compared."""
+    """How many of the last tokens must match, and how many are compared."""
 
     least: int  # at least 1
     most: int
@@ -36,14 +38,14 @@ class NgramMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrences:
-    """Earlier places of a text's last tokens: the longest match first, of equal ones the latest."""
+    """Earlier occurrences of a text's last tokens: longest match first, of equals the latest."""
 
-    ends: torch.Tensor  # [rows, occurrences] position of the last token that agrees
-    matched: torch.Tensor  # [rows, occurrences] how many agree; 0 where there is no occurrence
+    ends: torch.Tensor  # [rows, occurrences] position of the last token of the match
+    matched: torch.Tensor  # [rows, occurrences] tokens that match; 0 where there is no occurrence
 
 
 class NgramDrafter(ModelessDrafter):
-    """Owns the text it looks into."""
+    """Owns the text that it searches."""
 
     def __init__(
         self, facts: DraftFacts, *, text: TextTable, match: NgramMatch, page_size: int
@@ -57,7 +59,7 @@ class NgramDrafter(ModelessDrafter):
         self._text.admit(admissions)
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        """Continuations that compete make a tree; a row that finds none proposes nothing."""
+        """A tree of all continuations found; a row without a match proposes nothing."""
         tree, decode = plan.shape.tree, plan.decode
         root = table.last_tokens.index_select(0, decode.rows)
         if tree.nodes == 1 or not tree.steps:
@@ -66,15 +68,15 @@ class NgramDrafter(ModelessDrafter):
         text = self._text.read(decode.rows, plan.shape.pages * self._page_size)
         found = find(text, decode.lengths, self._match)
         paths = follow(text, found, decode.lengths, tree.steps)
-        return select(root, merge(paths, weigh(found), decode.budgets), decode.budgets, tree)
+        return select_nodes(root, merge(paths, weigh(found), decode.budgets), decode.budgets, tree)
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
-        """Append what was emitted; what lies past the kept drafts is overwritten by the next."""
+        """Append the emitted tokens. The next step overwrites those past the accepted drafts."""
         del table
         decode, chunk, emitted = plan.decode, plan.chunk, outcome.verify_result.emitted
         ahead = torch.arange(1, emitted.shape[1] + 1, device=emitted.device)
         self._text.write(decode.rows, decode.lengths[:, None] + ahead, emitted)
-        is_end = (chunk.followers < 0).long()  # inside a prompt the next token is known and stays
+        is_end = (chunk.followers < 0).long()  # inside a prompt the next token is known
         position = (chunk.starts + chunk.counts) * is_end
         self._text.write(chunk.rows * is_end, position[:, None], outcome.chunk_choice[:, None])
 
@@ -84,11 +86,11 @@ def find(
     lengths: torch.Tensor,  # [rows] position of the last token
     match: NgramMatch,
 ) -> Occurrences:
-    """Where the last tokens stood before, compared one by one backwards from every position."""
+    """Earlier occurrences of the last tokens, compared one by one backwards from every position."""
     width, margin = text.shape[1], match.most - 1
-    padded = functional.pad(text, (margin, 0), value=-1)  # a comparison may run off the text
+    padded = functional.pad(text, (margin, 0), value=-1)  # a comparison may start before the text
     back = torch.arange(match.most, device=text.device)
-    last = padded.gather(1, margin + lengths[:, None] - back)  # [rows, most] the last one first
+    last = padded.gather(1, margin + lengths[:, None] - back)  # [rows, most] the last token first
     is_equal = text == last[:, :1]  # [rows, width]
     matched = is_equal.int()
     for i in range(1, match.most):
@@ -102,7 +104,7 @@ def find(
 
 
 def weigh(found: Occurrences) -> torch.Tensor:  # [rows, occurrences]
-    """How much each occurrence has to say: a longer match more than all shorter ones together."""
+    """The weight of each occurrence: a longer match weighs more than all shorter ones together."""
     shorter = found.matched[:, :1] - found.matched
     return torch.where(found.matched > 0, (1 / _OCCURRENCES) ** shorter, 0.0)
 
@@ -113,8 +115,8 @@ def follow(
     lengths: torch.Tensor,  # [rows]
     steps: int,
 ) -> torch.Tensor:  # [rows, occurrences, steps]
-    """The tokens after each occurrence. One that is `p` tokens old knows `p` of them, then they
-    come round again: a text that repeats itself has that period.
+    """The tokens after each occurrence. An occurrence `p` tokens back is followed by `p` tokens;
+    after those they repeat, as in a text of period `p`.
     """
     period = (lengths[:, None] - found.ends).clamp_min(1)[:, :, None]
     step = torch.arange(steps, device=text.device)
@@ -127,9 +129,9 @@ def merge(
     weights: torch.Tensor,  # [rows, occurrences]
     budgets: torch.Tensor,  # [3, rows]
 ) -> Candidates:
-    """The tree of all paths. A branch weighs what all paths that begin with it weigh together.
+    """The tree of all paths. The weight of a branch is the sum over all paths that begin with it.
 
-    It is named after the first of them, so paths that agree share their nodes.
+    A branch has the number of the first of these paths, so paths that agree share their nodes.
     """
     num, steps = paths.shape[1:]
     order = torch.arange(num, device=paths.device)

@@ -1,4 +1,4 @@
-"""The text of every row on the device, prompt and output, for drafters that look into it."""
+"""The text of every row on the device, prompt and output, for drafters that search it."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from outrider.wire.scheduled_batch import RowAdmission
 
 
 class TextTable:
-    """Owns the tokens of each row by position. Past a row's last token they mean nothing."""
+    """Owns the tokens of each row by position. Entries past a row's last token mean nothing."""
 
     def __init__(self, *, rows: int, reach: int, device: torch.device) -> None:
         self._tokens = torch.zeros(rows, reach, dtype=torch.int32, device=device)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        """Give rows to new owners. Their whole text is known, cached or yet to be run."""
+        """Store the known text of new requests, cached or not."""
         for admission in admissions:
             text = upload(admission.prompt + admission.output, torch.int32, self._tokens.device)
             self._tokens[admission.row, : text.shape[0]] = text
@@ -30,5 +30,5 @@ class TextTable:
         positions: torch.Tensor,  # [rows, count]
         tokens: torch.Tensor,  # [rows, count]
     ) -> None:
-        """Store tokens at their positions. Row 0 takes what nobody will read."""
+        """Store tokens at their positions. Entries of row 0 are never read."""
         self._tokens.index_put_((rows[:, None], positions), tokens.to(torch.int32))

@@ -1,17 +1,17 @@
-"""Fixed device buffers that plans are views of. A name always means the same memory."""
+"""Fixed device buffers; plans are views of them. A name always means the same memory."""
 
 import torch
 
 
 class Arena:
-    """Owns one flat buffer per name; grows only while no plan has been bound to that name."""
+    """Owns one flat buffer per name."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._buffers: dict[str, torch.Tensor] = {}
 
     def reserve(self, name: str, numel: int, dtype: torch.dtype) -> None:
-        """Set aside memory for the largest view that will ever be bound under this name."""
+        """Reserve memory for the largest view that will ever be bound under this name."""
         assert name not in self._buffers, f"{name} is reserved once, before the first plan"
         self._buffers[name] = torch.zeros(numel, dtype=dtype, device=self.device)
 
@@ -25,7 +25,7 @@ class Arena:
         return buffer[:numel].view(shape)
 
     def poison(self) -> None:
-        """Overwrite everything with values that no correct step can produce (for tests)."""
+        """Overwrite everything with values that no correct step produces (for tests)."""
         for buffer in self._buffers.values():
             buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**30))
 

@@ -1,12 +1,13 @@
-"""What an attention backend offers: it reserves memory, binds and fills its part of a plan, runs."""
+"""What an attention backend offers: it reserves memory, binds and fills its plan, and runs."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
-from outrider.step.plan import AttentionPlan, ChunkRows, DecodeRows
+from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 
@@ -25,7 +26,7 @@ class AttentionScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a backend can do. Every field is required: nothing is assumed of a backend."""
+    """What a backend can do. Every field is required, so that nothing is assumed."""
 
     max_nodes: int
     chain_only: bool  # every node has a position of its own: no trees
@@ -43,7 +44,7 @@ class AttentionPlanner(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
-        """Set aside arena memory for any shape up to the largest."""
+        """Reserve arena memory for any shape up to the largest."""
         ...
 
     def bind(self, arena: Arena, shape: StepShape) -> AttentionPlan:
@@ -76,5 +77,5 @@ class AttentionBackend(AttentionPlanner, Protocol):
         scale: float,
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
-        """The same for MLA: all heads share one key, whose first `latent` channels are the value."""
+        """The same for MLA: heads share one key, whose first `latent` channels are the value."""
         ...

@@ -1,4 +1,4 @@
-"""Tensors over memory that somebody else owns, as a recording's replay sees it."""
+"""Tensors over memory that another tensor or a CUDA graph owns."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import torch
 
 
 class _Lender:
-    """Describes device memory by the protocol that array libraries share; owns none of it."""
+    """Describes device memory by the CUDA array interface, without owning it."""
 
     def __init__(self, interface: dict[str, Any]) -> None:
         self.__cuda_array_interface__ = interface
 
 
 def borrow(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as the same tensor, without keeping it from being used again."""
+    """A tensor over the same memory that does not keep the memory from being reused."""
     raw = tensor.view(_INTEGERS[tensor.element_size()])
     itemsize = raw.element_size()
     lender = _Lender(

@@ -13,13 +13,13 @@ class Sizes(Protocol):
     """The sizes that one axis of a step may have."""
 
     def up(self, size: int) -> int:
-        """The least allowed size that is not below this one."""
+        """The smallest allowed size that is not below this one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Multiples:
-    """Multiples of a number; of 1, every size."""
+    """Multiples of a number. Multiples of 1 are all sizes."""
 
     of: int
 
@@ -29,7 +29,7 @@ class Multiples:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A few sizes in ascending order; past the last of them, every size as it is."""
+    """A few sizes in ascending order; a size above the last one stays as it is."""
 
     sizes: tuple[int, ...]
 
@@ -47,14 +47,14 @@ class Buckets:
     """Which sizes each axis of a step is rounded up to."""
 
     page_size: int
-    lead: int = 0  # positions a draft model runs ahead, which it may read and write
+    lead: int = 0  # positions that a draft model runs ahead of the target; it reads and writes them
     rows: Sizes = EXACT
     chunk_rows: Sizes = EXACT
     chunk_tokens: Sizes = EXACT
     pages: Sizes = EXACT
 
     def fit(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepShape:
-        """The padded shape of this batch; its tree is as large as the largest budget asks."""
+        """The padded shape of this batch; its tree has room for the largest budget."""
         num_decodes, tree = len(batch.decodes), _widest(batch.decodes.budgets)
         return StepShape(
             rows=self.rows.up(num_decodes) if num_decodes else 0,
@@ -76,7 +76,7 @@ class Buckets:
         )
 
     def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
-        """Keys the longest row may read: what is cached at most, and what this step may write."""
+        """Keys that the longest row may read: its bound of cached tokens, and this step's own."""
         most = [chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks]
         if batch.decodes.rows:
             most.append(max(batch.decodes.bounds) + tree.reach(self.lead))
@@ -84,7 +84,7 @@ class Buckets:
 
 
 def _widest(budgets: tuple[Budget, ...]) -> Budget:
-    """The tree that has room for each of these; rows of one kind share one object."""
+    """The tree that has room for each of these budgets. Rows of one kind share one object."""
     kinds = tuple({id(budget): budget for budget in budgets}.values()) or (PLAIN,)
     if len(kinds) == 1:
         return kinds[0]
@@ -98,7 +98,7 @@ def _widest(budgets: tuple[Budget, ...]) -> Budget:
 def largest_shape(
     *, rows: int, tree: Budget, chunk: ChunkShape, pages: int, buckets: Buckets
 ) -> StepShape:
-    """The shape no step exceeds; what the arena is sized by."""
+    """The shape that no step exceeds. It gives the size of the arena."""
     tokens = buckets.chunk_tokens.up(chunk.tokens)
     return StepShape(
         rows=buckets.rows.up(rows),
@@ -113,14 +113,14 @@ def largest_shape(
     )
 
 
-# What a GPU records graphs for. Rows: a GEMM costs the same for 9 rows as for 16.
+# Sizes for which a GPU captures graphs. Rows: a GEMM costs the same for 9 rows as for 16.
 _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, *range(192, 4097, 64))
 _TOKENS = (16, 32, 64, *range(128, 1025, 128), *range(1280, 16385, 256))
-_LEAST_CONTEXT = 256  # tokens, which attention takes in one piece; from there the bucket doubles
+_LEAST_CONTEXT = 256  # tokens, which attention reads in one split; larger buckets double
 
 
 def device_buckets(*, page_size: int, max_rows: int, reach: int) -> Buckets:
-    """Few enough shapes that each is worth a recording, with little padding in any of them."""
+    """Few enough shapes that each is worth a captured graph, with little padding in any of them."""
     contexts = [_LEAST_CONTEXT]
     while contexts[-1] < reach:
         contexts.append(2 * contexts[-1])

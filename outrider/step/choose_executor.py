@@ -1,4 +1,4 @@
-"""Executors by name."""
+"""Choice of an executor by name."""
 
 from outrider.config.engine_config import Executor as Name
 from outrider.step.executor import EagerExecutor, Executor
@@ -7,7 +7,7 @@ from outrider.step.tape_executor import TapeExecutor
 
 
 def make_executor(name: Name) -> Executor:
-    """A new executor of this name, with nothing recorded."""
+    """A new executor of this name, without captured graphs."""
     match name:
         case "eager":
             return EagerExecutor()

@@ -8,19 +8,19 @@ import torch
 
 
 class DeviceEvent(Protocol):
-    """A moment in a lane: everything submitted before it, nothing after."""
+    """A point in a stream: it has passed when everything submitted before it is done."""
 
     def wait(self) -> None:
-        """Return once the lane has come this far."""
+        """Return once the event has passed."""
         ...
 
     def seconds_until(self, later: "DeviceEvent") -> float:
-        """Time of the device between two moments that both have passed."""
+        """Device time between two events that both have passed."""
         ...
 
 
 class DeviceStream(Protocol):
-    """Runs what is submitted inside `active`, in order."""
+    """Runs everything submitted inside `active`, in order."""
 
     def active(self) -> AbstractContextManager[object]: ...
 
@@ -28,21 +28,21 @@ class DeviceStream(Protocol):
 
 
 class HostEvent:
-    """A moment of the calling thread: it has passed as soon as it exists."""
+    """A point in the calling thread, which has passed as soon as it exists."""
 
     def __init__(self) -> None:
-        self._moment = time.perf_counter()
+        self._time = time.perf_counter()
 
     def wait(self) -> None:
         pass
 
     def seconds_until(self, later: DeviceEvent) -> float:
-        assert isinstance(later, HostEvent), "marks of one lane are of one kind"
-        return later._moment - self._moment
+        assert isinstance(later, HostEvent), "events of one stream are of one kind"
+        return later._time - self._time
 
 
 class HostStream:
-    """A CPU works while it is told to."""
+    """The calling thread: work is done when the call returns."""
 
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -62,7 +62,7 @@ class CudaEvent:
         self._event.synchronize()
 
     def seconds_until(self, later: DeviceEvent) -> float:
-        assert isinstance(later, CudaEvent), "marks of one lane are of one kind"
+        assert isinstance(later, CudaEvent), "events of one stream are of one kind"
         milliseconds: float = self._event.elapsed_time(later._event)
         return milliseconds / 1e3
 
@@ -83,10 +83,10 @@ class CudaStream:
 
 
 def record_event_here(device: torch.device) -> DeviceEvent:
-    """A moment of the lane that is active on this device."""
+    """An event in the stream that is active on this device."""
     return CudaEvent(torch.cuda.current_stream(device)) if device.type == "cuda" else HostEvent()
 
 
 def open_device_stream(device: torch.device) -> DeviceStream:
-    """The lane of a device."""
+    """The stream on which a device runs steps."""
     return CudaStream(device) if device.type == "cuda" else HostStream()

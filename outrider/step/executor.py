@@ -11,8 +11,8 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Runs a program: a pure function of its plan, the weights and the device tables."""
 
-    num_eager: int  # steps that no recording served
-    num_uncapturable: int  # shapes that could not be recorded
+    num_eager: int  # steps that ran without a captured graph
+    num_uncapturable: int  # shapes whose capture failed
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T: ...
 

@@ -1,4 +1,4 @@
-"""Calls that no recording can hold. They are made anew on every replay, between its segments."""
+"""Host calls that a graph cannot hold. Every replay makes them again, between its segments."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,36 +8,37 @@ from typing import Any
 Call = Callable[..., None]
 
 
-def _make_now(call: Call, *args: Any) -> None:
+def _call_now(call: Call, *args: Any) -> None:
+    """The handler without a capture: the call is simply made."""
     call(*args)
 
 
-_listener: ContextVar[Call] = ContextVar("live_calls", default=_make_now)
-_is_capturing: ContextVar[bool] = ContextVar("capturing", default=False)
+_break_handler: ContextVar[Call] = ContextVar("break_handler", default=_call_now)
+_is_capturing: ContextVar[bool] = ContextVar("is_capturing", default=False)
 
 
 def graph_break(call: Call, *args: Any) -> None:
-    """Make a call here, and at this place of every replay.
+    """Make a call here, and at this point of every replay.
 
-    It returns nothing: what it computes goes to tensors among its arguments. A recorder keeps the
-    arguments as they are at this moment, so they must be tensors at fixed addresses or plain data.
+    The call returns nothing: it writes its results to tensors among its arguments. A capture stores
+    the arguments once, so they must be tensors at fixed addresses or plain data.
     """
-    _listener.get()(call, *args)
+    _break_handler.get()(call, *args)
 
 
 @contextmanager
-def handle_breaks(listener: Call) -> Iterator[None]:
-    """Hand every live call made inside, and its arguments, to the listener."""
-    token = _listener.set(listener)
+def handle_breaks(handler: Call) -> Iterator[None]:
+    """Pass every graph break inside, and its arguments, to the handler."""
+    token = _break_handler.set(handler)
     try:
         yield
     finally:
-        _listener.reset(token)
+        _break_handler.reset(token)
 
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """What runs inside computes nothing: it is only recorded, and may fail without loss."""
+    """Operations inside are captured and not run, so a failure loses no result."""
     token = _is_capturing.set(True)
     try:
         yield
@@ -46,5 +47,5 @@ def capturing() -> Iterator[None]:
 
 
 def is_capturing() -> bool:
-    """Whether the program is only being recorded."""
+    """Whether the program is being captured, not run."""
     return _is_capturing.get()

@@ -1,6 +1,6 @@
-"""CUDA graphs: a program is recorded once per plan, then replayed as one launch per segment.
+"""CUDA graphs: a program is captured once per plan, then replayed with one launch per segment.
 
-A recording has one segment, unless the program makes live calls: each of those is a break.
+A graph has one segment, and one more for every graph break of the program.
 """
 
 import logging
@@ -19,14 +19,14 @@ from outrider.step.shape import StepShape
 T = TypeVar("T")
 
 MAX_GRAPHS = 512  # a few hundred kilobytes for each of their segments
-MAX_FAILURES = 8  # after that, nothing more is recorded
+MAX_FAILURES = 8  # after so many failed captures no more are tried
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _CapturedGraph:
-    """Segments and the live calls between them, in order, and what the program returned."""
+    """Segments and the host calls between them, in order, and what the program returned."""
 
     parts: tuple[Callable[[], None], ...]
     output: Any
@@ -40,7 +40,7 @@ class _CapturedGraph:
             part()
 
 
-class _Recorder:
+class _Capture:
     """Owns the segment that is being captured on the current stream."""
 
     def __init__(self, pool: Any) -> None:
@@ -48,29 +48,30 @@ class _Recorder:
         self._graph = torch.cuda.CUDAGraph()
         self._parts: list[Callable[[], None]] = []
 
-    def record(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> _CapturedGraph:
+    def run(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> _CapturedGraph:
+        """The graph of a program."""
         self._begin()
         try:
             with capturing(), handle_breaks(self._break):
                 output = program(plan)
             self._end()
-        except BaseException:  # an interrupt, too, must not leave the stream capturing
+        except BaseException:  # after an interrupt, too, the stream must not stay in capture mode
             with suppress(RuntimeError):  # it reports the same failure again
                 self._graph.capture_end()
             raise
         return _CapturedGraph(tuple(self._parts), output)
 
     def _break(self, call: Call, *args: Any) -> None:
-        """End a segment, remember the call, begin the next. Nothing runs while recording."""
+        """End a segment, store the call, begin the next segment. Nothing runs during capture."""
         self._end()
-        # Borrowed, not kept: what comes later in the program may use their memory again.
-        num_accepted = tuple(borrow(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        self._parts.append(lambda: call(*num_accepted))
+        # Borrowed: later operations of the program may reuse the memory of the arguments.
+        borrowed = tuple(borrow(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        self._parts.append(lambda: call(*borrowed))
         self._begin()
 
     def _begin(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        # Relaxed: a kernel may still have to be loaded, and other threads may allocate meanwhile.
+        # Relaxed: the capture may load a kernel, and other threads may allocate during it.
         self._graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
 
     def _end(self) -> None:
@@ -79,17 +80,17 @@ class _Recorder:
 
 
 class GraphExecutor:
-    """Owns a recording per shape that its table admits; other shapes run the program eagerly.
+    """Owns one graph per shape that `admits` allows; other shapes run the program eagerly.
 
-    A shape is run eagerly before it is recorded: that compiles its kernels, and is a real step.
-    All recordings share memory: a step's outputs are copied away before the next step begins.
+    A shape runs eagerly before it is captured: that compiles its kernels, and is a real step.
+    All graphs share memory: a step's outputs are copied away before the next step begins.
     """
 
     def __init__(self, admits: Callable[[StepShape], bool]) -> None:
         self._admits = admits
-        self._graphs: dict[StepShape, _CapturedGraph] = {}  # the one used last is the last
+        self._graphs: dict[StepShape, _CapturedGraph] = {}  # in order of use, the latest last
         self._latest: tuple[StepPlan, _CapturedGraph] | None = None  # what was replayed last
-        self._met: set[StepShape] = set()  # with chunks, run once
+        self._run_once: set[StepShape] = set()  # shapes with chunks
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
         self.num_eager = 0
@@ -111,7 +112,7 @@ class GraphExecutor:
         return output
 
     def _find(self, plan: StepPlan) -> _CapturedGraph | None:
-        """The recording of a plan; steps in a row mostly have the same one."""
+        """The graph of a plan, if there is one. Consecutive steps mostly have the same plan."""
         if self._latest is not None and self._latest[0] is plan:
             return self._latest[1]
         found = self._graphs.pop(plan.shape, None)
@@ -121,47 +122,47 @@ class GraphExecutor:
         return found
 
     def _can_capture(self, shape: StepShape) -> bool:
-        """Decoding shapes at first sight; those with chunks, of which many come once, at second."""
+        """Decode shapes after one run; shapes with chunks after two, since many come only once."""
         if (
             not self._admits(shape)
             or shape in self._refused
             or self.num_uncapturable >= MAX_FAILURES
         ):
             return False
-        if not shape.chunk.rows or shape in self._met:
+        if not shape.chunk.rows or shape in self._run_once:
             return True
-        self._met.add(shape)
+        self._run_once.add(shape)
         return False
 
     def _capture(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
-        """Record a step that has just run. If that fails nothing is lost but its speed."""
+        """Capture a step that has just run. If that fails, the shape stays eager."""
         try:
-            graph = _Recorder(self._pool).record(program, plan)
+            graph = _Capture(self._pool).run(program, plan)
         except Exception:
             self._refused.add(plan.shape)
             self.num_uncapturable += 1
             self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
-            _log.exception("steps of %s cannot be recorded and run eagerly", plan.shape)
+            _log.exception("steps of %s cannot be captured and run eagerly", plan.shape)
             return
         self._latest = None
         if self.num_graphs >= MAX_GRAPHS:  # none of the last few steps used this one
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph
-        _log.debug("recorded %s with %d breaks", plan.shape, graph.num_breaks)
+        _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)
 
 
 def without_breaks(shape: StepShape) -> bool:
-    """Uniform rows without a grammar: programs without a live call."""
+    """Decode rows without a grammar: programs without a graph break."""
     return not shape.chunk.rows and not shape.sampling_flags.grammar
 
 
-MOST_BROKEN_TOKENS = 2048  # a longer step keeps the device busy while the host launches it
+MOST_BROKEN_TOKENS = 2048  # in a longer step the device is busy while the host launches
 
 
 def up_to_long_chunks(shape: StepShape) -> bool:
-    """Uniform rows, and chunks as long as launching them costs more than running them.
+    """Decode rows, and chunks so short that launching them costs more than running them.
 
-    Steps that score prompts are rare and work on many logits, whose memory no recording shall keep.
+    Steps that score prompts are rare, and a graph would hold the memory of their many logits.
     """
     if shape.sampling_flags.scores:
         return False

@@ -11,17 +11,15 @@ def upload(values: Sequence[object], dtype: torch.dtype, device: torch.device) -
 
 
 def pinned_for(device: torch.device, host: torch.Tensor) -> torch.Tensor:
-    """The tensor in memory that this device can copy from by itself.
+    """The tensor in pinned memory, from which a GPU copies without the host.
 
-    Such memory comes from a cache that knows when the copy from it is over.
+    Pinned memory comes from a cache that knows when a copy from it or into it has ended.
     """
     return host.pin_memory() if device.type == "cuda" else host
 
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
-    """Start to copy a tensor to the host. The result is valid after an event recorded now.
-
-    Pinned memory comes from a cache that knows when the copy into it is over.
-    """
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    """Start to copy a tensor to the host. The result is valid after an event recorded now."""
+    is_pinned = tensor.device.type == "cuda"
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned)
     return host.copy_(tensor, non_blocking=True)

@@ -1,49 +1,9 @@
-"""A step on the device: views at fixed addresses, every element written by `fill` on every step."""
+"""A step on the device: views at fixed addresses, all of them written in every step."""
 
 from dataclasses import dataclass
 
-import torch
-
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
 from outrider.step.shape import StepShape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queries:
-    """The query tokens, flat. Padding has token 0 and slots on page 0, which nobody owns."""
-
-    tokens: torch.Tensor  # [num_query] int64
-    positions: torch.Tensor  # [num_query] int64
-    slots: torch.Tensor  # [num_query] int64, where the KV of each is written
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRows:
-    """Rows that run one draft tree each. Padding is row 0."""
-
-    rows: torch.Tensor  # [rows] int64 index into the device tables
-    lengths: torch.Tensor  # [rows] int64 cached tokens: L, the position of node 0
-    budgets: torch.Tensor  # [3, rows] int64 steps, topk and nodes of each row's own budget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRows:
-    """Rows that run a piece of their prompt. Padding is row 0 with no tokens."""
-
-    rows: torch.Tensor  # [chunk.rows] int64
-    starts: torch.Tensor  # [chunk.rows] int64 cached tokens before the chunk
-    counts: torch.Tensor  # [chunk.rows] int64 tokens of the chunk
-    followers: torch.Tensor  # [chunk.rows] int64 the next token of the prompt, -1 at its end
-    owners: torch.Tensor  # [chunk.tokens] int64 which chunk each flat token belongs to
-    tokens: torch.Tensor  # [chunk.tokens] int64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """The query tokens that choose a next token: all nodes of all uniform rows, then chunk ends."""
-
-    index: torch.Tensor  # [num_sampled] int64 into the flat query tokens
-    rows: torch.Tensor  # [num_sampled] int64 into the device tables
-    positions: torch.Tensor  # [num_sampled] int64 absolute position of the token being chosen
 
 
 class AttentionPlan:
@@ -75,16 +35,3 @@ class StepPlan:
     sampled: Sampled
     attention: AttentionPlan
     draft: DraftPlan
-
-
-def chunk_offsets(chunk: ChunkRows) -> torch.Tensor:  # [chunk.tokens]
-    """Index of each flat chunk token inside its own chunk."""
-    first = chunk.counts.cumsum(0) - chunk.counts  # [chunk.rows]
-    flat = torch.arange(chunk.owners.shape[0], device=first.device)
-    return flat - first[chunk.owners]
-
-
-def chunk_nexts(chunk: ChunkRows) -> torch.Tensor:  # [chunk.tokens]
-    """The token of the prompt after each flat chunk token, -1 at its end."""
-    is_end = chunk_offsets(chunk) + 1 == chunk.counts[chunk.owners]
-    return torch.where(is_end, chunk.followers[chunk.owners], chunk.tokens.roll(-1))

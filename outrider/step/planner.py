@@ -1,4 +1,4 @@
-"""The only maker of plans: fit pads, bind makes views once per shape, stage sends a batch down."""
+"""Makes all plans: fit pads, bind makes views once per shape, stage uploads a batch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -6,27 +6,20 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets
 from outrider.step.host_copy import pinned_for
-from outrider.step.plan import (
-    ChunkRows,
-    DecodeRows,
-    DraftPlan,
-    NoDraftPlan,
-    Queries,
-    Sampled,
-    StepPlan,
-)
+from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.wire.scheduled_batch import NO_DECODES, ScheduledBatch
 
-# Plans are a few dozen views each. Exact shapes differ from step to step, so old ones are dropped.
+# A plan is a few dozen views. Exact shapes differ from step to step, so old plans are dropped.
 MAX_PLANS = 1024
 
-_NOBODY = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO_DECODES)
+_EMPTY_BATCH = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO_DECODES)
 
 
 class DraftBinder(Protocol):
@@ -44,7 +37,7 @@ class NoDraftBinder:
 
 
 class Binder:
-    """Owns the views of one role, target or draft, and makes plans of them."""
+    """Makes the plans of one model, target or draft, from views of its arena."""
 
     def __init__(self, arena: Arena, attention: AttentionPlanner, largest: StepShape) -> None:
         self._arena = arena
@@ -80,7 +73,7 @@ class Binder:
 
 
 class Planner:
-    """Owns the arena and the plan of every shape seen. Equal shapes share addresses."""
+    """Owns the arena and one plan per shape. Equal shapes share addresses."""
 
     def __init__(
         self,
@@ -97,23 +90,21 @@ class Planner:
         self._table = table
         self._buckets = buckets
         self._plans: dict[StepShape, StepPlan] = {}
-        self._latest: StepPlan | None = (
-            None  # the plan bound last: comparing is faster than hashing
-        )
-        self._staged: tuple[object, ...] = ()  # what the inputs on the device were made of
+        self._latest: StepPlan | None = None  # bound last; comparing is faster than hashing
+        self._staged: tuple[object, ...] = ()  # shape and rows of the inputs on the device
         self._binder = Binder(arena, attention, largest)
         most_grants = table.pages.numel()  # every page of every row at once
         arena.reserve("inputs", sum(_input_sizes(largest)) + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
     def plan(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepPlan:
-        """The plan this batch runs on. Its inputs and page grants go down in one copy."""
+        """The plan this batch runs on. Its inputs and page grants are uploaded in one copy."""
         plan = self.bind(self._buckets.fit(batch, sampling_flags=sampling_flags))
         self._stage(batch, plan)
         return plan
 
     def bind(self, shape: StepShape) -> StepPlan:
-        """The plan of a shape: made at first sight, the same object ever after."""
+        """The plan of a shape: made once, later the same object."""
         if self._latest is not None and self._latest.shape == shape:
             return self._latest
         if shape not in self._plans:
@@ -125,7 +116,7 @@ class Planner:
         return self._latest
 
     def _inputs(self, shape: StepShape) -> tuple[DecodeRows, ChunkRows]:
-        """The packed host inputs, cut into their parts and named in the order of `_input_sizes`."""
+        """The packed host inputs by name, in the order of `_input_sizes`."""
         sizes = _input_sizes(shape)
         packed = torch.split(self._arena.view("inputs", sum(sizes)), sizes)
         decode = DecodeRows(
@@ -144,24 +135,24 @@ class Planner:
         return decode, chunk
 
     def null(self, shape: StepShape) -> StepPlan:
-        """The plan of a shape whose rows are all padding: it may run at any time, for practice."""
+        """The plan of a shape whose rows are all padding, for dummy runs."""
         plan = self.bind(shape)
-        self._stage(_NOBODY, plan)
+        self._stage(_EMPTY_BATCH, plan)
         return plan
 
     def forget(self) -> None:
-        """Nobody knows what the inputs on the device are."""
+        """A step failed: the inputs on the device are unknown, so the next step uploads all."""
         self._staged = ()
 
     def _stage(self, batch: ScheduledBatch, plan: StepPlan) -> None:
-        """Write all host inputs, padding included, and hand out pages.
+        """Upload all host inputs, padding included, and the granted pages.
 
-        Rows that only decode have the inputs of the step before, for as long as they are the same.
+        Inputs that are equal to those of the step before are not uploaded again.
         """
         inputs = (plan.shape, batch.decodes.rows, batch.decodes.budgets, batch.chunks)
         parts: list[np.ndarray] = []
         if inputs != self._staged:
-            self._staged = ()  # until the copy is on its way
+            self._staged = ()  # stays empty if the copy fails
             parts += _pack(batch, plan.shape)
         grants = self._table.entries(batch.grants)
         if grants:
@@ -174,14 +165,14 @@ class Planner:
         self._staged = inputs
 
     def _send(self, packed: np.ndarray, *, last: int) -> torch.Tensor:
-        """One copy to the inputs that end there, which the host does not wait for."""
+        """Copy to the inputs that end at `last`. The host does not wait."""
         inputs = self._arena.view("inputs", last)[last - packed.size :]
         host = pinned_for(inputs.device, torch.from_numpy(packed))
         return inputs.copy_(host, non_blocking=True)
 
 
 def _input_sizes(shape: StepShape) -> list[int]:
-    """Uniform rows, their budgets; chunk rows, starts, counts, followers; owners and tokens."""
+    """Decode rows, their budgets; chunk rows, starts, counts, followers; owners and tokens."""
     chunk = shape.chunk
     return [shape.rows, 3 * shape.rows, *[chunk.rows] * 4, chunk.tokens, chunk.tokens]
 
@@ -191,7 +182,7 @@ def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     chunks, budgets = batch.chunks, batch.decodes.budgets
     counts = [len(chunk.tokens) for chunk in chunks]
     padding = shape.chunk.tokens - sum(counts)
-    if padding:  # of a chunk that is row 0's
+    if padding:  # padding tokens are a chunk of row 0
         counts.append(padding)
     yield _padded(batch.decodes.rows, shape.rows)
     yield _padded([budget.steps for budget in budgets], shape.rows)

@@ -1,4 +1,4 @@
-"""Device tables with one entry per live request. Row 0 is padding: empty, on page 0, unchanging."""
+"""Device tables with one entry per live request. Row 0 is padding: empty and on page 0."""
 
 import torch
 
@@ -7,7 +7,7 @@ from outrider.wire.scheduled_batch import PageGrant, RowAdmission
 
 
 class RowTable:
-    """Owns true lengths, last tokens and page tables; the host keeps only upper bounds of these."""
+    """Owns true lengths, last tokens and page tables. The host knows upper bounds of lengths."""
 
     def __init__(self, *, max_rows: int, max_pages: int, device: torch.device) -> None:
         size = max_rows + 1
@@ -16,7 +16,7 @@ class RowTable:
         self.pages = torch.zeros(size, max_pages, dtype=torch.int64, device=device)
 
     def admit(self, admissions: tuple[RowAdmission, ...]) -> None:
-        """Forget the former owner: its pages may already belong to somebody else."""
+        """Clear the page tables of rows: the old pages may belong to another request now."""
         if admissions:
             rows = [admission.row for admission in admissions]
             self.pages.index_fill_(0, upload(rows, torch.int64, self.pages.device), 0)
@@ -28,31 +28,15 @@ class RowTable:
             self.place(entries.view(2, -1))
 
     def entries(self, grants: tuple[PageGrant, ...]) -> list[int]:
-        """Where each granted page goes in the flat page tables; then, as many pages."""
+        """The index of each granted page in the flat page tables; then the page ids."""
         width = self.pages.shape[1]
-        places = [
-            grant.row * width + grant.first + index
+        index = [
+            grant.row * width + grant.first + offset
             for grant in grants
-            for index in range(len(grant.pages))
+            for offset in range(len(grant.pages))
         ]
-        return places + [page for grant in grants for page in grant.pages]
+        return index + [page for grant in grants for page in grant.pages]
 
-    def place(self, entries: torch.Tensor) -> None:  # [2, n] places and pages, as `entries` has
+    def place(self, entries: torch.Tensor) -> None:  # [2, n] from `entries`
         """Write page ids into the tables of their rows."""
         self.pages.view(-1).index_copy_(0, entries[0], entries[1])
-
-    def slots(self, rows: torch.Tensor, positions: torch.Tensor, page_size: int) -> torch.Tensor:
-        """Where in the pool each (row, position) lives; all three have one shape."""
-        page = self.pages[rows, positions // page_size]
-        return page * page_size + positions % page_size
-
-    def commit(
-        self,
-        rows: torch.Tensor,  # [n]
-        lengths: torch.Tensor,  # [n]
-        last_tokens: torch.Tensor,  # [n]
-    ) -> None:
-        """Write the state after a step. Row 0 stays empty however often padding names it."""
-        is_real = (rows > 0).to(lengths.dtype)
-        self.lengths.index_copy_(0, rows, lengths * is_real)
-        self.last_tokens.index_copy_(0, rows, last_tokens * is_real)

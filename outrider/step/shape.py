@@ -7,7 +7,7 @@ from outrider.wire.draft_budget import Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFlags:
-    """Which parts of the sampling law any row of the step needs; a part nobody needs is not run.
+    """Which parts of sampling the rows of a step need; other parts are not run.
 
     Leaving a part out never changes the token of a row that does not use it.
     """
@@ -16,12 +16,12 @@ class SamplingFlags:
     filters: bool = False
     penalties: bool = False
     bias: bool = False  # logit bias and bans
-    grammar: bool = False  # masks, for which the host is asked
+    grammar: bool = False  # masks, which the host computes
     logprobs: bool = False
     top_logprobs: int = 0
-    named_logprobs: int = 0  # of tokens that requests name
-    scores: bool = False  # log-probabilities of the chunks' own tokens
-    trees: bool = False  # draft trees travel to the host
+    named_logprobs: int = 0  # tokens that requests name
+    scores: bool = False  # log-probabilities of the prompt's own tokens
+    trees: bool = False  # draft trees are copied to the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ class ChunkShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """Sizes after padding. Query tokens lie flat: [rows * nodes] uniform ones, then the chunks."""
+    """Sizes after padding. Query tokens are flat: [rows * nodes] of decode rows, then chunks."""
 
-    rows: int  # rows of the uniform part
-    tree: Budget  # the largest of their draft trees; each of its nodes is a query token
+    rows: int  # decode rows
+    tree: Budget  # the largest draft tree; each of its nodes is a query token
     chunk: ChunkShape
-    pages: int  # page-table columns attention may read
+    pages: int  # page-table columns that attention may read
     sampling_flags: SamplingFlags
 
     @property
@@ -62,6 +62,6 @@ class StepShape:
 
     @property
     def num_reported(self) -> tuple[int, int]:
-        """Query tokens with log-probabilities: those sampled, and those of prompts to be scored."""
+        """Query tokens with log-probabilities: those sampled, and those of scored prompts."""
         sampled = self.num_sampled if self.sampling_flags.logprobs else 0
         return sampled, self.chunk.tokens if self.sampling_flags.scores else 0

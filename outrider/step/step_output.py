@@ -1,4 +1,4 @@
-"""A step's output on its way to the host: packed on the device, copied while the next step runs."""
+"""A step's output: packed on the device, copied to the host while the next step runs, unpacked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from outrider.sampling.logprobs import LogprobTensors
-from outrider.step.draft_tree import VerifyResult
+from outrider.ops.sampling.logprobs import LogprobTensors
+from outrider.ops.tree.draft_tree import VerifyResult
 from outrider.step.host_copy import download
 from outrider.step.shape import StepShape
 
@@ -22,7 +22,7 @@ class PackedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTokens:
-    """What every row of a step brings to the host."""
+    """The tokens of every row of a step, on the host."""
 
     num_accepted: list[int]  # [rows]
     drafted: list[int]  # [rows]
@@ -32,7 +32,7 @@ class UnpackedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedDetails:
-    """And what some rows ask for."""
+    """What only some requests want, on the host."""
 
     path: list[list[int]]  # [rows, most_emitted]
     logprobs: "UnpackedLogprobs"
@@ -41,7 +41,7 @@ class UnpackedDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedLogprobs:
-    """Of every sampled query token, then of every chunk token; empty when nobody asked."""
+    """Of every sampled query token, then of every chunk token; empty if no row wants them."""
 
     chosen: list[float]
     rank: list[int]
@@ -52,9 +52,9 @@ class UnpackedLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTrees:
-    """What was drafted; empty when nobody asked."""
+    """Draft trees; empty if no row wants them."""
 
-    tokens: list[list[int]]  # [rows, nodes] -1 for an absent node, and those are the last ones
+    tokens: list[list[int]]  # [rows, nodes] -1 for absent nodes, which are the last ones
     parents: list[list[int]]  # [rows, nodes]
 
 
@@ -64,7 +64,7 @@ def pack_output(
     logprobs: LogprobTensors,
     trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
 ) -> PackedOutput:
-    """One tensor per type, so that one copy each takes them home."""
+    """One tensor per type, so that one copy per type is enough."""
     drafts = (
         verify_result.num_accepted,
         verify_result.drafted,
@@ -72,9 +72,9 @@ def pack_output(
         verify_result.emitted,
         chunk_choice,
     )
-    asked = (logprobs.rank, logprobs.top_ids)
+    reported = (logprobs.rank, logprobs.top_ids)
     return PackedOutput(
-        integers=torch.cat([part.flatten() for part in (*drafts, *asked, *trees)]),
+        integers=torch.cat([part.flatten() for part in (*drafts, *reported, *trees)]),
         reals=torch.cat(
             [logprobs.chosen, logprobs.top_values.flatten(), logprobs.named_values.flatten()]
         ),
@@ -82,12 +82,12 @@ def pack_output(
 
 
 def copy_to_host(packed: PackedOutput) -> PackedOutput:
-    """Host copies, on their way: to be read after a mark of the lane has passed."""
+    """Host copies in flight: they are valid after an event recorded behind them has passed."""
     return PackedOutput(integers=_send(packed.integers), reals=_send(packed.reals))
 
 
 def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
-    """The tokens of a host copy that has arrived."""
+    """The tokens of a finished host copy."""
     num_accepted, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
     return UnpackedTokens(
         num_accepted=num_accepted.tolist(),
@@ -98,25 +98,25 @@ def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
 
 
 def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
-    """All the rest of it."""
-    asked, top, named = (
+    """Everything else in a finished host copy."""
+    num, top, named = (
         sum(shape.num_reported),
         shape.sampling_flags.top_logprobs,
         shape.sampling_flags.named_logprobs,
     )
-    shown = shape.num_decode_query if shape.sampling_flags.trees else 0
-    sizes = [*_token_sizes(shape), asked, asked * top, shown, shown]
+    num_nodes = shape.num_decode_query if shape.sampling_flags.trees else 0
+    sizes = [*_token_sizes(shape), num, num * top, num_nodes, num_nodes]
     _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
-    chosen, values, others = _cut(packed.reals, [asked, asked * top, asked * named])
+    chosen, values, others = _cut(packed.reals, [num, num * top, num * named])
     trees = (shape.rows if shape.sampling_flags.trees else 0, shape.nodes)
     return UnpackedDetails(
         path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         logprobs=UnpackedLogprobs(
             chosen=chosen.tolist(),
             rank=rank.tolist(),
-            top_ids=top_ids.reshape(asked, top).tolist(),
-            top_values=values.reshape(asked, top).tolist(),
-            named_values=others.reshape(asked, named).tolist(),
+            top_ids=top_ids.reshape(num, top).tolist(),
+            top_values=values.reshape(num, top).tolist(),
+            named_values=others.reshape(num, named).tolist(),
         ),
         trees=UnpackedTrees(
             tokens=tokens.reshape(trees).tolist(), parents=parents.reshape(trees).tolist()
@@ -125,13 +125,13 @@ def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
 
 
 def _token_sizes(shape: StepShape) -> list[int]:
-    """Of kept, drafted, path, emitted and the choices of chunks."""
+    """Sizes of num_accepted, drafted, path, emitted and the choices of chunks."""
     rows, emitted = shape.rows, shape.rows * shape.tree.most_emitted
     return [rows, rows, emitted, emitted, shape.chunk.rows]
 
 
 def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Its parts in order; views of numpy cost less than those of torch."""
+    """The parts of a tensor in order, as numpy views, which are cheaper than torch views."""
     values, parts, first = tensor.numpy(), [], 0
     for size in sizes:
         parts.append(values[first : first + size])
@@ -141,8 +141,8 @@ def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
 
 def _send(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
-        return _NOTHING[tensor.dtype]
+        return _EMPTY[tensor.dtype]
     return download(tensor)
 
 
-_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}
+_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}

@@ -1,8 +1,8 @@
 """Graph semantics without a GPU: record a program's operations once per plan, then replay them.
 
-A replay runs no Python of the program. What a program read from the host while recording stays
-frozen, what it forgot to write stays stale, and reading a scalar is refused: the mistakes that a
-CUDA graph would hide until production fail on a CPU, in a test.
+A replay runs no Python of the program. A value that the program read from the host stays as it was
+at the first run, a tensor that it forgot to write stays stale, and reading a scalar is an error. So
+the mistakes that a CUDA graph hides until production fail in a test on a CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class _Operation:
     call: Callable[..., Any]
     args: Sequence[Any]
     kwargs: dict[str, Any]
-    outputs: tuple[torch.Tensor, ...]  # to be refreshed on replay; none if it works in place
+    outputs: tuple[torch.Tensor, ...]  # rewritten on replay; none for an operation in place
 
     def replay(self) -> None:
         result = self.call(*self.args, **self.kwargs)
@@ -37,14 +37,14 @@ class _Operation:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation below autograd while a program runs for the first time."""
+    """Records every operation below autograd while a program runs for the first time."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
 
     def on_break(self, call: Call, *args: Any) -> None:
-        """Make a live call and remember it as a call; what happens inside is not recorded."""
+        """Make the call of a graph break and record it as one call, without its operations."""
         with _disable_current_modes():
             call(*args)
         self.operations.append(_Operation(call, args, {}, ()))
@@ -82,10 +82,10 @@ class TapeExecutor:
                 output = program(plan)
             self._tapes[key] = (recorder.operations, output)
             return output
-        operations, recorded = self._tapes[key]
+        operations, output = self._tapes[key]
         for operation in operations:
             operation.replay()
-        return recorded  # type: ignore[no-any-return]
+        return output
 
 
 def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
@@ -93,9 +93,9 @@ def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _fresh(result: Any, *, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Outputs with memory of their own; a view is refreshed with the tensor it looks into.
+    """Outputs with memory of their own. A view needs no rewriting: its base tensor is rewritten.
 
-    The schema does not tell: `reshape` is declared a view and copies when it must.
+    The schema does not tell which is which: `reshape` is declared a view but may copy.
     """
     outputs = tuple(tensor for tensor in _tensors(result) if tensor.numel())
     known = {_storage(tensor) for tensor in inputs}
@@ -105,7 +105,7 @@ def _fresh(result: Any, *, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tens
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    # Packed weights (oneDNN) have no storage to point to, and nothing is ever a view of them.
+    # Packed weights (oneDNN) have no storage pointer, and no tensor is a view of them.
     is_opaque = tensor.layout is not torch.strided
     return id(tensor) if is_opaque else tensor.untyped_storage().data_ptr()
 

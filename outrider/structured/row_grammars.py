@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.ops.tree.draft_tree import DraftTree
 from outrider.step.device_stream import DeviceEvent, record_event_here
-from outrider.step.draft_tree import DraftTree
 from outrider.step.host_copy import download, pinned_for
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
@@ -134,7 +134,7 @@ class RowGrammars:
         for admission in admissions:
             self._rows.pop(admission.row, None)
             grammar = admission.sampling.grammar
-            if grammar.is_asked:
+            if grammar.is_wanted:
                 state = self._load_matchers().make(grammar)
                 row = _RowGrammar(state, admission.sampling.ban)
                 row.advance(admission.output)

@@ -92,7 +92,7 @@ class PackedTarget:
         hidden: torch.Tensor,  # [teacher, hidden]
         ids: torch.Tensor,  # [draft_vocab] the target's ids of the head's tokens
     ) -> Teacher:
-        """The distribution after each row. Runs in chunks: all logits at once need too much memory."""
+        """The distribution after each row. Runs in chunks, because logits are large."""
         can_draft = torch.zeros(self.head.shape[0], dtype=torch.bool, device=ids.device)
         can_draft[ids] = True
         shares, best = [], []

@@ -1,11 +1,11 @@
-"""How full an engine is, and what it has done since its start."""
+"""How full an engine is, and what it has done since it started."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
-    """A number of equal things of which some are in use."""
+class Capacity:
+    """How many rows or pages there are, and how many are free."""
 
     free: int
     total: int
@@ -21,7 +21,7 @@ class PrefixCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What went wrong and was survived."""
+    """Failures that the engine survived."""
 
     failed_steps: int
     drafter_failures: int
@@ -29,11 +29,11 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """Steps that a runner was given, and how they were run."""
+    """Steps that a runner ran, and how."""
 
     steps: int
-    eager: int  # that no recording served
-    uncapturable: int  # shapes that could not be recorded
+    eager: int  # steps without a captured graph
+    uncapturable: int  # shapes whose capture failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,11 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """One moment of an engine. With nothing to do, every row and page is free: else one leaked."""
+    """The engine at one moment. When it is idle, every row and page is free, or one has leaked."""
 
     queue: Queue
-    rows: Stock
-    pages: Stock  # a page that only the prefix cache remembers is free
+    rows: Capacity
+    pages: Capacity  # a page that only the prefix cache uses is free
     prefix: PrefixCounts
     faults: Faults
     work: DeviceWork

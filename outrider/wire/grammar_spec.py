@@ -1,4 +1,4 @@
-"""What an answer must look like, as plain data, and the vocabulary it is spelled in."""
+"""The grammar of an answer as plain data, and the bytes of every token."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ GrammarKind = Literal["none", "json_schema", "regex", "ebnf", "structural_tag"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarSpec:
-    """A grammar as its author wrote it. Equal specs are compiled once."""
+    """A grammar as the user wrote it. Equal specs are compiled once."""
 
     kind: GrammarKind
     text: str
@@ -16,13 +16,13 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """The grammar of one row's output, which begins after the prompt."""
+    """The grammar of one row. It applies to the output, after the prompt."""
 
     spec: GrammarSpec
-    ends: tuple[int, ...]  # ids to choose from once the text is complete; they spell nothing
+    ends: tuple[int, ...]  # ids that may end a complete text; they have no bytes
 
     @property
-    def is_asked(self) -> bool:
+    def is_wanted(self) -> bool:
         return self.spec.kind != "none"
 
 
@@ -31,6 +31,6 @@ NO_GRAMMAR = Grammar(spec=GrammarSpec(kind="none", text=""), ends=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What every token adds to a text."""
+    """The bytes that every token adds to a text."""
 
-    pieces: tuple[bytes, ...]  # empty for a token that no text contains, such as a special one
+    pieces: tuple[bytes, ...]  # empty for special tokens

@@ -1,4 +1,4 @@
-"""What one row needs to know to choose its tokens. Complete values: nothing here is optional."""
+"""How the tokens of one row are chosen. Complete values: nothing here is optional."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
-    """How tokens already seen are made less likely. The defaults change nothing."""
+    """Penalties of tokens that occurred before. The defaults change nothing."""
 
     repetition: float = 1.0  # over prompt and output; divides positive logits, multiplies negative
     presence: float = 0.0  # subtracted once per token seen in the output
@@ -41,16 +41,16 @@ class Ban:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLogprobs:
-    """From which position on the tokens of the prompt are scored, given what stands before them."""
+    """From which position on the prompt tokens are scored, each given the tokens before it."""
 
-    is_asked: bool = False
-    first: int = 1  # nothing stands before position 0
-    top: int = 0  # as in `LogprobsAsked`
+    is_wanted: bool = False
+    first: int = 1  # position 0 has no tokens before it
+    top: int = 0  # as in `LogprobsWanted`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobsAsked:
-    """Which log-probabilities to report per emitted token, of the model's own, unwarped law."""
+class LogprobsWanted:
+    """Which log-probabilities to report per emitted token, before any logits processing."""
 
     chosen: bool = False
     top: int = 0  # how many of the most likely tokens to report beside the chosen one
@@ -60,7 +60,7 @@ class LogprobsAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSampling:
-    """The law of one row's tokens: the token at position i is a function of (logits, seed, i)."""
+    """Sampling of one row: the token at position i is a function of (logits, seed, i)."""
 
     seed: int  # 0 <= seed < 2**63
     temperature: float = 1.0  # 0 chooses the most likely token, without noise
@@ -68,6 +68,6 @@ class RowSampling:
     penalties: Penalties = Penalties()
     bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
     ban: Ban = Ban()
-    logprobs: LogprobsAsked = LogprobsAsked()
+    logprobs: LogprobsWanted = LogprobsWanted()
     trace: bool = False  # report the tree of every round; the tokens do not depend on it
     grammar: Grammar = NO_GRAMMAR

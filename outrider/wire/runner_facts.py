@@ -1,4 +1,4 @@
-"""What the computing half tells the deciding half about itself, once, before the first step."""
+"""What the runtime tells the engine about itself, once, before the first step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ def ignore_progress(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftFacts:
-    """What the drafter's nature means for the host."""
+    """Facts about the drafter that the scheduler needs."""
 
     budget: Budget  # the most a row may use; its nodes are the most it can emit in a step
     lead: int  # positions the draft model runs ahead of the target
     lookahead: int  # tokens past a position that its draft KV depends on
-    needs_text: bool  # a new row's whole text must travel, the part that is not run included
-    is_paced: bool  # draft lengths follow each request's success, within the budget
-    is_adaptive: bool  # and what the batch's steps cost
+    needs_text: bool  # a new row is sent with its whole text, cached part included
+    is_paced: bool  # draft lengths follow the acceptance of each request, within the budget
+    is_adaptive: bool  # draft lengths follow the measured cost of steps, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,5 +62,5 @@ class StepRunner(Protocol):
     def submit(self, batch: ScheduledBatch) -> PendingResult: ...
 
     def restart(self) -> None:
-        """Forget every row and step after a failure; raises when the device itself is lost."""
+        """Forget all rows and steps after a failure; raises if the device is lost."""
         ...

@@ -1,4 +1,4 @@
-"""What goes down: one step as the scheduler decided it. The host knows bounds, not lengths."""
+"""Goes from engine to runtime: one step as the scheduler decided it. It has bounds of lengths."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from outrider.wire.row_sampling import RowSampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAdmission:
-    """A row of the device tables gets a new owner. Its text feeds penalties and some drafters."""
+    """A request gets a row of the device tables. Penalties and some drafters read its text."""
 
     row: int
     sampling: RowSampling
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
-    output: tuple[int, ...]  # what a preempted request had emitted; likewise, or for its grammar
+    output: tuple[int, ...]  # tokens emitted before a preemption; likewise, or for a grammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class PageGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledChunk:
-    """Query tokens the host knows: a piece of a prompt, run after `start` cached tokens."""
+    """A chunk of a prompt: query tokens that run after `start` cached tokens."""
 
     row: int
     start: int
@@ -43,7 +43,7 @@ class ScheduledChunk:
 class ScheduledDecodes:
     """Rows that continue from their own last tokens, which only the device knows.
 
-    They are columns of one length: in a step of hundreds of rows, a record each would be the cost.
+    Columns of one length. With hundreds of rows, one record per row would take most of the step.
     """
 
     rows: tuple[int, ...]
@@ -69,7 +69,7 @@ class ScheduledBatch:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The rows that run, in the order in which results name them: decodes, then chunks."""
+        """The rows that run, in the order of the results: decodes, then chunks."""
         return self.decodes.rows + tuple(chunk.row for chunk in self.chunks)
 
     @property

@@ -1,4 +1,4 @@
-"""What comes up: the tokens a step emitted, row by row."""
+"""Goes from runtime to engine: the tokens that a step emitted, row by row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log-probabilities at one emitted token, of the model's own law before any warp."""
+    """Log-probabilities at one emitted token, before any logits processing."""
 
     chosen: float
     rank: int  # 1 is the most likely token
     top: tuple[tuple[int, float], ...]  # (token, logprob), most likely first
-    named: tuple[float, ...] = ()  # of the tokens that the request named, in its order
+    named: tuple[float, ...] = ()  # of the tokens that the request named, in that order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,16 @@ NO_SCORES = PromptScores(first=0, logprobs=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTrace:
-    """One round as it went: what was drafted, what the target agreed with, what it emitted.
+    """One round: the drafted tree, the accepted path, the emitted tokens.
 
-    The step at the end of a prompt is a round of one node, its last token: rounds account for every
-    token of an output. Kept drafts come first in `emitted`; one token more is the target's own.
+    The step at the end of a prompt counts as a round of one node, the last prompt token, so rounds
+    account for every token of an output. In `emitted` the accepted drafts come first, then the
+    bonus token.
     """
 
     tokens: tuple[int, ...]  # of every node; node 0 was emitted before the round
     parents: tuple[int, ...]  # index of each node's parent, -1 for node 0
-    path: tuple[int, ...]  # agreed nodes, node 0 first
+    path: tuple[int, ...]  # accepted nodes, node 0 first
     emitted: tuple[int, ...]
 
     @property
@@ -45,7 +46,7 @@ class RoundTrace:
 
     @property
     def has_bonus(self) -> bool:
-        """Whether its last token is the target's own; an answer may end on a kept draft."""
+        """Whether its last token is the bonus token; an answer may end on an accepted draft."""
         return len(self.emitted) > self.num_accepted
 
     def cut(self, num_tokens: int) -> "RoundTrace":
@@ -56,12 +57,12 @@ class RoundTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDetails:
-    """What few rows have to tell besides their tokens."""
+    """What few rows report besides their tokens."""
 
-    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token when asked
-    rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when asked and anything was emitted
-    error: str = ""  # why the row cannot go on; its tokens mean nothing then
-    scores: PromptScores = NO_SCORES  # of a chunk, when asked
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token, when requested
+    rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when requested and if it emitted tokens
+    error: str = ""  # why the row cannot go on; its tokens are invalid then
+    scores: PromptScores = NO_SCORES  # of a chunk, when requested
 
 
 NO_DETAILS = RowDetails()
@@ -69,11 +70,11 @@ NO_DETAILS = RowDetails()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The outcome of one step, by columns in the order of the batch: decodes, then chunks."""
+    """The result of one step, by columns in the order of the batch: decodes, then chunks."""
 
     step: int
-    tokens: Sequence[tuple[int, ...]]  # kept drafts, then the bonus token; empty inside a prompt
-    drafted: Sequence[int]  # drafts that were proposed; at most one less than tokens were kept
-    details: Mapping[int, RowDetails]  # by place, of the rows that have any
-    busy_s: float  # that the device took for it
-    has_drafter_failed: bool  # by the time this step was submitted; it drafts nothing any more
+    tokens: Sequence[tuple[int, ...]]  # accepted drafts and bonus token; empty inside a prompt
+    drafted: Sequence[int]  # number of proposed drafts
+    details: Mapping[int, RowDetails]  # of the rows that have any, by place in the batch
+    busy_s: float  # device time of the step
+    has_drafter_failed: bool  # before this step was submitted; nothing is drafted any more

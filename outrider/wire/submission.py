@@ -1,4 +1,4 @@
-"""What a front end submits to the engine and what it hears back."""
+"""What a front end submits to the engine, and the updates it gets back."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,7 +12,7 @@ FinishReason = Literal["running", "stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a request ends by its tokens alone. Stop strings are the front end's business."""
+    """When a request ends by its tokens alone. Stop strings are handled by the front end."""
 
     max_tokens: int
     stop_ids: frozenset[int]  # end-of-sequence ids included unless the user ignores them
@@ -20,7 +20,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One request: token ids in, a law of sampling, limits, and its place in the queue."""
+    """One request: token ids, sampling, limits, and its place in the queue."""
 
     request_id: str
     prompt: tuple[int, ...]
@@ -30,16 +30,16 @@ class Submission:
     priority: int = 0  # smaller goes first
 
 
-# The next two are made for every row of every step; a named tuple costs a third of a data class.
+# The next two are made for every row of every step. A named tuple costs a third of a dataclass.
 
 
 class Progress(NamedTuple):
-    """Counts of one request so far. A round keeps some of its drafts and adds the bonus token."""
+    """Counts of one request so far."""
 
     cached: int  # prompt tokens served by the prefix cache at first admission
     rounds: int
     drafted: int
-    accepted_per_depth: tuple[int, ...]  # rounds that kept a draft at depth 1, 2, ...
+    accepted_per_depth: tuple[int, ...]  # rounds that accepted a draft at depth 1, 2, ...
     preemptions: int
 
     @property
@@ -51,7 +51,7 @@ NOTHING_YET = Progress(cached=0, rounds=0, drafted=0, accepted_per_depth=(), pre
 
 
 class RequestUpdate(NamedTuple):
-    """News of one request after a step. The finishing stop id, if any, is the last token."""
+    """What one request gained in a step. A stop id that ended it is the last token."""
 
     request_id: str
     tokens: tuple[int, ...]
@@ -59,7 +59,7 @@ class RequestUpdate(NamedTuple):
     finish: FinishReason
     progress: Progress
     queued_s: float = 0.0  # until it first had a row
-    rounds: tuple[RoundTrace, ...] = ()  # that emitted these tokens, when asked
-    reason: str = ""  # one line about what went wrong, when `finish` is "error"
-    # Of the prompt from the position asked for on, once, with the first news after the prompt.
+    rounds: tuple[RoundTrace, ...] = ()  # the rounds that emitted these tokens, when requested
+    reason: str = ""  # what went wrong, in one line, when `finish` is "error"
+    # From the requested position on; sent once, with the first update after the prompt.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()

@@ -1,6 +1,7 @@
 """Lists in the docs name everything there is: a new part needs a line in its page."""
 
 import inspect
+import json
 import re
 import tomllib
 from collections import Counter
@@ -72,7 +73,8 @@ def test_families_with_modules_are_named_wherever_mtp_is_explained(family):
 
 
 def test_the_sizes_of_the_shipped_head_are_given():
-    [head] = shipped_head(DEFAULT_ALIAS)
+    head = shipped_head(DEFAULT_ALIAS)
+    assert head is not None
     said = f"{head.steps} steps, topk {head.topk}, {head.nodes} nodes"
     assert said in page("docs/speculation.md")
 
@@ -105,6 +107,18 @@ def test_every_metric_is_explained(name):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_is_in_the_table(name):
     assert f"| `outrider bench {name}` |" in page("docs/benchmarks.md")
+
+
+def test_the_readme_has_the_numbers_of_its_picture():
+    said = {float(number) for number in re.findall(r"\d+\.\d+", page("README.md"))}
+    for case in json.loads(page("benchmarks/readme_numbers.json"))["steady"]:
+        assert set(case["times_floor"]) <= said
+        for engine in case["engines"].values():
+            assert set(engine["step_ms"]) <= said
+
+
+def test_the_readme_is_short():
+    assert len(page("README.md").splitlines()) < 120
 
 
 def test_a_word_has_one_row_in_the_glossary():

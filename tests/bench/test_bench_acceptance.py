@@ -42,13 +42,13 @@ def test_every_drafter_tree_and_temperature_is_measured_by_source(tiny_folder, t
 def test_the_numbers_of_a_share_are_those_of_its_answers_together():
     setup = Setup(drafter="d", tree="chain of 2", temperature=0.0)
     answers = (
-        AcceptanceAnswer(setup=setup, source="x", tokens=5, rounds=3, kept_per_position=(1,)),
-        AcceptanceAnswer(setup=setup, source="y", tokens=4, rounds=1, kept_per_position=(1, 1)),
+        AcceptanceAnswer(setup=setup, source="x", tokens=5, rounds=3, accepted_per_position=(1,)),
+        AcceptanceAnswer(setup=setup, source="y", tokens=4, rounds=1, accepted_per_position=(1, 1)),
     )
     report = AcceptanceReport(model="m", device="cpu", max_tokens=5, answers=answers)
     x, y, both = report.shares()
     assert [share.source for share in (x, y, both)] == ["x", "y", ALL]
-    assert both.kept_rates == (2 / 4, 1 / 4)
+    assert both.accepted_rates == (2 / 4, 1 / 4)
     assert both.accept_length == pytest.approx(1.75)
     assert y.accept_length == pytest.approx(3.0)
 

@@ -64,7 +64,7 @@ def made(kind, drafter, tokens, *, rounds, kept=(), total_s=1.0):
         drafter=drafter,
         tokens=tuple(tokens),
         rounds=rounds,
-        kept_per_position=kept,
+        accepted_per_position=kept,
         cost=cost,
     )
 
@@ -80,7 +80,7 @@ def test_the_numbers_of_a_share_are_those_of_its_runs_together():
     share = report.share(ALL, "x")
     assert share.tokens_per_s == pytest.approx((2 + 4) / 2.0)
     assert report.speedup(share) == pytest.approx(2.0)
-    assert share.kept_rates == (2 / 4, 1 / 4)
+    assert share.accepted_rates == (2 / 4, 1 / 4)
     assert share.accept_length == pytest.approx(1 + 3 / 4)
     assert share.cost.verify_s == pytest.approx(2.0 - 0.4 - 0.2)
     assert report.kinds == ("chat", "code", ALL)

@@ -269,8 +269,8 @@ def counters(drafts, draft_tokens, accepted, positions=()):
         f'vllm:spec_decode_num_accepted_tokens_total{{model_name="m"}} {accepted}',
         'vllm:spec_decode_num_drafts_created{model_name="m"} 1.7e+09',
         *(
-            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} {kept}'
-            for place, kept in enumerate(positions)
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} {count}'
+            for place, count in enumerate(positions)
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -281,11 +281,11 @@ def test_counters_tell_the_acceptance_between_two_scrapes():
     (after,) = read_counters(counters("1.1e+02", 440.0, 170.0, (90.0, 60.0, 20.0)))
     (moved,) = between(before, after)
     assert moved == ServerAcceptance(
-        rounds=100, drafted=400, kept=150, kept_per_position=(80, 60, 20)
+        rounds=100, drafted=400, accepted=150, accepted_per_position=(80, 60, 20)
     )
     assert moved.accept_length == 2.5
     assert moved.accept_rate == 0.375
-    assert moved.kept_rates == (0.8, 0.6, 0.2)
+    assert moved.accepted_rates == (0.8, 0.6, 0.2)
     assert between(after, after) == ()
     assert read_counters("http_requests_total 3\n") == ()
 
@@ -293,25 +293,25 @@ def test_counters_tell_the_acceptance_between_two_scrapes():
 def test_counters_of_several_engines_are_one_server():
     both = counters(10, 40, 20) + counters(1, 4, 2).replace("vllm:", "outrider:")
     (found,) = read_counters(both)
-    assert (found.rounds, found.drafted, found.kept) == (11, 44, 22)
+    assert (found.rounds, found.drafted, found.accepted) == (11, 44, 22)
 
 
-def test_the_histogram_of_an_answer_gives_what_each_position_kept():
+def test_the_histogram_of_an_answer_gives_what_each_position_accepted():
     told = {
         "num_spec_steps": 10,
         "num_draft_tokens": 30,
         "num_accepted_draft_tokens": 11,
-        "acceptance_histogram": [4, 2, 3, 1],  # steps that kept 0, 1, 2, 3
+        "acceptance_histogram": [4, 2, 3, 1],  # steps that accepted 0, 1, 2, 3
     }
     (found,) = read_metrics_field(told)
-    assert found.kept_per_position == (6, 4, 1)
-    assert sum(found.kept_per_position) == found.kept
-    assert ServerAcceptance.sum_of([found, found]).kept_per_position == (12, 8, 2)
+    assert found.accepted_per_position == (6, 4, 1)
+    assert sum(found.accepted_per_position) == found.accepted
+    assert ServerAcceptance.sum_of([found, found]).accepted_per_position == (12, 8, 2)
     assert read_metrics_field({"num_spec_steps": None}) == ()
 
 
 def test_what_answers_tell_comes_before_counters_that_others_move_too():
-    one = ServerAcceptance(rounds=2, drafted=8, kept=3, kept_per_position=(2, 1))
+    one = ServerAcceptance(rounds=2, drafted=8, accepted=3, accepted_per_position=(2, 1))
     before, after = read_counters(counters(10, 40, 20)), read_counters(counters(30, 120, 70))
     silent = answer(sent_s=0.0, texts_s=(1.0,), output=1)
     telling = replace(silent, acceptances=(one,))
@@ -523,7 +523,7 @@ def test_an_answer_cut_anywhere_is_read_whole(seed):
     assert len(found.timeline.texts_s) == num_chunks == 3
     times = (found.timeline.sent_s, *found.timeline.texts_s, found.timeline.ended_s)
     assert list(times) == sorted(times)
-    assert [(told.rounds, told.kept) for told in found.acceptances] == [(2, 3)]
+    assert [(each.rounds, each.accepted) for each in found.acceptances] == [(2, 3)]
     assert server.seen[0].headers["authorization"] == "Bearer k"
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.engines import ask
+from support.engines import make_submission
 from support.trees import random_tree, tree_of
 
 from benchmarks.forced_acceptance import ForcedVerifier
@@ -12,7 +12,7 @@ from benchmarks.steps.bench_engines import build, head_drafting, load_target
 from benchmarks.steps.body import find_body
 from benchmarks.steps.step_args import Place, Tree
 from outrider.errors import ConfigError
-from outrider.spec.drafter import chain, single_node
+from outrider.ops.tree.chain import chain, single_node
 from outrider.wire.row_sampling import RowSampling
 
 CPU = torch.device("cpu")
@@ -106,7 +106,7 @@ def test_an_engine_emits_the_right_number_of_tokens_at_the_forced_mean(executor,
     engine = build(target, drafting, rows=3, context=128).engine
     greedy = RowSampling(seed=0, temperature=0.0)
     for row in range(3):
-        engine.add(ask(str(row), [row + 1, 5, 6], greedy, max_tokens=61))
+        engine.add(make_submission(str(row), [row + 1, 5, 6], greedy, max_tokens=61))
     tokens, last = {}, {}
     while engine.has_work:
         for update in engine.step():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.engines import NO_DRAFT, Shape, ask, engine_of, run_all
+from support.engines import NO_DRAFT, Shape, engine_of, make_submission, run_all
 from support.heads import write_head
 from support.modules import add_modules, module_tensors
 from support.steps import NO_FLAGS, batch_of, small_device
@@ -38,8 +38,8 @@ from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES
+from outrider.ops.tree.chain import single_node
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
@@ -206,10 +206,13 @@ SAMPLINGS = {
 
 def answers(model, sampling, draft=NO_DRAFT):
     shape = Shape(page_size=4, max_rows=3, step_tokens=32)
-    asked = [ask(str(seed), prompt(5 + seed, seed), sampling, max_tokens=24) for seed in range(3)]
-    heard = run_all(engine_of(model, shape, draft), asked)
-    rounds = {name: each.last.progress for name, each in heard.items()}
-    return {name: each.tokens for name, each in heard.items()}, rounds
+    submissions = [
+        make_submission(str(seed), prompt(5 + seed, seed), sampling, max_tokens=24)
+        for seed in range(3)
+    ]
+    outputs = run_all(engine_of(model, shape, draft), submissions)
+    rounds = {name: each.last.progress for name, each in outputs.items()}
+    return {name: each.tokens for name, each in outputs.items()}, rounds
 
 
 @pytest.mark.parametrize("law", SAMPLINGS)
@@ -379,17 +382,17 @@ def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small,
     rounds_emitted = (
         answering.emitted - answering.num_begun
     )  # an answer's first token comes of its prompt
-    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.kept
+    assert answering.rounds <= rounds_emitted <= answering.rounds + answering.accepted
     assert all(len(tokens) == 7 for tokens in answering.answers.values())
     plain = engine_of(model, Shape(page_size=4))
-    heard = run_all(
+    outputs = run_all(
         plain,
         [
-            ask(str(index), list(tokens), SAMPLINGS["greedy"], max_tokens=7)
+            make_submission(str(index), list(tokens), SAMPLINGS["greedy"], max_tokens=7)
             for index, tokens in enumerate(questions.prompts)
         ],
     )
-    assert answering.answers == {int(name): tuple(each.tokens) for name, each in heard.items()}
+    assert answering.answers == {int(name): tuple(each.tokens) for name, each in outputs.items()}
     answering.end()
     assert not engine.has_work
 

@@ -130,7 +130,7 @@ def test_a_file_without_newline_that_is_not_ours_is_not_cut(frontend, files):
 
 @contextmanager
 def largest_file(num_bytes):
-    """What a full disk does, to files of this process only."""
+    """Acts as a full disk does, for files of this process only."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:

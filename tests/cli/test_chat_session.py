@@ -1,4 +1,4 @@
-"""A chat at the terminal, with a model on paper."""
+"""A chat at the terminal, with a paper runner in place of a model."""
 
 import random
 import signal

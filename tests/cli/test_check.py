@@ -1,4 +1,4 @@
-"""`outrider check` on a tiny pair: it passes, and it sees a fault that is put in on purpose."""
+"""`outrider check` on a tiny pair: it passes, and it finds a fault that is injected."""
 
 import dataclasses
 import math
@@ -13,8 +13,8 @@ from outrider.cli.check.compare_answers import first_difference
 from outrider.cli.main import run
 from outrider.config.draft_config import DraftConfig
 from outrider.frontend.outputs import Acceptance, CompletionOutput, Logprob
+from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import assemble_runner
-from outrider.spec.verify import verify
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def command(model_folder, draft_folder):
 def test_a_sound_engine_passes_with_all_tokens_compared(command, capsys):
     assert run(command) == 0
     shown = capsys.readouterr().out
-    # Plain decoding, and chain or tree by two executors, overlapped or not; under three laws.
+    # Plain decoding, and chain or tree by two executors, overlapped or not; three samplings.
     # Each answers 2 prompts alone and together: 4 * 6 tokens.
     assert "27 configurations, 648 tokens compared: every token is that of plain" in shown
     assert all(word in shown for word in ("chain", "tree", "tape", "every warp", "tokens/round"))
@@ -61,7 +61,7 @@ def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsy
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("asked", [["--disable-cuda-graph"], ["--executor", "eager"]])
 def test_only_the_executor_that_was_asked_for_is_checked(command, one_prompt, capsys, asked):
-    """It was told to run eagerly and said so of recordings, which it had not checked."""
+    """With --executor eager, it must not claim to have checked graphs."""
     assert run([*command, *one_prompt, *asked]) == 0
     shown = capsys.readouterr().out
     assert "15 configurations" in shown

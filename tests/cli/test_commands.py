@@ -80,7 +80,7 @@ def test_a_batch_file_is_answered_and_resumed(on_model, tmp_path, capsys):
     assert sorted(record["line"] for record in records) == [0, 1, 2]
     assert [record["id"] for record in records if "error" in record] == ["x"]
     capsys.readouterr()
-    assert run(command) == 1  # an old failure is one still
+    assert run(command) == 1  # the old failure still counts
     assert "3 lines" in (summary := capsys.readouterr().err)
     assert "3 from before, 1 failed" in summary
 

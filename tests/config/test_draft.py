@@ -1,4 +1,4 @@
-"""Three dialects, one configuration; and what every "auto" and every wrong size becomes."""
+"""Flags of three engines become one DraftConfig; values of "auto"; sizes that are refused."""
 
 import pytest
 
@@ -34,7 +34,7 @@ SGLANG = [
         ("head", 5, 4, 16),
     ),
     ({"algorithm": "standalone", "draft_model_path": "m", "num_steps": 2}, ("m", 2, 1, 3)),
-    # The root counts: six draft tokens of a chain are five steps, as with vLLM's K = 5.
+    # SGLang counts the root: six draft tokens of a chain are five steps, as vLLM's K = 5.
     ({"algorithm": "NGRAM", "num_draft_tokens": 6}, ("ngram", 5, 1, 6)),
 ]
 OURS = [
@@ -57,12 +57,12 @@ def resolved(config):
 
 
 @pytest.mark.parametrize(("fields", "expected"), VLLM, ids=str)
-def test_vllm_counts_drafts(fields, expected):
+def test_vllm_sizes_count_drafts_without_the_root(fields, expected):
     assert resolved(from_vllm(fields)) == expected
 
 
 @pytest.mark.parametrize(("flags", "expected"), SGLANG, ids=str)
-def test_sglang_counts_the_root(flags, expected):
+def test_sglang_sizes_count_the_root(flags, expected):
     assert resolved(from_sglang(flags)) == expected
 
 
@@ -72,8 +72,8 @@ def test_a_size_that_is_missing_follows_from_the_others(config, expected):
 
 
 def test_vllms_lookup_lengths_are_the_match_lengths():
-    asked = {"method": "ngram", "prompt_lookup_max": 5, "prompt_lookup_min": 3}
-    assert from_vllm(asked).match == MatchLengths(min=3, max=5)
+    fields = {"method": "ngram", "prompt_lookup_max": 5, "prompt_lookup_min": 3}
+    assert from_vllm(fields).match == MatchLengths(min=3, max=5)
     assert from_vllm({"method": "ngram", "prompt_lookup_max": 1}).match == MatchLengths(
         min=1, max=1
     )
@@ -87,12 +87,12 @@ def test_vllms_lookup_lengths_are_the_match_lengths():
         (DraftConfig(drafter="none", steps=9), "no effect without a drafter"),
     ],
 )
-def test_sizes_that_cannot_be_used_are_cut_down_with_a_note(config, note):
-    (said,) = resolve_budget(config).notes
-    assert note in said
+def test_sizes_that_cannot_be_used_are_reduced_with_a_note(config, note):
+    (found,) = resolve_budget(config).notes
+    assert note in found
 
 
-def test_sizes_that_fit_are_taken_without_a_note():
+def test_sizes_that_can_be_used_are_not_changed():
     assert resolve_budget(DraftConfig(drafter="m", steps=4, topk=3, nodes=31)).notes == ()
 
 
@@ -123,7 +123,7 @@ def test_an_ngram_drafter_has_no_branches_to_store():
 @pytest.mark.parametrize(
     ("vocab_size", "max_context", "fix"), [(3, 100, "lower --topk"), (50, 5, "lower --steps")]
 )
-def test_a_tree_larger_than_its_model_is_refused(vocab_size, max_context, fix):
+def test_a_tree_larger_than_vocabulary_or_context_is_refused(vocab_size, max_context, fix):
     settings = resolve_budget(DraftConfig(drafter="small", steps=5, topk=4, nodes=20))
     with pytest.raises(ConfigError, match=fix):
         check_fit(settings, vocab_size=vocab_size, max_context=max_context)
@@ -180,7 +180,7 @@ def test_two_dialects_at_once_are_refused():
     ngram, own = {"method": "ngram"}, DraftConfig(steps=2)
     assert choose_dialect(own, vllm=None, sglang={}) == own
     assert choose_dialect(DraftConfig(), vllm=ngram, sglang={}).drafter == "ngram"
-    steady = DraftConfig(adaptive=False)  # which no other dialect can say
+    steady = DraftConfig(adaptive=False)  # no other dialect has this setting
     assert choose_dialect(steady, vllm=ngram, sglang={}) == DraftConfig(
         drafter="ngram", topk=1, adaptive=False
     )
@@ -193,13 +193,13 @@ def test_two_dialects_at_once_are_refused():
             choose_dialect(own, **kind)
 
 
-def test_an_empty_config_of_vllm_is_a_config_that_lacks_its_method():
+def test_an_empty_speculative_config_is_refused_for_its_missing_method():
     with pytest.raises(ConfigError, match='lacks "method"'):
         choose_dialect(DraftConfig(), vllm={}, sglang={})
 
 
 @pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_5_mtp"])
-def test_modules_inside_the_target_have_a_name_in_every_dialect(method):
+def test_every_dialect_has_a_name_for_modules_inside_the_target(method):
     chain = {"steps": 2, "topk": 1, "nodes": 3}
     assert from_vllm({"method": method, "num_speculative_tokens": 2}) == DraftConfig(
         drafter="mtp", **chain
@@ -211,7 +211,7 @@ def test_modules_inside_the_target_have_a_name_in_every_dialect(method):
 @pytest.mark.parametrize(
     ("sizes", "num_modules", "tree"),
     [
-        ({}, 1, TreeSize(steps=3, topk=1, nodes=4)),  # one is repeated, as any draft model
+        ({}, 1, TreeSize(steps=3, topk=1, nodes=4)),  # one module is repeated, as any draft model
         ({"topk": 2}, 1, TreeSize(steps=3, topk=2, nodes=7)),
         ({}, 2, TreeSize(steps=2, topk=1, nodes=3)),
         ({}, 5, TreeSize(steps=5, topk=1, nodes=6)),
@@ -219,9 +219,9 @@ def test_modules_inside_the_target_have_a_name_in_every_dialect(method):
         ({"nodes": 3}, 5, TreeSize(steps=2, topk=1, nodes=3)),
     ],
 )
-def test_more_than_one_module_draft_a_chain_of_as_many_steps(sizes, num_modules, tree):
-    asked = DraftConfig(drafter="mtp", **sizes)
-    assert resolve_budget(fit_modules(asked, num_modules=num_modules)).tree == tree
+def test_modules_draft_a_chain_with_one_step_per_module(sizes, num_modules, tree):
+    config = DraftConfig(drafter="mtp", **sizes)
+    assert resolve_budget(fit_modules(config, num_modules=num_modules)).tree == tree
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,6 @@ def test_more_than_one_module_draft_a_chain_of_as_many_steps(sizes, num_modules,
         ({"nodes": 5}, "lower --steps"),
     ],
 )
-def test_modules_for_each_depth_refuse_deeper_drafts_and_trees(sizes, fix):
+def test_modules_refuse_trees_and_more_steps_than_modules(sizes, fix):
     with pytest.raises(ConfigError, match=fix):
         fit_modules(DraftConfig(drafter="mtp", **sizes), num_modules=3)

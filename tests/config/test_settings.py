@@ -15,28 +15,26 @@ def settings(config, *, num_cuda=0):
 @pytest.mark.parametrize(
     ("num_cuda", "device", "dtype"), [(0, "cpu", "float32"), (2, "cuda", "bfloat16")]
 )
-def test_auto_becomes_what_the_machine_has(num_cuda, device, dtype):
+def test_auto_chooses_device_and_dtype_by_the_machine(num_cuda, device, dtype):
     resolved = settings(EngineConfig(), num_cuda=num_cuda)
     assert (resolved.device, resolved.dtype) == (device, dtype)
     assert resolved.host.max_context == 100
 
 
 @pytest.mark.parametrize(("num_cuda", "executor", "depth"), [(0, "eager", 0), (1, "breakable", 1)])
-def test_steps_are_recorded_and_overlap_where_the_device_runs_beside_the_host(
-    num_cuda, executor, depth
-):
+def test_a_gpu_captures_graphs_and_overlaps_steps_and_a_cpu_does_not(num_cuda, executor, depth):
     execution = settings(EngineConfig(), num_cuda=num_cuda).execution
     assert (execution.executor, execution.depth) == (executor, depth)
 
 
-def test_a_tape_is_refused_where_there_are_real_graphs():
+def test_the_tape_executor_is_refused_on_a_gpu():
     config = EngineConfig(execution=ExecutionConfig(executor="tape"))
     with pytest.raises(ConfigError, match="use graph on a CUDA device"):
         settings(config, num_cuda=1)
 
 
 @pytest.mark.parametrize(("nodes", "step_tokens"), [(1, 512), (8, 512), (64, 32 * 64 + 128)])
-def test_a_step_has_room_for_every_rows_drafts_and_a_piece_of_a_prompt(nodes, step_tokens):
+def test_step_tokens_cover_the_drafts_of_all_rows_and_a_prompt_chunk(nodes, step_tokens):
     draft = DraftConfig(drafter="ngram", topk=4, nodes=nodes)
     assert settings(EngineConfig(draft=draft)).host.max_step_tokens == step_tokens
 
@@ -77,7 +75,7 @@ def test_a_device_that_does_not_exist_is_refused_with_those_that_do(device):
     assert repr(device) in str(caught.value)
 
 
-def test_a_cuda_device_is_taken_by_its_number_if_there_are_so_many():
+def test_a_cuda_device_is_chosen_by_number():
     assert settings(EngineConfig(device="cuda:1"), num_cuda=2).device == "cuda:1"
     with pytest.raises(ConfigError, match="no cuda:2; the last CUDA device is cuda:1"):
         settings(EngineConfig(device="cuda:2"), num_cuda=2)

@@ -131,7 +131,7 @@ def test_a_second_request_with_the_same_prompt_reads_the_first_ones_pages():
     assert updates[0].progress.cached == 8  # two whole pages of four
 
 
-def test_an_aborted_request_is_never_heard_of_again_and_returns_its_pages():
+def test_an_aborted_request_has_no_more_updates_and_returns_its_pages():
     engine, _ = engine_on_paper(depth=1)
     engine.add(submission("a", [1, 2, 3], max_tokens=30))
     engine.add(submission("b", [3, 2, 1], max_tokens=5))

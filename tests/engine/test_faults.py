@@ -184,7 +184,7 @@ def test_a_lost_device_fails_everybody_and_stops_the_engine():
     assert {update.finish for update in last.values()} == {"error"}
     assert len(tokens["runs"]) == 1  # what was said before stays
     assert "restart the process" in last["waits"].reason
-    assert engine.unharmed == {"waits"}
+    assert engine.can_run_again == {"waits"}
     assert not engine.has_work
     for use in (lambda: engine.add(submission("later", [1])), engine.step):
         with pytest.raises(CapacityError, match="restart the process"):
@@ -210,27 +210,23 @@ def test_an_interrupt_inside_a_step_stops_the_engine(monkeypatch, place):
 
 
 class ForgetfulGrammars(NoGrammars):
-    """Forgets a grammar that it hands out; what was ordered since is compiled when told so."""
+    """Forgets a grammar when it returns it compiled; `finish` compiles the pending one."""
 
     def __init__(self):
-        self._pending_grammars = []
+        self._pending = []
 
-    def order(self, spec):
-        self._pending_grammars = self._pending_grammars or [Future()]
-        return (
-            self._pending_grammars.pop()
-            if self._pending_grammars[0].done()
-            else self._pending_grammars[0]
-        )
+    def compile(self, spec):
+        self._pending = self._pending or [Future()]
+        return self._pending.pop() if self._pending[0].done() else self._pending[0]
 
-    def compile(self):
-        for order in self._pending_grammars:
-            if not order.done():
-                order.set_result("compiled")
+    def finish(self):
+        for grammar in self._pending:
+            if not grammar.done():
+                grammar.set_result("compiled")
 
 
 @pytest.mark.parametrize("at", range(8, 14))
-def test_a_failed_step_ends_who_has_lost_its_row_since_and_waits_for_a_grammar(at):
+def test_a_failed_step_ends_a_request_that_lost_its_row_and_waits_for_a_grammar(at):
     known, grammars = facts(depth=1, max_rows=2, num_pages=7, max_context=20), ForgetfulGrammars()
     runner = FailingRunner(known, random.Random(1), at_wait={at})
     engine = Engine(runner, known, grammars)
@@ -243,7 +239,7 @@ def test_a_failed_step_ends_who_has_lost_its_row_since_and_waits_for_a_grammar(a
     for _ in range(200):
         if not engine.has_work:
             break
-        grammars.compile()
+        grammars.finish()
         for update in engine.step():
             assert update.request_id not in ended
             ended |= {update.request_id: update.finish} if update.finish != "running" else {}

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 import pytest
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.grammars import (
     END,
     OTHER_END,
@@ -26,7 +26,7 @@ from outrider.structured import row_grammars
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState, MatcherStates
 from outrider.wire.grammar_spec import Grammar, GrammarSpec
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
 pytest.importorskip("xgrammar")
 
@@ -42,7 +42,7 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((4, 2.0), (9, -3.0)),
         ban=Ban(before=20, tokens=(END, OTHER_END)),
-        logprobs=LogprobsAsked(chosen=True, top=2),
+        logprobs=LogprobsWanted(chosen=True, top=2),
     ),
 }
 
@@ -105,11 +105,11 @@ def draft_of(models, case):
     return models.draft(case.drafter, TREES[case.tree])
 
 
-def submissions(law, *, specs=tuple(SPECS)):
+def make_submissions(law, *, specs=tuple(SPECS)):
     """A batch of every grammar and, last, a row without one."""
     grammars = [Grammar(spec=SPECS[name], ends=(END,)) for name in specs]
-    asked = [
-        ask(
+    submissions = [
+        make_submission(
             name,
             PROMPTS[i % len(PROMPTS)],
             replace(SAMPLINGS[law], seed=SAMPLINGS[law].seed + 1000 * i, grammar=grammar),
@@ -118,20 +118,23 @@ def submissions(law, *, specs=tuple(SPECS)):
         )
         for i, (name, grammar) in enumerate(zip(specs, grammars, strict=True))
     ]
-    return [*asked, ask("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS)]
+    return [
+        *submissions,
+        make_submission("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS),
+    ]
 
 
 def wrong_answers(models, grammar_cache, right, case):
     engine = engine_of(models.target, case.shape, draft_of(models, case), grammar_cache)
-    asked = submissions(case.law)
+    submissions = make_submissions(case.law)
     if case.is_prefix_hit:
-        run_all(engine, asked)
-    heard = run_all(engine, asked)
+        run_all(engine, submissions)
+    outputs = run_all(engine, submissions)
     assert engine.num_failed_steps == 0
     return [
-        f"{each.request_id}: {spelled(heard[each.request_id].tokens)!r}"
-        for each in asked
-        if each.request_id != "free" and heard[each.request_id].tokens != right(each)
+        f"{each.request_id}: {spelled(outputs[each.request_id].tokens)!r}"
+        for each in submissions
+        if each.request_id != "free" and outputs[each.request_id].tokens != right(each)
     ]
 
 
@@ -150,11 +153,11 @@ def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(models, grammar_c
 @pytest.mark.parametrize("law", SAMPLINGS)
 def test_every_answer_is_of_its_grammar(models, grammar_cache, law):
     draft = models.draft("relative", TREES["tree"])
-    heard = run_all(
-        engine_of(models.target, Shape(depth=1), draft, grammar_cache), submissions(law)
+    outputs = run_all(
+        engine_of(models.target, Shape(depth=1), draft, grammar_cache), make_submissions(law)
     )
-    texts = {name: spelled(entry.tokens) for name, entry in heard.items() if name in SPECS}
-    finishes = {name: heard[name].last.finish for name in SPECS}
+    texts = {name: spelled(entry.tokens) for name, entry in outputs.items() if name in SPECS}
+    finishes = {name: outputs[name].last.finish for name in SPECS}
     assert is_prefix_of("choice", texts["choice"])
     assert is_prefix_of("regex", texts["regex"])
     if finishes["json"] == "stop":
@@ -164,10 +167,10 @@ def test_every_answer_is_of_its_grammar(models, grammar_cache, law):
 
 
 def test_a_row_without_a_grammar_does_not_notice_its_neighbours(models, grammar_cache):
-    alone = run_all(engine_of(models.target, Shape()), submissions("warped")[-1:])
+    alone = run_all(engine_of(models.target, Shape()), make_submissions("warped")[-1:])
     draft = models.draft("relative", TREES["tree"])
     together = run_all(
-        engine_of(models.target, Shape(depth=1), draft, grammar_cache), submissions("warped")
+        engine_of(models.target, Shape(depth=1), draft, grammar_cache), make_submissions("warped")
     )
     assert together["free"].tokens == alone["free"].tokens
 
@@ -177,8 +180,8 @@ def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(
     models, grammar_cache, right, drafter
 ):
     scarce = Shape(kv_tokens=64, max_context=48, step_tokens=30, depth=1, prefix_cache=False)
-    asked = [
-        ask(
+    submissions = [
+        make_submission(
             f"r{i}",
             [3 * i + 1, 7, 9, 2 * i],
             RowSampling(seed=i, grammar=Grammar(spec=SPECS["json"], ends=(END,))),
@@ -188,24 +191,24 @@ def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(
         for i in range(4)
     ]
     engine = engine_of(models.target, scarce, models.draft(drafter, TREES["chain"]), grammar_cache)
-    heard = run_all(engine, asked)
-    assert sum(entry.last.progress.preemptions for entry in heard.values())
-    for each in asked:
-        assert heard[each.request_id].tokens == right(each)
+    outputs = run_all(engine, submissions)
+    assert sum(entry.last.progress.preemptions for entry in outputs.values())
+    for each in submissions:
+        assert outputs[each.request_id].tokens == right(each)
 
 
 def test_rows_change_owners_while_a_step_is_in_flight(models, grammar_cache, right):
     """One row for all: the next owner's grammar never hears of the last one's tokens."""
-    asked = submissions("sampled", specs=("choice", "regex", "json", "ebnf"))[:-1]
+    submissions = make_submissions("sampled", specs=("choice", "regex", "json", "ebnf"))[:-1]
     single = Shape(max_rows=1, depth=1, step_tokens=20)
     draft = models.draft("twin", TREES["chain"])
-    heard = run_all(engine_of(models.target, single, draft, grammar_cache), asked)
-    for each in asked:
-        assert heard[each.request_id].tokens == right(each)
+    outputs = run_all(engine_of(models.target, single, draft, grammar_cache), submissions)
+    for each in submissions:
+        assert outputs[each.request_id].tokens == right(each)
 
 
 def test_an_aborted_row_leaves_nothing_to_its_successor(models, grammar_cache, right):
-    first, second = submissions("sampled", specs=("json", "json"))[:2]
+    first, second = make_submissions("sampled", specs=("json", "json"))[:2]
     second = replace(second, request_id="second")
     engine = engine_of(models.target, Shape(max_rows=1, depth=1), grammars=grammar_cache)
     engine.add(first)
@@ -218,9 +221,9 @@ def test_an_aborted_row_leaves_nothing_to_its_successor(models, grammar_cache, r
 @pytest.mark.parametrize("drafter", ["none", "twin", "relative"])
 def test_an_answer_that_must_go_on_repeats_its_end(models, grammar_cache, drafter):
     law = RowSampling(seed=1, grammar=Grammar(spec=SPECS["choice"], ends=(END, OTHER_END)))
-    asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS)  # nothing stops it
+    submission = make_submission("r", PROMPTS[0], law, max_tokens=MAX_TOKENS)  # nothing stops it
     draft = models.draft(drafter, TREES["tree"])
-    tokens = run_all(engine_of(models.target, Shape(depth=1), draft, grammar_cache), [asked])[
+    tokens = run_all(engine_of(models.target, Shape(depth=1), draft, grammar_cache), [submission])[
         "r"
     ].tokens
     text = spelled(tokens)
@@ -233,8 +236,10 @@ def test_an_answer_that_must_go_on_repeats_its_end(models, grammar_cache, drafte
 def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, grammar_cache):
     ban = Ban(before=len(PROMPTS[0]) + 20, tokens=(END,))
     law = RowSampling(seed=1, ban=ban, grammar=Grammar(spec=SPECS["choice"], ends=(END,)))
-    asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
-    tokens = run_all(engine_of(models.target, Shape(), grammars=grammar_cache), [asked])["r"].tokens
+    submission = make_submission("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
+    tokens = run_all(engine_of(models.target, Shape(), grammars=grammar_cache), [submission])[
+        "r"
+    ].tokens
     assert tokens[-1] == END
     # "green" alone could still become "green abc", so there the ban held.
     assert spelled(tokens) in ("red", "green abc", "12")
@@ -243,29 +248,31 @@ def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, gramma
 def test_a_grammar_that_cannot_be_spelled_ends_the_answer(models, grammar_cache):
     stuck = replace(SPECS["choice"], text='root ::= "ab" "Z"')  # no token holds a capital letter
     law = RowSampling(seed=1, grammar=Grammar(spec=stuck, ends=(END,)))
-    asked = ask("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
+    submission = make_submission("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
     draft = models.draft("twin", TREES["chain"])
-    tokens = run_all(engine_of(models.target, Shape(), draft, grammar_cache), [asked])["r"].tokens
+    tokens = run_all(engine_of(models.target, Shape(), draft, grammar_cache), [submission])[
+        "r"
+    ].tokens
     assert spelled(tokens) == "ab"
     assert tokens[-1] == END
 
 
 def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, grammar_cache):
     bad = Grammar(spec=replace(SPECS["regex"], text="(ab"), ends=(END,))
-    asked = submissions("greedy")
-    asked.append(ask("bad", PROMPTS[0], RowSampling(seed=0, grammar=bad)))
-    heard = run_all(engine_of(models.target, Shape(depth=1), grammars=grammar_cache), asked)
-    assert heard["bad"].last.finish == "error"
-    assert "parenthesis" in heard["bad"].last.reason
-    assert heard["choice"].last.finish == "stop"
+    submissions = make_submissions("greedy")
+    submissions.append(make_submission("bad", PROMPTS[0], RowSampling(seed=0, grammar=bad)))
+    outputs = run_all(engine_of(models.target, Shape(depth=1), grammars=grammar_cache), submissions)
+    assert outputs["bad"].last.finish == "error"
+    assert "parenthesis" in outputs["bad"].last.reason
+    assert outputs["choice"].last.finish == "stop"
 
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_grammar_that_takes_too_long_ends_its_request_alone(
     models, grammar_cache, right, monkeypatch, depth
 ):
-    asked = submissions("greedy")
-    slow, others = asked[0], asked[1:-1]
+    submissions = make_submissions("greedy")
+    slow, others = submissions[0], submissions[1:-1]
     answers = [right(each) for each in others]
     original = row_grammars.mask_tree
 
@@ -280,12 +287,12 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
     monkeypatch.setattr(row_grammars, "MAX_STEP_S", 0.005)
     monkeypatch.setattr(row_grammars, "MAX_TOKEN_S", 0.0)
     engine = engine_of(models.target, Shape(depth=depth), grammars=grammar_cache)
-    heard = run_all(engine, [slow, *others])
-    assert heard["json"].last.finish == "error"
-    assert "takes too long" in heard["json"].last.reason
-    assert heard["json"].tokens == []
+    outputs = run_all(engine, [slow, *others])
+    assert outputs["json"].last.finish == "error"
+    assert "takes too long" in outputs["json"].last.reason
+    assert outputs["json"].tokens == []
     done = {each.request_id: answer for each, answer in zip(others, answers, strict=True)}
-    assert {name: heard[name].tokens for name in ("regex", "choice")} == {
+    assert {name: outputs[name].tokens for name in ("regex", "choice")} == {
         name: done[name] for name in ("regex", "choice")
     }
     assert engine._scheduler.num_running == 0
@@ -370,15 +377,17 @@ def test_known_mistakes_change_an_answer(
     # Cut answers: their rows emit more, for nobody, which other answers could begin with.
     pairs = Grammar(spec=GrammarSpec(kind="regex", text="([0-9][a-e])+"), ends=(END,))
     cut = [
-        ask("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3) for i in range(12)
+        make_submission("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3)
+        for i in range(12)
     ]
-    whole = [each for law in SAMPLINGS for each in submissions(law)[:-1]]
-    asked = [replace(each, request_id=str(i)) for i, each in enumerate([*cut, *whole])]
-    answers = [right(each) for each in asked]
+    whole = [each for law in SAMPLINGS for each in make_submissions(law)[:-1]]
+    submissions = [replace(each, request_id=str(i)) for i, each in enumerate([*cut, *whole])]
+    answers = [right(each) for each in submissions]
     mutate(monkeypatch)
     shape = Shape(executor=executor, depth=1, max_rows=3)
     engine = engine_of(models.target, shape, models.draft("twin", TREES["tree"]), grammar_cache)
-    heard = run_all(engine, asked)
+    outputs = run_all(engine, submissions)
     assert engine.num_failed_steps or any(
-        heard[each.request_id].tokens != answer for each, answer in zip(asked, answers, strict=True)
+        outputs[each.request_id].tokens != answer
+        for each, answer in zip(submissions, answers, strict=True)
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import TREES
 from support.tiny import VOCAB
 
@@ -43,41 +43,45 @@ def test_a_request_is_answered_alike_alone_and_in_any_company(
     base = RowSampling(seed=seed, temperature=0.9)
     penalised = replace(base, penalties=Penalties(repetition=1.3, frequency=0.4))
     sampling = penalised if has_penalties else base
-    asked = [
-        ask(f"r{i}", prompt, replace(sampling, seed=seed + i), max_tokens=12)
+    submissions = [
+        make_submission(f"r{i}", prompt, replace(sampling, seed=seed + i), max_tokens=12)
         for i, prompt in enumerate(prompts)
     ]
     draft = models.draft(drafter, TREES["chain"])
-    together = run_all(engine_of(models.target, shape, draft), asked)
-    for submission in asked:
+    together = run_all(engine_of(models.target, shape, draft), submissions)
+    for submission in submissions:
         alone = run_all(engine_of(models.target, Shape()), [submission])
         assert together[submission.request_id].tokens == alone[submission.request_id].tokens
 
 
 def test_a_drafter_that_adapts_changes_its_budgets_and_no_token(models):
     draft = replace(models.draft("relative", TREES["tree"]), is_adaptive=True)
-    asked = [ask(f"r{i}", [5, 9, 3 + i], RowSampling(seed=i), max_tokens=60) for i in range(3)]
+    submissions = [
+        make_submission(f"r{i}", [5, 9, 3 + i], RowSampling(seed=i), max_tokens=60)
+        for i in range(3)
+    ]
     engine = engine_of(models.target, Shape(depth=1), draft)
-    heard = run_all(engine, asked)
-    for submission in asked:
+    outputs = run_all(engine, submissions)
+    for submission in submissions:
         alone = run_all(engine_of(models.target, Shape()), [submission])
-        assert heard[submission.request_id].tokens == alone[submission.request_id].tokens
-    rounds = [entry.last.progress for entry in heard.values()]
+        assert outputs[submission.request_id].tokens == alone[submission.request_id].tokens
+    rounds = [entry.last.progress for entry in outputs.values()]
     most = (TREES["tree"].nodes - 1) * sum(each.rounds for each in rounds)
     assert 0 < sum(each.drafted for each in rounds) < most  # plain rounds were tried
 
 
 def test_rows_that_give_way_to_others_draft_on_as_before(models):
     scarce = Shape(kv_tokens=64, max_context=48, step_tokens=30, prefix_cache=False)
-    asked = [
-        ask(f"r{i}", [3 * i + 1, 7, 9, 2 * i], RowSampling(seed=i), max_tokens=30) for i in range(4)
+    submissions = [
+        make_submission(f"r{i}", [3 * i + 1, 7, 9, 2 * i], RowSampling(seed=i), max_tokens=30)
+        for i in range(4)
     ]
     engine = engine_of(models.target, scarce, models.draft("twin", TREES["chain"]))
-    heard = run_all(engine, asked)
-    progress = [entry.last.progress for entry in heard.values()]
+    outputs = run_all(engine, submissions)
+    progress = [entry.last.progress for entry in outputs.values()]
     assert sum(each.preemptions for each in progress)
-    for submission in asked:
+    for submission in submissions:
         alone = run_all(engine_of(models.target, Shape()), [submission])
-        assert heard[submission.request_id].tokens == alone[submission.request_id].tokens
+        assert outputs[submission.request_id].tokens == alone[submission.request_id].tokens
     # Only a last round, cut by the end of the answer, may lose drafts of a twin.
     assert all(each.drafted - each.num_accepted <= 3 for each in progress)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import module_rounds
-from support.engines import UNLIMITED, Shape, ask, engine_of, run_all
+from support.engines import UNLIMITED, Shape, engine_of, make_submission, run_all
 from support.module_oracle import ModuleOracle, TheirModules
 from support.module_rounds import ScriptedVerifier, mistakes, run, seed_of
 from support.modules import TABLES, with_modules
@@ -18,9 +18,10 @@ from support.tiny import VOCAB
 
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.models.mtp.module_chain import ModuleChain
+from outrider.ops.tree import mtp_window
+from outrider.ops.tree.mtp_pairs import PairTable
 from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
-from outrider.spec import mtp_drafter as module_drafter
-from outrider.spec import mtp_window as windows
+from outrider.spec import mtp_drafter
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
@@ -70,23 +71,25 @@ def check(
 ):
     """Run prompts to the end of 16 tokens each; what is wrong, and how much was kept."""
     laws, budgets = laws or [GREEDY] * len(prompts), budgets or [UNLIMITED] * len(prompts)
-    asked = [
-        ask(f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget)
+    submissions = [
+        make_submission(
+            f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget
+        )
         for i, (prompt, law, budget) in enumerate(zip(prompts, laws, budgets, strict=True))
     ]
-    notes, verifier, heard = run(
+    notes, verifier, outputs = run(
         monkeypatch,
         made,
         shape,
-        asked,
+        submissions,
         num=num,
         counts=random_counts(seed, num),
         **how,
     )
-    texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
-    samplings = [each.sampling for each in asked]
+    texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
+    samplings = [each.sampling for each in submissions]
     wrong = mistakes(notes, oracle(made, num=num), texts, samplings)
-    return wrong, notes, verifier, heard
+    return wrong, notes, verifier, outputs
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])
@@ -177,19 +180,19 @@ def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, name, pa
     """Another text ran before, which parts from this one somewhere after the shared pages."""
     other = [*PROMPT[: 4 * 2 + parting - 5], 1, 2, 3, 4, 5, 6]
     shape = Shape(page_size=4, step_tokens=30, max_rows=1, executor=executor)
-    before = [ask("before", other, GREEDY, max_tokens=6)]
-    wrong, _, _, heard = check(monkeypatch, made(name), shape, [PROMPT], before=before)
+    before = [make_submission("before", other, GREEDY, max_tokens=6)]
+    wrong, _, _, outputs = check(monkeypatch, made(name), shape, [PROMPT], before=before)
     assert not wrong
-    cached = heard["r0"].last.progress.cached
+    cached = outputs["r0"].last.progress.cached
     assert cached == (8 if parting == 8 else 4)  # a page needs the three tokens after it
 
 
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_requests_that_gave_way_and_came_back_are_exact(monkeypatch, made, executor):
     shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor=executor, kv_tokens=88)
-    wrong, _, _, heard = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
+    wrong, _, _, outputs = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
     assert not wrong
-    assert sum(one.last.progress.preemptions for one in heard.values()) > 0
+    assert sum(one.last.progress.preemptions for one in outputs.values()) > 0
 
 
 def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made):
@@ -237,23 +240,23 @@ def test_rows_that_draft_less_than_there_are_modules_stay_exact(monkeypatch, mad
 
 def forget_what_may_be_stale(monkeypatch):
     """Stale rows are not run again: windows begin with what the step itself brought."""
-    keep = windows.Memory.keep
+    write = PairTable.write
     monkeypatch.setattr(
-        windows.Memory,
-        "keep",
-        lambda self, rows, pairs, num_new: keep(self, rows, pairs, torch.zeros_like(num_new)),
+        PairTable,
+        "write",
+        lambda self, rows, pairs, num_new: write(self, rows, pairs, torch.zeros_like(num_new)),
     )
 
 
 def mend_decoding_rows_only(monkeypatch):
     """A chunk does not run again what the chunk before it guessed about its tokens."""
-    see = windows.see
+    original = mtp_window.open_windows
 
-    def blind(memory, plan, outcome, catch_up, num_modules):
-        memory.num.index_fill_(0, plan.chunk.rows, 0)
-        return see(memory, plan, outcome, catch_up, num_modules)
+    def blind(table, outcome, decode, chunk, **sizes):
+        table.num.index_fill_(0, chunk.rows, 0)
+        return original(table, outcome, decode, chunk, **sizes)
 
-    monkeypatch.setattr(module_drafter, "see", blind)
+    monkeypatch.setattr(mtp_drafter, "open_windows", blind)
 
 
 def write_all_modules_to_the_same_slots(monkeypatch):
@@ -271,33 +274,33 @@ def let_idle_nodes_write_where_they_lie(monkeypatch):
     """A window's places without a pair are not sent to page 0, and overwrite what is there."""
     fill_windows = ModuleDrafter._fill
 
-    def unmasked(self, catch_up, seen, table):
-        fill_windows(self, catch_up, replace(seen, is_idle=seen.is_idle & False), table)
+    def unmasked(self, catch_up, inputs, table):
+        fill_windows(self, catch_up, replace(inputs, is_idle=inputs.is_idle & False), table)
 
     monkeypatch.setattr(ModuleDrafter, "_fill", unmasked)
 
 
 def run_the_same_tokens_in_every_module(monkeypatch):
     """The window is not shifted from module to module."""
-    original = windows.take
+    original = mtp_window.write_drafts
 
-    def stuck(tokens, module, seen, catch_up, drafts):
-        before = catch_up.queries.tokens.clone()
-        original(tokens, module, seen, catch_up, drafts)
-        catch_up.queries.tokens.copy_(before)
+    def stuck(tokens, module, inputs, chunk, *, rows, drafts, queries):
+        before = queries.clone()
+        original(tokens, module, inputs, chunk, rows=rows, drafts=drafts, queries=queries)
+        queries.copy_(before)
 
-    monkeypatch.setattr(module_drafter, "take", stuck)
+    monkeypatch.setattr(mtp_drafter, "write_drafts", stuck)
 
 
-def remember_features_in_the_order_of_the_tree(monkeypatch):
-    """The pairs of rejected nodes are remembered as if they had been kept."""
-    newest = windows.newest_of_decodes
+def store_pairs_in_the_order_of_the_tree(monkeypatch):
+    """The pairs of rejected nodes are stored as if they had been accepted."""
+    newest = mtp_window.newest_of_decodes
 
-    def all_of_them(pairs, kept, room):
+    def all_of_them(pairs, num_accepted, room):
         most = pairs.tokens.shape[1] - room - 1
-        return newest(pairs, torch.full_like(kept, most), room)
+        return newest(pairs, torch.full_like(num_accepted, most), room)
 
-    monkeypatch.setattr(windows, "newest_of_decodes", all_of_them)
+    monkeypatch.setattr(mtp_window, "newest_of_decodes", all_of_them)
 
 
 def share_pages_by_pairs_of_tokens(monkeypatch):
@@ -315,7 +318,7 @@ MUTATIONS = [
     mend_decoding_rows_only,
     write_all_modules_to_the_same_slots,
     run_the_same_tokens_in_every_module,
-    remember_features_in_the_order_of_the_tree,
+    store_pairs_in_the_order_of_the_tree,
     share_pages_by_pairs_of_tokens,
 ]
 
@@ -323,7 +326,7 @@ MUTATIONS = [
 def answer_all_prompts(monkeypatch, made, executor):
     """Short chunks, decoding rows beside them, and a prefix that another text left behind."""
     shape = Shape(page_size=4, step_tokens=21, max_rows=5, executor=executor)
-    before = [ask("before", [*PROMPT[:9], 1, 2, 3, 4, 5], GREEDY, max_tokens=4)]
+    before = [make_submission("before", [*PROMPT[:9], 1, 2, 3, 4, 5], GREEDY, max_tokens=4)]
     return check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, before=before)[0]
 
 
@@ -345,8 +348,8 @@ def test_no_two_query_tokens_of_a_catch_up_write_to_one_slot(monkeypatch, made, 
         let_idle_nodes_write_where_they_lie(monkeypatch)
     fill_windows, clashes = ModuleDrafter._fill, []
 
-    def noted(self, catch_up, seen, table):
-        fill_windows(self, catch_up, seen, table)
+    def noted(self, catch_up, inputs, table):
+        fill_windows(self, catch_up, inputs, table)
         slots = catch_up.queries.slots
         real = slots[slots >= self._kv.layout.page_size]
         clashes.append(real.numel() - real.unique().numel())
@@ -368,13 +371,13 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, law):
     draft = (ModelDraft if is_one else ModulesDraft)(
         **{"model" if is_one else "modules": chain}, budget=budget
     )
-    asked = [
-        ask(f"r{i}", prompt, replace(law, seed=i), max_tokens=13)
+    submissions = [
+        make_submission(f"r{i}", prompt, replace(law, seed=i), max_tokens=13)
         for i, prompt in enumerate(PROMPTS)
     ]
     shape = Shape(step_tokens=23, max_rows=5, executor="tape", depth=1)
-    plain = run_all(engine_of(made.target, shape), asked)
-    drafted = run_all(engine_of(made.target, shape, draft), asked)
+    plain = run_all(engine_of(made.target, shape), submissions)
+    drafted = run_all(engine_of(made.target, shape, draft), submissions)
     for name, one in drafted.items():
         assert one.tokens == plain[name].tokens
         assert one.last.progress.num_accepted == one.last.progress.drafted > 0
@@ -388,8 +391,8 @@ def wrong_repeats(monkeypatch, target, seed, steps=5):
     shape = Shape(page_size=4, step_tokens=7, max_rows=1)
     engine = engine_of(target.target, shape, draft, verifier=verifier)
     proposals = note_proposals(monkeypatch)
-    heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=24)])["r"]
-    text, oracle = [*PROMPT, *heard.tokens], ModuleOracle(target, num=1)
+    outputs = run_all(engine, [make_submission("r", PROMPT, GREEDY, max_tokens=24)])["r"]
+    text, oracle = [*PROMPT, *outputs.tokens], ModuleOracle(target, num=1)
     assert len(proposals) > 3
     right = [oracle.repeat(text[: length + 1], steps) for length, _ in proposals]
     return [drafts for (_, drafts), each in zip(proposals, right, strict=True) if drafts != each]

@@ -8,14 +8,14 @@ from support.engines import Shape
 from support.matrix import SAMPLINGS, Case, mismatches, run_case
 
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.sampling import top_tokens
+from outrider.ops.tree import fill_queries
 from outrider.runtime import program, runner
 from outrider.runtime.runner import Runner
-from outrider.sampling import draft_topk as likely
 from outrider.spec import commit
 from outrider.spec.draft_plans import DraftPlanner
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.step import fill_plan as fill
 from outrider.step import tape_executor as tape
 from outrider.step.buckets import Buckets
 
@@ -65,23 +65,23 @@ def freeze_lengths_while_recording(monkeypatch):
 
 
 def draw_noise_one_position_early(monkeypatch):
-    original = fill._fill_sampled
+    original = fill_queries._fill_sampled
 
-    def early(plan):
-        original(plan)
-        plan.sampled.positions.sub_(1)
+    def early(tree, decode, chunk, queries, sampled):
+        original(tree, decode, chunk, queries, sampled)
+        sampled.positions.sub_(1)
 
-    monkeypatch.setattr(fill, "_fill_sampled", early)
+    monkeypatch.setattr(fill_queries, "_fill_sampled", early)
 
 
 def draw_noise_of_another_row(monkeypatch):
-    original = fill._fill_sampled
+    original = fill_queries._fill_sampled
 
-    def shifted(plan):
-        original(plan)
-        plan.sampled.rows.copy_(plan.sampled.rows.roll(1))
+    def shifted(tree, decode, chunk, queries, sampled):
+        original(tree, decode, chunk, queries, sampled)
+        sampled.rows.copy_(sampled.rows.roll(1))
 
-    monkeypatch.setattr(fill, "_fill_sampled", shifted)
+    monkeypatch.setattr(fill_queries, "_fill_sampled", shifted)
 
 
 def forget_to_refresh_what_an_operation_returned(monkeypatch):
@@ -120,7 +120,7 @@ def swap_scratch_between_rows(monkeypatch):
 
 
 def leave_accepted_kv_where_the_tree_put_it(monkeypatch):
-    monkeypatch.setattr(commit, "_compact", lambda plan, verify_result, table, kv: None)
+    monkeypatch.setattr(commit, "compact_kv", lambda storage, decode, verify_result, pages: None)
 
 
 def skip_every_second_catch_up(monkeypatch):
@@ -152,9 +152,9 @@ def take_the_hosts_bound_for_the_length(monkeypatch):
 
 def draft_with_noise_of_another_position(monkeypatch):
     """The coupling is lost: the drafter samples well, but not what the target will sample."""
-    original = likely.gumbel_at
+    original = top_tokens.gumbel_at
     monkeypatch.setattr(
-        likely,
+        top_tokens,
         "gumbel_at",
         lambda seeds, positions, tokens: original(seeds, positions + 1, tokens),
     )
@@ -216,6 +216,6 @@ def test_the_matrix_catches(models, monkeypatch, mutate, cases):
 
 def test_planning_attention_before_padding_does_not_even_run(models, monkeypatch):
     plan_attention_before_padding(monkeypatch)
-    heard = run_case(models, ALWAYS[0])
-    assert {one.last.finish for one in heard.values()} == {"error"}
-    assert any(word in one.last.reason for one in heard.values() for word in ("shape", "size"))
+    outputs = run_case(models, ALWAYS[0])
+    assert {one.last.finish for one in outputs.values()} == {"error"}
+    assert any(word in one.last.reason for one in outputs.values() for word in ("shape", "size"))

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import SAMPLINGS
 from support.reference import decode
 
@@ -37,14 +37,14 @@ def right_answer(models, law: str, index: int) -> list[int]:
 
 def ask_all(law: str):
     return [
-        ask(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
 
 
-def assert_right(models, law, heard):
+def assert_right(models, law, outputs):
     for i in range(len(PROMPTS)):
-        assert heard[f"r{i}"].tokens == right_answer(models, law, i)
+        assert outputs[f"r{i}"].tokens == right_answer(models, law, i)
 
 
 def cases():
@@ -85,9 +85,9 @@ def test_a_cached_prompt_is_as_good_to_draft_from_as_one_that_runs(models, draft
 
 def test_a_preempted_request_drafts_from_all_of_its_text(models):
     scarce = Shape(kv_tokens=60, max_context=48, step_tokens=40)
-    heard = run_all(engine_of(models.target, scarce, DRAFTS["chain"]), ask_all("greedy"))
-    assert sum(entry.last.progress.preemptions for entry in heard.values())
-    assert_right(models, "greedy", heard)
+    outputs = run_all(engine_of(models.target, scarce, DRAFTS["chain"]), ask_all("greedy"))
+    assert sum(entry.last.progress.preemptions for entry in outputs.values())
+    assert_right(models, "greedy", outputs)
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -96,9 +96,11 @@ def test_a_text_that_loops_is_drafted_completely(models, draft, depth):
     stuck = replace(SAMPLINGS["greedy"], bias=((5, 1000.0),))
     engine = engine_of(models.target, Shape(depth=depth), draft)
     steps = draft.budget.steps
-    heard = run_all(engine, [ask("r", [5] * 6, stuck, max_tokens=8 * (steps + 1))])["r"]
-    assert heard.tokens == [5] * (8 * (steps + 1))
-    progress = heard.last.progress
+    outputs = run_all(engine, [make_submission("r", [5] * 6, stuck, max_tokens=8 * (steps + 1))])[
+        "r"
+    ]
+    assert outputs.tokens == [5] * (8 * (steps + 1))
+    progress = outputs.last.progress
     assert len(progress.accepted_per_depth) == steps  # the pace reached the whole budget
     # A loop is one path: a tree's other branches are not kept, its deepest one is.
     assert progress.accepted_per_depth[0] == progress.rounds
@@ -108,12 +110,12 @@ def test_requests_may_draft_less_or_nothing_beside_others_that_draft(models):
     tree = DRAFTS["tree"]
     engine = engine_of(models.target, Shape(pad=3), tree)
     budgets = [Budget(), Budget(steps=2, topk=1, nodes=3), tree.budget, tree.budget]
-    asked = [
+    submissions = [
         replace(submission, budget=budget)
         for submission, budget in zip(ask_all("greedy"), budgets, strict=True)
     ]
-    heard = run_all(engine, asked)
-    assert_right(models, "greedy", heard)
-    assert heard["r0"].last.progress.drafted == 0
-    assert len(heard["r1"].last.progress.accepted_per_depth) <= 2
-    assert heard["r2"].last.progress.num_accepted > 0
+    outputs = run_all(engine, submissions)
+    assert_right(models, "greedy", outputs)
+    assert outputs["r0"].last.progress.drafted == 0
+    assert len(outputs["r1"].last.progress.accepted_per_depth) <= 2
+    assert outputs["r2"].last.progress.num_accepted > 0

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
 
 from outrider.models.eagle.head_loader import load_head
+from outrider.ops.tree import draft_hidden_states
+from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec import model_drafter
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.spec.verify import verify
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
@@ -81,12 +81,12 @@ def mistakes(
     oracle = Oracle(models.theirs, variant.complete(models.target.config), weights)
     engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
     if is_prefix_hit:
-        run_all(engine, [ask("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
+        run_all(engine, [make_submission("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
     spy = Spy(monkeypatch, engine, seed)
-    heard = run_all(engine, [ask("r", PROMPT, GREEDY, max_tokens=16)])["r"]
+    outputs = run_all(engine, [make_submission("r", PROMPT, GREEDY, max_tokens=16)])["r"]
     if is_prefix_hit:
-        assert heard.last.progress.cached
-    text, rest, wrong = [*PROMPT, heard.tokens[0]], heard.tokens[1:], []
+        assert outputs.last.progress.cached
+    text, rest, wrong = [*PROMPT, outputs.tokens[0]], outputs.tokens[1:], []
     with torch.no_grad():
         for proposal, kept in zip(spy.proposals, spy.accepted, strict=True):
             if not rest:
@@ -135,32 +135,30 @@ def test_proposals_after_any_branch_of_a_tree_follow_from_the_text_alone(
 
 def feed_the_token_itself_not_the_next(monkeypatch):
     """The token shift of a chunk is off by one."""
-    monkeypatch.setattr(model_drafter, "next_tokens", lambda chunk, choice: chunk.tokens)
+    monkeypatch.setattr(draft_hidden_states, "next_tokens", lambda chunk, choice: chunk.tokens)
 
 
 def take_the_choice_at_every_chunk_end(monkeypatch):
     """Inside a prompt the next token is the prompt's, not what the target would have said."""
-    original = model_drafter.next_tokens
+    original = draft_hidden_states.next_tokens
 
     def eager(chunk, choice):
         return original(replace(chunk, followers=chunk.followers * 0 - 1), choice)
 
-    monkeypatch.setattr(model_drafter, "next_tokens", eager)
+    monkeypatch.setattr(draft_hidden_states, "next_tokens", eager)
 
 
-def catch_up_on_features_in_the_order_of_the_tree(monkeypatch):
-    """Features of the first nodes instead of those on the path, which only a tree can tell."""
-    original = model_drafter._along_path
+def catch_up_on_hidden_states_in_the_order_of_the_tree(monkeypatch):
+    """Hidden states of the first nodes instead of those on the path; only a tree shows it."""
+    original = draft_hidden_states._along_path
 
-    def first_nodes(outcome, shape):
-        path = torch.arange(outcome.verify_result.path.shape[1]).expand_as(
-            outcome.verify_result.path
-        )
-        return original(
-            replace(outcome, verify_result=replace(outcome.verify_result, path=path)), shape
-        )
+    def first_nodes(outcome, *, num_chunk_tokens):
+        result = outcome.verify_result
+        path = torch.arange(result.path.shape[1]).expand_as(result.path)
+        outcome = replace(outcome, verify_result=replace(result, path=path))
+        return original(outcome, num_chunk_tokens=num_chunk_tokens)
 
-    monkeypatch.setattr(model_drafter, "_along_path", first_nodes)
+    monkeypatch.setattr(draft_hidden_states, "_along_path", first_nodes)
 
 
 def keep_the_state_of_the_first_node(monkeypatch):
@@ -180,7 +178,7 @@ def keep_the_state_of_the_first_node(monkeypatch):
     [
         feed_the_token_itself_not_the_next,
         take_the_choice_at_every_chunk_end,
-        catch_up_on_features_in_the_order_of_the_tree,
+        catch_up_on_hidden_states_in_the_order_of_the_tree,
         keep_the_state_of_the_first_node,
     ],
     ids=lambda mutate: mutate.__name__,

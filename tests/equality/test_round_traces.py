@@ -26,9 +26,9 @@ def test_every_token_of_a_traced_output_is_accounted_for(models, draft, depth, e
 
 def test_only_those_who_ask_get_rounds(models):
     engine = engine_of(models.target, Shape(), drafts_of(models)["tree"])
-    heard = listen(engine, traced=(1,))
-    assert [bool(rounds) for _, rounds in heard.values()] == [False, True, False, False]
-    tokens, rounds = heard["r1"]
+    outputs = listen(engine, traced=(1,))
+    assert [bool(rounds) for _, rounds in outputs.values()] == [False, True, False, False]
+    tokens, rounds = outputs["r1"]
     assert_tells_how(rounds, TEXTS[1], tokens)
 
 
@@ -36,8 +36,8 @@ def test_a_round_that_is_cut_by_the_end_of_the_answer_ends_on_a_kept_draft(model
     engine = engine_of(models.target, Shape(), drafts_of(models)["chain"])
     cut = []
     for max_tokens in range(2, MAX_TOKENS):
-        heard = listen(engine, traced=range(len(TEXTS)), law="greedy", max_tokens=max_tokens)
-        for prompt, (tokens, rounds) in zip(TEXTS, heard.values(), strict=True):
+        outputs = listen(engine, traced=range(len(TEXTS)), law="greedy", max_tokens=max_tokens)
+        for prompt, (tokens, rounds) in zip(TEXTS, outputs.values(), strict=True):
             assert len(tokens) == max_tokens
             assert_tells_how(rounds, prompt, tokens)
             cut += [each for each in rounds if not each.has_bonus]

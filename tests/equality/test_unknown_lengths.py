@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, SAMPLINGS, TREES, right_answer, sampling_of
 
 from outrider.runtime import runner
@@ -23,13 +23,13 @@ class Untouchable(torch.Tensor):
 
 
 def result_may_be_read(monkeypatch):
-    """What a step emitted follows from lengths, of course; once it is sent home it is read."""
-    send = runner.send
+    """The output of a step follows from lengths; the host reads it after the output copy."""
+    copy_to_host = runner.copy_to_host
 
     def plain(packed):
-        sent = send(packed)
-        columns = {f.name: getattr(sent, f.name).as_subclass(torch.Tensor) for f in fields(sent)}
-        return type(sent)(**columns)
+        copy = copy_to_host(packed)
+        columns = {f.name: getattr(copy, f.name).as_subclass(torch.Tensor) for f in fields(copy)}
+        return type(copy)(**columns)
 
     monkeypatch.setattr(runner, "copy_to_host", plain)
 
@@ -46,10 +46,10 @@ def test_nothing_reads_a_length_on_the_host(models, monkeypatch, law, drafter):
     engine = engine_of(models.target, Shape(depth=1), models.draft(drafter, TREES["tree"]))
     rows = engine._runner._program.state.rows
     rows.lengths = rows.lengths.as_subclass(Untouchable)
-    asked = [
-        ask(f"r{i}", prompt, sampling_of(law, i), max_tokens=MAX_TOKENS)
+    submissions = [
+        make_submission(f"r{i}", prompt, sampling_of(law, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
-    heard = run_all(engine, asked)
+    outputs = run_all(engine, submissions)
     for i in range(len(PROMPTS)):
-        assert heard[f"r{i}"].tokens == right_answer(models.theirs, law, i).tokens
+        assert outputs[f"r{i}"].tokens == right_answer(models.theirs, law, i).tokens

@@ -11,7 +11,7 @@ from outrider.frontend.resolve_params import (
     resolve_sampling,
 )
 from outrider.frontend.sampling_params import SamplingParams
-from outrider.wire.row_sampling import MAX_BANNED, Ban, Filters, LogprobsAsked, RowSampling
+from outrider.wire.row_sampling import MAX_BANNED, Ban, Filters, LogprobsWanted, RowSampling
 
 BOUNDS = ModelBounds(max_context=32, vocab_size=100, eos_ids=frozenset({2}))
 
@@ -57,7 +57,7 @@ def test_minus_one_keeps_every_token_like_zero():
 def test_logprobs_asked(asked, expected):
     chosen, top = expected
     sampling, _ = resolved(SamplingParams(logprobs=asked))
-    assert sampling.logprobs == LogprobsAsked(chosen=chosen, top=top)
+    assert sampling.logprobs == LogprobsWanted(chosen=chosen, top=top)
 
 
 def test_more_stop_ids_than_the_device_can_ban_are_refused():

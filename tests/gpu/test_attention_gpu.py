@@ -46,7 +46,7 @@ def backend_of(model):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("nodes", [1, 6, 16, 64])
-def test_uniform_rows_are_close_to_the_reference(dtype, nodes):
+def test_decode_rows_are_close_to_the_reference(dtype, nodes):
     model = model_of(dtype=dtype)
     case = make_case(model, lengths=[0, 1, 31, 255, 256, 1000, 3000], nodes=nodes, seed=nodes)
     assert_like_reference(backend_of(model), case)
@@ -128,12 +128,12 @@ def test_a_cut_prompt_has_the_bits_of_the_whole_one(dtype):
     assert_chunks_equal_whole(backend_of(model), case, cuts=[1, 64, 777, 1024])
 
 
-def test_a_recorded_step_follows_new_lengths():
+def test_a_captured_step_follows_new_lengths():
     case = make_case(LLAMA, lengths=[300, 40], nodes=5, chunks={3: (10, 70)}, seed=10)
     backend, arena = backend_of(LLAMA), Arena(torch.device("cuda"))
     backend.reserve(arena, case.shape)
     plan = backend.bind(arena, case.shape)
-    run(backend, case)  # compiles before recording
+    run(backend, case)  # compiles before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         backend.fill(plan, case.scope)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import TREES, Models, sampling_of
 from support.model_set import make_models
 from support.tiny import VOCAB
@@ -45,11 +45,12 @@ def models(request, tmp_path_factory):
 
 
 def answers(models, shape, draft, law, prompts):
-    asked = [
-        ask(f"r{i}", prompt, sampling_of(law, i), max_tokens=24) for i, prompt in prompts.items()
+    submissions = [
+        make_submission(f"r{i}", prompt, sampling_of(law, i), max_tokens=24)
+        for i, prompt in prompts.items()
     ]
-    heard = run_all(engine_of(models.target, shape, draft), asked)
-    return {name: (one.tokens, one.logprobs) for name, one in heard.items()}
+    outputs = run_all(engine_of(models.target, shape, draft), submissions)
+    return {name: (one.tokens, one.logprobs) for name, one in outputs.items()}
 
 
 @pytest.mark.parametrize("tree", ["chain", "tree", "wide"])

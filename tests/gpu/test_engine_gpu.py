@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import (
     CHAINS_ONLY,
     DRAFTERS,
@@ -74,13 +74,13 @@ def test_tokens_hold_anywhere_in_the_matrix(models, case):
 
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
 def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
-    heard = {}
+    outputs = {}
     for executor in EXECUTORS:
         shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
         answers = run_case(models, Case(shape, False, "sampled", drafter, tree))
-        heard[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
-    assert heard["graph"] == heard["eager"]
-    assert heard["breakable"] == heard["eager"]
+        outputs[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
+    assert outputs["graph"] == outputs["eager"]
+    assert outputs["breakable"] == outputs["eager"]
 
 
 def test_shapes_that_are_forgotten_are_recorded_again(models, monkeypatch):
@@ -112,26 +112,35 @@ def test_a_shape_that_cannot_be_recorded_runs_eagerly_and_drafts_on(models, monk
         return original(tree, choice, most_emitted)
 
     monkeypatch.setattr(program, "_verifier", uncapturable)
-    heard = run_all(engine, [ask("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)])["r"]
+    output = run_all(
+        engine, [make_submission("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)]
+    )["r"]
     plain = engine_of(models.target, Shape(device="cuda"))
-    right = run_all(plain, [ask("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)])["r"]
-    assert heard.tokens == right.tokens
-    assert heard.last.progress.drafted > 0
+    right = run_all(
+        plain, [make_submission("r", [3, 4, 5], sampling_of("greedy", 0), max_tokens=12)]
+    )["r"]
+    assert output.tokens == right.tokens
+    assert output.last.progress.drafted > 0
     assert engine._runner._executor.num_uncapturable > 0
     assert engine._runner._executor.num_graphs == 0
 
 
 def test_real_sizes_are_rehearsed_and_recorded_at_start(models):
-    heard = []
+    progress = []
     config = EngineConfig(
         device="cuda", dtype="float32", execution=ExecutionConfig(record="at start")
     )
     config = replace(config, limits=LimitsConfig(rows=6, context=128))
-    runner, facts = build_runner(models.folder, config, lambda done, all: heard.append((done, all)))
+    runner, facts = build_runner(
+        models.folder, config, lambda done, all: progress.append((done, all))
+    )
     engine = Engine(runner, facts)
-    num_shapes = heard[-1][1]
-    assert heard[-1] == (num_shapes, num_shapes)
+    num_shapes = progress[-1][1]
+    assert progress[-1] == (num_shapes, num_shapes)
     assert runner._executor.num_graphs == num_shapes > 6
-    asked = [ask(f"r{i}", [3 + i, 4], sampling_of("greedy", i), max_tokens=5) for i in range(6)]
-    assert len(run_all(engine, asked)) == 6
+    submissions = [
+        make_submission(f"r{i}", [3 + i, 4], sampling_of("greedy", i), max_tokens=5)
+        for i in range(6)
+    ]
+    assert len(run_all(engine, submissions)) == 6
     assert facts.num_pages > 6 * 128 // 16

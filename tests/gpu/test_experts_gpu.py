@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.expert_cases import (
     GROUPED_ROUTINGS,
     PAGE_SIZE,
@@ -142,14 +142,17 @@ def mixtral(tmp_path_factory):
 
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
-@pytest.mark.parametrize("law", SAMPLINGS)
-def test_drafts_of_a_twin_change_no_token_of_a_mixture(mixtral, law, executor):
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_drafts_of_a_twin_change_no_token_of_a_mixture(mixtral, sampling, executor):
     theirs, target = mixtral
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(device="cuda", pad=4, executor=executor, depth=1, step_tokens=90)
-    asked = [ask(f"r{i}", tokens, SAMPLINGS[law], max_tokens=9) for i, tokens in enumerate(PROMPTS)]
+    submissions = [
+        make_submission(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9)
+        for i, tokens in enumerate(PROMPTS)
+    ]
     for draft in (NoDraft(), ModelDraft(model=twin, budget=TREES["tree"])):
-        heard = run_all(engine_of(target, shape, draft), asked)
+        outputs = run_all(engine_of(target, shape, draft), submissions)
         for i, tokens in enumerate(PROMPTS):
-            right = decode(theirs, tokens, SAMPLINGS[law], max_tokens=9)
-            assert heard[f"r{i}"].tokens == right.tokens
+            right = decode(theirs, tokens, SAMPLINGS[sampling], max_tokens=9)
+            assert outputs[f"r{i}"].tokens == right.tokens

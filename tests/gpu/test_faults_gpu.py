@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import TREES, sampling_of
 from support.recovery import check_recovery, failed
 
@@ -27,8 +27,8 @@ def models(tmp_path_factory):
 def test_the_others_get_the_tokens_they_would_have_had(models, depth, executor, where):
     shape = Shape(device="cuda", depth=depth, pad=4, max_rows=2, executor=executor)
     draft = models.draft("relative", TREES["chain"])
-    _, heard = check_recovery(models, shape, draft, **{where: {4, 9}})
-    assert failed(heard)[:2] == ["r0", "r1"]
+    _, outputs = check_recovery(models, shape, draft, **{where: {4, 9}})
+    assert failed(outputs)[:2] == ["r0", "r1"]
 
 
 LOSE_THE_DEVICE = """
@@ -56,7 +56,7 @@ while engine.has_work:
 last = {{each.request_id: each for each in updates}}
 assert {{each.finish for each in last.values()}} == {{"error"}}, last
 assert "restart the process" in last["waits"].reason, last
-assert engine.unharmed == {{"waits"}}, engine.unharmed
+assert engine.can_run_again == {{"waits"}}, engine.can_run_again
 try:
     engine.add(ask("later", [3], law_of("greedy", 0)))
 except CapacityError as error:
@@ -75,8 +75,10 @@ def test_a_device_error_that_stays_fails_everybody_and_stops_the_engine():
 def test_a_kernel_that_runs_too_long_is_reported(models, caplog):
     engine = engine_of(models.target, Shape(device="cuda"))
     engine._runner.watchdog = Watchdog(timeout_s=0.05)
-    run_all(engine, [ask("before", [5, 4, 3], sampling_of("greedy", 0), max_tokens=1)])  # compiles
-    engine.add(ask("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
+    run_all(
+        engine, [make_submission("before", [5, 4, 3], sampling_of("greedy", 0), max_tokens=1)]
+    )  # compiles
+    engine.add(make_submission("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
     with caplog.at_level(logging.ERROR), engine._runner._stream.active():
         torch.cuda._sleep(2 * 10**9)  # cycles: about a second
         (update,) = engine.step()

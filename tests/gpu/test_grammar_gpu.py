@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from support.choices import ChoiceGrammars, ChoiceStates, one_of
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.grammars import END, PlainMasks, decode_plainly, spelled
 from support.matrix import TREES
 from support.model_set import make_models
 
-from outrider.ops.sampling.grammar_mask import mask_
+from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.structured import row_grammars as runtime_grammars
 from outrider.wire.grammar_spec import Grammar
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
 WORDS = ["red", "green", "greens", "green abc", "abcabcabc", "123123000", "{ab}"]
 MAX_TOKENS = 12
@@ -27,7 +27,7 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((4, 2.0), (9, -3.0)),
         ban=Ban(before=9, tokens=(END,)),
-        logprobs=LogprobsAsked(chosen=True, top=2),
+        logprobs=LogprobsWanted(chosen=True, top=2),
     ),
 }
 PROMPTS = [[7, 3, 44, 19, 60, 31, 8, 8, 25], [50], [4, 66, 12, 9, 33]]
@@ -47,8 +47,8 @@ def test_the_compiled_kernel_masks_as_the_law_does(dtype, rows, vocab):
     bits = torch.randint(-(2**31), 2**31, (rows, -(-vocab // 32)), dtype=torch.int64).int()
     bits[0] = -1
     on_device = logits.cuda()
-    mask_(logits, bits)
-    mask_(on_device, bits.cuda())
+    mask_tokens_(logits, bits)
+    mask_tokens_(on_device, bits.cuda())
     assert torch.equal(on_device.cpu(), logits)
 
 
@@ -64,8 +64,8 @@ def test_a_grammar_row_answers_as_plain_decoding_does(
     monkeypatch.setattr(runtime_grammars, "MatcherStates", ChoiceStates)
     grammars = ChoiceGrammars()
     grammar = Grammar(spec=one_of(WORDS), ends=(END,))
-    asked = [
-        ask(
+    submissions = [
+        make_submission(
             f"r{i}",
             PROMPTS[i % len(PROMPTS)],
             replace(SAMPLINGS[law], seed=SAMPLINGS[law].seed + i, grammar=grammar),
@@ -74,13 +74,13 @@ def test_a_grammar_row_answers_as_plain_decoding_does(
         )
         for i in range(6)  # more than there are rows: owners change in flight
     ]
-    free = ask("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS)
+    free = make_submission("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS)
     shape = Shape(device="cuda", pad=4, depth=depth, step_tokens=60, executor=executor)
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]), grammars)
-    heard = run_all(engine, [*asked, free])
+    outputs = run_all(engine, [*submissions, free])
     assert engine.num_failed_steps == 0
     masks = PlainMasks(ChoiceStates(grammars))
-    for each in asked:
+    for each in submissions:
         right = decode_plainly(
             models.theirs,
             masks,
@@ -89,7 +89,7 @@ def test_a_grammar_row_answers_as_plain_decoding_does(
             max_tokens=MAX_TOKENS,
             stop_ids=(END,),
         )
-        assert heard[each.request_id].tokens == right
+        assert outputs[each.request_id].tokens == right
         assert spelled(right) in WORDS
     alone = run_all(engine_of(models.target, replace(shape, executor="eager")), [free])
-    assert heard["free"].tokens == alone["free"].tokens
+    assert outputs["free"].tokens == alone["free"].tokens

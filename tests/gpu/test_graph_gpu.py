@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of
+from support.engines import Shape, engine_of, make_submission
 from support.matrix import PROMPTS, TREES, sampling_of
 from support.model_set import make_models
 
@@ -94,15 +94,15 @@ def test_a_steady_loop_never_waits_for_the_device(models, drafter, tree, executo
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]))
     law = sampling_of("greedy", 0)
     for index, prompt in enumerate(PROMPTS):
-        engine.add(ask(f"r{index}", prompt, law, max_tokens=60))
+        engine.add(make_submission(f"r{index}", prompt, law, max_tokens=60))
     for _ in range(12):
         engine.step()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        heard = [update for _ in range(8) for update in engine.step()]
+        outputs = [update for _ in range(8) for update in engine.step()]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert sum(len(update.tokens) for update in heard) >= 8
+    assert sum(len(update.tokens) for update in outputs) >= 8
     assert 0 < engine._runner.occupancy.share <= 1.0
 
 
@@ -111,7 +111,7 @@ def test_chunks_are_segments_between_live_attention_calls(models):
     engine = engine_of(models.target, shape)
     executor = engine._runner._executor
     for index in range(3):
-        engine.add(ask(f"r{index}", PROMPTS[3], sampling_of("greedy", 0), max_tokens=3))
+        engine.add(make_submission(f"r{index}", PROMPTS[3], sampling_of("greedy", 0), max_tokens=3))
         while engine.has_work:
             engine.step()
     chunked = [r for shape, r in executor._graphs.items() if shape.chunk.rows]

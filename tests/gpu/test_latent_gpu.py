@@ -65,7 +65,7 @@ def like(dtype=torch.bfloat16):
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
 @pytest.mark.parametrize("nodes", [1, 6, 16])
-def test_uniform_rows_are_close_to_the_reference(model, nodes):
+def test_decode_rows_are_close_to_the_reference(model, nodes):
     case = make_case(model, lengths=[0, 1, 31, 255, 513, 1000, 3000], nodes=nodes, seed=nodes)
     assert_like_reference(backend_of(model), case)
 
@@ -121,7 +121,7 @@ def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL], ids=["v3", "lite", "small"])
-def test_programs_that_see_more_splits_have_the_bits_of_those_that_see_one(model, monkeypatch):
+def test_programs_that_read_more_splits_have_the_bits_of_those_that_read_one(model, monkeypatch):
     case = make_case(model, lengths=[5, 511, 512, 9000, 20_000], nodes=2, seed=11)
     outs = []
     for level in (0, 1, 3, -1):  # one split, 2, 8, and all that there are
@@ -143,12 +143,12 @@ def test_a_cut_prompt_has_the_bits_of_the_whole_one(model):
     assert_chunks_equal_whole(backend_of(model), case, cuts=[1, 64, 199, 320])
 
 
-def test_a_recorded_step_follows_new_lengths():
+def test_a_captured_step_follows_new_lengths():
     case = make_case(V3, lengths=[1300, 40], nodes=5, chunks={3: (10, 70)}, seed=10)
     backend, arena = backend_of(V3), Arena(torch.device("cuda"))
     backend.reserve(arena, case.shape)
     plan = backend.bind(arena, case.shape)
-    run(backend, case)  # compiles before recording
+    run(backend, case)  # compiles before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         backend.fill(plan, case.scope)
@@ -202,40 +202,41 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("law", [*SAMPLINGS, MIXED])
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, MIXED])
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
-def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, executor):
+def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, sampling, executor):
     shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
-    assert not mismatches(models, Case(shape, False, law, drafter, tree, "deepseek-v3"))
-    cached = Case(replace(shape, pad=1, page_size=16), True, law, drafter, tree, "deepseek-v3")
+    assert not mismatches(models, Case(shape, False, sampling, drafter, tree, "deepseek-v3"))
+    cached = Case(replace(shape, pad=1, page_size=16), True, sampling, drafter, tree, "deepseek-v3")
     assert not mismatches(models, cached)
 
 
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
 def test_executors_agree_to_the_last_bit_at_equal_shape(models, drafter, tree):
-    heard = {}
+    outputs = {}
     for executor in EXECUTORS:
         shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor)
         answers = run_case(models, Case(shape, False, "sampled", drafter, tree))
-        heard[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
-    assert heard["graph"] == heard["eager"]
-    assert heard["breakable"] == heard["eager"]
+        outputs[executor] = {name: (one.tokens, one.logprobs) for name, one in answers.items()}
+    assert outputs["graph"] == outputs["eager"]
+    assert outputs["breakable"] == outputs["eager"]
 
 
 @pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v3"])
 def test_a_layer_at_real_sizes_stays_finite(name):
     body = find_body(name, layers=1)
     model = dummy_decoder(body.config, dtype="bfloat16", device=torch.device("cuda"))
-    from support.engines import ask, engine_of, run_all
+    from support.engines import engine_of, make_submission, run_all
 
     shape = Shape(device="cuda", page_size=16, step_tokens=300, max_context=600, executor="graph")
     draw = random.Random(0)
     prompts = [[draw.randrange(4096) for _ in range(length)] for length in (1, 40, 200)]
     asked = [
-        ask(f"r{i}", tokens, SAMPLINGS["greedy"], max_tokens=20) for i, tokens in enumerate(prompts)
+        make_submission(f"r{i}", tokens, SAMPLINGS["greedy"], max_tokens=20)
+        for i, tokens in enumerate(prompts)
     ]
-    heard = run_all(engine_of(model, shape), asked)
-    for entry in heard.values():
+    outputs = run_all(engine_of(model, shape), asked)
+    for entry in outputs.values():
         assert len(entry.tokens) == 20
         assert all(-20.0 < logprob <= 0.0 for logprob in entry.logprobs)
     del model

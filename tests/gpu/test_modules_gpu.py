@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.module_oracle import ModuleOracle, TheirModules
 from support.module_rounds import mistakes, run, seed_of
 from support.modules import TABLES, with_modules
@@ -48,17 +48,17 @@ def check(
     monkeypatch, target, shape, *, seed, before=(), rows=None, oracle=ModuleOracle, laws=SAMPLINGS
 ):
     rng = random.Random(seed)
-    asked = [
-        ask(f"r{i}", prompt, law, max_tokens=16)
+    submissions = [
+        make_submission(f"r{i}", prompt, law, max_tokens=16)
         for i, (prompt, law) in enumerate(zip(PROMPTS, laws, strict=True))
     ]
     counts = [rng.randint(0, NUM) for _ in range(37)]
-    notes, verifier, heard = run(
-        monkeypatch, target, shape, asked, num=NUM, counts=counts, before=before, rows=rows
+    notes, verifier, outputs = run(
+        monkeypatch, target, shape, submissions, num=NUM, counts=counts, before=before, rows=rows
     )
-    texts = [[*prompt, *heard[f"r{i}"].tokens] for i, prompt in enumerate(PROMPTS)]
+    texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(PROMPTS)]
     assert (verifier.total_kept > 0).sum() >= NUM
-    return mistakes(notes, oracle(target, num=NUM), texts, laws), heard
+    return mistakes(notes, oracle(target, num=NUM), texts, laws), outputs
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -87,10 +87,10 @@ def test_a_batch_above_the_largest_bucket_is_exact(monkeypatch, made, executor):
 def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, executor):
     shape = Shape(device="cuda", page_size=4, step_tokens=30, max_rows=5, executor=executor)
     other = [*PROMPTS[0][:11], 1, 2, 3, 4, 5]
-    before = [ask("before", other, SAMPLINGS[0], max_tokens=4)]
-    wrong, heard = check(monkeypatch, made("mimo"), shape, seed=4, before=before)
+    before = [make_submission("before", other, SAMPLINGS[0], max_tokens=4)]
+    wrong, outputs = check(monkeypatch, made("mimo"), shape, seed=4, before=before)
     assert not wrong
-    assert heard["r0"].last.progress.cached == 8
+    assert outputs["r0"].last.progress.cached == 8
 
 
 def test_modules_of_experts_are_exact(monkeypatch, made):
@@ -121,13 +121,13 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, executor):
         if num == 1
         else ModulesDraft(modules=chain, budget=budget)
     )
-    asked = [
-        ask(f"r{i}", prompt, replace(SAMPLINGS[i], seed=i), max_tokens=13)
+    submissions = [
+        make_submission(f"r{i}", prompt, replace(SAMPLINGS[i], seed=i), max_tokens=13)
         for i, prompt in enumerate(PROMPTS)
     ]
     shape = Shape(device="cuda", step_tokens=23, max_rows=5, executor=executor, depth=1)
-    plain = run_all(engine_of(made.target, shape), asked)
-    drafted = run_all(engine_of(made.target, shape, draft), asked)
+    plain = run_all(engine_of(made.target, shape), submissions)
+    drafted = run_all(engine_of(made.target, shape, draft), submissions)
     for name, one in drafted.items():
         assert one.tokens == plain[name].tokens
         assert one.last.progress.num_accepted == one.last.progress.drafted > 0

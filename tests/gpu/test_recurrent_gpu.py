@@ -98,6 +98,6 @@ def test_with_fixed_arithmetic_an_answer_has_the_same_bits_drafted_or_not(tmp_pa
     said = []
     for draft, num in ((PLAIN, 1), (PLAIN, 4), (CHAIN, 4)):
         shape = shape_of(draft, chunk=30, executor="breakable", device="cuda", arithmetic="fixed")
-        heard = run_all(engine_of(target, shape, draft), ask_all("sampled", PROMPTS[:num]))
-        said.append((heard["r0"].tokens, heard["r0"].logprobs))
+        outputs = run_all(engine_of(target, shape, draft), ask_all("sampled", PROMPTS[:num]))
+        said.append((outputs["r0"].tokens, outputs["r0"].logprobs))
     assert said[0] == said[1] == said[2]

@@ -1,4 +1,4 @@
-"""The compiled sampling kernels choose what the torch law chooses on a CPU of the same logits."""
+"""The compiled sampling kernels choose what the torch reference chooses on a CPU of the same logits."""
 
 import random
 
@@ -16,9 +16,10 @@ from support.laws import (
 )
 
 from outrider.ops.sampling.gumbel_noise import gumbel_at
+from outrider.ops.sampling.logit_bias import add_bias_
+from outrider.ops.sampling.penalties import penalise
+from outrider.ops.sampling.top_k_top_p import filter_floors, masses_reference
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
-from outrider.sampling.fused_sampler import _edit_, _penalised, floors_of
-from outrider.sampling.logits_processing import _masses, edit_, filter_, penalise_
 from outrider.sampling.sampler import choose_tokens
 from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Filters, Penalties, RowSampling
@@ -34,7 +35,7 @@ def plain_samplings(n):
 def assert_same_tokens(choices, samplings, sampling_flags):
     on_gpu = choices.to("cuda", samplings)
     assert torch.equal(
-        choose_tokens(*on_gpu.arguments(sampling_flags)).cpu(), choices.law(sampling_flags)
+        choose_tokens(*on_gpu.arguments(sampling_flags)).cpu(), choices.reference(sampling_flags)
     )
 
 
@@ -43,14 +44,14 @@ def assert_same_tokens(choices, samplings, sampling_flags):
 @pytest.mark.parametrize(
     ("n", "vocab"), [(1, 128_256), (3, 256_000), (5, 3001), (64, 151_936), (100, 49_152)]
 )
-def test_tokens_are_those_of_the_law(n, vocab, dtype, sampling_flags):
+def test_tokens_are_those_of_the_reference(n, vocab, dtype, sampling_flags):
     samplings = plain_samplings(n)
     choices = random_choices(n, samplings, vocab=vocab, dtype=dtype)
     assert_same_tokens(choices, samplings, sampling_flags)
 
 
 @pytest.mark.parametrize("sampling_flags", [NO_NOISE, NOISE])
-def test_tokens_of_thousands_of_rows_are_those_of_the_law(sampling_flags):
+def test_tokens_of_thousands_of_rows_are_those_of_the_reference(sampling_flags):
     samplings = plain_samplings(7)
     table = table_of(samplings, vocab=10_007)
     rows = torch.arange(4096) % 7 + 1
@@ -79,7 +80,7 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("seed", range(5))
-def test_random_laws_of_many_rows_choose_the_tokens_of_the_law(seed, dtype):
+def test_random_parameters_of_many_rows_choose_the_tokens_of_the_reference(seed, dtype):
     rng = random.Random(seed)
     samplings = [random_sampling(rng, 128_256) for _ in range(64)]
     choices = random_choices(seed, samplings, vocab=128_256, depth=15, dtype=dtype)
@@ -87,23 +88,22 @@ def test_random_laws_of_many_rows_choose_the_tokens_of_the_law(seed, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_penalties_and_edits_have_the_bits_of_the_law(dtype):
+def test_penalties_and_edits_have_the_bits_of_the_reference(dtype):
     rng = random.Random(2)
     samplings = [random_sampling(rng, 49_152) for _ in range(30)]
     given = random_choices(2, samplings, vocab=49_152, depth=20, dtype=dtype)
     on_gpu = given.to("cuda", samplings)
-    law = given.logits.float().clone()
-    penalise_(law, given.table, given.rows, given.path)
-    scores = _penalised(on_gpu.logits, on_gpu.table, on_gpu.rows, on_gpu.path)
-    assert torch.equal(scores.cpu(), law)
-    edit_(law, given.table, given.rows, given.positions)
-    _edit_(scores, on_gpu.table, on_gpu.rows, on_gpu.positions)
-    assert torch.equal(scores.cpu(), law)
+    right = penalise(given.logits.float().clone(), given.table.penalties, given.rows, given.path)
+    scores = penalise(on_gpu.logits, on_gpu.table.penalties, on_gpu.rows, on_gpu.path)
+    assert torch.equal(scores.cpu(), right)
+    add_bias_(right, given.table.edits, given.rows, given.positions)
+    add_bias_(scores, on_gpu.table.edits, on_gpu.rows, on_gpu.positions)
+    assert torch.equal(scores.cpu(), right)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("seed", range(3))
-def test_filters_keep_exactly_the_tokens_that_the_law_keeps(seed, dtype):
+def test_filters_keep_exactly_the_tokens_of_the_reference(seed, dtype):
     rng, n, vocab = random.Random(seed), 40, 128_256
     samplings = [
         RowSampling(
@@ -113,20 +113,20 @@ def test_filters_keep_exactly_the_tokens_that_the_law_keeps(seed, dtype):
     ]
     choices = random_choices(seed, samplings, vocab=vocab, dtype=dtype)
     on_gpu = choices.to("cuda", samplings)
-    floors = floors_of(on_gpu.logits, on_gpu.table, on_gpu.rows).cpu()
-    law = choices.logits.float().clone()
-    filter_(law, choices.table, choices.rows)
-    assert torch.equal(choices.logits.float() >= floors[:, None], law > -torch.inf)
+    floors = filter_floors(on_gpu.logits, on_gpu.table.filters, on_gpu.rows).cpu()
+    values = choices.logits.float()
+    right = filter_floors(values, choices.table.filters, choices.rows)
+    assert torch.equal(values >= floors[:, None], values >= right[:, None])
 
 
-def test_masses_are_those_of_the_law():
+def test_masses_are_those_of_the_reference():
     from support.masses import masses_of  # without Triton this folder is still collected
 
     logits = random_logits(9, 8, 16_000)
     logits[:, ::50] = -torch.inf
     temperatures = torch.tensor([0.01, 0.3, 0.7, 1.0, 1.3, 1.7, 2.0, 10.0])
-    law = _masses(logits, logits.amax(1, keepdim=True), temperatures[:, None])
-    assert torch.equal(masses_of(logits.cuda(), temperatures.cuda()).cpu(), law)
+    right = masses_reference(logits, logits.amax(1, keepdim=True), temperatures[:, None])
+    assert torch.equal(masses_of(logits.cuda(), temperatures.cuda()).cpu(), right)
 
 
 def reference_likely(logits, target_ids, topk, *, table, rows, positions):
@@ -134,9 +134,9 @@ def reference_likely(logits, target_ids, topk, *, table, rows, positions):
     temperature = table.temperature[rows][:, None]
     noise = gumbel_at(table.seed[rows], positions, target_ids.expand(len(rows), -1))
     scale = torch.where(temperature > 0, temperature, 1.0)
-    law = (logits.float() + noise * temperature) / scale
-    index = law.sort(dim=-1, descending=True, stable=True).indices[:, :topk]
-    return law.log_softmax(-1).gather(1, index), target_ids[index]
+    noisy = (logits.float() + noise * temperature) / scale
+    index = noisy.sort(dim=-1, descending=True, stable=True).indices[:, :topk]
+    return noisy.log_softmax(-1).gather(1, index), target_ids[index]
 
 
 @pytest.mark.parametrize("is_noisy", [False, True])
@@ -144,7 +144,7 @@ def reference_likely(logits, target_ids, topk, *, table, rows, positions):
 @pytest.mark.parametrize(
     ("n", "vocab", "topk"), [(1, 32_000, 1), (5, 32_000, 16), (64, 32_000, 4), (9, 151_936, 4)]
 )
-def test_likely_tokens_are_those_of_the_law(n, vocab, topk, dtype, is_noisy):
+def test_likely_tokens_are_those_of_the_reference(n, vocab, topk, dtype, is_noisy):
     samplings = plain_samplings(n) if is_noisy else [RowSampling(seed=0, temperature=0.0)] * n
     table, rows = table_of(samplings, vocab=4), torch.arange(n) + 1
     logits, ids = random_logits(n, n, vocab, dtype), torch.arange(vocab) * 4 + 3
@@ -193,7 +193,7 @@ def test_a_recorded_choice_follows_its_inputs():
         for name in ("logits", "rows", "positions", "path"):
             vars(on_gpu)[name].copy_(vars(choices)[name])
         graph.replay()
-        assert torch.equal(tokens.cpu(), choices.law(EVERYTHING))
+        assert torch.equal(tokens.cpu(), choices.reference(EVERYTHING))
 
 
 def test_a_recorded_guess_follows_its_inputs():

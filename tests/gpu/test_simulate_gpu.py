@@ -9,7 +9,7 @@ from support.trees import random_tree
 
 from benchmarks.__main__ import run
 from benchmarks.forced_acceptance import ForcedVerifier
-from outrider.step.draft_tree import DraftTree
+from outrider.ops.tree.draft_tree import DraftTree
 
 
 @pytest.mark.parametrize("nodes", [1, 6, 16, 64])

@@ -1,4 +1,4 @@
-"""The compiled kernels of a step give what the torch law gives on the CPU, recorded or not."""
+"""The compiled kernels of a step give what the torch reference gives on the CPU, captured or not."""
 
 import random
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ from support.step_kernels import (
     check_commit,
     check_fill,
     check_growth,
-    check_plant,
+    check_start,
     check_states,
     check_verify,
     moved,
@@ -21,12 +21,13 @@ from support.step_kernels import (
     some_tree,
 )
 
+from outrider.ops.tree.chain import chain
+from outrider.ops.tree.draft_tree import DraftTree
+from outrider.ops.tree.plan_rows import DecodeRows
+from outrider.ops.tree.select_nodes import select_nodes
+from outrider.ops.tree.verify import verify
 from outrider.spec.draft_slots import DraftSlots
-from outrider.spec.drafter import chain
-from outrider.spec.grow_tree import grow, room_for, select
-from outrider.spec.verify import verify
-from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import DecodeRows
+from outrider.spec.grow_tree import grow, room_for
 from outrider.wire.draft_budget import Budget
 
 CHECKS = [
@@ -35,18 +36,18 @@ CHECKS = [
     check_verify,
     check_commit,
     check_chain,
-    check_plant,
+    check_start,
     check_states,
 ]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_kernels_equal_the_law_on_hundreds_of_random_steps(check):
+def test_kernels_equal_the_reference_on_hundreds_of_random_steps(check):
     for seed in range(300):
         check(seed, "cuda")
 
 
-def test_the_largest_trees_equal_the_law():
+def test_the_largest_trees_equal_the_reference():
     for seed, tree in enumerate(
         [
             Budget(steps=2, topk=64, nodes=64),
@@ -135,7 +136,7 @@ def grown(tree: Budget, decode: DecodeRows, likely) -> DraftTree:
     )
     for depth, each in enumerate(likely, start=1):
         tips = grow(tips, each, decode, candidates=candidates, slots=slots, depth=depth)
-    return select(root, candidates, decode.budgets, tree)
+    return select_nodes(root, candidates, decode.budgets, tree)
 
 
 def recorded(program):

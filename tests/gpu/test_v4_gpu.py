@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.engines import ask, engine_of, run_all
+from support.engines import engine_of, make_submission, run_all
 from support.reference import decode
 from support.row_matrix import (
     CHAIN,
@@ -136,15 +136,15 @@ def test_a_steady_loop_never_waits_for_the_device(target, draft, executor):
     shape = shape_of(draft, chunk=66, device="cuda", executor=executor, depth=1, pad=4)
     engine = engine_of(target, shape, draft)
     for index, prompt in enumerate(PROMPTS):
-        engine.add(ask(f"r{index}", prompt, sampling_of("greedy"), max_tokens=70))
+        engine.add(make_submission(f"r{index}", prompt, sampling_of("greedy"), max_tokens=70))
     for _ in range(12):
         engine.step()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        heard = [update for _ in range(6) for update in engine.step()]
+        outputs = [update for _ in range(6) for update in engine.step()]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert sum(len(update.tokens) for update in heard) >= 6
+    assert sum(len(update.tokens) for update in outputs) >= 6
 
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
@@ -156,15 +156,15 @@ def test_drafts_of_the_module_change_no_token(tmp_path_factory, law, executor):
     module = load_v4_module(folder, target, dtype="float32")
     draft = ModelDraft(model=module, budget=Budget(steps=3, topk=1, nodes=4))
     shape = shape_of(draft, chunk=7, device="cuda", executor=executor, depth=1, pad=4)
-    asked = [
-        ask(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
+    submissions = [
+        make_submission(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
         for i, text in enumerate(PROMPTS)
     ]
-    heard = run_all(engine_of(target, shape, draft), asked)
-    assert sum(one.last.progress.drafted for one in heard.values()) > 0
+    outputs = run_all(engine_of(target, shape, draft), submissions)
+    assert sum(one.last.progress.drafted for one in outputs.values()) > 0
     for i, text in enumerate(PROMPTS):
         right = decode(oracle.theirs, text, sampling_of(law), max_tokens=MAX_TOKENS)
-        assert heard[f"r{i}"].tokens == right.tokens
+        assert outputs[f"r{i}"].tokens == right.tokens
 
 
 @pytest.mark.parametrize("law", ["greedy", "sampled"])
@@ -174,9 +174,12 @@ def test_with_fixed_arithmetic_drafts_and_batch_change_no_bit(folder, law, execu
 
     def answers(draft, prompts, **how):
         shape = shape_of(draft, chunk=30, device="cuda", arithmetic="fixed", **how)
-        asked = [ask(f"r{i}", PROMPTS[i], sampling_of(law), max_tokens=MAX_TOKENS) for i in prompts]
-        heard = run_all(engine_of(fixed, shape, draft), asked)
-        return {name: (one.tokens, one.logprobs) for name, one in heard.items()}
+        submissions = [
+            make_submission(f"r{i}", PROMPTS[i], sampling_of(law), max_tokens=MAX_TOKENS)
+            for i in prompts
+        ]
+        outputs = run_all(engine_of(fixed, shape, draft), submissions)
+        return {name: (one.tokens, one.logprobs) for name, one in outputs.items()}
 
     alone = {}
     for index in range(len(PROMPTS)):

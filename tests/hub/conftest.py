@@ -15,7 +15,7 @@ HEAD_DIM = HIDDEN // HEADS
 
 @dataclass
 class TinyGguf:
-    """A file to be written: change what a test is about, then `write`."""
+    """A GGUF file to be written. A test changes fields, then calls `write`."""
 
     architecture: str
     kind: str = "F32"
@@ -141,6 +141,6 @@ def make_gguf() -> Callable[..., TinyGguf]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache of our own; the folder appears on first use."""
+    """An empty cache. Its folder is created on first use."""
     monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "converted-1"

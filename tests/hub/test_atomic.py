@@ -1,4 +1,4 @@
-"""A staged folder appears whole or not at all."""
+"""A staged folder appears complete or not at all."""
 
 import os
 import socket
@@ -17,14 +17,14 @@ def write_in(target: Path, text: str) -> None:
         (partial / "file").write_text(text)
 
 
-def test_a_folder_appears_when_the_body_ends(tmp_path: Path) -> None:
+def test_the_folder_appears_when_the_body_ends(tmp_path: Path) -> None:
     write_in(tmp_path / "deep" / "model", "whole")
     assert (tmp_path / "deep" / "model" / "file").read_text() == "whole"
     assert os.listdir(tmp_path / "deep") == ["model"]
 
 
 @pytest.mark.parametrize("mishap", [KeyboardInterrupt, ConfigError, AssertionError])
-def test_nothing_is_left_when_the_body_fails(tmp_path: Path, mishap: type[BaseException]) -> None:
+def test_no_folder_is_left_when_the_body_fails(tmp_path: Path, mishap: type[BaseException]) -> None:
     def fail_halfway() -> None:
         with staged(tmp_path / "model") as partial:
             (partial / "file").write_text("half")
@@ -43,7 +43,7 @@ def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_leftovers_of_dead_processes_are_removed_and_those_of_live_ones_kept(
+def test_partial_folders_of_dead_processes_are_removed_and_those_of_live_ones_stay(
     tmp_path: Path,
 ) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -58,7 +58,7 @@ def test_leftovers_of_dead_processes_are_removed_and_those_of_live_ones_kept(
     assert set(tmp_path.iterdir()) == {alive, elsewhere, tmp_path / "other"}
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match="set OUTRIDER_CACHE to another folder"):
         write_in(tmp_path / "file" / "model", "whole")

@@ -1,4 +1,4 @@
-"""A GGUF file and the folder made from it hold the same numbers under the right names."""
+"""The converted folder has the tensors of the GGUF file under Hugging Face names."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def converted(tiny, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_tensor_survives_conversion_exactly(
+def test_every_converted_tensor_equals_the_stored_one(
     make_gguf: Callable, tmp_path: Path, family: str, kind: str
 ) -> None:
     tiny = make_gguf(family, kind=kind, seed=KINDS.index(kind))
@@ -43,7 +43,7 @@ def test_every_tensor_survives_conversion_exactly(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_finds_every_weight_where_it_looks(
+def test_transformers_loads_a_converted_folder_without_missing_weights(
     make_gguf: Callable, tmp_path: Path, family: str
 ) -> None:
     tiny = make_gguf(family, kind="Q8_0")
@@ -67,7 +67,7 @@ def test_a_separate_head_unties_the_embeddings(make_gguf: Callable, tmp_path: Pa
     assert torch.equal(model.lm_head.weight, 2 * model.model.embed_tokens.weight)
 
 
-def test_tensors_larger_than_a_chunk_are_written_whole(
+def test_tensors_larger_than_a_chunk_are_written_completely(
     make_gguf: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outrider.hub.gguf_convert._CHUNK_BYTES", 3000)  # two rows of 1024 bytes
@@ -77,7 +77,7 @@ def test_tensors_larger_than_a_chunk_are_written_whole(
         np.testing.assert_array_equal(written[name].numpy(), values, err_msg=name)
 
 
-def test_the_reporter_hears_of_every_byte_once(make_gguf: Callable, tmp_path: Path) -> None:
+def test_the_reporter_receives_every_byte_once(make_gguf: Callable, tmp_path: Path) -> None:
     class Counter(SilentReporter):
         total = done = 0
 
@@ -99,7 +99,9 @@ def test_numbers_of_the_config_are_short_decimals(make_gguf: Callable, tmp_path:
     assert (config["head_dim"], config["num_key_value_heads"]) == (64, 2)
 
 
-def test_a_head_size_of_its_own_is_kept(make_gguf: Callable, tmp_path: Path) -> None:
+def test_a_head_dim_that_is_not_hidden_over_heads_is_written_to_the_config(
+    make_gguf: Callable, tmp_path: Path
+) -> None:
     tiny = make_gguf("qwen3")
     tiny.metadata["qwen3.attention.key_length"] = 32
     tiny.metadata["qwen3.attention.value_length"] = 32

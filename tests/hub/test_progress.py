@@ -1,4 +1,4 @@
-"""Progress ends with its task, also when the task fails."""
+"""Progress is finished when its task ends or fails."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from outrider.hub.download_bars import BarReporter
 from outrider.hub.download_progress import UNKNOWN_TOTAL, SilentReporter, reported
 
 
-def test_a_failed_task_is_finished_too() -> None:
+def test_progress_of_a_failed_task_is_finished() -> None:
     class Counter(SilentReporter):
         num_finished = 0
 
@@ -19,7 +19,7 @@ def test_a_failed_task_is_finished_too() -> None:
     assert counter.num_finished == 1
 
 
-def test_bars_follow_each_other_and_leave_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_bars_in_a_row_write_nothing_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     bars = BarReporter()
     for total in (10, UNKNOWN_TOTAL):
         with reported(bars, "work", total) as advance:

@@ -1,4 +1,4 @@
-"""What --model takes, in the order it is tried, and what is said when nothing fits."""
+"""Values of --model, in the order they are tried, and the messages when none fits."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def refusal(name: str) -> str:
 
 
 def run_resolve(path: Path, prelude: str = "") -> subprocess.Popen[str]:
-    """`resolve` in a process of its own, printing the folder or the refusal."""
+    """`resolve_model` in another process, which prints the folder or the refusal."""
     script = textwrap.dedent("""
         import sys
         from outrider.errors import ConfigError
@@ -48,7 +48,7 @@ def model_folder(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_a_complete_folder_is_itself(tmp_path: Path) -> None:
+def test_a_complete_folder_is_returned_unchanged(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model", "config.json", "model.safetensors")
     assert resolve_model(str(folder), SILENT) == folder
 
@@ -73,7 +73,7 @@ def test_a_gguf_file_is_converted_once(make_gguf: Callable, tmp_path: Path, cach
     written = (first / "model.safetensors").stat().st_mtime_ns
     assert resolve_model(str(path), SILENT) == first
     assert (first / "model.safetensors").stat().st_mtime_ns == written
-    os.utime(path, (0, 0))  # another file took its place
+    os.utime(path, (0, 0))  # now it counts as another file
     assert resolve_model(str(path), SILENT) != first
     assert len(os.listdir(cache)) == 2
 
@@ -82,7 +82,7 @@ def test_a_cached_model_is_listed_and_found_by_its_name(
     make_gguf: Callable, tmp_path: Path, cache: Path
 ) -> None:
     folder = resolve_model(str(make_gguf("qwen3").write(tmp_path / "tiny.gguf")), SILENT)
-    (cache / ".other.partial-host-1-00ff").mkdir()  # somebody is writing
+    (cache / ".other.partial-host-1-00ff").mkdir()  # another process is writing it
     (listed,) = [model for model in list_local_models() if model.origin == "converted"]
     assert (listed.name, listed.folder) == (folder.name, folder)
     assert listed.num_bytes == sum(file.stat().st_size for file in folder.iterdir())
@@ -113,7 +113,7 @@ def test_a_cached_folder_that_lost_a_file_names_the_fix(cache: Path) -> None:
         ("owner/a..b", "cannot be a hub id"),
     ],
 )
-def test_an_unknown_name_says_what_would_be_right(
+def test_an_unknown_name_is_refused_with_a_suggestion(
     cache: Path,
     name: str,
     complaint: str,
@@ -152,7 +152,7 @@ def test_ctrl_c_while_converting_leaves_the_cache_empty(
     assert os.listdir(cache) == []
 
 
-def test_running_out_of_room_while_converting_leaves_the_cache_empty(
+def test_a_full_disk_while_converting_leaves_the_cache_empty(
     make_gguf: Callable, tmp_path: Path, cache: Path
 ) -> None:
     path = make_gguf("llama").write(tmp_path / "tiny.gguf")
@@ -166,7 +166,7 @@ def test_running_out_of_room_while_converting_leaves_the_cache_empty(
     assert os.listdir(cache) == []
 
 
-def test_two_processes_that_convert_at_once_both_end_well(
+def test_two_processes_that_convert_the_same_file_both_succeed(
     make_gguf: Callable, tmp_path: Path, cache: Path
 ) -> None:
     path = make_gguf("llama").write(tmp_path / "tiny.gguf")
@@ -177,14 +177,14 @@ def test_two_processes_that_convert_at_once_both_end_well(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_file_of_a_folder_is_refused_in_favour_of_the_folder(tmp_path, name):
+def test_a_single_file_of_a_model_folder_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(ConfigError, match="pass the folder that holds it"):
         resolve_model(str(tmp_path / name), SILENT)
 
 
 @pytest.mark.parametrize("content", [b"", b"GG", b"FUGG and more", b"my notes"])
-def test_a_file_that_is_no_gguf_is_refused_by_its_first_bytes(tmp_path, content):
+def test_a_file_without_the_gguf_magic_is_refused(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is no GGUF file; pass a GGUF file, a folder or a name"):

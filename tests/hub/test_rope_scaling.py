@@ -1,4 +1,4 @@
-"""Scaled rotary embeddings mean the same in the GGUF file and in the folder."""
+"""Rope scaling of a GGUF file is the same in the converted config.json."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def scaling_of(tiny, folder: Path) -> dict:
 
 
 def llama3_divisors(factor: float) -> np.ndarray:
-    """How transformers itself slows each frequency down."""
+    """The divisor of each frequency in transformers."""
     rope = {
         "rope_type": "llama3",
         "rope_theta": THETA,
@@ -40,7 +40,7 @@ def llama3_divisors(factor: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
-def test_llama3_divisors_become_their_factor(
+def test_llama3_divisors_are_converted_to_their_factor(
     make_gguf: Callable, tmp_path: Path, factor: float
 ) -> None:
     tiny = make_gguf("llama")
@@ -61,13 +61,15 @@ def test_divisors_that_follow_no_known_rule_are_refused(
     tiny = make_gguf("llama")
     tiny.metadata["llama.rope.freq_base"] = THETA
     divisors = llama3_divisors(8.0)
-    divisors[3] = 2.0  # a fast frequency, which llama 3 leaves alone
+    divisors[3] = 2.0  # a fast frequency, which llama 3 does not change
     tiny.tensors["rope_freqs.weight"] = (divisors, "F32")
     with pytest.raises(ConfigError, match="does not follow the llama 3 rule"):
         scaling_of(tiny, tmp_path)
 
 
-def test_yarn_and_linear_scaling_are_kept(make_gguf: Callable, tmp_path: Path) -> None:
+def test_yarn_and_linear_scaling_are_written_to_the_config(
+    make_gguf: Callable, tmp_path: Path
+) -> None:
     tiny = make_gguf("qwen2")
     tiny.metadata["qwen2.rope.scaling.type"] = "yarn"
     tiny.metadata["qwen2.rope.scaling.factor"] = 4.0
@@ -82,7 +84,7 @@ def test_yarn_and_linear_scaling_are_kept(make_gguf: Callable, tmp_path: Path) -
     assert scaling_of(tiny, tmp_path) == {"rope_type": "linear", "factor": 4.0}
 
 
-def test_scaling_we_do_not_know_is_refused(make_gguf: Callable, tmp_path: Path) -> None:
+def test_unknown_scaling_is_refused(make_gguf: Callable, tmp_path: Path) -> None:
     tiny = make_gguf("llama")
     tiny.metadata["llama.rope.scaling.type"] = "longrope"
     with pytest.raises(ConfigError, match="longrope"):

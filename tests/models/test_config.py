@@ -185,9 +185,9 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
     [
         ({**GLM, "partial_rotary_factor": 1.5}, "partial_rotary_factor"),
         ({**GLM, "partial_rotary_factor": float("nan")}, "partial_rotary_factor"),
-        ({**GLM, "partial_rotary_factor": 0.2}, "rotates 3 of the 16 lanes .* partial_rotary"),
-        ({**GLM, "partial_rotary_factor": 0.01}, "rotates 0 of the 16 lanes"),
-        ({**GLM, "head_dim": 10}, "rotates 5 of the 10 lanes"),
+        ({**GLM, "partial_rotary_factor": 0.2}, "rotates 3 of the 16 channels .* partial_rotary"),
+        ({**GLM, "partial_rotary_factor": 0.01}, "rotates 0 of the 16 channels"),
+        ({**GLM, "head_dim": 10}, "rotates 5 of the 10 channels"),
         ({**GLM, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partly rotated"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),  # of Llama
         (

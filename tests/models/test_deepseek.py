@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.heads import write_head
 from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
@@ -257,7 +257,8 @@ def test_no_drafter_changes_a_token_of_a_target_with_latents(family, sampling, t
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
     right = [decode(theirs, tokens, SAMPLINGS[sampling], max_tokens=9).tokens for tokens in PROMPTS]
     requests = [
-        ask(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9) for i, tokens in enumerate(PROMPTS)
+        make_submission(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9)
+        for i, tokens in enumerate(PROMPTS)
     ]
     for name, draft in drafts_for(target, tmp_path).items():
         for executor in ("eager", "tape"):

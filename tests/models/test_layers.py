@@ -19,14 +19,14 @@ def _fixed_seed():
 
 
 def rounded_to_int8(weight):
-    """The weight an int8 map stands for."""
+    """The float32 weight that an int8 layer represents."""
     step = weight.abs().amax(1, keepdim=True) / 127
     return (weight / step).round() * step
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 70])
 @pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, Int8Linear])
-def test_every_kind_of_map_multiplies_and_adds_for_any_number_of_rows(kind, num_rows):
+def test_every_kind_of_linear_layer_multiplies_and_adds_for_any_number_of_rows(kind, num_rows):
     weight, bias = torch.randn(OUT, IN), torch.randn(OUT)
     x, residual = torch.randn(num_rows, IN), torch.randn(num_rows, OUT)
     linear = kind(weight)
@@ -56,7 +56,7 @@ def test_int8_without_vnni_keeps_two_digits_of_7_bits(monkeypatch):
     assert (Int8Linear(weight)(x) - expected).abs().max() <= 5e-3
 
 
-def test_int8_maps_a_row_of_zeros_to_zeros():
+def test_int8_gives_zeros_for_a_row_of_zeros():
     assert not Int8Linear(torch.randn(OUT, IN))(torch.zeros(2, IN)).any()
 
 

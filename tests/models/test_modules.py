@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.engines import ask, run_all
+from support.engines import make_submission, run_all
 from support.heads import write_head
 from support.module_oracle import ModuleOracle
 from support.modules import (
@@ -75,8 +75,10 @@ def test_a_target_is_read_as_if_its_modules_were_not_there(mimo):
 @pytest.mark.parametrize("family", ["mimo", "deepseek-v3", "glm4-moe", "glm4-moe-air"])
 def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_path, family, steps):
     folder = write_model(tmp_path, family)
-    asked = [
-        ask(f"r{i}", [7 * i + 3, 5, 9], RowSampling(seed=i, temperature=i * 0.7), max_tokens=12)
+    submissions = [
+        make_submission(
+            f"r{i}", [7 * i + 3, 5, 9], RowSampling(seed=i, temperature=i * 0.7), max_tokens=12
+        )
         for i in range(3)
     ]
 
@@ -85,8 +87,8 @@ def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_p
             dtype="float32", device="cpu", draft=draft, cache=CacheConfig(kv_tokens=512)
         )
         runner, facts = build_runner(folder, config)
-        heard = run_all(Engine(runner, facts, runner.grammars), asked)
-        return {name: one.tokens for name, one in heard.items()}, facts.draft
+        outputs = run_all(Engine(runner, facts, runner.grammars), submissions)
+        return {name: one.tokens for name, one in outputs.items()}, facts.draft
 
     plain, _ = answers(DraftConfig(drafter="none"))
     drafted, facts = answers(DraftConfig(drafter="mtp", steps=steps))

@@ -1,4 +1,4 @@
-"""Mixtures of experts against transformers: who is asked, what they say, and who is left alone."""
+"""Mixtures of experts against transformers: selected experts, their outputs, and padding."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import PROMPTS, SAMPLINGS, TREES
 from support.reference import decode
 from support.tiny import save_tiny, tiny_model
@@ -64,7 +64,7 @@ def mixture(routing=SOFTMAX, *, num_experts=EXPERTS, hidden=HIDDEN, wide=WIDE):
 
 
 def one_by_one(x, routing, gate_up, down):
-    """Each token through each of its experts, as the formula says."""
+    """Each token through each of its experts, by the plain formula."""
     rows = []
     for row, experts, weights in zip(x, routing.experts, routing.weights, strict=True):
         total = torch.zeros_like(row)
@@ -83,7 +83,7 @@ def assert_routes_like(ours, theirs):
     torch.testing.assert_close(ours.weights.gather(1, order), weights.gather(1, right))
 
 
-# --- the laws of routing
+# --- routing
 
 
 def test_groups_bias_and_scale_are_those_of_deepseek_v3():
@@ -112,7 +112,7 @@ def test_groups_bias_and_scale_are_those_of_deepseek_v3():
         assert_routes_like(ours, theirs(x))
 
 
-def test_groups_judged_by_one_expert_are_those_of_deepseek_v2():
+def test_groups_scored_by_one_expert_are_those_of_deepseek_v2():
     config = DeepseekV2Config(
         hidden_size=HIDDEN,
         num_attention_heads=2,
@@ -215,8 +215,8 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(is_normed, n
 
 
 def test_pairs_are_placed_by_expert_at_blocks_of_their_own():
-    asked = torch.tensor([2, 0, 2, 3, 2, 2, 2, 3])  # 3 is nobody
-    places, ends = place_by_expert(asked, 3)
+    selected = torch.tensor([2, 0, 2, 3, 2, 2, 2, 3])  # 3 is padding
+    places, ends = place_by_expert(selected, 3)
     assert places.tolist() == [4, 0, 5, 12, 6, 7, 8, 13]
     assert ends.tolist() == [4, 4, 12]
 
@@ -227,23 +227,23 @@ def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(num_others, wide):
     moe, *_ = mixture(hidden=64, wide=wide)
     x, residual = torch.randn(num_others + 4, 64), torch.randn(num_others + 4, 64)
     together = moe(x, residual.clone(), step_of(num_others + 4))
-    alone = moe(x[:4], residual[:4].clone(), step_of(4))  # the router's own map starts at 4 rows
+    alone = moe(x[:4], residual[:4].clone(), step_of(4))  # the router needs 4 rows
     assert torch.equal(together[:4], alone)
 
 
-def test_padding_asks_no_expert_and_leaves_its_residual_alone():
+def test_padding_is_routed_to_no_expert_and_keeps_its_residual():
     moe, router, gate_up, down = mixture()
     x, residual = torch.randn(9, HIDDEN), torch.randn(9, HIDDEN)
     padded = [0, 3, 8]
     step = step_of(9, padded=padded)
     routing = router(x, step)
     assert (routing.experts[padded] == EXPERTS).all()
-    asked = set(routing.experts.flatten().tolist()) - {EXPERTS}
-    # An expert that only padding would have asked is never read.
-    unasked = [expert for expert in range(EXPERTS) if expert not in asked]
+    selected = set(routing.experts.flatten().tolist()) - {EXPERTS}
+    # An expert that only padding would be routed to is never read.
+    unused = [expert for expert in range(EXPERTS) if expert not in selected]
     real = [row for row in range(9) if row not in padded]
     alone = moe(x[real], residual[real], step_of(len(real)))
-    gate_up[unasked], down[unasked] = float("nan"), float("nan")
+    gate_up[unused], down[unused] = float("nan"), float("nan")
     out = moe(x, residual.clone(), step)
     assert torch.equal(out[padded], residual[padded])
     torch.testing.assert_close(out[real], alone)
@@ -408,7 +408,8 @@ def test_drafts_of_a_twin_change_no_token_of_a_mixture(sampling, executor, tmp_p
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(pad=4, executor=executor, depth=1)
     asked = [
-        ask(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9) for i, tokens in enumerate(PROMPTS)
+        make_submission(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9)
+        for i, tokens in enumerate(PROMPTS)
     ]
     drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
     plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)

@@ -1,4 +1,4 @@
-"""A norm and the layer behind it are fused where one kernel computes both; results stay the same."""
+"""A norm and the layer behind it are fused where one kernel computes both, with equal results."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The kernels of uniform rows, interpreted: splits, paths, and chains at their own positions."""
+"""The kernels of decode rows, interpreted: splits, paths, and chains at their own positions."""
 
 from dataclasses import replace
 
@@ -96,7 +96,7 @@ def test_texts_past_the_equal_splits_are_merged_too():
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("is_tree", [False, True])
-def test_texts_seen_whole_have_the_bits_of_their_splits(is_tree):
+def test_texts_read_whole_have_the_bits_of_their_splits(is_tree):
     ancestors = {} if is_tree else {"ancestors": chain_ancestors(3, 4)}
     case = make_case(Model(kv_heads=1), lengths=[0, 16, 70], nodes=4, seed=7, **ancestors)
     splits = attend(case, is_tree=is_tree, tiles=SMALL)
@@ -135,7 +135,7 @@ def test_the_workspace_is_bounded():
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
 @pytest.mark.parametrize("num_rows", [1, 16, 256])
-def test_blocks_on_their_way_fit_in_the_shared_memory_of_a_gpu(num_rows, head_dim):
+def test_the_stages_of_a_tile_fit_in_the_shared_memory_of_a_gpu(num_rows, head_dim):
     for shared in (99 << 10, HOPPER_SHARED):
         sizes = {"packed": 4, "num_rows": num_rows, "shared": shared}
         tiles = kernel.decode_tiles(head_dim, torch.bfloat16, **sizes)

@@ -1,4 +1,4 @@
-"""Linear maps by tiles that are fetched in bulk, interpreted. tests/gpu compiles them."""
+"""Linear layers by tiles that TMA loads, interpreted. tests/gpu compiles them."""
 
 import pytest
 import torch

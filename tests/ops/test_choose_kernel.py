@@ -1,4 +1,4 @@
-"""The sampling kernels, interpreted, choose as the torch law does. tests/gpu compiles them."""
+"""The sampling kernels, interpreted, choose as the torch reference. tests/gpu compiles them."""
 
 import random
 
@@ -14,13 +14,20 @@ from support.laws import (
     table_of,
 )
 
-from outrider.sampling.fused_sampler import _edit_, _penalised, choose_fused, floors_of
-from outrider.sampling.logits_processing import _masses, edit_, filter_, penalise_
+from outrider.ops.sampling.logit_bias import add_bias_reference_
+from outrider.ops.sampling.penalties import penalise_reference
+from outrider.ops.sampling.top_k_top_p import filter_floors_reference, masses_reference
+from outrider.sampling import sampler
 from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Ban, Filters, RowSampling
 
 pytest.importorskip("triton")
 from support.masses import masses_of
+
+from outrider.ops.sampling.choose_token_triton import choose_token_triton
+from outrider.ops.sampling.logit_bias_triton import add_bias_triton_
+from outrider.ops.sampling.penalties_triton import penalise_triton
+from outrider.ops.sampling.top_k_top_p_triton import filter_floors_triton
 
 if torch.cuda.is_available():
     pytest.skip("compiled there; see tests/gpu", allow_module_level=True)
@@ -41,6 +48,16 @@ ASKED = [
 ]
 
 
+def choose_by_kernels(choices, sampling_flags):
+    """The tokens that `choose_tokens` chooses with the Triton form of every operation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "penalise", penalise_triton)
+        patch.setattr(sampler, "add_bias_", add_bias_triton_)
+        patch.setattr(sampler, "filter_floors", filter_floors_triton)
+        patch.setattr(sampler, "choose_token", choose_token_triton)
+        return sampler.choose_tokens(*choices.arguments(sampling_flags))
+
+
 def plain_choices(logits, samplings):
     n = len(samplings)
     return Choices(
@@ -54,12 +71,12 @@ def plain_choices(logits, samplings):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("vocab", SMALL)
-def test_greedy_and_noisy_rows_choose_as_the_law_does(vocab, dtype):
+def test_greedy_and_noisy_rows_choose_as_the_reference(vocab, dtype):
     samplings = [RowSampling(seed=9 * t, temperature=x) for t, x in enumerate(TEMPERATURES)]
     choices = plain_choices(random_logits(1, len(samplings), vocab, dtype), samplings)
     for sampling_flags in (SamplingFlags(), SamplingFlags(noise=True)):
         assert torch.equal(
-            choose_fused(*choices.arguments(sampling_flags)), choices.law(sampling_flags)
+            choose_by_kernels(choices, sampling_flags), choices.reference(sampling_flags)
         )
 
 
@@ -75,80 +92,78 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     logits[5, :1800] = -0.0
     samplings = [RowSampling(seed=4, temperature=0.0 if row == 5 else 0.8) for row in range(6)]
     choices = plain_choices(logits, samplings)
-    tokens = choose_fused(*choices.arguments(sampling_flags))
-    assert torch.equal(tokens, choices.law(sampling_flags))
+    tokens = choose_by_kernels(choices, sampling_flags)
+    assert torch.equal(tokens, choices.reference(sampling_flags))
     assert tokens[[0, 2, 3, 4, 5]].tolist() == [0, 1500, 2, 0, 0]
 
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("part", ["penalties", "bias", "filters"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_each_warp_alone_chooses_as_the_law_does(part, dtype):
+def test_each_part_of_logits_processing_chooses_as_the_reference(part, dtype):
     rng = random.Random(5)
     samplings = [random_sampling(rng, 1000) for _ in range(6)]
     choices = random_choices(6, samplings, vocab=1000, dtype=dtype)
     sampling_flags = SamplingFlags(noise=True, **{part: True})
-    expected = choices.law(sampling_flags)
-    assert torch.equal(choose_fused(*choices.arguments(sampling_flags)), expected)
+    expected = choices.reference(sampling_flags)
+    assert torch.equal(choose_by_kernels(choices, sampling_flags), expected)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_penalties_and_edits_have_the_bits_of_the_law(dtype):
+def test_penalties_and_edits_have_the_bits_of_the_reference(dtype):
     rng = random.Random(2)
     samplings = [random_sampling(rng, 40) for _ in range(12)]
     given = random_choices(2, samplings, vocab=40, dtype=dtype)
-    law = given.logits.float().clone()
-    penalise_(law, given.table, given.rows, given.path)
-    scores = _penalised(given.logits, given.table, given.rows, given.path)
-    assert torch.equal(scores, law)
-    edit_(law, given.table, given.rows, given.positions)
-    _edit_(scores, given.table, given.rows, given.positions)
-    assert torch.equal(scores, law)
+    table, logits = given.table, given.logits.float().clone()
+    right = penalise_reference(logits, table.penalties, given.rows, given.path)
+    scores = penalise_triton(given.logits, table.penalties, given.rows, given.path)
+    assert torch.equal(scores, right)
+    add_bias_reference_(right, table.edits, given.rows, given.positions)
+    add_bias_triton_(scores, table.edits, given.rows, given.positions)
+    assert torch.equal(scores, right)
 
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("vocab", SMALL)
-def test_all_warps_together_choose_as_the_law_does(vocab):
+def test_all_parts_together_choose_as_the_reference(vocab):
     rng = random.Random(vocab)
     samplings = [random_sampling(rng, vocab) for _ in range(5)]
     choices = random_choices(vocab, samplings, vocab=vocab, dtype=torch.bfloat16)
-    assert torch.equal(choose_fused(*choices.arguments(EVERYTHING)), choices.law(EVERYTHING))
+    assert torch.equal(choose_by_kernels(choices, EVERYTHING), choices.reference(EVERYTHING))
 
 
-def assert_filters_keep_what_the_law_keeps(logits, samplings):
+def assert_filters_keep_the_same(logits, samplings):
     choices = plain_choices(logits, samplings)
-    floors = floors_of(logits, choices.table, choices.rows)
-    law = logits.float().clone()
-    filter_(law, choices.table, choices.rows)
-    assert torch.equal(logits.float() >= floors[:, None], law > -torch.inf)
+    filters, rows, values = choices.table.filters, choices.rows, logits.float()
+    floors = filter_floors_triton(logits, filters, rows)
+    right = filter_floors_reference(values, filters, rows)
+    assert torch.equal(values >= floors[:, None], values >= right[:, None])
 
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("vocab", SMALL)
-def test_filters_keep_exactly_the_tokens_that_the_law_keeps(vocab, dtype):
+def test_filters_keep_exactly_the_tokens_of_the_reference(vocab, dtype):
     samplings = [
         RowSampling(seed=0, temperature=TEMPERATURES[row % 5], filters=filters)
         for row, filters in enumerate(ASKED)
     ]
-    assert_filters_keep_what_the_law_keeps(
-        random_logits(vocab, len(ASKED), vocab, dtype), samplings
-    )
+    assert_filters_keep_the_same(random_logits(vocab, len(ASKED), vocab, dtype), samplings)
 
 
-def test_top_k_of_every_size_keeps_what_the_law_keeps():
+def test_top_k_of_every_size_keeps_the_tokens_of_the_reference():
     logits = torch.linspace(0, -15, 13).expand(13, 13).contiguous()
     samplings = [RowSampling(seed=0, filters=Filters(top_k=k)) for k in range(1, 14)]
-    assert_filters_keep_what_the_law_keeps(logits, samplings)
+    assert_filters_keep_the_same(logits, samplings)
 
 
-def test_masses_are_those_of_the_law():
+def test_masses_are_those_of_the_reference():
     logits = random_logits(9, 8, 500)
     logits[:, ::50] = -torch.inf
     temperatures = torch.tensor([0.01, 0.3, 0.7, 1.0, 1.3, 1.7, 2.0, 10.0])
     best = logits.amax(1, keepdim=True)
-    law = _masses(logits, best, temperatures[:, None])
-    assert torch.equal(masses_of(logits, temperatures), law)
+    right = masses_reference(logits, best, temperatures[:, None])
+    assert torch.equal(masses_of(logits, temperatures), right)
 
 
 @pytest.mark.fast_cases(1)
@@ -157,7 +172,7 @@ def test_more_candidates_than_there_is_room_for_are_searched_in_place(dtype):
     asked = [Filters(top_p=0.98), Filters(top_k=5000), Filters(top_k=5500, top_p=0.9)]
     samplings = [RowSampling(seed=0, temperature=1.0, filters=filters) for filters in asked]
     logits = random_logits(3, 3, 6001).div(20)
-    assert_filters_keep_what_the_law_keeps(logits.to(dtype), samplings)
+    assert_filters_keep_the_same(logits.to(dtype), samplings)
 
 
 def test_a_value_that_fills_the_room_alone_is_kept_whole():
@@ -165,14 +180,14 @@ def test_a_value_that_fills_the_room_alone_is_kept_whole():
     logits[:, 4321] = 1.0
     asked = [Filters(top_k=2), Filters(top_p=0.5)]
     samplings = [RowSampling(seed=0, temperature=1.0, filters=filters) for filters in asked]
-    assert_filters_keep_what_the_law_keeps(logits, samplings)
+    assert_filters_keep_the_same(logits, samplings)
 
 
 def test_a_row_chooses_in_any_batch_what_it_chooses_alone():
     rng = random.Random(8)
     samplings = [random_sampling(rng, 2500) for _ in range(3)]
     choices = random_choices(8, samplings, vocab=2500)
-    together = choose_fused(*choices.arguments(EVERYTHING))
+    together = choose_by_kernels(choices, EVERYTHING)
     for place in range(3):
         one = slice(place, place + 1)
         alone = Choices(
@@ -182,7 +197,7 @@ def test_a_row_chooses_in_any_batch_what_it_chooses_alone():
             positions=choices.positions[one],
             path=choices.path[one],
         )
-        assert torch.equal(choose_fused(*alone.arguments(EVERYTHING)), together[one])
+        assert torch.equal(choose_by_kernels(alone, EVERYTHING), together[one])
 
 
 def test_a_banned_token_that_is_also_biased_stays_banned():
@@ -190,5 +205,5 @@ def test_a_banned_token_that_is_also_biased_stays_banned():
         seed=0, temperature=0.0, bias=((3, 50.0),), ban=Ban(before=9, tokens=(3, 3))
     )
     choices = plain_choices(torch.zeros(2, 5), [sampling, sampling])
-    tokens = choose_fused(*choices.arguments(SamplingFlags(bias=True)))
+    tokens = choose_by_kernels(choices, SamplingFlags(bias=True))
     assert tokens.tolist() == [0, 3]  # at positions 0 and 17

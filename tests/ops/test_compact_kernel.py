@@ -1,4 +1,4 @@
-"""The kernels that commit a step, interpreted, against the torch law. tests/gpu compiles them."""
+"""The kernels that commit a step, interpreted, against the torch reference. tests/gpu compiles them."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from support.step_kernels import check_commit
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tables_and_kept_kv_are_those_of_the_law_in_every_layer(seed):
+def test_tables_and_accepted_kv_are_those_of_the_reference_in_every_layer(seed):
     check_commit(seed, "cpu")

@@ -45,7 +45,7 @@ def test_rows_of_a_strided_input_are_found():
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("num_rows", [1, 17, 33, 65, 129])
-def test_tiles_on_their_way_fit_in_the_shared_memory_of_a_gpu(num_rows, size):
+def test_the_stages_of_a_tile_fit_in_the_shared_memory_of_a_gpu(num_rows, size):
     tile = choose_linear_tile(num_rows, *size, 2)
     block = (tile.rows + tile.columns) * tile.depth * 2
     assert tile.stages * block <= HOPPER_SHARED

@@ -30,12 +30,12 @@ def assert_same_bits(a, b):
 @pytest.mark.parametrize("vocab", [1, 7, 1024, 3001])
 def test_interpreted_noise_of_a_vocabulary_has_the_bits_of_the_torch_noise(interpreted, vocab):
     tokens = torch.arange(vocab, dtype=torch.int32).expand(len(SEEDS), vocab)
-    noise = interpreted.launch(SEEDS, POSITIONS, tokens)
+    noise = interpreted.gumbel_at_triton(SEEDS, POSITIONS, tokens)
     assert_same_bits(noise, gumbel_at(SEEDS, POSITIONS, tokens))
 
 
 def test_interpreted_noise_of_chosen_tokens_has_the_bits_of_the_torch_noise(interpreted):
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 2**18, (len(SEEDS), 333), generator=generator)
-    noise = interpreted.launch(SEEDS, POSITIONS, tokens)
+    noise = interpreted.gumbel_at_triton(SEEDS, POSITIONS, tokens)
     assert_same_bits(noise, gumbel_at(SEEDS, POSITIONS, tokens))

@@ -1,29 +1,29 @@
-"""The kernels of draft trees, interpreted, against the torch law. tests/gpu compiles them."""
+"""The kernels of draft trees, interpreted, against the torch reference. tests/gpu compiles them."""
 
 import pytest
 
 pytest.importorskip("triton")
 
-from support.step_kernels import check_chain, check_growth, check_plant, check_states
+from support.step_kernels import check_chain, check_growth, check_start, check_states
 
 
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("seed", range(12))
-def test_levels_tips_and_trees_are_those_of_the_law_whatever_the_budgets_and_ties(seed):
+def test_levels_tips_and_trees_are_those_of_the_reference_whatever_the_budgets_and_ties(seed):
     check_growth(seed, "cpu")
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_chains_are_those_of_the_law(seed):
+def test_chains_are_those_of_the_reference(seed):
     check_chain(seed, "cpu")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_node_0_starts_from_the_state_of_its_row(seed):
-    check_plant(seed, "cpu")
+def test_node_0_starts_from_the_hidden_state_of_its_row(seed):
+    check_start(seed, "cpu")
 
 
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("seed", range(10))
-def test_states_and_tokens_of_a_catch_up_are_those_of_the_law(seed):
+def test_hidden_states_and_tokens_of_a_catch_up_are_those_of_the_reference(seed):
     check_states(seed, "cpu")

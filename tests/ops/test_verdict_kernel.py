@@ -1,4 +1,4 @@
-"""The kernel that judges drafts, interpreted, against the torch law. tests/gpu compiles it."""
+"""The kernel that verifies drafts, interpreted, against the torch reference. tests/gpu compiles it."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from support.step_kernels import check_verify
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_verdicts_on_random_trees_are_those_of_the_law(seed):
+def test_verify_results_of_random_trees_are_those_of_the_reference(seed):
     check_verify(seed, "cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of
+from support.engines import Shape, engine_of, make_submission
 from support.matrix import TREES, sampling_of
 
 from outrider.runtime.draft_kinds import NgramDraft
@@ -31,7 +31,9 @@ def test_no_step_writes_its_inputs(models, drafter, executor, monkeypatch):
     monkeypatch.setattr(planner, "plan", plan_and_note)
     for index in range(3):
         prompt = [3 + index, 4, 5, 3, 4, 5, 6] * (1 + 2 * index)
-        engine.add(ask(f"r{index}", prompt, sampling_of("sampled", index), max_tokens=12))
+        engine.add(
+            make_submission(f"r{index}", prompt, sampling_of("sampled", index), max_tokens=12)
+        )
     while engine.has_work:
         engine.step()
         assert torch.equal(inputs, sent[-1])

@@ -3,7 +3,7 @@
 from outrider.runtime.row_samplings import RowSamplings
 from outrider.step.shape import SamplingFlags
 from outrider.wire.draft_budget import PLAIN
-from outrider.wire.row_sampling import Filters, LogprobsAsked, PromptLogprobs, RowSampling
+from outrider.wire.row_sampling import Filters, LogprobsWanted, PromptLogprobs, RowSampling
 from outrider.wire.scheduled_batch import (
     RowAdmission,
     ScheduledBatch,
@@ -16,7 +16,7 @@ FILTERED = RowSampling(seed=2, filters=Filters(top_k=4))
 SCORED = RowSampling(
     seed=3,
     temperature=0.0,
-    logprobs=LogprobsAsked(chosen=True, top=1, prompt=PromptLogprobs(is_asked=True, top=3)),
+    logprobs=LogprobsWanted(chosen=True, top=1, prompt=PromptLogprobs(is_wanted=True, top=3)),
 )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.faults import Fault, break_steps
 from support.matrix import TREES, sampling_of
 from support.recovery import check_recovery, failed
@@ -25,9 +25,9 @@ def draft_of(models, name):
 @pytest.mark.parametrize("where", ["at_submit", "at_wait"])
 def test_the_others_get_the_tokens_they_would_have_had(models, depth, drafter, where):
     shape = Shape(depth=depth, pad=3, max_rows=2)  # padding reads pages that nobody wrote
-    engine, heard = check_recovery(models, shape, draft_of(models, drafter), **{where: {4}})
-    assert failed(heard) == ["r0", "r1"]
-    reason = heard["r0"].last.reason
+    engine, outputs = check_recovery(models, shape, draft_of(models, drafter), **{where: {4}})
+    assert failed(outputs) == ["r0", "r1"]
+    reason = outputs["r0"].last.reason
     assert reason.startswith("a step failed with Fault: the step broke ")
     assert engine.num_drafter_failures == 0
 
@@ -36,8 +36,8 @@ def test_the_others_get_the_tokens_they_would_have_had(models, depth, drafter, w
 def test_failures_may_repeat(models, depth):
     shape = Shape(depth=depth, pad=3, max_rows=2)
     draft = models.draft("relative", TREES["tree"])
-    _, heard = check_recovery(models, shape, draft, at_submit={1, 9}, at_wait={5})
-    assert 4 <= len(failed(heard)) <= 6
+    _, outputs = check_recovery(models, shape, draft, at_submit={1, 9}, at_wait={5})
+    assert 4 <= len(failed(outputs)) <= 6
 
 
 @pytest.mark.fast_cases(1)
@@ -57,9 +57,9 @@ def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models,
         return run(plan, *others)
 
     monkeypatch.setattr(models.target, "run", run_short)
-    long, short = ask("long", [5] * 10, law), ask("short", [5] * 4, law)
-    heard = run_all(engine, [long, short])
-    assert (heard["long"].last.finish, heard["short"].last.finish) == ("error", "length")
+    long, short = make_submission("long", [5] * 10, law), make_submission("short", [5] * 4, law)
+    outputs = run_all(engine, [long, short])
+    assert (outputs["long"].last.finish, outputs["short"].last.finish) == ("error", "length")
     assert engine.num_failed_steps == 1
 
 
@@ -68,8 +68,8 @@ def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeyp
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     engine, law = engine_of(models.target, Shape(max_rows=1)), sampling_of("greedy", 0)
-    engine.add(ask("runs", [3, 4], law))
-    engine.add(ask("waits", [3, 4], law))
+    engine.add(make_submission("runs", [3, 4], law))
+    engine.add(make_submission("waits", [3, 4], law))
     (first,) = engine.step()
     assert (first.finish, len(first.tokens)) == ("running", 1)
     monkeypatch.setattr(HostEvent, "wait", lose)  # an error of CUDA stays
@@ -79,13 +79,13 @@ def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeyp
         ("waits", "error"),
     ]
     with pytest.raises(CapacityError, match="restart the process"):
-        engine.add(ask("later", [3, 4], law))
+        engine.add(make_submission("later", [3, 4], law))
 
 
 def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
     engine = engine_of(models.target, Shape(pad=3))
     break_steps(engine, at_submit={2})
-    run_all(engine, [ask("a", [3, 4, 5], sampling_of("sampled", 0))])
+    run_all(engine, [make_submission("a", [3, 4, 5], sampling_of("sampled", 0))])
     state = engine._runner._program.state
     assert torch.isfinite(state.kv.storage).all()
     assert not state.rows.pages.any()
@@ -97,9 +97,9 @@ def memory_of(engine):
     """What a drafter remembers of its rows."""
     drafter = engine._runner._program.drafter._drafter
     return (
-        drafter._states
+        drafter._hidden_states
         if isinstance(drafter, ModelDrafter)
-        else drafter._memory.pairs.aux_hidden_states
+        else drafter._pairs.pairs.aux_hidden_states
     )
 
 
@@ -107,7 +107,7 @@ def memory_of(engine):
 def test_a_restarted_drafter_remembers_no_broken_number(models, drafter):
     engine = engine_of(models.target, Shape(pad=3), models.draft(drafter, TREES["chain"]))
     break_steps(engine, at_submit={2})
-    run_all(engine, [ask("a", [3, 4, 5], sampling_of("sampled", 0))])
+    run_all(engine, [make_submission("a", [3, 4, 5], sampling_of("sampled", 0))])
     assert not memory_of(engine).any()
 
 
@@ -116,6 +116,8 @@ def test_what_a_former_owner_left_is_not_written_to_draft_kv(models):
     law = sampling_of("greedy", 0)
     engine = engine_of(models.target, Shape(), models.draft("modules", TREES["chain"]))
     memory_of(engine).fill_(float("nan"))
-    run_all(engine, [ask("long", [5] * 13, law), ask("short", [3] * 8, law)])
+    run_all(
+        engine, [make_submission("long", [5] * 13, law), make_submission("short", [3] * 8, law)]
+    )
     _, drafts = engine._runner._program.state.pages._pools
     assert torch.isfinite(drafts.storage).all()

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
-from support.engines import Shape, ask, engine_of
+from support.engines import Shape, engine_of, make_submission
 from support.matrix import sampling_of
 
 from outrider.runtime.watchdog import Watchdog
@@ -116,22 +116,22 @@ class Hanging(HostEvent):
 @pytest.fixture
 def complained():
     """Set once the watchdog has reported anything."""
-    heard = threading.Event()
+    reported = threading.Event()
 
     class Listener(logging.Handler):
         def emit(self, record):
-            heard.set()
+            reported.set()
 
     logger, listener = logging.getLogger("outrider.runtime.watchdog"), Listener()
     logger.addHandler(listener)
-    yield heard
+    yield reported
     logger.removeHandler(listener)
 
 
 def run_hanging(engine):
     """One step, which comes home in the end."""
     engine._runner.watchdog = Watchdog(timeout_s=0.01)
-    engine.add(ask("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
+    engine.add(make_submission("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
     (update,) = engine.step()
     assert update.finish == "length"
     assert engine._runner.watchdog.num_hung == 1

@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.sampling.logprobs import logprobs_of
+from outrider.ops.sampling.logprobs import logprobs_of
 
 
 def named(rows):

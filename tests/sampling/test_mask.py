@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from outrider.ops.sampling.grammar_mask import mask_
+from outrider.ops.sampling.grammar_mask import mask_tokens_
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 67])
@@ -14,7 +14,7 @@ def test_only_tokens_whose_bit_is_missing_are_ruled_out(vocab):
     logits = torch.randn(5, vocab)
     bits = torch.randint(-(2**31), 2**31, (5, -(-vocab // 32)), dtype=torch.int64).int()
     masked = logits.clone()
-    mask_(masked, bits)
+    mask_tokens_(masked, bits)
     for row in range(5):
         for token in range(vocab):
             is_allowed = bits[row, token // 32].item() >> token % 32 & 1
@@ -25,5 +25,5 @@ def test_only_tokens_whose_bit_is_missing_are_ruled_out(vocab):
 def test_all_bits_set_change_no_bit():
     logits = torch.randn(3, 100)
     masked = logits.clone()
-    mask_(masked, torch.full((3, 4), -1, dtype=torch.int32))
+    mask_tokens_(masked, torch.full((3, 4), -1, dtype=torch.int32))
     assert torch.equal(masked, logits)

@@ -9,7 +9,7 @@ from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_flags import decode_flags, joined_flags
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 from outrider.wire.scheduled_batch import RowAdmission
 
 VOCAB = 50
@@ -111,7 +111,7 @@ def test_a_part_is_needed_if_any_row_needs_it():
     laws = [
         RowSampling(seed=1, temperature=0.0, ban=Ban(before=3, tokens=(1,))),
         RowSampling(seed=2, filters=Filters(min_p=0.1)),
-        RowSampling(seed=3, logprobs=LogprobsAsked(chosen=True, top=4)),
+        RowSampling(seed=3, logprobs=LogprobsWanted(chosen=True, top=4)),
     ]
     assert joined_flags([*map(decode_flags, laws)]) == SamplingFlags(
         noise=True, filters=True, bias=True, logprobs=True, top_logprobs=5

@@ -50,7 +50,7 @@ def test_a_new_owner_inherits_nothing(table):
     table.admit([admission(1, PLAIN), admission(2, PLAIN)])
     assert torch.equal(sampling_of(table, 1), sampling_of(table, 2))
     assert table.output_counts[1].sum() == 0
-    assert not table.prompt_seen[1].any()
+    assert not table.penalties.prompt_seen[1].any()
 
 
 def test_admission_leaves_other_rows_alone(table):

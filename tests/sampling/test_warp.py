@@ -1,4 +1,4 @@
-"""Every warp against a plain reference: sorts, loops, numpy in float64."""
+"""Each part of logits processing against a plain reference: sorts, loops, numpy in float64."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from outrider.sampling.logits_processing import edit_, filter_, penalise_
+from outrider.ops.sampling.logit_bias import add_bias_
+from outrider.ops.sampling.penalties import penalise
+from outrider.ops.sampling.top_k_top_p import filter_floors
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.wire.row_sampling import Ban, Filters, Penalties, RowSampling
 from outrider.wire.scheduled_batch import RowAdmission
@@ -21,14 +23,11 @@ def table_with(sampling, *, vocab, prompt=(), output=()):
 
 
 def kept(logits, filters, temperature):
-    """Which tokens `filter_` leaves; it must not touch their logits."""
+    """Which tokens the filters keep."""
     sampling = RowSampling(seed=0, temperature=temperature, filters=filters)
-    work = torch.tensor(logits)[None]
-    filter_(work, table_with(sampling, vocab=len(logits)), ROW)
-    left = work[0].numpy()
-    stays = left > -np.inf
-    assert (left[stays] == logits[stays]).all()
-    return stays
+    table = table_with(sampling, vocab=len(logits))
+    (floor,) = filter_floors(torch.tensor(logits)[None], table.filters, ROW)
+    return (logits >= floor.numpy()) & (logits > -np.inf)
 
 
 def reference_kept(logits, filters, temperature):
@@ -37,19 +36,19 @@ def reference_kept(logits, filters, temperature):
     Also says how close the nearest probability comes to a threshold, where float32 may disagree.
     """
     z = logits.astype(np.float64) / np.float64(np.float32(temperature))
-    law = np.exp(z - z.max())
+    share_of_best = np.exp(z - z.max())
     margin = np.inf
     kth = np.sort(z)[::-1][min(filters.top_k or len(z), len(z)) - 1]
     alive = z >= kth
     if filters.top_p < 1:
-        total, top_p = law[alive].sum(), np.float64(np.float32(filters.top_p))
+        total, top_p = share_of_best[alive].sum(), np.float64(np.float32(filters.top_p))
         values = np.unique(z[alive])
-        share = np.array([law[z >= value].sum() / total for value in values])
+        share = np.array([share_of_best[z >= value].sum() / total for value in values])
         alive &= z >= values[share >= top_p].max()
         margin = min(margin, abs(share - top_p).min())
     if filters.min_p > 0:
-        alive &= law >= filters.min_p
-        margin = min(margin, abs(law - filters.min_p).min())
+        alive &= share_of_best >= filters.min_p
+        margin = min(margin, abs(share_of_best - filters.min_p).min())
     return alive, margin
 
 
@@ -143,7 +142,7 @@ def test_penalties_count_the_prompt_the_output_and_the_path(penalties, prompt, o
     sampling = RowSampling(seed=0, penalties=penalties)
     table = table_with(sampling, vocab=12, prompt=prompt, output=output)
     work = torch.tensor(logits)[None]
-    penalise_(work, table, ROW, torch.tensor([[*path, -1]]))
+    penalise(work, table.penalties, ROW, torch.tensor([[*path, -1]]))
     expected = reference_penalised(logits, penalties, prompt, output + path)
     np.testing.assert_allclose(work[0].numpy(), expected, rtol=1e-5, atol=1e-5)
 
@@ -152,7 +151,7 @@ def test_penalties_of_tree_nodes_count_each_its_own_path():
     table = table_with(RowSampling(seed=0, penalties=Penalties(presence=1.0)), vocab=4)
     work = torch.zeros(3, 4)
     path = torch.tensor([[-1, -1], [2, -1], [2, 3]])
-    penalise_(work, table, ROW.expand(3), path)
+    penalise(work, table.penalties, ROW.expand(3), path)
     assert work.tolist() == [[0, 0, 0, 0], [0, 0, -1, 0], [0, 0, -1, -1]]
 
 
@@ -162,9 +161,9 @@ def test_path_tokens_are_penalised_as_if_they_had_been_recorded():
     logits = torch.randn(1, 9, generator=torch.Generator().manual_seed(3))
     path = torch.tensor([[4, 4, 2]])
     on_the_way, recorded = logits.clone(), logits.clone()
-    penalise_(on_the_way, table, ROW, path)
+    penalise(on_the_way, table.penalties, ROW, path)
     table.record(ROW, path, torch.ones_like(path, dtype=torch.bool))
-    penalise_(recorded, table, ROW, path[:, :0])
+    penalise(recorded, table.penalties, ROW, path[:, :0])
     assert torch.equal(on_the_way, recorded)
 
 
@@ -172,5 +171,5 @@ def test_bias_is_added_and_bans_end_at_their_position():
     sampling = RowSampling(seed=0, bias=((0, 2.5), (3, -1.0)), ban=Ban(before=10, tokens=(1, 3)))
     table = table_with(sampling, vocab=5)
     work = torch.ones(2, 5)
-    edit_(work, table, ROW.expand(2), torch.tensor([9, 10]))
+    add_bias_(work, table.edits, ROW.expand(2), torch.tensor([9, 10]))
     assert work.tolist() == [[3.5, 1.0 - np.inf, 1.0, -np.inf, 1.0], [3.5, 1.0, 1.0, 0.0, 1.0]]

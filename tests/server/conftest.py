@@ -59,5 +59,5 @@ def client(server: ServerProcess) -> openai.OpenAI:
 
 @pytest.fixture(scope="session")
 def llm(served_folder: Path) -> LLM:
-    """The law: the same model in this process, without a drafter."""
+    """The reference: the same model in this process, without a drafter."""
     return LLM(served_folder, draft="none", device="cpu")

@@ -66,8 +66,8 @@ def test_logprobs_have_the_shape_of_openai(client, llm):
     content = answer.choices[0].logprobs.content
     expected = offline(llm, logprobs=3).outputs[0]
     assert len(content) == len(expected.token_ids) == answer.usage.completion_tokens
-    for token, entry, law in zip(expected.token_ids, content, expected.logprobs, strict=True):
-        assert entry.logprob == pytest.approx(law[token].logprob, abs=1e-4)
+    for token, entry, reference in zip(expected.token_ids, content, expected.logprobs, strict=True):
+        assert entry.logprob == pytest.approx(reference[token].logprob, abs=1e-4)
         assert bytes(entry.bytes).decode(errors="replace") == entry.token
         assert len(entry.top_logprobs) == 3
     streamed_tokens = []

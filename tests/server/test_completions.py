@@ -89,14 +89,14 @@ def test_an_echoed_prompt_is_scored_without_an_answer(client, llm):
 def test_a_streamed_echo_has_the_scores_of_the_whole_one(client, n):
     asked = {"model": "tiny", "prompt": "the tale", "seed": 2, "max_tokens": 9, "logprobs": 1}
     whole = client.completions.create(**asked, n=n, echo=True)
-    told = {index: ([], [], []) for index in range(n)}
+    streamed = {index: ([], [], []) for index in range(n)}
     for chunk in client.completions.create(**asked, n=n, echo=True, stream=True):
         for choice in chunk.choices:
-            told[choice.index][0].extend(choice.logprobs.tokens)
-            told[choice.index][1].extend(choice.logprobs.token_logprobs)
-            told[choice.index][2].extend(choice.logprobs.text_offset)
+            streamed[choice.index][0].extend(choice.logprobs.tokens)
+            streamed[choice.index][1].extend(choice.logprobs.token_logprobs)
+            streamed[choice.index][2].extend(choice.logprobs.text_offset)
     for choice in whole.choices:
         logprobs = choice.logprobs
-        assert told[choice.index][0] == logprobs.tokens
-        assert told[choice.index][1][1:] == pytest.approx(logprobs.token_logprobs[1:], abs=1e-3)
-        assert told[choice.index][2] == logprobs.text_offset
+        assert streamed[choice.index][0] == logprobs.tokens
+        assert streamed[choice.index][1][1:] == pytest.approx(logprobs.token_logprobs[1:], abs=1e-3)
+        assert streamed[choice.index][2] == logprobs.text_offset

@@ -1,4 +1,4 @@
-"""Callers that leave or do not read, a queue that is full, a worker that dies, a signal to end."""
+"""Clients that leave or do not read, a full queue, a worker that dies, a signal to end."""
 
 import json
 import os
@@ -82,29 +82,29 @@ def open_stream(server, body, **headers):
     return connection
 
 
-def test_a_caller_that_leaves_ends_its_request(server):
+def test_a_client_that_leaves_ends_its_request(server):
     connection = open_stream(server, LONG)
     wait_for(lambda: server.invariants["queue"]["running"] == 1)
     connection.close()
     assert not server.wait_until_idle()["has_leak"]
 
 
-def test_a_caller_that_leaves_before_its_whole_answer_ends_it_too(server):
+def test_a_client_that_leaves_before_its_whole_answer_ends_it_too(server):
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=0.2)
     assert not server.wait_until_idle()["has_leak"]
 
 
-def test_a_caller_that_does_not_read_holds_up_nobody(server):
+def test_a_client_that_does_not_read_delays_no_other(server):
     with open_stream(server, {**LONG, "max_tokens": 500, "logprobs": 20}):  # half a megabyte
         for _ in range(3):
             assert server.post("/v1/completions", SHORT).status_code == 200
-        wait_for(lambda: server.invariants["queue"]["running"] == 0)  # its tokens wait in the front
+        wait_for(lambda: server.invariants["queue"]["running"] == 0)  # its tokens are in the server
         assert server.invariants["open_calls"] == 1
     assert not server.wait_until_idle()["has_leak"]
 
 
-def test_strangers_are_turned_away(small):
+def test_a_wrong_key_is_refused(small):
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
         response = small.get("/v1/models", headers=headers)
         assert response.status_code == 401
@@ -129,17 +129,17 @@ def test_a_full_queue_answers_429_and_when_to_come_back(narrow):
     assert not narrow.state["has_leak"]
 
 
-def test_a_call_for_more_answers_than_there_is_room_leaves_nothing_behind(narrow):
+def test_a_request_for_more_answers_than_there_is_room_leaves_nothing_behind(narrow):
     room = 2 + narrow.max_queued
     refused = narrow.post({**narrow.short, "n": room + 1})
-    assert refused.status_code == 400  # for ever: a client that is told to come back would
+    assert refused.status_code == 400  # not 429: trying again would never help
     assert f"{room + 1} answers and the server holds {room}" in refused.json()["error"]["message"]
     wait_for(lambda: narrow.state["is_idle"])
     assert narrow.post({**narrow.short, "n": room}).status_code == 200
     assert not narrow.state["has_leak"]
 
 
-def test_a_caller_that_reads_nothing_holds_up_neither_row_nor_others(narrow):
+def test_a_client_that_reads_nothing_holds_neither_a_row_nor_others(narrow):
     mute = {**narrow.long, "max_tokens": 100, "logprobs": 20}
     with open_stream(narrow.server, mute, **narrow.key):
         for _ in range(3):
@@ -198,7 +198,7 @@ def test_a_killed_worker_ends_what_ran_and_the_next_one_serves_the_rest(narrow):
 def test_a_second_signal_does_not_wait(start_server):
     running = start_server("--draft", "none")
     worker = running.invariants["worker_pid"]
-    with open_stream(running, LONG):  # which nobody reads, so that it would never end
+    with open_stream(running, LONG):  # it is never read, so it would never end
         running.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             running.process.wait(0.5)

@@ -1,4 +1,4 @@
-"""Requests made to cost more than they may: none of them is in anybody's way."""
+"""Requests made to cost more than they may: none of them delays others."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ def counter(server, name):
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_among_grammars_is_over_in_time_and_holds_up_nobody(server, name):
+def test_a_bomb_among_grammars_is_over_in_time_and_delays_no_other(server, name):
     pytest.importorskip("xgrammar")
     answers = []
 
@@ -63,7 +63,7 @@ def test_a_bomb_among_grammars_is_over_in_time_and_holds_up_nobody(server, name)
 
 
 @pytest.mark.slow
-def test_many_bombs_at_once_keep_nobody_from_reading_texts(start_server):
+def test_many_bombs_at_once_do_not_block_the_tokenizer_threads(start_server):
     pytest.importorskip("xgrammar")
     running, answers = start_server("--draft", "none"), []
 
@@ -139,7 +139,7 @@ def test_the_front_answers_while_the_engine_computes(server):
 
 
 def test_a_body_that_does_not_come_is_given_up():
-    async def hear_nothing():
+    async def receive_nothing():
         await asyncio.sleep(60)
 
     async def refused(scope, receive, send):
@@ -152,6 +152,6 @@ def test_a_body_that_does_not_come_is_given_up():
 
     limits = LimitsMiddleware(refused, BodyLimits(read_s=0.05))
     scope = {"type": "http", "headers": [(b"content-length", b"10")]}
-    asyncio.run(limits(scope, hear_nothing, send))
+    asyncio.run(limits(scope, receive_nothing, send))
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"]["message"] == "the body took too long"

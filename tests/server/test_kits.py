@@ -183,7 +183,7 @@ def test_penalties_mix_under_concurrency(server):
         assert meta["completion_tokens"] >= asked.get("min_new_tokens", 0)
 
 
-def test_callers_that_give_up_disturb_nobody(server):
+def test_clients_that_give_up_do_not_disturb_others(server):
     asked = {"max_new_tokens": 2000, "ignore_eos": True}
 
     def leave():

@@ -1,14 +1,14 @@
-"""Many callers at once, some of whom leave: all get their own answers, and nothing is kept."""
+"""Many clients at once, some of which leave: all get their own answers, and nothing leaks."""
 
 import time
 
 import pytest
-from support.load import call_all, make_calls, resident_bytes
+from support.load import make_requests, resident_bytes, send_all
 
 from outrider import LLM, SamplingParams
 
 SEED = 20
-NUM_CALLS = 200
+NUM_REQUESTS = 200
 MIB = 2**20
 
 
@@ -25,16 +25,16 @@ def crowd(request):
 
 def test_every_answer_under_load_is_its_offline_answer_and_nothing_leaks(crowd):
     server, llm, model, longest = crowd
-    calls = list(make_calls(NUM_CALLS, seed=SEED, longest=longest))
-    texts = call_all(server.url, model, calls)
+    requests = list(make_requests(NUM_REQUESTS, seed=SEED, longest=longest))
+    texts = send_all(server.url, model, requests)
     outputs = llm.generate(
-        [each.prompt for each in calls],
-        [SamplingParams(**each.asked) for each in calls],
+        [each.prompt for each in requests],
+        [SamplingParams(**each.params) for each in requests],
         use_tqdm=False,
     )
-    for text, output, asked in zip(texts, outputs, calls, strict=True):
+    for text, output, sent in zip(texts, outputs, requests, strict=True):
         whole = output.outputs[0].text
-        assert text == whole if asked.leaves_after is None else whole.startswith(text)
+        assert text == whole if sent.leaves_after is None else whole.startswith(text)
     state = server.wait_until_idle()
     assert not state["has_leak"]
     assert state["rows"]["free"] == state["rows"]["total"]
@@ -57,15 +57,15 @@ def orderly(request, start_server):
 @pytest.mark.slow
 def test_memory_stays_flat_while_crowds_come_and_go(orderly):
     server, model, longest = orderly
-    pids = {"front": server.process.pid, "worker": server.invariants["worker_pid"]}
-    num_calls, num_rounds = (NUM_CALLS, 12) if model == "tiny" else (32, 6)
+    pids = {"server": server.process.pid, "worker": server.invariants["worker_pid"]}
+    num_requests, num_rounds = (NUM_REQUESTS, 12) if model == "tiny" else (32, 6)
     bound = 8 if model == "tiny" else 24  # of a thousand requests, of a hundred larger ones
     held: dict[str, list[float]] = {name: [] for name in pids}
-    calls = list(make_calls(num_calls, seed=SEED, longest=longest))
+    requests = list(make_requests(num_requests, seed=SEED, longest=longest))
     for _ in range(num_rounds):
-        call_all(server.url, model, calls)
+        send_all(server.url, model, requests)
         server.wait_until_idle()
-        time.sleep(0.4)  # the worker tidies its memory when it is quiet
+        time.sleep(0.4)  # an idle worker releases free memory
         for name, pid in pids.items():
             held[name].append(resident_bytes(pid) / MIB)
     print(held)  # shown when it fails

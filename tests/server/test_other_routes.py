@@ -93,6 +93,6 @@ def test_the_schema_of_the_routes_is_there(server):
 def test_the_dashboard_shows_metrics_that_there_are(server):
     dashboard = (Path(__file__).parents[2] / "examples/serve/grafana.json").read_text()
     named = set(re.findall(r"outrider:\w+", dashboard))
-    told = server.get("/metrics").text
+    rendered = server.get("/metrics").text
     assert named
-    assert [name for name in named if name not in told] == []
+    assert [name for name in named if name not in rendered] == []

@@ -1,4 +1,4 @@
-"""The chat page in a real browser, in front of a real server whose drafts are kept now and then."""
+"""The chat page in a real browser, with a real server that accepts some of its drafts."""
 
 import os
 import re
@@ -67,7 +67,7 @@ class Visit:
 
 @pytest.fixture
 def open_page(browser: Browser, server: ServerProcess) -> Iterator:
-    """Opens the page; whoever does so has nothing to complain about in the end."""
+    """Opens the page; at the end, the browser must have logged no error."""
     visits: list[Visit] = []
 
     def open_(viewport=DESKTOP, **context) -> Visit:
@@ -119,8 +119,8 @@ def test_an_answer_streams_token_by_token_and_each_says_how_it_came(answered, se
     text = answered.page.locator(".text")
     assert text.evaluate("text => text.textContent") == right
     tokens = text.locator(".token")
-    told = {token.get_attribute("aria-description") for token in tokens.all()}
-    assert {"bonus token", "draft depth 1"} <= told
+    descriptions = {token.get_attribute("aria-description") for token in tokens.all()}
+    assert {"bonus token", "draft depth 1"} <= descriptions
     expect(answered.page.locator(".foot")).to_contain_text("60 tokens")
     expect(answered.page.locator(".foot")).to_contain_text("seed 4")
     expect(answered.page.locator("#rate")).to_have_text(re.compile(r"\d"))

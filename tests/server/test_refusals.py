@@ -19,7 +19,7 @@ WRONG_CHATS = {
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
     "no content": {"messages": [{"role": "user"}]},
     "half a surrogate": {"messages": [{"role": "user", "content": "\ud800"}]},
-    "a field nobody knows": {"temprature": 1},
+    "an unknown field": {"temprature": 1},
     "temperature as text": {"temperature": "1"},
     "temperature below zero": {"temperature": -1},
     "temperature that is no number": {"temperature": float("nan")},
@@ -122,7 +122,7 @@ def test_a_value_that_fits_no_form_is_refused_for_what_is_wrong_with_it(server, 
 
 def test_json_that_is_sent_as_something_else_is_refused_with_the_header_it_needs(server):
     body = json.dumps(CHAT).encode()
-    forms = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d says by itself
+    forms = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d sends by default
     error = assert_is_error(post_raw(server, "/v1/chat/completions", body, **forms))
     assert "Content-Type: application/json" in error["message"]
 

@@ -63,13 +63,13 @@ def test_the_logprobs_of_a_response_are_those_of_the_chat(client):
     whole = client.responses.create(**asked)
     (part,) = whole.output[0].content
     assert [entry.model_dump() for entry in part.logprobs] == expected
-    told = []
+    streamed = []
     for event in client.responses.create(**asked, stream=True):
         if event.type == "response.output_text.delta":
-            told += [(entry.token, entry.logprob) for entry in event.logprobs]
-    assert told == [(entry["token"], entry["logprob"]) for entry in expected]
+            streamed += [(entry.token, entry.logprob) for entry in event.logprobs]
+    assert streamed == [(entry["token"], entry["logprob"]) for entry in expected]
 
 
-def test_nobody_gets_logprobs_unasked(client):
+def test_without_a_request_for_them_there_are_no_logprobs(client):
     answer = client.responses.create(model="tiny", input="the", max_output_tokens=3)
     assert answer.output[0].content[0].logprobs == []

@@ -1,4 +1,4 @@
-"""Calls are read out of an answer the same way, however its text is cut into pieces."""
+"""Tool calls are read from an answer the same way, however its text is cut into deltas."""
 
 import json
 import random
@@ -6,9 +6,9 @@ import random
 import pytest
 
 from outrider.server.protocol.tool_call_parser import (
+    AnswerDelta,
     CallPart,
     ForcedReader,
-    Gain,
     PlainReader,
     ToolBlockReader,
     read_whole,
@@ -143,7 +143,7 @@ def test_a_whole_answer_has_every_call_in_one_part():
     cut_call = '{"name": "add", "arguments": {"a": {}'
     (call,) = read_whole(ForcedReader(), cut_call).calls
     assert call == CallPart(index=0, name="add", arguments='{"a": {}')
-    assert read_whole(PlainReader(), ADD) == Gain(content=ADD, calls=())
+    assert read_whole(PlainReader(), ADD) == AnswerDelta(content=ADD, calls=())
 
 
 def test_arguments_are_json_that_can_be_sent():

@@ -274,7 +274,7 @@ WRONG = {
     "a long name": {"tools": [function(name="a" * 65)]},
     "parameters of another type": {"tools": [function(parameters=[1])]},
     "parameters that are no object": {"tools": [function(parameters={"type": "string"})]},
-    "a field nobody knows": {"tools": [function(paramters={})]},
+    "an unknown field": {"tools": [function(paramters={})]},
     "two of one name": {"tools": [function(), function()]},
     "too many": {"tools": [function(name=f"f{number}") for number in range(129)]},
     "a choice that is none": {"tool_choice": "sometimes"},
@@ -328,7 +328,7 @@ RESPONSE = {
 
 
 def whole_response(client, **asked):
-    """The response, and its items as (type, what it says)."""
+    """The response, and its items as (type, content)."""
     response = client.responses.create(**asked)
     return response, [said_by(item) for item in response.output]
 

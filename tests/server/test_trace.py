@@ -17,10 +17,10 @@ def test_the_texts_of_every_chunks_rounds_are_its_content(server):
     rounds = []
     for chunk in chunks(server, {**ASKED, "trace": True}):
         (choice,) = chunk["choices"]
-        told = choice.get("rounds", [])
-        texts = [token["text"] for each in told for token in each["emitted"]]
+        found = choice.get("rounds", [])
+        texts = [token["text"] for each in found for token in each["emitted"]]
         assert "".join(texts) == choice["delta"].get("content", "")
-        rounds += told
+        rounds += found
     assert sum(len(each["emitted"]) for each in rounds) == 40
     assert any(token["depth"] == 0 for each in rounds for token in each["emitted"])
     assert any(token["depth"] == 1 for each in rounds for token in each["emitted"])
@@ -29,8 +29,8 @@ def test_the_texts_of_every_chunks_rounds_are_its_content(server):
 def test_a_kept_draft_is_on_the_path_and_every_node_has_its_text(server):
     for chunk in chunks(server, {**ASKED, "trace": True}):
         for each in chunk["choices"][0].get("rounds", []):
-            kept = [token["token"] for token in each["emitted"] if token["depth"]]
-            assert [each["nodes"][node]["token"] for node in each["path"][1:]] == kept
+            accepted = [token["token"] for token in each["emitted"] if token["depth"]]
+            assert [each["nodes"][node]["token"] for node in each["path"][1:]] == accepted
             assert each["nodes"][0]["parent"] == -1
             assert all(node["text"] for node in each["nodes"])
 
@@ -67,7 +67,7 @@ def test_a_stop_string_cuts_the_rounds_where_it_cuts_the_tokens(server):
     assert "".join(token["text"] for token in emitted) == choice["message"]["content"]
 
 
-def test_nobody_gets_rounds_unasked(server):
+def test_without_trace_there_are_no_rounds(server):
     assert all("rounds" not in chunk["choices"][0] for chunk in chunks(server, ASKED))
     (choice,) = server.post("/v1/chat/completions", ASKED).json()["choices"]
     assert "rounds" not in choice

@@ -1,4 +1,4 @@
-"""Who waits hears that the server is there, and goes first if it may and says so."""
+"""A stream that waits sends comments, and a request with a smaller priority goes first."""
 
 import json
 import threading
@@ -14,15 +14,15 @@ SHORT = {"prompt": "the", "max_tokens": 4, "seed": 1, "model": "tiny"}
 
 @pytest.fixture(scope="module")
 def narrow(start_server):
-    """A server with one row, on which the others wait."""
+    """A server with one row, for which the others wait."""
     flags = ("--draft", "none", "--max-num-seqs", "1", "--scheduling-policy", "priority")
     running = start_server(*flags, "--stream-ping-s", "0.02")
     yield running
     assert running.stop() == 0
 
 
-def in_the_way(server):
-    """A stream that has the only row until it is closed."""
+def occupy_the_row(server):
+    """A stream that holds the only row until it is closed."""
     client = httpx.Client(timeout=60)
     request = client.build_request(
         "POST", f"{server.url}/v1/completions", json={**LONG, "stream": True}
@@ -33,7 +33,7 @@ def in_the_way(server):
 
 
 def test_a_stream_that_waits_sends_comments_and_then_its_answer(narrow):
-    first, lines = in_the_way(narrow), []
+    first, lines = occupy_the_row(narrow), []
     with httpx.stream(
         "POST", f"{narrow.url}/v1/completions", json={**SHORT, "stream": True}, timeout=60
     ) as response:
@@ -48,8 +48,8 @@ def test_a_stream_that_waits_sends_comments_and_then_its_answer(narrow):
     assert [line for line in lines if line.startswith("data:")][-1] == "data: [DONE]"
 
 
-def test_the_openai_client_does_not_mind_the_comments(narrow):
-    first, texts = in_the_way(narrow), []
+def test_the_openai_client_skips_the_comments(narrow):
+    first, texts = occupy_the_row(narrow), []
     client = openai.OpenAI(base_url=f"{narrow.url}/v1", api_key="none", max_retries=0, timeout=60)
     stream = client.chat.completions.create(
         model="tiny",
@@ -67,7 +67,7 @@ def test_the_openai_client_does_not_mind_the_comments(narrow):
 
 
 def test_a_smaller_priority_goes_first(narrow):
-    first, order = in_the_way(narrow), []
+    first, order = occupy_the_row(narrow), []
 
     def ask(name, priority):
         body = {**SHORT, "priority": priority}
@@ -86,7 +86,7 @@ def test_a_smaller_priority_goes_first(narrow):
 
 
 def test_a_more_important_request_takes_the_row_and_the_other_goes_on_later(narrow):
-    first = in_the_way(narrow)
+    first = occupy_the_row(narrow)
     answer = narrow.post("/v1/completions", {**SHORT, "priority": -1}).json()
     assert answer["choices"][0]["finish_reason"] == "length"
     assert narrow.invariants["queue"]["running"] + narrow.invariants["queue"]["waiting"] == 1

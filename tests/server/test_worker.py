@@ -1,4 +1,4 @@
-"""A worker in this process, between a real socket and the front's view of it."""
+"""A worker in this process, connected to a remote engine by a real socket."""
 
 import random
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from support.paper import PaperRunner, expected_output, facts, submission
 from outrider.engine.engine import Engine
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
-from outrider.server.worker_messages import News, decode_up, encode
-from outrider.server.worker_process import LOST, Worker
+from outrider.server.worker_messages import StepUpdates, decode_from_worker, encode
+from outrider.server.worker_process import DEVICE_LOST, Worker
 from outrider.structured.grammar_cache import NO_GRAMMARS
 
 CONTEXT = 64
@@ -33,8 +33,8 @@ class LostRunner(PaperRunner):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-class Front:
-    """The front's end of the socket."""
+class ServerEnd:
+    """The server's end of the socket."""
 
     def __init__(self, known):
         self._context = zmq.Context()
@@ -44,67 +44,71 @@ class Front:
         self.engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=9, meter=Meter("m"))
         self.engine.attach(lambda message: self.socket.send(encode(message)))
 
-    def hear(self):
-        """Take in all that the worker said; the updates, in their order."""
+    def receive_all(self):
+        """Receive all messages of the worker; returns the updates in their order."""
+        updates = []
         while self.socket.poll(0):
-            message = decode_up(self.socket.recv())
-            if isinstance(message, News):
-                self.engine.take(message.updates)
-        return self.engine.step()
+            message = decode_from_worker(self.socket.recv())
+            if isinstance(message, StepUpdates):
+                updates += self.engine.receive(message.updates)
+        return updates
 
     def close(self):
         self._context.destroy(linger=0)
 
 
 @pytest.fixture
-def front():
-    opened = Front(facts(max_rows=2, max_context=CONTEXT))
+def server_end():
+    opened = ServerEnd(facts(max_rows=2, max_context=CONTEXT))
     yield opened
     opened.close()
 
 
-def worker_behind(front, *, lost_at=0, **sizes):
+def worker_behind(server_end, *, lost_at=0, **sizes):
     known = facts(**{"max_rows": 2, "max_context": CONTEXT, **sizes})
     engine = Engine(LostRunner(known, random.Random(1), lost_at=lost_at), known)
-    return Worker(engine, front.other_end)
+    return Worker(engine, server_end.other_end)
 
 
-def test_the_queue_outlives_a_worker_whose_device_is_lost(front):
+def test_the_queue_outlives_a_worker_whose_device_is_lost(server_end):
     waiting = submission("waits", [3, 4, 5], max_tokens=9)
     for name in ("first", "second"):
-        front.engine.add(submission(name, [1, 2], max_tokens=9))
-    front.engine.add(waiting)
-    assert worker_behind(front, lost_at=3).run() == LOST
-    last = {update.request_id: update for update in front.hear()}
+        server_end.engine.add(submission(name, [1, 2], max_tokens=9))
+    server_end.engine.add(waiting)
+    assert worker_behind(server_end, lost_at=3).run() == DEVICE_LOST
+    last = {update.request_id: update for update in server_end.receive_all()}
     assert {name: update.finish for name, update in last.items()} == {
         "first": "error",  # the step that failed ran them
         "second": "error",
     }
     assert last["first"].reason.startswith("a step failed with RuntimeError: CUDA error")
-    assert front.engine.detach() == ()
-    front.engine.attach(lambda message: front.socket.send(encode(message)))
-    following = worker_behind(front)
-    following._hear()
+    assert server_end.engine.detach() == ()
+    server_end.engine.attach(lambda message: server_end.socket.send(encode(message)))
+    following = worker_behind(server_end)
+    following._receive_all()
     while following._engine.has_work:
         following._step()
-    updates = front.hear()
+    updates = server_end.receive_all()
     assert {update.request_id for update in updates} == {"waits"}
     answer = [token for update in updates for token in update.tokens]
     assert answer == expected_output(waiting, CONTEXT)
 
 
-def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go_on(front):
-    """The front knows the sizes of the first worker; a later one may have found less memory."""
-    worker, small = worker_behind(front, num_pages=4), submission("small", [1, 2], max_tokens=3)
-    front.engine.add(submission("large", [5] * 40, max_tokens=9))
-    front.engine.add(small)
-    worker._hear()
+def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go_on(server_end):
+    """The server checks by the sizes of the first worker; a later one may have less memory."""
+    worker, small = (
+        worker_behind(server_end, num_pages=4),
+        submission("small", [1, 2], max_tokens=3),
+    )
+    server_end.engine.add(submission("large", [5] * 40, max_tokens=9))
+    server_end.engine.add(small)
+    worker._receive_all()
     while worker._engine.has_work:
         worker._step()
-    updates = front.hear()
+    updates = server_end.receive_all()
     (refused,) = [update for update in updates if update.request_id == "large"]
     assert refused.finish == "error"
     assert "the KV cache holds 16" in refused.reason
     answer = [token for each in updates if each.request_id == "small" for token in each.tokens]
     assert answer == expected_output(small, CONTEXT)
-    assert front.engine.num_flights == 0
+    assert server_end.engine.num_in_flight == 0

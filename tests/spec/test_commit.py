@@ -5,8 +5,8 @@ from support.steps import NO_FLAGS, batch_of, small_device
 from support.trees import tree_of
 
 from outrider.kv.kv_pool import KVLayout, KVPool
+from outrider.ops.tree.verify import verify
 from outrider.spec.commit import commit
-from outrider.spec.verify import verify
 from outrider.step.fill_plan import fill, resolve_lengths
 
 

@@ -8,11 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.ops.tree.candidates import Candidates, Frontier
+from outrider.ops.tree.draft_tree import DraftTree
+from outrider.ops.tree.plan_rows import DecodeRows
+from outrider.ops.tree.select_nodes import select_nodes
 from outrider.sampling.draft_topk import likely_tokens
 from outrider.spec.draft_slots import DraftSlots
-from outrider.spec.grow_tree import Candidates, Frontier, grow, room_for, select
-from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import DecodeRows
+from outrider.spec.grow_tree import grow, room_for
 from outrider.wire.draft_budget import Budget
 
 VOCAB = 7
@@ -39,7 +41,7 @@ def growth(tree: Budget, budgets: list[Budget], law: Law) -> tuple[Candidates, D
     for depth in range(1, tree.steps + 1):
         likely = likely_tokens(law(tips), torch.arange(VOCAB), tree.topk)
         tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
-    return candidates, select(root, candidates, decode.budgets, tree)
+    return candidates, select_nodes(root, candidates, decode.budgets, tree)
 
 
 def node_0(root: torch.Tensor) -> Frontier:
@@ -47,7 +49,7 @@ def node_0(root: torch.Tensor) -> Frontier:
     return Frontier(
         scores=zeros.float(),
         numbers=zeros - 1,
-        places=zeros,
+        parent_tips=zeros,
         positions=zeros + 1,
         nodes=DraftTree(tokens=root[:, None], parents=zeros, depths=zeros, ancestors=zeros),
     )
@@ -61,7 +63,7 @@ class ToyLaw:
         self._paths: list[list[tuple[int, ...]]] = [[] for _ in range(rows)]
 
     def __call__(self, tips: Frontier) -> torch.Tensor:
-        tokens, places = tips.nodes.tokens.tolist(), tips.places.tolist()
+        tokens, places = tips.nodes.tokens.tolist(), tips.parent_tips.tolist()
         self._paths = [
             [(*before[place], token) for place, token in zip(*row, strict=True)] if before else [()]
             for before, *row in zip(self._paths, places, tokens, strict=True)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.tiny import save_tiny
 
 from outrider.models.decoder_loader import load_decoder
@@ -42,8 +42,11 @@ def target(tmp_path_factory):
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("fails_at", range(1, 9))
 def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails_at, executor):
-    asked = [ask(f"r{i}", [3 + i, 9, 4], RowSampling(seed=i), max_tokens=12) for i in range(3)]
-    plain = run_all(engine_of(target, Shape()), asked)
+    submissions = [
+        make_submission(f"r{i}", [3 + i, 9, 4], RowSampling(seed=i), max_tokens=12)
+        for i in range(3)
+    ]
+    plain = run_all(engine_of(target, Shape()), submissions)
     monkeypatch.setattr(FailingDraft, "num_forwards", 0)
     monkeypatch.setattr(FailingDraft, "fails_at", fails_at)
     draft = ModelDraft(
@@ -52,12 +55,14 @@ def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails
     )
     with caplog.at_level(logging.ERROR):
         engine = engine_of(target, Shape(executor=executor), draft)
-        heard = run_all(engine, asked)
-    assert {k: v.tokens for k, v in heard.items()} == {k: v.tokens for k, v in plain.items()}
+        outputs = run_all(engine, submissions)
+    assert {k: v.tokens for k, v in outputs.items()} == {k: v.tokens for k, v in plain.items()}
     assert "going on by plain decoding" in caplog.text
     assert engine.num_drafter_failures == 1
     before = FailingDraft.num_forwards
-    again = run_all(engine, [ask("later", [3, 9, 4], RowSampling(seed=0), max_tokens=12)])["later"]
+    again = run_all(
+        engine, [make_submission("later", [3, 9, 4], RowSampling(seed=0), max_tokens=12)]
+    )["later"]
     assert again.tokens == plain["r0"].tokens
     assert again.last.progress.drafted == 0  # nothing is drafted, and nothing checked in vain
     assert FailingDraft.num_forwards == before

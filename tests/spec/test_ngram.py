@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps import NO_FLAGS, small_device
 
-from outrider.spec.drafter import StepOutcome
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
 from outrider.spec.text_table import TextTable
-from outrider.step.draft_tree import DraftTree, VerifyResult
 from outrider.step.fill_plan import resolve_lengths
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling

@@ -4,8 +4,8 @@ import pytest
 import torch
 from support.trees import random_tree, tree_of, walk
 
-from outrider.spec.drafter import single_node
-from outrider.spec.verify import path_tokens, verify
+from outrider.ops.tree.chain import single_node
+from outrider.ops.tree.verify import path_tokens, verify
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 16, 64])

@@ -6,6 +6,8 @@ import torch
 from support.steps import NO_FLAGS, batch_of, small_device
 from support.trees import random_tree
 
+from outrider.ops.tree.commit_rows import commit_rows
+from outrider.ops.tree.draft_tree import VerifyResult
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.scheduled_batch import PageGrant
 
@@ -122,7 +124,20 @@ def test_shapes_are_multiples_of_their_buckets_and_cover_the_bounds(pad):
 
 def test_commit_never_moves_row_0():
     device = small_device(random.Random(0), page_size=4, nodes=NODES)
+    plan, _ = planned(device, {2: 5}, {3: (4, [1, 2, 3])})
     rows = torch.tensor([2, 0, 0])
-    device.table.commit(rows, torch.tensor([6, 1, 1]), torch.tensor([9, 8, 8]))
+    commit_rows(
+        replace(plan.decode, rows=rows, lengths=torch.tensor([5, 0, 0])),
+        VerifyResult(
+            path=torch.zeros(3, 1, dtype=torch.int64),
+            num_accepted=torch.zeros(3, dtype=torch.int64),
+            emitted=torch.tensor([[9], [8], [8]]),
+            drafted=torch.zeros(3, dtype=torch.int64),
+        ),
+        replace(plan.chunk, rows=rows[:0], starts=rows[:0], counts=rows[:0]),
+        rows[:0],
+        lengths=device.table.lengths,
+        last_tokens=device.table.last_tokens,
+    )
     assert device.table.lengths.tolist()[:3] == [0, 0, 6]
     assert device.table.last_tokens.tolist()[:3] == [0, 0, 9]

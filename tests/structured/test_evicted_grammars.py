@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from support.engines import Shape, ask, engine_of
+from support.engines import Shape, engine_of, make_submission
 from support.grammars import END, SPECS, TINY
 from support.matrix import sampling_of
 from support.tiny import VOCAB
@@ -45,14 +45,16 @@ def grammar_cache():
 
 def spelling(name, kind, max_tokens):
     grammar = Grammar(spec=SPECS[kind], ends=(END,))
-    return ask(name, [7, 3], RowSampling(seed=1, grammar=grammar), max_tokens=max_tokens)
+    return make_submission(
+        name, [7, 3], RowSampling(seed=1, grammar=grammar), max_tokens=max_tokens
+    )
 
 
 def waiting_engine(models, grammar_cache):
     """Two rows are taken, one of them for long, and a request with a compiled grammar waits."""
     engine = engine_of(models.target, Shape(max_rows=2), grammars=grammar_cache)
-    engine.add(ask("runs", [5, 6], sampling_of("greedy", 0), max_tokens=60))
-    engine.add(ask("ends", [5, 8], sampling_of("greedy", 0), max_tokens=4))
+    engine.add(make_submission("runs", [5, 6], sampling_of("greedy", 0), max_tokens=60))
+    engine.add(make_submission("ends", [5, 8], sampling_of("greedy", 0), max_tokens=4))
     engine.step()
     engine.add(spelling("waits", "regex", 3))
     grammar_cache.compile(SPECS["regex"]).result()

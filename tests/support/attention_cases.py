@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope
-from outrider.step.plan import ChunkRows, DecodeRows
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from support.trees import random_tree
@@ -21,7 +21,7 @@ class Model:
     kv_heads: int = 2
     group: int = 3
     head_dim: int = 64  # of a latent and the rotated key beside it
-    latent: int = 0  # lanes of a latent, which all heads share; 0: there are keys and values
+    latent: int = 0  # channels of a latent, which all heads share; 0: there are keys and values
     page_size: int = 3
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -71,7 +71,7 @@ def latent_model(
 def make_case(
     model: Model,
     *,
-    lengths: list[int],  # of the uniform rows; row i + 1 of the page table
+    lengths: list[int],  # of the decode rows; row i + 1 of the page table
     nodes: int = 1,
     chunks: dict[int, tuple[int, int]] = NO_CHUNKS,  # page table row: start, count
     reach: int = 0,  # scratch positions past a length, where more than the nodes
@@ -201,7 +201,7 @@ def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[
 
 
 def row_alone(case: Case, row: int) -> Case:
-    """One uniform row of a case without its neighbours, in a shape no larger than it needs."""
+    """One decode row of a case alone, in the smallest shape that fits it."""
     nodes, scope = case.shape.nodes, case.scope
     keys = int(scope.decode.lengths[row]) + max(nodes, 1)
     shape = replace(case.shape, rows=1, pages=case.model.pages_of(keys))
@@ -224,7 +224,7 @@ def chain_ancestors(rows: int, nodes: int) -> torch.Tensor:  # [rows, nodes]
 
 
 def as_chain(case: Case) -> Case:
-    """The same step in a shape that says its trees are chains."""
+    """The same step in a shape whose trees are chains."""
     return replace(case, shape=replace(case.shape, tree=replace(case.shape.tree, topk=1)))
 
 

@@ -8,7 +8,7 @@ import torch
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
-from outrider.spec.drafter import single_node
+from outrider.ops.tree.chain import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
 from support.tiny import VOCAB

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
+from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_kinds import DraftKind, NoDraft
 from outrider.runtime.program import Verifier
-from outrider.spec.verify import verify
 from outrider.step.buckets import Buckets, Multiples, Sizes
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.draft_budget import Budget
@@ -21,7 +21,7 @@ UNLIMITED = Budget(steps=64, topk=64, nodes=64)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How an engine runs, as opposed to what it is asked."""
+    """How an engine runs; what it runs are submissions."""
 
     page_size: int = 4
     pad: int = 1  # sizes are rounded up to multiples of this
@@ -80,15 +80,15 @@ def engine_of(
 
 
 @dataclass
-class OnProgress:
-    """Everything the engine said about one request."""
+class CollectedOutput:
+    """All updates of one request put together."""
 
     tokens: list[int]
     logprobs: list[float]
     last: RequestUpdate
 
 
-def ask(
+def make_submission(
     request_id: str,
     prompt: list[int],
     sampling: RowSampling,
@@ -103,15 +103,15 @@ def ask(
     )
 
 
-def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, OnProgress]:
-    """Submit everything at once and listen until the engine falls silent."""
+def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, CollectedOutput]:
+    """Outputs by request id of submissions that are all added before the first step."""
     for submission in submissions:
         engine.add(submission)
-    heard: dict[str, OnProgress] = {}
+    outputs: dict[str, CollectedOutput] = {}
     while engine.has_work:
         for update in engine.step():
-            entry = heard.setdefault(update.request_id, OnProgress([], [], update))
+            entry = outputs.setdefault(update.request_id, CollectedOutput([], [], update))
             entry.tokens += update.tokens
             entry.logprobs += [logprobs.chosen for logprobs in update.logprobs]
             entry.last = update
-    return heard
+    return outputs

@@ -55,9 +55,9 @@ class FaultyExecutor:
             for layer in pool.layers:
                 layer.index_fill_(0, pages, float("nan"))
         if isinstance(self._drafter, ModelDrafter):
-            self._drafter._states.index_fill_(0, rows, float("nan"))
+            self._drafter._hidden_states.index_fill_(0, rows, float("nan"))
         if isinstance(self._drafter, ModuleDrafter):
-            self._drafter._memory.pairs.aux_hidden_states.index_fill_(0, rows, float("nan"))
+            self._drafter._pairs.pairs.aux_hidden_states.index_fill_(0, rows, float("nan"))
 
 
 def break_steps(

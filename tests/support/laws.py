@@ -1,4 +1,4 @@
-"""Random laws and logits for tests that compare the sampling kernels with the law in torch."""
+"""Random sampling parameters and logits for tests that compare kernels with the torch reference."""
 
 import random
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ TEMPERATURES = [0.0, 0.3, 0.7, 1.0, 1.7]
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What `choose` takes, less the warps."""
+    """The arguments of `choose_tokens`, without the flags."""
 
     logits: torch.Tensor
     table: SamplingTable
@@ -28,8 +28,8 @@ class Choices:
     def arguments(self, sampling_flags):
         return self.logits, self.table, self.rows, self.positions, self.path, sampling_flags
 
-    def law(self, sampling_flags):
-        """The tokens that the torch law chooses, of float32 copies of the same logits."""
+    def reference(self, sampling_flags):
+        """The tokens that the torch reference chooses, of float32 copies of the same logits."""
         logits = self.logits.float()
         logits = logits.clone() if logits is self.logits else logits
         return choose_tokens(
@@ -53,7 +53,7 @@ def random_filters(rng, vocab):
 
 
 def random_sampling(rng, vocab):
-    """A law that uses any part of what there is, or none."""
+    """Sampling parameters that use any part of logits processing, or none."""
     some = [rng.randrange(vocab) for _ in range(6)]
     penalties = Penalties(
         repetition=rng.choice([1.0, 1.3, 0.8]),
@@ -73,7 +73,7 @@ def random_sampling(rng, vocab):
 
 
 def table_of(samplings, *, vocab, device="cpu"):
-    """Rows 1, 2, ... with these laws and a history each."""
+    """Rows 1, 2, ... with these sampling parameters and a history each."""
     table = SamplingTable(rows=len(samplings) + 1, vocab=vocab, device=torch.device(device))
     admissions = []
     for row, sampling in enumerate(samplings, start=1):

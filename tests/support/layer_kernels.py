@@ -52,7 +52,7 @@ def assert_close(
 ) -> None:
     """Equal up to float32 arithmetic and as many roundings to the type of `got`.
 
-    Terms up to the size `cancelled` were rounded before they were added: their error is allowed too.
+    Terms up to the size `cancelled` were rounded before they were added: this error is allowed.
     """
     unit = torch.finfo(got.dtype).eps / 2
     close = {"rtol": roundings * unit + 1e-5, "atol": cancelled * unit + 3e-6}

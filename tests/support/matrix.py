@@ -12,11 +12,11 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.wire.draft_budget import Budget
-from outrider.wire.row_sampling import Ban, Filters, LogprobsAsked, Penalties, RowSampling
-from support.engines import Shape, ask, engine_of, run_all
+from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.reference import Answer, decode
 
-ASKED = LogprobsAsked(chosen=True, top=2)
+ASKED = LogprobsWanted(chosen=True, top=2)
 SAMPLINGS = {
     "greedy": RowSampling(seed=0, temperature=0.0, logprobs=ASKED),
     "sampled": RowSampling(seed=11, temperature=0.8, logprobs=ASKED),
@@ -37,7 +37,7 @@ def sampling_of(name: str, index: int) -> RowSampling:
     """The law of one prompt: every row draws noise of its own."""
     law = SAMPLINGS[list(SAMPLINGS)[index % len(SAMPLINGS)]] if name == MIXED else SAMPLINGS[name]
     return replace(
-        law, seed=law.seed + 1000 * index, logprobs=LogprobsAsked(chosen=True, top=index)
+        law, seed=law.seed + 1000 * index, logprobs=LogprobsWanted(chosen=True, top=index)
     )
 
 
@@ -151,7 +151,7 @@ def run_case(models: Models, case: Case):
     """What the engine says to all prompts at once, by request id."""
     engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
     submissions = [
-        ask(f"r{i}", prompt, sampling_of(case.law, i), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(case.law, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
     if case.is_prefix_hit:
@@ -161,28 +161,28 @@ def run_case(models: Models, case: Case):
 
 def mismatches(models: Models, case: Case) -> list[str]:
     """Run one case; what differs from the reference decoder, in words."""
-    heard = run_case(models, case)
+    outputs = run_case(models, case)
     found = []
     for i in range(len(PROMPTS)):
-        right, got = right_answer(models.theirs, case.law, i), heard[f"r{i}"]
+        right, got = right_answer(models.theirs, case.law, i), outputs[f"r{i}"]
         if got.tokens != right.tokens:
             found.append(f"prompt {i}: {got.tokens} instead of {right.tokens}")
         elif max(abs(a - b) for a, b in zip(got.logprobs, right.logprobs, strict=True)) > 1e-4:
             found.append(f"prompt {i}: logprobs {got.logprobs} instead of {right.logprobs}")
-    if case.is_prefix_hit and case.shape.page_size <= 4 and not heard["r0"].last.progress.cached:
+    if case.is_prefix_hit and case.shape.page_size <= 4 and not outputs["r0"].last.progress.cached:
         found.append("the prefix cache served nothing")
     if (
         case.drafter == "twin"
         and case.law in ("greedy", "sampled")
         and case.tree in ("one-step", "chain")
     ):
-        found += _incomplete_acceptance(heard)
+        found += _incomplete_acceptance(outputs)
     return found
 
 
-def _incomplete_acceptance(heard) -> list[str]:
+def _incomplete_acceptance(outputs) -> list[str]:
     """A drafter that is the target proposes what the target will choose, sampled or not."""
-    progress = [entry.last.progress for entry in heard.values()]
+    progress = [entry.last.progress for entry in outputs.values()]
     # The last round may draft past the end of the answer, which is cut and not counted as kept.
     if not all(each.drafted for each in progress):
         return ["a twin drafted nothing"]

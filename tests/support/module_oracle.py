@@ -38,7 +38,7 @@ class ModuleOracle:
             position = len(text) + index
             drafts.append(self._choose(index, after[-1], position, sampling))
             read.append(drafts[-1])
-            states = after if self._law.is_chained else aux_hidden_states
+            states = after if self._rules.is_chained else aux_hidden_states
         return Recomputed(drafts, torch.stack(kv))
 
     def repeat(self, text, steps) -> list[int]:

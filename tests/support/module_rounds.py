@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModulesDraft
-from outrider.spec.verify import verify
 from outrider.wire.draft_budget import Budget
 from support.engines import engine_of, run_all
 from support.module_oracle import ModuleOracle
@@ -127,7 +127,7 @@ def run(
     budget=None,
     rows=None,
 ):
-    """Answer the submissions; what was noted, the judge, and what was heard."""
+    """Run the submissions; the notes, the verifier and the outputs."""
     chain = made.load(most=num)
     verifier = ScriptedVerifier(counts, shape.device)
     draft = ModulesDraft(modules=chain, budget=budget or Budget(steps=num, topk=1, nodes=num + 1))
@@ -135,5 +135,5 @@ def run(
     if before:
         run_all(engine, list(before))
     notes = watch(monkeypatch, engine)
-    heard = run_all(engine, list(submissions))
-    return notes, verifier, heard
+    outputs = run_all(engine, list(submissions))
+    return notes, verifier, outputs

@@ -7,15 +7,15 @@ import torch
 
 from outrider.engine.engine import Engine
 from outrider.runtime.draft_kinds import DraftKind
-from support.engines import OnProgress, Shape, ask, engine_of, run_all
+from support.engines import CollectedOutput, Shape, engine_of, make_submission, run_all
 from support.faults import break_steps
 from support.matrix import MAX_TOKENS, MIXED, PROMPTS, Models, sampling_of
 
 
-def asked() -> list:
+def make_submissions() -> list:
     """More requests than rows; the second half shares the prompts of the first."""
     return [
-        ask(f"r{i}", prompt, sampling_of(MIXED, i), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(MIXED, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(2 * PROMPTS)
     ]
 
@@ -27,15 +27,15 @@ def check_recovery(
     *,
     at_submit: Collection[int] = (),
     at_wait: Collection[int] = (),
-) -> tuple[Engine, dict[str, OnProgress]]:
+) -> tuple[Engine, dict[str, CollectedOutput]]:
     """Whoever ends has the tokens of the undisturbed engine; nothing leaks or stays broken."""
-    undisturbed = run_all(engine_of(models.target, shape, draft), asked())
+    undisturbed = run_all(engine_of(models.target, shape, draft), make_submissions())
     engine = engine_of(models.target, shape, draft)
     fresh = (engine._scheduler.cache.num_available, sorted(engine._scheduler._free_rows))
     break_steps(engine, at_submit=at_submit, at_wait=at_wait)
-    heard = run_all(engine, asked())
+    outputs = run_all(engine, make_submissions())
     for name, right in undisturbed.items():
-        got = heard[name]
+        got = outputs[name]
         is_failed = got.last.finish == "error"
         assert got.last.finish in ("error", right.last.finish)
         assert bool(got.last.reason) == is_failed
@@ -46,8 +46,8 @@ def check_recovery(
     assert left == fresh
     for pool in engine._runner._program.state.pages._pools:
         assert all(torch.isfinite(layer).all() for layer in pool.layers)
-    return engine, heard
+    return engine, outputs
 
 
-def failed(heard: dict[str, OnProgress]) -> list[str]:
-    return sorted(name for name, each in heard.items() if each.last.finish == "error")
+def failed(outputs: dict[str, CollectedOutput]) -> list[str]:
+    return sorted(name for name, each in outputs.items() if each.last.finish == "error")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from outrider.runtime.draft_kinds import NgramDraft
 from outrider.wire.draft_budget import Budget
 from outrider.wire.step_result import RoundTrace
-from support.engines import NO_DRAFT, ask
+from support.engines import NO_DRAFT, make_submission
 from support.matrix import PROMPTS, SAMPLINGS, TREES
 
 TEXTS = [[5, 6, 7, 8] * 5, [5, 6, 7, 8] * 3 + [5, 6, 30, 5, 6], *PROMPTS[2:]]
@@ -26,15 +26,17 @@ def listen(engine, *, traced, law="sampled", **limits):
     """The tokens and the rounds of every prompt; only those numbered in `traced` ask for rounds."""
     law = replace(SAMPLINGS[law], bias=FEW_WORDS)
     for i, text in enumerate(TEXTS):
-        asked = replace(law, trace=i in traced)
-        engine.add(ask(f"r{i}", text, asked, **{"max_tokens": MAX_TOKENS, **limits}))
-    heard = {f"r{i}": ([], []) for i in range(len(TEXTS))}
+        submissions = replace(law, trace=i in traced)
+        engine.add(
+            make_submission(f"r{i}", text, submissions, **{"max_tokens": MAX_TOKENS, **limits})
+        )
+    outputs = {f"r{i}": ([], []) for i in range(len(TEXTS))}
     while engine.has_work:
         for update in engine.step():
-            tokens, rounds = heard[update.request_id]
+            tokens, rounds = outputs[update.request_id]
             tokens += update.tokens
             rounds += update.rounds
-    return heard
+    return outputs
 
 
 def assert_is_a_tree(each: RoundTrace):

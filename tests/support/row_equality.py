@@ -36,8 +36,8 @@ class RowEquality:
 
     @pytest.mark.parametrize("draft", [CHAIN, LONGEST], ids=["chain", "longest"])
     def test_some_drafts_are_kept_and_some_are_taken_back(self, target, draft):
-        heard = run_case(target, Case("sampled", draft, shape_of(draft, chunk=30)))
-        progress = [entry.last.progress for entry in heard.values()]
+        outputs = run_case(target, Case("sampled", draft, shape_of(draft, chunk=30)))
+        progress = [entry.last.progress for entry in outputs.values()]
         assert (
             0 < sum(each.num_accepted for each in progress) < sum(each.drafted for each in progress)
         )
@@ -51,8 +51,8 @@ class RowEquality:
     def test_a_preempted_request_is_computed_again_to_the_same_tokens(self, theirs, target):
         """Pages for about two of the four texts."""
         case = Case("sampled", CHAIN, shape_of(CHAIN, chunk=30, kv_tokens=96))
-        heard = run_case(target, case)
-        assert sum(entry.last.progress.preemptions for entry in heard.values()) > 0
+        outputs = run_case(target, case)
+        assert sum(entry.last.progress.preemptions for entry in outputs.values()) > 0
         assert not mismatches(theirs, target, case)
 
     @pytest.mark.fast_cases(1)

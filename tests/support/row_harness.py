@@ -8,7 +8,7 @@ import torch
 
 from outrider.models.draft_model import AuxLayers
 from outrider.models.target import Target
-from outrider.spec.drafter import chain
+from outrider.ops.tree.chain import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable

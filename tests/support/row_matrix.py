@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from outrider.runtime.draft_kinds import DraftKind, NgramDraft, NoDraft
 from outrider.wire.draft_budget import Budget
-from support.engines import Shape, ask, engine_of, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import SAMPLINGS
 from support.reference import decode
 from support.row_harness import PAGE_SIZE
@@ -64,16 +64,16 @@ def run_case(target, case: Case):
 def ask_all(law: str, prompts):
     """All prompts under one law."""
     return [
-        ask(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(prompts)
     ]
 
 
 def mismatches(theirs, target, case: Case) -> list[str]:
     """Run one case; what differs from the reference decoder, in words."""
-    heard, found = run_case(target, case), []
+    outputs, found = run_case(target, case), []
     for i in range(len(PROMPTS)):
-        right, got = right_answer(theirs, case.law, i), heard[f"r{i}"]
+        right, got = right_answer(theirs, case.law, i), outputs[f"r{i}"]
         if got.tokens != right:
             found.append(f"prompt {i}: {got.tokens} instead of {right}; {got.last.reason}")
     return found

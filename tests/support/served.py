@@ -1,4 +1,4 @@
-"""A real server in a process of its own, and how tests look at it from outside."""
+"""A real server in its own process, as clients see it."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ class ServerProcess:
         return self.get("/invariants").json()
 
     def wait_until_idle(self) -> dict:
-        """What is in use once nobody asks for anything any more."""
+        """What is in use once the server is idle."""
         wait_for(lambda: self.invariants["is_idle"])
         return self.invariants
 
@@ -51,7 +51,7 @@ class ServerProcess:
         self.process.send_signal(signal.SIGTERM)
 
     def stop(self) -> int:
-        """The exit code after a signal; one that does not end has a bug."""
+        """The exit code after a signal; fails if the server does not end."""
         self.terminate()
         try:
             return self.process.wait(30)
@@ -59,9 +59,9 @@ class ServerProcess:
             self.process.kill()
 
 
-def wait_for(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:
-    """Look until something is so, or fail."""
+def wait_for(holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
+    """Wait until a condition holds, or fail."""
     deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it never came to be"
+    while not holds():
+        assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.02)

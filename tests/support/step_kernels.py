@@ -1,4 +1,4 @@
-"""Random steps, run by the kernels on any device and by the torch law on the CPU: equal exactly."""
+"""Random steps, run by the kernels on any device and by the torch reference on the CPU."""
 
 import random
 from dataclasses import fields, is_dataclass, replace
@@ -7,20 +7,27 @@ from typing import Any
 import torch
 
 from outrider.kv.kv_pool import KVLayout, KVPool
-from outrider.ops.tree import draft_states_triton as state_kernels
-from outrider.ops.tree.commit_triton import commit_rows, compact
-from outrider.ops.tree.grow_tree_triton import chain_nodes, select_nodes
-from outrider.ops.tree.verify_triton import verify_tree
-from outrider.sampling.draft_topk import Likely
-from outrider.spec import grow_tree as law
-from outrider.spec import model_drafter
+from outrider.ops.sampling.top_tokens import TopTokens
+from outrider.ops.tree import draft_hidden_states as reference
+from outrider.ops.tree import draft_hidden_states_triton as kernels
+from outrider.ops.tree.candidates import Frontier
+from outrider.ops.tree.chain import chain_reference
+from outrider.ops.tree.chain_triton import chain_triton
+from outrider.ops.tree.commit_rows_triton import commit_rows_triton
+from outrider.ops.tree.compact_kv_triton import compact_kv_triton
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.ops.tree.fill_queries import fill_queries_reference
+from outrider.ops.tree.fill_queries_triton import fill_queries_triton
+from outrider.ops.tree.grow_level_triton import grow_level_triton
+from outrider.ops.tree.plan_rows import DecodeRows
+from outrider.ops.tree.select_nodes import select_nodes_reference
+from outrider.ops.tree.select_nodes_triton import select_nodes_triton
+from outrider.ops.tree.verify import verify_reference
+from outrider.ops.tree.verify_triton import verify_triton
 from outrider.spec.commit import commit
 from outrider.spec.draft_slots import DraftSlots
-from outrider.spec.drafter import StepOutcome, chain
-from outrider.spec.verify import verify
-from outrider.step.draft_tree import DraftTree, VerifyResult
-from outrider.step.fill_plan import _fill_on_gpu, _fill_queries, _fill_sampled, resolve_lengths
-from outrider.step.plan import DecodeRows
+from outrider.spec.grow_tree import grow, level_of, room_for, tree_level
+from outrider.step.fill_plan import resolve_lengths
 from outrider.step.row_table import RowTable
 from outrider.wire.draft_budget import Budget
 from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
@@ -102,15 +109,31 @@ def check_fill(seed: int, device: str) -> None:
         for field in fields(record):
             getattr(record, field.name).fill_(POISON)
     table = moved_table(small.table, device)
-    _fill_on_gpu(there, moved(tree, device), table, small.page_size, first_node)
-    _fill_queries(plan, tree, small.table, small.page_size, first_node)
-    _fill_sampled(plan)
+    size = {"page_size": small.page_size, "first_node": first_node}
+    fill_queries_triton(
+        moved(tree, device),
+        there.decode,
+        there.chunk,
+        pages=table.pages,
+        queries=there.queries,
+        sampled=there.sampled,
+        **size,
+    )
+    fill_queries_reference(
+        tree,
+        plan.decode,
+        plan.chunk,
+        pages=small.table.pages,
+        queries=plan.queries,
+        sampled=plan.sampled,
+        **size,
+    )
     assert_same(there.queries, plan.queries)
     assert_same(there.sampled, plan.sampled)
 
 
 def random_verify_result(rng: random.Random, tree: DraftTree) -> tuple[torch.Tensor, VerifyResult]:
-    """Choices that often agree, and what the law makes of them."""
+    """Choices that often agree, and their verification by the reference."""
     choice = torch.tensor([rng.randrange(70) for _ in range(tree.tokens.numel())])
     choice = choice.long().view_as(tree.tokens)
     for row, (tokens, parents) in enumerate(
@@ -121,7 +144,7 @@ def random_verify_result(rng: random.Random, tree: DraftTree) -> tuple[torch.Ten
                 choice[row, parents[node]] = tokens[node]
     deepest = int(tree.depths.max()) if tree.depths.numel() else 0
     most = rng.randint(deepest + 1, max(tree.tokens.shape[1], deepest + 1))
-    return choice, verify(tree, choice, most)
+    return choice, verify_reference(tree, choice, most)
 
 
 def check_verify(seed: int, device: str) -> None:
@@ -130,11 +153,7 @@ def check_verify(seed: int, device: str) -> None:
     tree = some_tree(rng, rng.choice([1, 3, 8]), nodes)
     choice, right = random_verify_result(rng, tree)
     wide = torch.cat([choice, choice], 1).to(device)[:, :nodes]  # rows need not be dense
-    columns = tuple(moved(getattr(tree, f.name), device) for f in fields(tree))
-    path, num_accepted, emitted, drafted = verify_tree(columns, wide, right.path.shape[1])
-    assert_same(
-        VerifyResult(path=path, num_accepted=num_accepted, emitted=emitted, drafted=drafted), right
-    )
+    assert_same(verify_triton(moved(tree, device), wide, right.path.shape[1]), right)
 
 
 def check_commit(seed: int, device: str) -> None:
@@ -147,21 +166,18 @@ def check_commit(seed: int, device: str) -> None:
     kv = KVPool(layout, num_pages=small.num_pages, device=torch.device("cpu"))
     kv.storage.copy_(torch.randn(kv.storage.shape))
     storage, table = moved(kv.storage, device), moved_table(small.table, device)
-    decode = moved((plan.decode.rows, plan.decode.lengths), device)
-    path, num_accepted, emitted = moved(
-        (verify_result.path, verify_result.num_accepted, verify_result.emitted), device
-    )
-    compact(storage, decode=decode, path=path, num_accepted=num_accepted, pages=table.pages)
-    chunk = (plan.chunk.rows, plan.chunk.starts, plan.chunk.counts, chunk_choice)
-    commit_rows(
-        decode=decode,
-        num_accepted=num_accepted,
-        emitted=emitted,
-        chunk=moved(chunk, device),
-        table=(table.lengths, table.last_tokens),
+    decode, result = moved(plan.decode, device), moved(verify_result, device)
+    compact_kv_triton(storage, decode, result, table.pages)
+    commit_rows_triton(
+        decode,
+        result,
+        moved(plan.chunk, device),
+        chunk_choice.to(device),
+        lengths=table.lengths,
+        last_tokens=table.last_tokens,
     )
     commit(plan, verify_result, chunk_choice, table=small.table, kv=kv)
-    # Page 0 is nobody's: the law copies padding there.
+    # Page 0 belongs to no request: the reference copies padding there.
     assert torch.equal(storage.cpu()[:, 1:], kv.storage[:, 1:])
     assert torch.equal(table.lengths.cpu(), small.table.lengths)
     assert torch.equal(table.last_tokens.cpu(), small.table.last_tokens)
@@ -170,10 +186,7 @@ def check_commit(seed: int, device: str) -> None:
 def check_chain(seed: int, device: str) -> None:
     rng = random.Random(seed)
     tokens = torch.zeros(rng.choice([1, 3, 40]), rng.choice([1, 2, 6, 63, 64]), dtype=torch.int64)
-    right = chain(tokens)
-    parents, depths, ancestors = chain_nodes(tokens.to(device))
-    found = DraftTree(tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)
-    assert_same(found, right)
+    assert_same(chain_triton(tokens.to(device)), chain_reference(tokens))
 
 
 def random_budget(rng: random.Random) -> Budget:
@@ -195,21 +208,21 @@ def vars_of(tree: Budget) -> tuple[int, int, int]:
     return tree.steps, tree.topk, tree.nodes
 
 
-def random_likely(generator: torch.Generator, num: int, topk: int) -> Likely:
+def random_likely(generator: torch.Generator, num: int, topk: int) -> TopTokens:
     """Coarse log-probabilities, so that many are equal; some are impossible."""
     coarse = -torch.randint(0, 6, (num, topk), generator=generator) / 4.0
     impossible = torch.rand(num, topk, generator=generator) < 0.1
     values = coarse.masked_fill(impossible, float("-inf")).sort(1, descending=True).values
     tokens = torch.randint(0, 2**17, (num, topk), generator=generator)
-    return Likely(logprobs=values, tokens=tokens)
+    return TopTokens(logprobs=values, tokens=tokens)
 
 
-def node_0(root: torch.Tensor, lengths: torch.Tensor) -> law.Frontier:
+def node_0(root: torch.Tensor, lengths: torch.Tensor) -> Frontier:
     zeros = torch.zeros_like(root)[:, None]
-    return law.Frontier(
+    return Frontier(
         scores=zeros.float(),
         numbers=zeros - 1,
-        places=zeros,
+        parent_tips=zeros,
         positions=lengths[:, None] + 1,
         nodes=DraftTree(tokens=root[:, None], parents=zeros, depths=zeros, ancestors=zeros),
     )
@@ -221,34 +234,30 @@ def check_growth(seed: int, device: str) -> None:
     tree = random_budget(rng)
     decode, slots = random_decode_rows(rng, tree), DraftSlots(tree=tree)
     there, root = moved(decode, device), decode.rows + 500
-    right, tips = law.room_for(tree, root), node_0(root, decode.lengths)
-    found, found_tips = law.room_for(tree, root.to(device)), moved(tips, device)
+    right, tips = room_for(tree, root), node_0(root, decode.lengths)
+    found, found_tips = room_for(tree, root.to(device)), moved(tips, device)
     for depth in range(1, tree.steps + 1):
         likely = random_likely(generator, tips.scores.numel(), tree.topk)
-        tips = law.grow(tips, likely, decode, candidates=right, slots=slots, depth=depth)
-        level = law.level_of(found, depth, tree.topk)
-        found_tips = law._grown_on_gpu(
-            found_tips, moved(likely, device), there, level, slots, depth
+        tips = grow(tips, likely, decode, candidates=right, slots=slots, depth=depth)
+        own = level_of(found, depth, tree.topk)
+        found_tips = grow_level_triton(
+            found_tips,
+            moved(likely, device),
+            there,
+            candidates=own,
+            level=tree_level(slots, depth),
         )
-        assert_same(level, law.level_of(right, depth, tree.topk), f"level {depth}")
+        assert_same(own, level_of(right, depth, tree.topk), f"level {depth}")
         if depth < tree.steps:
             assert_same(found_tips, tips, f"tips {depth}")
-    columns = select_nodes(
-        root.to(device),
-        (found.scores, found.tokens, found.parents),
-        there.budgets,
-        nodes=tree.nodes,
-        steps=tree.steps,
-    )
-    names = [field.name for field in fields(DraftTree)]
     assert_same(
-        DraftTree(**dict(zip(names, columns, strict=True))),
-        law.select(root, right, decode.budgets, tree),
+        select_nodes_triton(root.to(device), found, there.budgets, tree),
+        select_nodes_reference(root, right, decode.budgets, tree),
     )
 
 
 def check_states(seed: int, device: str) -> None:
-    """What a drafter copies between rows, and where its catch-up starts."""
+    """The hidden states that a drafter copies between rows, and where its catch-up starts."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     nodes, lead, width = rng.choice([1, 2, 5, 16]), rng.choice([0, 1]), rng.choice([1, 24, 2100])
     small, plan = random_step(rng, nodes=nodes)
@@ -262,79 +271,90 @@ def check_states(seed: int, device: str) -> None:
         verify_result=verify_result,
         chunk_choice=torch.randint(0, 99, plan.chunk.rows.shape, generator=generator),
     )
-    check_follow(plan, outcome, lead, device)
-    check_keep(small, plan, outcome, generator, device)
-    check_inherit(rng, generator, device)
+    check_gather(plan, outcome, lead, device)
+    check_store(small, plan, outcome, generator, device)
+    check_parents(rng, generator, device)
 
 
-def check_follow(plan: Any, outcome: StepOutcome, lead: int, device: str) -> None:
-    own = replace(plan.decode, lengths=torch.full_like(plan.decode.lengths, POISON))
-    chunk = replace(plan.chunk, tokens=torch.full_like(plan.chunk.tokens, POISON))
-    catch_up = replace(plan, decode=own, chunk=chunk)
-    new_lengths, new_tokens = moved((own.lengths, chunk.tokens), device)
-    right = model_drafter.follow(plan, outcome, catch_up, lead)
-    inputs = plan.chunk.counts, plan.chunk.owners, plan.chunk.followers, plan.chunk.tokens
-    found = state_kernels.follow(
-        outcome.aux_hidden_states.to(device),
-        outcome.verify_result.path.to(device),
-        plan.decode.lengths.to(device),
-        chunk=moved((*inputs, outcome.chunk_choice), device),
+def check_gather(plan: Any, outcome: StepOutcome, lead: int, device: str) -> None:
+    new_lengths = torch.full_like(plan.decode.lengths, POISON)
+    new_tokens = torch.full_like(plan.chunk.tokens, POISON)
+    found_lengths, found_tokens = moved((new_lengths, new_tokens), device)
+    right = reference.gather_accepted_reference(
+        outcome,
+        plan.decode,
+        plan.chunk,
         new_lengths=new_lengths,
         new_tokens=new_tokens,
         lead=lead,
     )
+    found = kernels.gather_accepted_triton(
+        moved(outcome, device),
+        moved(plan.decode, device),
+        moved(plan.chunk, device),
+        new_lengths=found_lengths,
+        new_tokens=found_tokens,
+        lead=lead,
+    )
     assert_same(found, right)
-    assert_same(new_lengths, own.lengths)
-    assert_same(new_tokens, chunk.tokens)
+    assert_same(found_lengths, new_lengths)
+    assert_same(found_tokens, new_tokens)
 
 
-def check_keep(
+def check_store(
     small: SmallDevice, plan: Any, outcome: StepOutcome, generator: torch.Generator, device: str
 ) -> None:
     width = outcome.aux_hidden_states.shape[1]
     states = torch.randn(small.table.lengths.shape[0], width, generator=generator)
     after = torch.randn(plan.shape.num_query, width, generator=generator)
     ends = plan.shape.num_decode_query + (plan.chunk.counts.cumsum(0) - 1).clamp_min(0)
-    found = moved(states, device)
-    state_kernels.keep(
-        after.to(device),
-        found,
-        num_accepted=outcome.verify_result.num_accepted.to(device),
-        decode_rows=plan.decode.rows.to(device),
-        most_emitted=plan.shape.nodes,
-        chunk_ends=ends.to(device),
-        chunk_rows=plan.chunk.rows.to(device),
-    )
-    model_drafter.keep(after, states, plan, outcome, ends)
+    rows = {
+        "num_accepted": outcome.verify_result.num_accepted,
+        "decode_rows": plan.decode.rows,
+        "chunk_ends": ends,
+        "chunk_rows": plan.chunk.rows,
+    }
+    there = {name: tensor.to(device) for name, tensor in rows.items()}
+    found, most = moved(states, device), plan.shape.nodes
+    kernels.store_hidden_states_triton(after.to(device), found, most_emitted=most, **there)
+    reference.store_hidden_states_reference(after, states, most_emitted=most, **rows)
     assert_same(found[1:], states[1:])
 
 
-def check_inherit(rng: random.Random, generator: torch.Generator, device: str) -> None:
+def check_parents(rng: random.Random, generator: torch.Generator, device: str) -> None:
     rows, branches, topk, width = rng.choice([1, 3]), rng.choice([1, 4]), 4, rng.choice([3, 2100])
     states = torch.randn(rows, branches, width, generator=generator)
-    places = torch.randint(0, branches, (rows, topk), generator=generator)
-    found = state_kernels.inherit(states.to(device), places.to(device))
-    assert_same(found, model_drafter.inherit(states, places))
+    tips = torch.randint(0, branches, (rows, topk), generator=generator)
+    found = kernels.parent_hidden_states_triton(states.to(device), tips.to(device))
+    assert_same(found, reference.parent_hidden_states_reference(states, tips))
 
 
-def check_plant(seed: int, device: str) -> None:
+def check_start(seed: int, device: str) -> None:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     rows, width, lead = rng.choice([1, 5]), rng.choice([3, 2100]), rng.choice([0, 1])
     states = torch.randn(8, width, generator=generator)
     last_tokens = torch.randint(0, 99, (8,), generator=generator)
-    index = torch.randint(0, 8, (rows,), generator=generator)
-    lengths = torch.randint(0, 99, (rows,), generator=generator)
-    level_lengths = torch.full((rows,), POISON, device=device)
-    found = state_kernels.plant(
-        rows=index.to(device),
-        lengths=lengths.to(device),
+    decode = DecodeRows(
+        rows=torch.randint(0, 8, (rows,), generator=generator),
+        lengths=torch.randint(0, 99, (rows,), generator=generator),
+        budgets=torch.zeros(3, rows, dtype=torch.int64),
+    )
+    level_lengths = torch.full((rows,), POISON)
+    found_lengths = level_lengths.clone().to(device)
+    found_tips, found = kernels.start_round_triton(
+        moved(decode, device),
         last_tokens=last_tokens.to(device),
-        states=states.to(device),
+        hidden_states=states.to(device),
+        level_lengths=found_lengths,
+        lead=lead,
+    )
+    tips, right = reference.start_round_reference(
+        decode,
+        last_tokens=last_tokens,
+        hidden_states=states,
         level_lengths=level_lengths,
         lead=lead,
     )
-    zeros = torch.zeros(rows, 1, dtype=torch.int64)
-    right = zeros.float(), zeros - 1, zeros, lengths[:, None] + 1, last_tokens[index][:, None]
-    for one, other in zip(found, (*right, states[index][:, None]), strict=True):
-        assert_same(one, other)
-    assert_same(level_lengths, lengths + lead)
+    assert_same(found_tips, tips)
+    assert_same(found, right)
+    assert_same(found_lengths, decode.lengths + lead)

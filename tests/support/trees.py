@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from outrider.step.draft_tree import DraftTree
+from outrider.ops.tree.draft_tree import DraftTree
 
 
 def tree_of(tokens: list[list[int]], parents: list[list[int]]) -> DraftTree:

@@ -14,7 +14,7 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import open_head
-from outrider.spec.drafter import single_node
+from outrider.ops.tree.chain import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.train.packed_attention import DenseAttention, KeyValue, attend_packed
 from outrider.train.packed_target import PackedTarget

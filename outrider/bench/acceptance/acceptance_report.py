@@ -1,20 +1,23 @@
 """The outcome of `outrider bench acceptance`: one record per answer, and what they come to."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from outrider.bench.accepted_rates import accepted_rates, format_rates
+from outrider.bench.report import ReportPrinter, build_table, numbers, texts, wrapped
 
-WIDTH = 100  # columns, wherever the output goes
 ALL = "all"
+_COLUMNS = (
+    *texts("drafter", "tree", "sampling", "source"),
+    *numbers("prompts", "rounds", "tokens\n/round"),
+    *wrapped("kept"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What drafted, and under which law the target spoke."""
+    """Which drafter ran with which tree, and how the target sampled."""
 
     drafter: str
     tree: str
@@ -23,13 +26,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceAnswer:
-    """How the drafts of one answer fared."""
+    """One answer, and how many of its drafts were accepted."""
 
     setup: Setup
     source: str
     tokens: int
     rounds: int
-    kept_per_position: tuple[int, ...]
+    accepted_per_position: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +48,15 @@ class AcceptanceShare:
         return sum(answer.rounds for answer in self.answers)
 
     @property
-    def kept_rates(self) -> tuple[float, ...]:
-        """Share of the rounds that kept the first draft, the second, ..."""
-        columns = (answer.kept_per_position for answer in self.answers)
-        summed = map(sum, itertools.zip_longest(*columns, fillvalue=0))
-        return tuple(kept / max(self.rounds, 1) for kept in summed)
+    def accepted_rates(self) -> tuple[float, ...]:
+        """Share of the rounds that accepted the first draft, the second, ..."""
+        counts = (answer.accepted_per_position for answer in self.answers)
+        return accepted_rates(counts, rounds=self.rounds)
 
     @property
     def accept_length(self) -> float:
         """Mean tokens per round."""
-        return 1.0 + sum(self.kept_rates)
+        return 1.0 + sum(self.accepted_rates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class AcceptanceReport:
 
 
 def describe(report: AcceptanceReport) -> dict[str, Any]:
-    """Every number."""
+    """Every number, by setup and source."""
     return {
         "model": report.model,
         "device": report.device,
@@ -93,7 +95,7 @@ def describe(report: AcceptanceReport) -> dict[str, Any]:
                 "tokens": sum(answer.tokens for answer in share.answers),
                 "rounds": share.rounds,
                 "accept_length": share.accept_length,
-                "kept_rates": list(share.kept_rates),
+                "kept_rates": list(share.accepted_rates),
             }
             for share in report.shares()
         ],
@@ -102,19 +104,15 @@ def describe(report: AcceptanceReport) -> dict[str, Any]:
 
 def print_report(report: AcceptanceReport) -> None:
     """Print it on stdout."""
-    console = Console(width=WIDTH, highlight=False)
-    console.print(f"model      {report.model} on {report.device}", markup=False)
-    console.print(f"answers    at most {report.max_tokens} tokens", markup=False)
-    table = Table(box=None, collapse_padding=True, header_style="bold")
-    for heading in ("drafter", "tree", "law", "source"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("prompts", "rounds", "tokens\n/round"):
-        table.add_column(heading, justify="right")
-    table.add_column("kept")
-    for share in report.shares():
-        table.add_row(*_row(share), end_section=share.source == ALL)
-    console.print(table)
-    console.print("kept: share of rounds that kept the first draft, the second, ...", style="dim")
+    printer = ReportPrinter()
+    printer.setting(
+        [
+            ("model", f"{report.model} on {report.device}"),
+            ("answers", f"at most {report.max_tokens} tokens"),
+        ]
+    )
+    printer.table(build_table(_COLUMNS, map(_row, report.shares()), is_tight=True))
+    printer.note("kept: share of rounds that kept the first draft, the second, ...")
 
 
 def _row(share: AcceptanceShare) -> list[str]:
@@ -127,5 +125,5 @@ def _row(share: AcceptanceShare) -> list[str]:
         str(len(share.answers)),
         str(share.rounds),
         f"{share.accept_length:.2f}",
-        " ".join(f"{rate:.2f}".lstrip("0") for rate in share.kept_rates),
+        format_rates(share.accepted_rates),
     ]

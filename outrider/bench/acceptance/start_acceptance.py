@@ -1,6 +1,6 @@
 """From checked flags to a printed report, through the real engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from outrider.bench.acceptance.acceptance_report import (
     describe,
     print_report,
 )
-from outrider.bench.json_file import write_json
 from outrider.bench.offline.workload import encode_chat
+from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 from outrider.config.draft_config import DraftConfig, TreeSize
 from outrider.config.engine_config import Auto, Dtype
@@ -31,9 +31,9 @@ def bench_acceptance(
     *,
     dtype: Dtype | Auto,
     device: str,
-    targets: Sequence[Path],  # JSON files to write
+    json_path: Path | None,
 ) -> None:
-    """Measure, print, and write what was asked to be written."""
+    """Measure, print, and write the JSON file if one is wanted."""
     answers: list[AcceptanceAnswer] = []
     setups = [(name, tree) for name in args.drafts for tree in args.trees]
     with run_bar(len(setups)) as note:
@@ -47,8 +47,7 @@ def bench_acceptance(
         model=model, device=device, max_tokens=args.max_tokens, answers=tuple(answers)
     )
     print_report(report)
-    for path in targets:
-        write_json(path, describe(report))
+    write_report(json_path, describe(report))
 
 
 def _sized(draft: DraftConfig, tree: TreeSize) -> DraftConfig:
@@ -88,5 +87,5 @@ def _measure(
                 source=question.source,
                 tokens=len(completion.token_ids),
                 rounds=completion.acceptance.rounds,
-                kept_per_position=tuple(completion.acceptance.kept_per_position),
+                accepted_per_position=tuple(completion.acceptance.kept_per_position),
             )

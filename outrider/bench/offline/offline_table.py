@@ -1,85 +1,112 @@
-"""Reports for people: a few lines about the setting, one table, a line on what it means."""
+"""What `outrider bench offline` prints and writes."""
 
 from collections.abc import Iterator, Sequence
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 from outrider.bench.offline.decode_floor import DecodeFloor
-from outrider.bench.offline.offline_report import OURS, EngineResult, OfflineReport
-from outrider.bench.perplexity import Perplexity
-
-WIDTH = 100  # columns, wherever the output goes
+from outrider.bench.offline.offline_report import OURS, Decode, EngineResult, OfflineReport
+from outrider.bench.report import (
+    Column,
+    Dim,
+    ReportPrinter,
+    SettingLine,
+    build_table,
+    describe_record,
+    numbers,
+    texts,
+    wrapped,
+)
 
 
 def print_report(report: OfflineReport) -> None:
     """Print it on stdout."""
-    console = Console(width=WIDTH, highlight=False)
-    for line in _heading(report):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(_table(report))
+    printer = ReportPrinter()
+    printer.setting(_setting(report))
+    printer.table(build_table(_columns(report), _rows(report)))
     if report.is_floor_beaten:
-        console.print("the floor was beaten: the machine was not quiet, measure again", style="red")
-    console.print(
+        printer.warning("the floor was beaten: the machine was not quiet, measure again")
+    printer.note(
         "floor: bytes of weights and KV at the measured bandwidth, no computation\n"
-        "of floor, vs: by tokens/s; vs a peer with equal weights, or else with its first",
-        style="dim",
+        "of floor, vs: by tokens/s; vs a peer with equal weights, or else with its first"
     )
 
 
-def print_perplexities(model: str, num_texts: int, found: Sequence[Perplexity]) -> None:
-    """Print them on stdout with the change against the first."""
-    first = found[0]
-    table = Table(box=None, header_style="bold")
-    table.add_column("dtype")
-    for heading in ("perplexity", f"vs {first.dtype}"):
-        table.add_column(heading, justify="right")
-    for each in found:
-        table.add_row(each.dtype, f"{each.perplexity:.4f}", f"{each.change_from(first):+.3%}")
-    console = Console(width=WIDTH, highlight=False)
-    console.print(f"{model}: {num_texts} texts, {first.num_tokens} tokens", markup=False)
-    console.print(table)
+def describe(report: OfflineReport) -> dict[str, Any]:
+    """Every number of a report in SI units, the single runs included."""
+    setting, lengths = report.setting, report.setting.workload.lengths
+    return {
+        "model": setting.model,
+        "machine": describe_record(setting.machine),
+        "workload": {
+            "origin": setting.workload.origin,
+            "prompt_tokens": lengths.prompt,
+            "max_tokens": lengths.answer,
+            "mean_context": lengths.mean_context,
+        },
+        "bandwidth_bytes_per_s": setting.bandwidth,
+        "floors": [describe_record(each, "step_s", "tokens_per_s") for each in report.floors],
+        "results": [_describe_result(report, result) for result in report.results],
+        "not_installed": list(report.missing),
+    }
 
 
-def _heading(report: OfflineReport) -> Iterator[str]:
+def _describe_result(report: OfflineReport, result: EngineResult) -> dict[str, Any]:
+    return {
+        "engine": result.engine,
+        "version": result.version,
+        "dtype": result.dtype,
+        "first_token_s": result.first_token_s,
+        "first_token_runs_s": list(result.first_token_runs_s),
+        "decode": [_describe_decode(report, result, decode) for decode in result.decodes],
+    }
+
+
+def _describe_decode(report: OfflineReport, result: EngineResult, decode: Decode) -> dict[str, Any]:
+    peers = report.peers if result.engine == OURS else ()
+    return {
+        "batch": decode.batch,
+        "tokens_per_s": decode.tokens_per_s,
+        "step_s": decode.step_s,
+        "of_floor": report.of_floor(result, decode.batch),
+        "against": {peer: report.against(peer, result, decode.batch) for peer in peers},
+        "runs": [describe_record(run) for run in decode.runs],
+    }
+
+
+def _setting(report: OfflineReport) -> Iterator[SettingLine]:
     setting, machine = report.setting, report.setting.machine
     lengths = setting.workload.lengths
     neighbour = "one busy process beside" if machine.has_busy_neighbour else "no neighbour"
-    yield f"model      {setting.model}"
+    yield "model", setting.model
+    yield "machine", f"{machine}, {neighbour}"
     yield (
-        f"machine    {machine.cpu}, {machine.cores} cores, {machine.threads} threads, "
-        f"torch {machine.torch}, {neighbour}"
+        "shapes",
+        f"{lengths.prompt} prompt tokens ({setting.workload.origin}), "
+        f"{lengths.answer} new tokens, greedy, mean context {lengths.mean_context:g}",
     )
-    yield (
-        f"shapes     {lengths.prompt} prompt tokens ({setting.workload.origin}), "
-        f"{lengths.answer} new tokens, greedy, mean context {lengths.mean_context:g}"
-    )
-    yield f"bandwidth  {setting.bandwidth / 1e9:.1f} GB/s read, measured"
+    yield "bandwidth", f"{setting.bandwidth / 1e9:.1f} GB/s read, measured"
     for result in report.results:
         first_ms = result.first_token_s * 1e3
         name = f"{result.engine} {result.version} {result.dtype}"
-        yield f"engine     {name}, first token of a single request after {first_ms:.1f} ms"
+        yield "engine", f"{name}, first token of a single request after {first_ms:.1f} ms"
     for name in report.missing:
-        yield f"engine     {name}: not installed"
+        yield "engine", f"{name}: not installed"
 
 
-def _table(report: OfflineReport) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("batch", justify="right")
-    table.add_column("engine", no_wrap=True)
-    table.add_column("dtype")
-    for heading in ("tokens/s", "ms/step", "of floor"):
-        table.add_column(heading, justify="right")
-    for peer in report.peers:
-        table.add_column(f"vs {peer}", justify="right")
+def _columns(report: OfflineReport) -> tuple[Column, ...]:
+    return (
+        *numbers("batch"),
+        *texts("engine"),
+        *wrapped("dtype"),
+        *numbers("tokens/s", "ms/step", "of floor"),
+        *numbers(*(f"vs {peer}" for peer in report.peers)),
+    )
+
+
+def _rows(report: OfflineReport) -> Iterator[Sequence[str] | Dim]:
     for batch in report.batches:
-        for result in report.results:
-            table.add_row(*_row(report, result, batch))
-        for floor in report.floors:
-            if floor.batch == batch:
-                table.add_row(*_floor_row(floor), style="dim")
-        table.add_section()
-    return table
+        yield from (_row(report, result, batch) for result in report.results)
+        yield from (Dim(_floor_row(floor)) for floor in report.floors if floor.batch == batch)
 
 
 def _row(report: OfflineReport, result: EngineResult, batch: int) -> list[str]:

@@ -1,21 +1,19 @@
-"""From checked flags to a printed report: the body of each `outrider bench` command."""
+"""`outrider bench offline` and `perplexity`, from checked flags to a printed report."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from outrider.bench.json_file import write_json
 from outrider.bench.offline.offline_args import OfflineArgs
-from outrider.bench.offline.offline_record import describe, describe_perplexities
-from outrider.bench.offline.offline_table import print_perplexities, print_report
+from outrider.bench.offline.offline_table import describe, print_report
 from outrider.bench.offline.run_offline import count_runs, run_offline
 from outrider.bench.offline.workload import file_workload, random_workload
 from outrider.bench.perplexity import encode_texts, measure_perplexity
+from outrider.bench.perplexity_report import describe_perplexities, print_perplexities
+from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 from outrider.config.engine_config import Dtype
-
-OWN_CHOICE = 0  # threads: torch decides
 
 
 def bench_offline(
@@ -23,21 +21,21 @@ def bench_offline(
     folder: Path,
     args: OfflineArgs,
     *,
-    prompt_files: Sequence[Path],  # one, or none for random prompts
-    targets: Sequence[Path],  # JSON files to write
+    prompts_path: Path | None,  # None: random prompts
+    json_path: Path | None,
     threads: int,
 ) -> None:
-    """Measure, print, and write what was asked to be written."""
-    _set_threads(threads)
+    """Measure, print, and write the JSON file if one is wanted."""
+    set_threads(threads)
     num_prompts = max(args.batches)
-    workload = random_workload(folder, args.lengths, num_prompts=num_prompts)
-    for path in prompt_files:
-        workload = file_workload(folder, args.lengths, path=path, num_prompts=num_prompts)
+    if prompts_path is None:
+        workload = random_workload(folder, args.lengths, num_prompts=num_prompts)
+    else:
+        workload = file_workload(folder, args.lengths, path=prompts_path, num_prompts=num_prompts)
     with run_bar(count_runs(args)) as note:
         report = run_offline(model, folder, args, workload, note)
     print_report(report)
-    for target in targets:
-        write_json(target, describe(report))
+    write_report(json_path, describe(report))
 
 
 def bench_perplexity(
@@ -46,19 +44,19 @@ def bench_perplexity(
     dtypes: tuple[Dtype, ...],
     *,
     texts: Sequence[str],
-    targets: Sequence[Path],
+    json_path: Path | None,
     threads: int,
 ) -> None:
-    """Score the texts with weights of each type, print, and write what was asked."""
-    _set_threads(threads)
+    """Score the texts with each type of weights, print, and write the JSON file if one is wanted."""
+    set_threads(threads)
     encoded = encode_texts(folder, texts)
     with run_bar(len(dtypes) * len(encoded)) as note:
         found = [measure_perplexity(folder, dtype, encoded, note) for dtype in dtypes]
     print_perplexities(model, len(encoded), found)
-    for target in targets:
-        write_json(target, describe_perplexities(model, len(encoded), found))
+    write_report(json_path, describe_perplexities(model, len(encoded), found))
 
 
-def _set_threads(threads: int) -> None:
-    if threads != OWN_CHOICE:
+def set_threads(threads: int) -> None:
+    """Compute with that many threads; 0 leaves the choice to torch."""
+    if threads:
         torch.set_num_threads(threads)

@@ -1,30 +1,41 @@
-"""The outcome of `outrider bench serve`: records, lines for people, and values for machines."""
+"""What `outrider bench serve` found, prints and writes."""
 
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from rich.console import Console
 from rich.table import Table
 
 import outrider
+from outrider.bench.report import (
+    Column,
+    ReportPrinter,
+    SettingLine,
+    build_table,
+    describe_record,
+    wrapped,
+)
 from outrider.bench.serve.client_lag import MAX_CPU_SHARE, ClientLoad
 from outrider.bench.serve.load_summary import Spread, Summary, course_of, is_good
 from outrider.bench.serve.request_outcome import ServerAnswer
 from outrider.bench.serve.serve_args import LoadArgs
 from outrider.bench.serve.server_acceptance import ServerAcceptance
 
-WIDTH = 100  # columns, wherever the output goes
 NUM_BINS = 60  # of the course of a run
+_LABEL_WIDTH = 12
+_COLUMNS = (
+    *wrapped("ms"),
+    *(Column(title=title, min_width=9) for title in ("mean", "p50", "p90", "p95", "p99", "max")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedAcceptance:
-    """What the server said about drafts, and where."""
+    """What the server reported about accepted drafts, and where it reported it."""
 
-    acceptances: tuple[ServerAcceptance, ...]  # one, or none where it said nothing
+    acceptances: tuple[ServerAcceptance, ...]  # one, or none where nothing was reported
     source: str
 
 
@@ -48,58 +59,60 @@ def client_name() -> str:
 
 def print_report(report: LoadReport) -> None:
     """Print it on stdout."""
-    console = Console(width=WIDTH, highlight=False)
-    for line in [*_heading(report), "", *_totals(report)]:
-        console.print(line, markup=False, soft_wrap=True)
-    for line in _warnings(report):
-        console.print(line, markup=False, soft_wrap=True, style="red")
+    printer = ReportPrinter()
+    printer.setting(_setting(report), label_width=_LABEL_WIDTH)
+    printer.line()
+    printer.setting(_totals(report), label_width=_LABEL_WIDTH)
+    for text in _warnings(report):
+        printer.warning(f"{'warning':<{_LABEL_WIDTH}}{text}")
     if not report.summary.answers:
         return
-    console.print(_table(report.summary))
-    console.print(
+    printer.table(_table(report.summary))
+    printer.note(
         "TTFT: sent to first text. TPOT: a request's mean per token after the first. ITL: gap "
-        "between chunks.\nlatency: sent to last text. goodput: of all that ended, the failed too.",
-        style="dim",
+        "between chunks.\nlatency: sent to last text. goodput: of all that ended, the failed too."
     )
 
 
-def _heading(report: LoadReport) -> Iterator[str]:
+def _setting(report: LoadReport) -> Iterator[SettingLine]:
     args, questions = report.args, report.args.questions
     fields = ", ".join(f"{name} {value}" for name, value in questions.fields.items())
-    yield f"server      {args.endpoint.url}, model {report.model}"
-    yield f"load        {questions.num} requests, {args.pattern}; {fields}"
+    yield "server", f"{args.endpoint.url}, model {report.model}"
+    yield "load", f"{questions.num} requests, {args.pattern}; {fields}"
     repeated = "each once"
     if questions.num > len(questions.prompts):
         repeated = "repeated: a prefix cache will know them"
-    yield f"prompts     {questions.origin}: {len(questions.prompts)}, {repeated}"
-    yield f"client      {client_name()}"
-    yield (
-        f"            {report.client.cpu_share:.0%} of a core, event loop late by "
-        f"{report.client.lag.p99 * 1e3:.1f} ms (p99)"
-    )
+    yield "prompts", f"{questions.origin}: {len(questions.prompts)}, {repeated}"
+    yield "client", client_name()
+    lag_ms = report.client.lag.p99 * 1e3
+    yield "", f"{report.client.cpu_share:.0%} of a core, event loop late by {lag_ms:.1f} ms (p99)"
 
 
-def _totals(report: LoadReport) -> Iterator[str]:
+def _totals(report: LoadReport) -> Iterator[SettingLine]:
     summary = report.summary
     num_answers, slo = len(summary.answers), summary.slo
     unfinished = f", {summary.num_unfinished} cut short" if summary.num_unfinished else ""
     yield (
-        f"requests    {num_answers} answered, {len(summary.failures)} failed{unfinished} in "
-        f"{summary.duration_s:.2f} s: {summary.per_s(num_answers):.2f} requests/s"
+        "requests",
+        f"{num_answers} answered, {len(summary.failures)} failed{unfinished} in "
+        f"{summary.duration_s:.2f} s: {summary.per_s(num_answers):.2f} requests/s",
     )
     for kind, failures in summary.kinds.items():
-        yield f"            {len(failures)} x {kind}: {failures[0].message}"
-    yield f"tokens      {_tokens_line(summary)}"
+        yield "", f"{len(failures)} x {kind}: {failures[0].message}"
+    yield "tokens", _tokens_line(summary)
     yield (
-        f"goodput     {summary.good_rate:.1%}, {summary.per_s(summary.num_good):.2f} requests/s, "
-        f"within TTFT {slo.ttft_s * 1e3:g} ms and TPOT {slo.tpot_s * 1e3:g} ms"
+        "goodput",
+        f"{summary.good_rate:.1%}, {summary.per_s(summary.num_good):.2f} requests/s, "
+        f"within TTFT {slo.ttft_s * 1e3:g} ms and TPOT {slo.tpot_s * 1e3:g} ms",
     )
-    yield f"running     {summary.mean_running:.1f} on average, {summary.max_running} at most"
-    for reported in report.reported.acceptances:
-        rates = " ".join(f"{rate:.0%}" for rate in reported.kept_rates)
+    yield "running", f"{summary.mean_running:.1f} on average, {summary.max_running} at most"
+    for found in report.reported.acceptances:
+        rates = " ".join(f"{rate:.0%}" for rate in found.accepted_rates)
+        by_position = f", by position {rates}" if rates else ""
         yield (
-            f"acceptance  {reported.accept_length:.2f} tokens/round, {reported.accept_rate:.1%} of drafts "
-            f"kept{', by position ' if rates else ''}{rates} ({report.reported.source})"
+            "acceptance",
+            f"{found.accept_length:.2f} tokens/round, {found.accept_rate:.1%} of drafts "
+            f"kept{by_position} ({report.reported.source})",
         )
 
 
@@ -125,25 +138,23 @@ def _warnings(report: LoadReport) -> Iterator[str]:
     if client.cpu_share > MAX_CPU_SHARE:
         what, fix = "was the bottleneck", "lower the load or split it over several clients"
     yield (
-        f"warning     the client {what} ({client.cpu_share:.0%} of a core, event loop late by "
+        f"the client {what} ({client.cpu_share:.0%} of a core, event loop late by "
         f"{client.lag.p99 * 1e3:.1f} ms): times hold its delays; {fix}"
     )
 
 
 def _table(summary: Summary) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("ms")
-    for heading in ("mean", "p50", "p90", "p95", "p99", "max"):
-        table.add_column(heading, justify="right", min_width=9)
-    rows = {
+    spreads = {
         "TTFT": summary.ttft,
         "TPOT": summary.tpot,
         "ITL": summary.itl,
         "latency": summary.latency,
     }
-    for name, spread in rows.items():
-        table.add_row(name, *(f"{value * 1e3:.2f}" for value in _values(spread)))
-    return table
+    rows = [
+        (name, *(f"{value * 1e3:.2f}" for value in _values(spread)))
+        for name, spread in spreads.items()
+    ]
+    return build_table(_COLUMNS, rows)
 
 
 def _values(spread: Spread) -> tuple[float, ...]:
@@ -151,31 +162,34 @@ def _values(spread: Spread) -> tuple[float, ...]:
 
 
 def describe(report: LoadReport) -> dict[str, Any]:
-    """Every number in SI units, every request included; the key stays secret."""
+    """Every number in SI units, every request included; not the API key."""
     args, questions = report.args, report.args.questions
     return {
         "server": {"url": args.endpoint.url, "model": report.model},
         "load": {
             "pattern": str(args.pattern),
-            **asdict(args.pattern),
+            **describe_record(args.pattern),
             "num": questions.num,
             "warm_up": args.num_warm_up,
             "prompts": questions.origin,
             "num_prompts": len(questions.prompts),
             "fields": questions.fields,
         },
-        "client": {"name": client_name(), "is_bottleneck": report.client.is_bottleneck}
-        | asdict(report.client),
+        "client": {"name": client_name(), **describe_record(report.client, "is_bottleneck")},
         "summary": _describe_summary(report.summary),
         "acceptance": [
-            {"source": report.reported.source, "accept_length": each.accept_length}
-            | {"accept_rate": each.accept_rate, "kept_rates": each.kept_rates}
-            | asdict(each)
+            {
+                "source": report.reported.source,
+                "accept_length": each.accept_length,
+                "accept_rate": each.accept_rate,
+                "kept_rates": each.accepted_rates,
+                **_describe_acceptance(each),
+            }
             for each in report.reported.acceptances
         ],
-        "over_time": asdict(course_of(report.summary, num_bins=NUM_BINS)),
+        "over_time": describe_record(course_of(report.summary, num_bins=NUM_BINS)),
         "requests": [_describe_answer(each, report.summary) for each in report.summary.answers],
-        "failures": [asdict(each) for each in report.summary.failures],
+        "failures": [describe_record(each) for each in report.summary.failures],
     }
 
 
@@ -192,15 +206,24 @@ def _describe_summary(summary: Summary) -> dict[str, Any]:
         "tokens_per_chunk": summary.tokens_per_chunk,
         "output_tokens_per_s": summary.per_s(summary.output_tokens),
         "total_tokens_per_s": summary.per_s(summary.output_tokens + summary.prompt_tokens),
-        "slo": asdict(summary.slo),
+        "slo": describe_record(summary.slo),
         "good_rate": summary.good_rate,
         "good_per_s": summary.per_s(summary.num_good),
         "mean_running": summary.mean_running,
         "max_running": summary.max_running,
-        "ttft_s": asdict(summary.ttft),
-        "tpot_s": asdict(summary.tpot),
-        "itl_s": asdict(summary.itl),
-        "latency_s": asdict(summary.latency),
+        "ttft_s": describe_record(summary.ttft),
+        "tpot_s": describe_record(summary.tpot),
+        "itl_s": describe_record(summary.itl),
+        "latency_s": describe_record(summary.latency),
+    }
+
+
+def _describe_acceptance(acceptance: ServerAcceptance) -> dict[str, Any]:
+    return {
+        "rounds": acceptance.rounds,
+        "drafted": acceptance.drafted,
+        "kept": acceptance.accepted,
+        "kept_per_position": acceptance.accepted_per_position,
     }
 
 
@@ -214,6 +237,6 @@ def _describe_answer(answer: ServerAnswer, summary: Summary) -> dict[str, Any]:
         "latency_s": timeline.latency_s,
         "itl_s": list(timeline.itls_s),
         "is_good": is_good(answer, summary.slo),
-        "tokens": asdict(answer.tokens),
-        "acceptance": [asdict(each) for each in answer.acceptances],
+        "tokens": describe_record(answer.tokens),
+        "acceptance": [_describe_acceptance(each) for each in answer.acceptances],
     }

@@ -1,4 +1,4 @@
-"""How drafts fared, as servers tell it: with every answer, or in the counters of /metrics."""
+"""How many drafts were accepted, as servers report it: with every answer, or by /metrics."""
 
 import itertools
 import re
@@ -16,67 +16,70 @@ _POSITION = re.compile(r'\bposition="(\d+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAcceptance:
-    """Sums over rounds with a draft."""
+    """Counts over all rounds that had a draft."""
 
     rounds: int
     drafted: int
-    kept: int
-    kept_per_position: tuple[int, ...]  # may be shorter than the drafts were
+    accepted: int
+    accepted_per_position: tuple[int, ...]  # may have fewer positions than the longest draft
 
     @property
     def accept_length(self) -> float:
         """Mean tokens of a round, the bonus included."""
-        return 1 + self.kept / self.rounds
+        return 1 + self.accepted / self.rounds
 
     @property
     def accept_rate(self) -> float:
-        """Share of the drafted tokens that were kept; 0 where nothing was drafted."""
-        return self.kept / self.drafted if self.drafted else 0.0
+        """Share of the drafted tokens that were accepted; 0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
-    def kept_rates(self) -> tuple[float, ...]:
-        """Share of the rounds that kept the first draft, the second, ..."""
-        return tuple(kept / self.rounds for kept in self.kept_per_position)
+    def accepted_rates(self) -> tuple[float, ...]:
+        """Share of the rounds that accepted the first draft, the second, ..."""
+        return tuple(count / self.rounds for count in self.accepted_per_position)
 
     @classmethod
     def sum_of(cls, parts: Iterable[Self]) -> Self:
         each = list(parts)
-        columns = itertools.zip_longest(*(one.kept_per_position for one in each), fillvalue=0)
+        columns = itertools.zip_longest(*(one.accepted_per_position for one in each), fillvalue=0)
         return cls(
             rounds=sum(one.rounds for one in each),
             drafted=sum(one.drafted for one in each),
-            kept=sum(one.kept for one in each),
-            kept_per_position=tuple(sum(column) for column in columns),
+            accepted=sum(one.accepted for one in each),
+            accepted_per_position=tuple(sum(column) for column in columns),
         )
 
 
 def read_metrics_field(value: Any) -> tuple[ServerAcceptance, ...]:
-    """vLLM's `metrics.speculative_decoding` of one answer; nothing where it says nothing."""
+    """vLLM's `metrics.speculative_decoding` of one answer; empty where the field is missing."""
     if not isinstance(value, Mapping):
         return ()
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
     counts = [value.get(name) for name in names]
     if not all(isinstance(count, int) for count in counts):
         return ()
-    rounds, drafted, kept = (int(count or 0) for count in counts)
+    rounds, drafted, accepted = (int(count or 0) for count in counts)
     histogram = value.get("acceptance_histogram")
     return (
         ServerAcceptance(
             rounds=rounds,
             drafted=drafted,
-            kept=kept,
-            kept_per_position=_per_position(histogram if isinstance(histogram, list) else []),
+            accepted=accepted,
+            accepted_per_position=_per_position(histogram if isinstance(histogram, list) else []),
         ),
     )
 
 
 def _per_position(histogram: Sequence[int]) -> tuple[int, ...]:
-    """Entry k counts rounds that kept k drafts: all from k + 1 on kept the draft at k."""
+    """Accepted drafts by position; entry k of the histogram counts rounds that accepted k drafts.
+
+    The draft at position k was accepted in all rounds that accepted k + 1 drafts or more.
+    """
     return tuple(sum(histogram[depth:]) for depth in range(1, len(histogram)))
 
 
 def read_counters(exposition: str) -> tuple[ServerAcceptance, ...]:
-    """The state of the counters, over all their labels; nothing where there are none."""
+    """The counters, summed over all labels; empty where there are none."""
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     for line in exposition.splitlines():
@@ -92,23 +95,23 @@ def read_counters(exposition: str) -> tuple[ServerAcceptance, ...]:
         ServerAcceptance(
             rounds=int(sums["drafts"]),
             drafted=int(sums.get("draft_tokens", 0)),
-            kept=int(sums.get("accepted_tokens", 0)),
-            kept_per_position=tuple(int(positions.get(each, 0)) for each in range(depth)),
+            accepted=int(sums.get("accepted_tokens", 0)),
+            accepted_per_position=tuple(int(positions.get(each, 0)) for each in range(depth)),
         ),
     )
 
 
 def between(before: ServerAcceptance, after: ServerAcceptance) -> tuple[ServerAcceptance, ...]:
-    """What was counted from one state to the other; nothing where no round passed."""
+    """The difference of two readings of the counters; empty where no round passed."""
     if after.rounds <= before.rounds:
-        return ()  # or the server was started anew
-    old = (*before.kept_per_position, *[0] * len(after.kept_per_position))
-    pairs = zip(after.kept_per_position, old, strict=False)
+        return ()  # no round, or the server was restarted
+    old = (*before.accepted_per_position, *[0] * len(after.accepted_per_position))
+    pairs = zip(after.accepted_per_position, old, strict=False)
     return (
         ServerAcceptance(
             rounds=after.rounds - before.rounds,
             drafted=after.drafted - before.drafted,
-            kept=after.kept - before.kept,
-            kept_per_position=tuple(now - then for now, then in pairs),
+            accepted=after.accepted - before.accepted,
+            accepted_per_position=tuple(now - then for now, then in pairs),
         ),
     )

@@ -5,11 +5,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from outrider.bench.json_file import write_json
+from outrider.bench.report import write_report
 from outrider.bench.serve.client_lag import ClientLoad, LagMeter
 from outrider.bench.serve.http_client import Client, open_session
 from outrider.bench.serve.live_display import load_display
@@ -31,19 +31,18 @@ _CLOCK = time.perf_counter
 def bench_load(
     args: LoadArgs,
     *,
-    targets: Sequence[Path],  # JSON files to write
-    pictures: Sequence[Path],  # PNG files to write
+    json_path: Path | None,
+    picture_path: Path | None,  # a PNG
 ) -> None:
-    """Measure, print, and write what was asked to be written, even of a run that was cut short."""
+    """Measure, print, and write the wanted files, also of a run that was cut short."""
     _allow_many_connections()
     report, is_cut_short = asyncio.run(measure(args))
     print_report(report)
-    for path in targets:
-        write_json(path, describe(report))
-    for path in pictures if report.summary.answers else ():
+    write_report(json_path, describe(report))
+    if picture_path is not None and report.summary.answers:
         from outrider.bench.serve.plot_latency import plot_load
 
-        plot_load(report, path)
+        plot_load(report, picture_path)
     if is_cut_short:
         raise KeyboardInterrupt
     if not report.summary.answers:
@@ -78,8 +77,8 @@ async def measure(args: LoadArgs) -> tuple[LoadReport, bool]:
 def choose_acceptance(
     summary: Summary, *, before: tuple[ServerAcceptance, ...], after: tuple[ServerAcceptance, ...]
 ) -> ReportedAcceptance:
-    """What came with every answer, or else what the counters moved by."""
-    each = [reported for answer in summary.answers for reported in answer.acceptances]
+    """What came with the answers where all have it, else how far the counters of /metrics moved."""
+    each = [found for answer in summary.answers for found in answer.acceptances]
     if each and len(each) == len(summary.answers):
         total = ServerAcceptance.sum_of(each)
         return ReportedAcceptance(

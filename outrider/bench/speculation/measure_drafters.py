@@ -82,7 +82,7 @@ class DrafterEngine:
             drafter=self.name,
             tokens=tokens,
             rounds=progress.rounds,
-            kept_per_position=progress.accepted_per_depth,
+            accepted_per_position=progress.accepted_per_depth,
             cost=Cost(
                 total_s=total_s, draft_s=self._clock.draft_s, catch_up_s=self._clock.catch_up_s
             ),

@@ -1,9 +1,9 @@
 """The outcome of `outrider bench speculation` as records, and what is read off them."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outrider.bench.accepted_rates import accepted_rates
 from outrider.bench.machine import Machine
 from outrider.config.engine_config import Dtype
 
@@ -33,7 +33,7 @@ class SpeculationRun:
     drafter: str
     tokens: tuple[int, ...]
     rounds: int
-    kept_per_position: tuple[int, ...]
+    accepted_per_position: tuple[int, ...]
     cost: Cost
 
 
@@ -64,15 +64,14 @@ class TimeShare:
         )
 
     @property
-    def kept_rates(self) -> tuple[float, ...]:
-        """Share of the rounds that kept the first draft, the second, ..."""
-        columns = itertools.zip_longest(*(run.kept_per_position for run in self.runs), fillvalue=0)
-        return tuple(sum(column) / max(self.rounds, 1) for column in columns)
+    def accepted_rates(self) -> tuple[float, ...]:
+        """Share of the rounds that accepted the first draft, the second, ..."""
+        return accepted_rates((run.accepted_per_position for run in self.runs), rounds=self.rounds)
 
     @property
     def accept_length(self) -> float:
         """Mean tokens per round."""
-        return 1.0 + sum(self.kept_rates)
+        return 1.0 + sum(self.accepted_rates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,31 +1,45 @@
-"""The report for people and for machines."""
+"""What `outrider bench speculation` prints and writes."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from outrider.bench.accepted_rates import format_rates
+from outrider.bench.report import (
+    ReportPrinter,
+    SettingLine,
+    build_table,
+    describe_record,
+    numbers,
+    texts,
+    wrapped,
+)
+from outrider.bench.speculation.speculation_report import (
+    PLAIN,
+    SpeculationReport,
+    SpeculationRun,
+    TimeShare,
+)
 
-from outrider.bench.speculation.speculation_report import PLAIN, SpeculationReport, TimeShare
-
-WIDTH = 100  # columns, wherever the output goes
-_HEADINGS = ("tokens/s", "vs plain", "tokens\n/round", "draft\nms", "verify\nms", "catch-up\nms")
+_COLUMNS = (
+    *texts("kind", "drafter"),
+    *numbers("tokens/s", "vs plain", "tokens\n/round", "draft\nms", "verify\nms", "catch-up\nms"),
+    *wrapped("kept"),
+)
 
 
 def print_report(report: SpeculationReport) -> None:
     """Print it on stdout."""
-    console = Console(width=WIDTH, highlight=False)
-    for line in _heading(report):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(_table(report))
+    printer = ReportPrinter()
+    printer.setting(_setting(report))
+    rows = (_row(report, share) for share in _shares(report))
+    printer.table(build_table(_COLUMNS, rows, is_tight=True))
     if report.num_different:
-        line = f"{report.num_different} answers differ from plain decoding: run outrider check"
-        console.print(line, style="red")
-    console.print(
+        printer.warning(
+            f"{report.num_different} answers differ from plain decoding: run outrider check"
+        )
+    printer.note(
         "draft, verify, catch-up: per round. kept: share of rounds that kept the first draft,\n"
-        "the second, ...; tokens per round = 1 + their sum.",
-        style="dim",
+        "the second, ...; tokens per round = 1 + their sum."
     )
 
 
@@ -34,13 +48,13 @@ def describe(report: SpeculationReport) -> dict[str, Any]:
     setting = report.setting
     return {
         "model": setting.model,
-        "machine": asdict(setting.machine),
+        "machine": describe_record(setting.machine),
         "dtype": setting.dtype,
         "temperature": setting.temperature,
         "max_tokens": setting.max_tokens,
         "answers_that_differ": report.num_different,
         "results": [_describe_share(report, share) for share in _shares(report)],
-        "runs": [asdict(run) | {"tokens": len(run.tokens)} for run in report.runs],
+        "runs": [_describe_run(run) for run in report.runs],
     }
 
 
@@ -59,36 +73,30 @@ def _describe_share(report: SpeculationReport, share: TimeShare) -> dict[str, An
         "tokens_per_s": share.tokens_per_s,
         "speedup": report.speedup(share),
         "accept_length": share.accept_length,
-        "kept_rates": list(share.kept_rates),
+        "kept_rates": list(share.accepted_rates),
         "draft_s": share.cost.draft_s / rounds,
         "verify_s": share.cost.verify_s / rounds,
         "catch_up_s": share.cost.catch_up_s / rounds,
     }
 
 
-def _heading(report: SpeculationReport) -> Iterator[str]:
-    setting, machine = report.setting, report.setting.machine
+def _describe_run(run: SpeculationRun) -> dict[str, Any]:
+    return {
+        "kind": run.kind,
+        "drafter": run.drafter,
+        "tokens": len(run.tokens),
+        "rounds": run.rounds,
+        "kept_per_position": run.accepted_per_position,
+        "cost": describe_record(run.cost),
+    }
+
+
+def _setting(report: SpeculationReport) -> Iterator[SettingLine]:
+    setting = report.setting
     sampling = "greedy" if setting.temperature == 0 else f"temperature {setting.temperature:g}"
-    yield f"model      {setting.model}, {setting.dtype}"
-    yield (
-        f"machine    {machine.cpu}, {machine.cores} cores, {machine.threads} threads, "
-        f"torch {machine.torch}"
-    )
-    yield f"answers    one at a time, {sampling}, at most {setting.max_tokens} tokens"
-
-
-def _table(report: SpeculationReport) -> Table:
-    table = Table(box=None, collapse_padding=True, header_style="bold")
-    for heading in ("kind", "drafter"):
-        table.add_column(heading, no_wrap=True)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right")
-    table.add_column("kept")
-    for kind in report.kinds:
-        for drafter in report.drafters:
-            table.add_row(*_row(report, report.share(kind, drafter)))
-        table.add_section()
-    return table
+    yield "model", f"{setting.model}, {setting.dtype}"
+    yield "machine", str(setting.machine)
+    yield "answers", f"one at a time, {sampling}, at most {setting.max_tokens} tokens"
 
 
 def _row(report: SpeculationReport, share: TimeShare) -> list[str]:
@@ -102,5 +110,5 @@ def _row(report: SpeculationReport, share: TimeShare) -> list[str]:
         "" if is_plain else f"{report.speedup(share):.2f}x",
         "" if is_plain else f"{share.accept_length:.2f}",
         *(f"{each / rounds * 1e3:.1f}" for each in seconds),
-        " ".join(f"{rate:.2f}".lstrip("0") for rate in share.kept_rates),
+        format_rates(share.accepted_rates),
     ]

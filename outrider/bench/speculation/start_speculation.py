@@ -1,4 +1,4 @@
-"""From checked flags to a printed report."""
+"""`outrider bench speculation`, from checked flags to a printed report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from outrider.bench.json_file import write_json
 from outrider.bench.machine import this_machine
-from outrider.bench.offline.start_offline import OWN_CHOICE
+from outrider.bench.offline.start_offline import set_threads
 from outrider.bench.offline.workload import encode_chat
+from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 from outrider.bench.speculation.measure_drafters import (
     AnswerRules,
@@ -55,12 +55,11 @@ def bench_speculation(
     folder: Path,
     args: SpeculationArgs,
     *,
-    targets: Sequence[Path],  # JSON files to write
+    json_path: Path | None,
     threads: int,
 ) -> None:
-    """Measure, print, and write what was asked to be written."""
-    if threads != OWN_CHOICE:
-        torch.set_num_threads(threads)
+    """Measure, print, and write the JSON file if one is wanted."""
+    set_threads(threads)
     tokenizer = load_tokenizer(folder)
     questions = _questions(tokenizer, args, max_context=read_config(folder).max_context)
     target = _load_target(folder, args, questions)
@@ -79,8 +78,7 @@ def bench_speculation(
         runs = tuple(compare(engines, questions, sampling, args.repetitions, note))
     report = SpeculationReport(setting=_setting(model, args), runs=runs)
     print_report(report)
-    for path in targets:
-        write_json(path, describe(report))
+    write_report(json_path, describe(report))
 
 
 def _questions(

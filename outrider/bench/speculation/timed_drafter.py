@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AnyAttention
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
-from outrider.spec.drafter import Drafter, StepOutcome
-from outrider.step.draft_tree import DraftTree
-from outrider.step.plan import ChunkRows, DecodeRows, DraftPlan, StepPlan
+from outrider.spec.drafter import Drafter
+from outrider.step.plan import DraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts

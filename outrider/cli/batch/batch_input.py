@@ -1,4 +1,4 @@
-"""The lines of an input file: what they are, and what they ask for."""
+"""The lines of an input file, and the requests they hold."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ _SHAPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLine:
-    """One line that is not blank. The digest recognises it when a run is resumed."""
+    """One line that is not blank. A resumed run recognises it by its digest."""
 
     number: int  # from 0, blank lines counted
     content: bytes
@@ -31,7 +31,7 @@ class InputLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRequest:
-    """What a line asks for: exactly one of its bodies, and sampling parameters of its own."""
+    """The request of a line: exactly one of the bodies, and its own sampling parameters."""
 
     kind: str  # one of _BODIES
     body: Any
@@ -58,7 +58,7 @@ def decode_line(line: InputLine) -> Any:
 
 
 def line_id(line: InputLine) -> Any:
-    """The user's id of a line, or its number when there is none to be read."""
+    """The user's id of a line, or its number if it has none or cannot be read."""
     try:
         value = decode_line(line)
     except RequestError:
@@ -67,7 +67,7 @@ def line_id(line: InputLine) -> Any:
 
 
 def parse_line(line: InputLine) -> LineRequest:
-    """Check the shape of a line, without asking the model."""
+    """Check the format of a line; nothing is checked against the model."""
     value = decode_line(line)
     if isinstance(value, str):
         value = {"prompt": value}
@@ -85,7 +85,7 @@ def parse_line(line: InputLine) -> LineRequest:
 
 
 def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters of a line, wherever they stand."""
+    """The sampling parameters of a line, from its own keys and from `params`."""
     inner = value.get("params", {})
     if not isinstance(inner, Mapping):
         raise RequestError('"params" must be an object of sampling parameters')

@@ -15,7 +15,7 @@ _OPENING = b'{"id": '  # how every line begins
 
 
 class BatchOutput:
-    """Owns the output file. A line is there completely or the request counts as not done."""
+    """Owns the output file. A request whose line is incomplete counts as not done."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class BatchOutput:
             recovered = _recover(path)
         except OSError as error:
             raise _unwritable(path, error) from error
-        # Of each input line that is done, by its number.
+        # Digest of each input line that is done, by its number.
         self.done = {number: record.digest for number, record in recovered.items()}
         self.num_failed = sum(record.is_failed for record in recovered.values())
 
@@ -40,11 +40,11 @@ class BatchOutput:
         try:
             self._file.close()
         except OSError as failure:
-            if error is None:  # else closing met once more what the error tells already
+            if error is None:  # otherwise that error is raised already
                 raise _unwritable(self._path, failure) from failure
 
     def is_done(self, line: InputLine) -> bool:
-        """Whether a line was answered by an earlier run, which must have seen the same line."""
+        """Whether an earlier run answered a line; refuses a line that has changed since."""
         if line.number not in self.done:
             return False
         if self.done[line.number] != line.digest:
@@ -55,7 +55,7 @@ class BatchOutput:
         return True
 
     def append(self, line: InputLine, report: Mapping[str, Any]) -> None:
-        """Write one answer; after this returns, a killed process no longer loses it."""
+        """Write one answer and flush it, so that a killed process does not lose it."""
         record = {"id": line_id(line), "line": line.number, "digest": line.digest, **report}
         try:
             self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
@@ -74,7 +74,7 @@ class _Record:
 
 
 def _recover(path: Path) -> dict[int, _Record]:
-    """Read what an earlier run left and cut off a last line that it could not complete."""
+    """Read the answers of an earlier run, and cut off an incomplete last line."""
     done: dict[int, _Record] = {}
     end = 0
     with path.open("rb") as file:
@@ -90,7 +90,7 @@ def _recover(path: Path) -> dict[int, _Record]:
 
 
 def _check_opening(content: bytes, path: Path) -> None:
-    """Half a line may only be cut off when it was going to be one of ours."""
+    """Refuse an incomplete last line that no batch has written."""
     if content[: len(_OPENING)] != _OPENING[: len(content)]:
         raise ConfigError(_foreign(path))
 

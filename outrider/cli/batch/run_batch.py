@@ -1,4 +1,4 @@
-"""Runs a batch file: lines are drawn as there is room, and answered in any order, each once."""
+"""Runs a batch file: reads lines as there is room, and answers each once, in any order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,51 +21,51 @@ from outrider.frontend.request_feed import Feed
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams, override
 
-Framing = Callable[[str], TextPrompt]  # how the text of a user becomes a prompt
+Framing = Callable[[str], TextPrompt]  # turns the text of a user into a prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDefaults:
-    """What holds for every line that does not say otherwise."""
+    """Settings of every line that does not override them."""
 
     params: SamplingParams
     framing: Framing
     window: int
-    system: str = ""  # opens conversations that have no system message; framing has its own
+    system: str = ""  # for conversations without a system message; `framing` adds it to texts
 
 
 class BatchRun:
     """Owns one run from an input file to an output file."""
 
-    def __init__(self, frontend: Frontend, defaults: BatchDefaults, journal: BatchOutput) -> None:
+    def __init__(self, frontend: Frontend, defaults: BatchDefaults, written: BatchOutput) -> None:
         self._frontend = frontend
         self._defaults = defaults
-        self._journal = journal
-        # Why lines are left to the next run: there was no room, or the engine failed. Not theirs.
+        self._written = written
+        # Why lines are left to the next run: there was no room, or the engine failed.
         self.refusals: list[str] = []
 
     def run(self, source: Path, advance: Advance) -> None:
         """Answer every line that is not answered yet; a bad line gets its error as the answer."""
         feed = Feed(self._frontend, self._requests(source, advance), window=self._defaults.window)
-        for line, live in feed:
-            if isinstance(live, CapacityError):
-                self.refusals.append(str(live))
+        for line, result in feed:
+            if isinstance(result, CapacityError):
+                self.refusals.append(str(result))
                 continue
-            if not isinstance(live, RequestState):
-                self._fail(line, live, advance)
+            if not isinstance(result, RequestState):
+                self._fail(line, result, advance)
                 continue
-            output = live.output()
+            output = result.output()
             if output.error:
                 self.refusals.append(output.error)
                 continue
-            self._journal.append(line, describe_output(output))
+            self._written.append(line, describe_output(output))
             advance(output.usage.completion_tokens)
 
     def _requests(
         self, source: Path, advance: Advance
     ) -> Iterator[tuple[InputLine, PreparedRequest]]:
         for line in read_lines(source):
-            if self._journal.is_done(line):
+            if self._written.is_done(line):
                 continue
             try:
                 yield line, self._prepare(line)
@@ -81,16 +81,16 @@ class BatchRun:
         if request.kind == "prompt":
             return self._defaults.framing(request.body)
         if request.kind == "messages":
-            return self._frontend.render(_opened(request.body, self._defaults.system))
+            return self._frontend.render(_with_system(request.body, self._defaults.system))
         return parse_prompt({request.kind: request.body})
 
     def _fail(self, line: InputLine, error: RequestError, advance: Advance) -> None:
-        self._journal.append(line, {"error": str(error)})
+        self._written.append(line, {"error": str(error)})
         advance(0)
 
 
-def _opened(messages: Sequence[Message], system: str) -> Sequence[Message]:
-    """The conversation with a system message; what is no conversation is left to the template."""
+def _with_system(messages: Sequence[Message], system: str) -> Sequence[Message]:
+    """The conversation with a system message. The template refuses what is no conversation."""
     if not system or not is_conversation(messages):
         return messages
     if any(isinstance(each, Mapping) and each.get("role") == "system" for each in messages):
@@ -98,13 +98,13 @@ def _opened(messages: Sequence[Message], system: str) -> Sequence[Message]:
     return [{"role": "system", "content": system}, *messages]
 
 
-def count_lines(source: Path, journal: BatchOutput) -> int:
-    """How many lines there are to answer in all; refuses a file that is not the one begun with."""
+def count_lines(source: Path, written: BatchOutput) -> int:
+    """How many lines the input has; refuses an input that lacks lines answered before."""
     total = num_done = 0
     for line in read_lines(source):
         total += 1
-        num_done += journal.is_done(line)
-    if num_done < len(journal.done):
+        num_done += written.is_done(line)
+    if num_done < len(written.done):
         raise ConfigError(
             f"{source} lacks lines that are answered already; use another --output, "
             "or delete it to start again"

@@ -1,4 +1,4 @@
-"""What is tried: laws of sampling, sizes of trees, and ways to run them."""
+"""What a check tries: sampling parameters, draft shapes, and executors."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from outrider.config.draft_config import AUTO, NO_DRAFT, DraftConfig
 from outrider.config.engine_config import Executor
 from outrider.frontend.sampling_params import SamplingParams
 
-_SEED = 20  # any; the same for all, so that a mismatch can be repeated
+_SEED = 20  # arbitrary; the same for all, so that a mismatch can be repeated
 
 SAMPLINGS = {
     "greedy": SamplingParams(temperature=0.0, ignore_eos=True),
@@ -37,7 +37,7 @@ PROMPTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One way to build an engine."""
+    """How one engine is built."""
 
     name: str  # of the drafts: plain, chain or tree
     draft: DraftConfig
@@ -51,15 +51,14 @@ PLAIN = Configuration(name="plain", draft=NO_DRAFT, executor="eager", depth=0)
 def configurations(
     draft: DraftConfig, executors: Sequence[Executor], *, has_trees: bool = True
 ) -> Iterator[Configuration]:
-    """Every way to run the drafter: as a chain and as a tree, by each executor, overlapped or not.
+    """Chains and trees of the drafter, with each executor, with and without overlap.
 
-    What the user asked for is one of the two shapes of drafts; the other keeps his drafter. Some
-    drafters have no trees.
+    The user's sizes are those of the chain or of the tree; the other shape has usual sizes.
     """
-    draft = replace(draft, adaptive=False)  # to be checked, drafts must be made
+    draft = replace(draft, adaptive=False)  # an adaptive engine might not draft at all
     chain = replace(draft, topk=1, nodes=AUTO)
     tree = replace(draft, steps=3, topk=3, nodes=10)
-    asked = ("chain", draft) if draft.topk in (AUTO, 1) else ("tree", draft)
-    shapes = {"chain": chain} | ({"tree": tree} if has_trees else {}) | dict([asked])
+    wanted = ("chain", draft) if draft.topk in (AUTO, 1) else ("tree", draft)
+    shapes = {"chain": chain} | ({"tree": tree} if has_trees else {}) | dict([wanted])
     for name, executor, depth in itertools.product(shapes, executors, (0, 1)):
         yield Configuration(name=name, draft=shapes[name], executor=executor, depth=depth)

@@ -1,4 +1,4 @@
-"""The outcome of a check for people: a table, every mismatch in a line, and a verdict."""
+"""Prints the result of a check: a table, one line per mismatch, and a summary."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from rich.table import Table
 from outrider.cli.check.run_check import Finding
 
 WIDTH = 100  # columns, wherever the output goes
-_MOST_NAMED = 20
+_MAX_LINES = 20
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
@@ -16,15 +16,13 @@ def print_findings(findings: Sequence[Finding]) -> None:
     console = Console(width=WIDTH, highlight=False)
     console.print(_table(findings))
     lines = list(_mismatch_lines(findings))
-    for line in lines[:_MOST_NAMED]:
+    for line in lines[:_MAX_LINES]:
         console.print(line, style="red", markup=False)
-    if len(lines) > _MOST_NAMED:
-        console.print(f"and {len(lines) - _MOST_NAMED} more", style="red")
+    if len(lines) > _MAX_LINES:
+        console.print(f"and {len(lines) - _MAX_LINES} more", style="red")
     num_tokens = sum(finding.num_tokens for finding in findings)
-    verify_result = (
-        f"{len(lines)} answers differ" if lines else "every token is that of plain decoding"
-    )
-    console.print(f"{len(findings)} configurations, {num_tokens} tokens compared: {verify_result}")
+    summary = f"{len(lines)} answers differ" if lines else "every token is that of plain decoding"
+    console.print(f"{len(findings)} configurations, {num_tokens} tokens compared: {summary}")
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -1,4 +1,4 @@
-"""Two answers to one request, token by token, and how close the candidates were where they part."""
+"""Compares two answers token by token, and measures how close the logits were where they differ."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ NOTHING = -1  # in place of a token when an answer has ended
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first place where an answer leaves the plain one."""
+    """The first token of an answer that differs from the plain answer."""
 
     position: int  # in the answer, from 0
     plain: int
@@ -26,8 +26,8 @@ class Difference:
 
 
 def first_difference(plain: CompletionOutput, tokens: list[int]) -> tuple[Difference, ...]:
-    """Where the tokens leave the plain answer, or nothing if they never do."""
-    assert plain.logprobs is not None, "plain decoding was asked for them"
+    """The first difference from the plain answer; empty if there is none."""
+    assert plain.logprobs is not None, "plain decoding reports them"
     for position in range(max(len(plain.token_ids), len(tokens))):
         right, other = _at(plain.token_ids, position), _at(tokens, position)
         if right != other:

@@ -18,26 +18,26 @@ from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
 Load = Callable[[Configuration], LLM]
-Answers = dict[str, list[CompletionOutput]]  # by law, in the order of the prompts
+Answers = dict[str, list[CompletionOutput]]  # by name of the sampling, in the order of the prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckWork:
-    """What every configuration is asked."""
+    """The requests that every configuration answers."""
 
     prompts: Sequence[str]
     max_tokens: int
 
     def num_requests(self, num_configurations: int) -> int:
-        """Each prompt under each law: once for the right answer, then by plain decoding and by
-        every configuration, alone and together with the others.
+        """Each prompt with each sampling: once for the expected answer, then by plain decoding and
+        by every configuration, alone and in a batch.
         """
         return (1 + 2 * (1 + num_configurations)) * len(SAMPLINGS) * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """An answer that is not the plain one."""
+    """An answer that differs from the plain one."""
 
     prompt: int
     is_alone: bool
@@ -46,7 +46,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one configuration did under one law."""
+    """The result of one configuration with one sampling."""
 
     configuration: Configuration
     sampling: str
@@ -64,10 +64,10 @@ def run_check(
         sampling: _alone(llm, work, _params(sampling, work, logprobs=MAX_LOGPROBS), advance)
         for sampling in SAMPLINGS
     }
-    yield from _findings(PLAIN, llm, work, right, advance)  # batching alone must change nothing
+    yield from _findings(PLAIN, llm, work, right, advance)  # nor may batching change a token
     for configuration in configurations:
         del llm
-        gc.collect()  # models are full of cycles
+        gc.collect()  # models hold reference cycles
         llm = load(configuration)
         yield from _findings(configuration, llm, work, right, advance)
 
@@ -99,7 +99,7 @@ def _params(sampling: str, work: CheckWork, logprobs: int | None = None) -> Samp
 
 
 def executors_on(device: str) -> tuple[Executor, ...]:
-    """All executors of a device, by the name a user gives it."""
+    """All executors that run on a device, given the value of --device."""
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     return ("eager", "graph", "breakable") if on_gpu else ("eager", "tape")
 
@@ -116,7 +116,7 @@ def _answers(
     prompts = [_framed(llm, text) for text in texts]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     for output in outputs:
-        if output.error:  # equal tokens of two broken answers would prove nothing
+        if output.error:  # two failed answers may be equal without any proof
             raise CapacityError(f"an answer broke off, so nothing is proved: {output.error}")
         advance(output.usage.completion_tokens)
     return [output.outputs[0] for output in outputs]
@@ -139,5 +139,5 @@ def _mismatches(
 def _accept_length(completions: Sequence[CompletionOutput]) -> float:
     """Mean tokens per round over all answers."""
     rounds = sum(each.acceptance.rounds for each in completions)
-    kept = sum(each.acceptance.kept for each in completions)
-    return 1.0 + kept / rounds if rounds else 1.0
+    num_accepted = sum(each.acceptance.kept for each in completions)
+    return 1.0 + num_accepted / rounds if rounds else 1.0

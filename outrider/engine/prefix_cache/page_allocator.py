@@ -4,12 +4,14 @@ from collections.abc import Iterable
 
 
 class PageAllocator:
-    """Owns the ids 1 .. num_pages-1. Page 0 is padding: it belongs to nobody and is never given."""
+    """Owns the ids 1 .. num_pages-1. Page 0 is padding and is never allocated."""
 
     def __init__(self, num_pages: int) -> None:
         assert num_pages >= 1, "page 0 always exists"
         self.num_usable = num_pages - 1
-        self._free = list(range(num_pages - 1, 0, -1))  # a stack: warm pages are given again first
+        self._free = list(
+            range(num_pages - 1, 0, -1)
+        )  # a stack: pages freed last are allocated first
         self._taken: set[int] = set()
 
     @property

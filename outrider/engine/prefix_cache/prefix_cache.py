@@ -1,4 +1,4 @@
-"""Leases on pages, with sharing between requests: all that the scheduler knows of the cache."""
+"""Leases on KV pages, with sharing between requests. The scheduler uses nothing else of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from outrider.errors import CapacityError
 class Lease:
     """The pages of one running request. A page once listed stays in its place until close."""
 
-    # pages [0, num_shared)  the tree's, locked; anybody may match them
-    # pages [num_shared, ..) ours alone
+    # pages [0, num_shared)  in the tree, locked; other requests may match them
+    # pages [num_shared, ..) of this request alone
     pages: list[int]
     cached: int  # tokens the cache served at open
     num_shared: int
@@ -58,7 +58,7 @@ class PrefixCache:
 
     @property
     def num_available(self) -> int:
-        """Pages that can be lent now: free ones, and cached ones that nobody uses."""
+        """Pages that can be lent now: free ones, and cached ones that no request uses."""
         return self._allocator.num_free + self._tree.num_evictable
 
     @property
@@ -86,7 +86,7 @@ class PrefixCache:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
         assert lease.is_open
         needed = self.pages_for(num_tokens) - len(lease.pages)
-        if needed <= 0:  # the rule: a page lasts for many steps
+        if needed <= 0:  # the usual case: a page lasts for many steps
             return ()
         missing = needed - self._allocator.num_free
         if missing > 0:
@@ -96,7 +96,7 @@ class PrefixCache:
         return granted
 
     def _evict(self, num_pages: int) -> None:
-        """Frees so many cached pages that nobody uses."""
+        """Frees this many cached pages that no request uses."""
         if num_pages > self._tree.num_evictable:
             needed = self._allocator.num_free + num_pages
             raise CapacityError(
@@ -107,11 +107,11 @@ class PrefixCache:
         self._evicted_pages += num_pages
 
     def publish(self, lease: Lease, tokens: Sequence[int]) -> None:
-        """Shares the full pages of `tokens`, whose KV the lease's pages hold by now.
+        """Shares the full pages of `tokens`, whose KV the pages of the lease hold now.
 
-        Pages that somebody else has cached meanwhile stay ours, and so do those behind them until
-        close: sharing these would lock pages that we do not use, and a request running alone could
-        then not have the whole pool.
+        If another request has cached the same tokens meanwhile, the pages of this lease stay
+        private until close. Sharing them would lock pages that this request does not use, and a
+        request that runs alone could then not use the whole pool.
         """
         assert lease.is_open
         covered = self._num_covered(tokens)
@@ -134,7 +134,7 @@ class PrefixCache:
         lease.is_open = False
 
     def flush(self) -> None:
-        """Forgets every cached page that nobody uses."""
+        """Forgets every cached page that no request uses."""
         self._allocator.free(self._tree.evict(self._tree.num_evictable))
 
     def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:

@@ -40,7 +40,7 @@ class Insertion:
 
 
 class RadixTree:
-    """Owns the cached pages until it evicts them; locked ones it never does."""
+    """Owns the cached pages until it evicts them. Locked pages are never evicted."""
 
     def __init__(self, page_size: int) -> None:
         self.root = Node(key=TokenKey.of(()), pages=[], locks=0, used_at=0)
@@ -107,7 +107,7 @@ class RadixTree:
         return PrefixMatch(node=node, pages=pages)
 
     def _split(self, node: Node, num_pages: int) -> Node:
-        """Cuts an edge in two and returns the upper part; whoever holds `node` still ends there."""
+        """Cuts an edge in two and returns the upper part; `node` becomes the lower part."""
         cut = num_pages * self._page_size
         upper = Node(
             key=node.key[:cut],

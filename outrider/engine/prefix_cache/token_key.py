@@ -27,7 +27,7 @@ class TokenKey:
         return cls(tokens=array("i", tokens), start=0, stop=len(tokens))
 
     def looking_ahead(self, lookahead: int) -> "TokenKey":
-        """The same tokens, read as runs of one more than that: as many units fewer than tokens."""
+        """The same tokens, read as runs of `lookahead` + 1 tokens: `lookahead` units fewer."""
         return replace(self, lookahead=lookahead)
 
     def __len__(self) -> int:

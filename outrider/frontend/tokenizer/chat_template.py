@@ -1,4 +1,4 @@
-"""Chat templates: messages to prompt text. Templates are foreign code and run in a sandbox."""
+"""Chat templates: messages to prompt text. Templates are code of the model and run in a sandbox."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from outrider.errors import ConfigError, RequestError
 
 DEFAULT = "default"
-TOOL_USE = "tool_use"  # the name of the template a model keeps apart for requests with tools
+TOOL_USE = "tool_use"  # name of the template for requests with tools, if a model has one
 
 Message = Mapping[str, object]
 
 
 class ChatTemplate:
-    """Owns the compiled templates of one model, by name; every model has a default one."""
+    """Owns the compiled templates of one model, by name; one of them is the default."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class ChatTemplate:
         """The prompt text. It holds its own special tokens: encode it with `add_special=False`."""
         checked = check_messages(messages)
         template = self._templates[TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT]
-        # Templates compare absent tools and documents with none.
+        # Templates test tools and documents for none, so both must be set.
         absent = {"tools": list(tools) or None, "documents": None}
         values = {**absent, **self._special_tokens, **variables}
         try:
             return template.render(
                 values, messages=checked, add_generation_prompt=add_generation_prompt
             )
-        except Exception as error:  # foreign code fed by a request: whatever it raises answers it
+        except Exception as error:  # a template may raise anything
             raise RequestError(
                 f"the chat template refused the messages: {_one_line(error)}"
             ) from error
@@ -78,7 +78,7 @@ class NoChatTemplate:
 
 
 def check_messages(messages: object) -> list[dict[str, object]]:
-    """The messages in the form templates expect: a role, and content that is one string."""
+    """The messages as templates expect them: a role, and content that is one string."""
     if not isinstance(messages, list | tuple) or not messages:
         raise RequestError("messages must be a list of at least one {role, content}")
     return [_check_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
@@ -88,7 +88,7 @@ def _check_message(message: object, place: str) -> dict[str, object]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f"{place} must be an object with a role that is a string")
     if message.get("content") is None and message.get("tool_calls"):
-        return {**message, "content": None}  # templates tell a bare tool call by this
+        return {**message, "content": None}  # as templates expect of tool calls alone
     return {**message, "content": _check_content(message.get("content"), place)}
 
 
@@ -111,7 +111,7 @@ def _check_part(part: object, place: str) -> str:
 
 
 class _Generation(Extension):
-    """Accepts `{% generation %}` blocks, which mark assistant text for training, as plain text."""
+    """Renders `{% generation %}` blocks, which mark assistant text for training, as plain text."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -141,7 +141,7 @@ def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Templat
 
 
 def _to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
-    """Plain JSON; the filter of jinja itself would escape it for HTML."""
+    """Plain JSON. The filter of jinja itself would escape it for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 

@@ -4,7 +4,6 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.errors import RequestError
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 
 
@@ -61,8 +60,7 @@ class StopStrings:
     """
 
     def __init__(self, stops: tuple[str, ...], *, include: bool) -> None:
-        if "" in stops:
-            raise RequestError("a stop string is empty; remove it or give it a character")
+        assert "" not in stops, "`SamplingParams` refuses an empty stop string"
         self._stops = stops
         self._include = include
         self._held = ""
@@ -115,6 +113,6 @@ class StreamedText:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`, short of all of it."""
+    """Length of the longest end of `text` that is a beginning of `stop`, but not all of it."""
     lengths = range(min(len(text), len(stop) - 1), 0, -1)
     return next((length for length in lengths if text.endswith(stop[:length])), 0)

@@ -1,4 +1,4 @@
-"""What each token of a model spells, for those who match tokens against texts."""
+"""The bytes of each token of a model, for grammars."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 def vocabulary_of(tokenizer: Tokenizer | NoTokenizer) -> Vocabulary:
-    """The bytes of every token; special ones spell nothing, so that no text can contain them."""
+    """The bytes of every token. Special tokens have none, so that no text can contain them."""
     if isinstance(tokenizer, NoTokenizer):
         raise RequestError("structured output needs a tokenizer, and this model has none")
     return Vocabulary(

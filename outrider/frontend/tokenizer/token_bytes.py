@@ -1,4 +1,4 @@
-"""The bytes of single tokens: joined and read as UTF-8 they are the text, streamed or whole."""
+"""The bytes of single tokens. Joined and decoded as UTF-8 they are the text."""
 
 import re
 from itertools import chain
@@ -8,13 +8,13 @@ from tokenizers import decoders
 
 from outrider.errors import ConfigError
 
-BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # a sentencepiece vocabulary spells bytes like this
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # how a sentencepiece vocabulary writes a byte
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The byte each character of a byte-level vocabulary stands for.
+    """The byte that each character of a byte-level vocabulary stands for.
 
-    Printable Latin-1 bytes are themselves; the others are numbered from U+0100 on, in order.
+    Printable Latin-1 bytes stand for themselves; the others are numbered from U+0100 on, in order.
     """
     printable = set(chain(range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100)))
     hidden = (byte for byte in range(256) if byte not in printable)
@@ -26,16 +26,16 @@ BYTE_ALPHABET = byte_alphabet()
 
 
 def byte_level_bytes(spelling: str) -> bytes:
-    """The bytes of a byte-level token; an added token with foreign characters is its own text."""
+    """The bytes of a byte-level token. An added token with other characters is its own text."""
     if all(char in BYTE_ALPHABET for char in spelling):
         return bytes(BYTE_ALPHABET[char] for char in spelling)
     return spelling.encode()
 
 
 class TokenBytes:
-    """Owns the bytes of the tokens met so far.
+    """Owns the bytes of the tokens used so far.
 
-    The library decodes whole sequences to text, and there half a character is already lost. Its
+    The library decodes sequences to text, which loses the bytes of an incomplete character. Its
     decoders work token by token, except that the first token may lose its leading space.
     """
 
@@ -47,7 +47,7 @@ class TokenBytes:
                 "use a model with a byte-level or sentencepiece tokenizer"
             )
         self._backend = backend
-        # Decoders nest, so they are asked by what they do to a newline, not by their type.
+        # Decoders are nested, so they are tested by what they do to a newline, not by their type.
         self._is_byte_level = decoder is not None and decoder.decode(["\u010a"]) == "\n"
         self._falls_back_to_bytes = decoder is not None and decoder.decode(["<0x0A>"]) == "\n"
         self._inner: dict[int, bytes] = {}
@@ -59,11 +59,11 @@ class TokenBytes:
         return self._inner[token]
 
     def first(self, token: int) -> bytes:
-        """The bytes of a token that opens a text."""
+        """The bytes of the first token of a text."""
         return self._raw(token) or self._decode([token]).encode()
 
     def _raw(self, token: int) -> bytes:
-        """The bytes a token spells out itself; empty when only the decoder knows them."""
+        """The bytes that are written in the token's name; empty if only the decoder knows them."""
         spelling = self._backend.id_to_token(token) or ""
         if self._is_byte_level:
             return byte_level_bytes(spelling)
@@ -73,7 +73,7 @@ class TokenBytes:
         return b""
 
     def _second(self, token: int) -> bytes:
-        """What a token adds to a text that consists of the same token."""
+        """What a token adds to a text of the same token."""
         return self._decode([token, token])[len(self._decode([token])) :].encode()
 
     def _decode(self, tokens: list[int]) -> str:

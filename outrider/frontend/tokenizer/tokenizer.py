@@ -15,8 +15,8 @@ from outrider.frontend.tokenizer.tokenizer_files import TextFiles, read_text_fil
 
 logger = logging.getLogger(__name__)
 
-# Tokens that end a chat turn, where the model's configs forget to list them as end of sequence.
-# Only tokens that never occur inside a turn: "<|end|>" also closes a reasoning channel.
+# Tokens that end a chat turn, for models whose configs do not list them as end of sequence. Only
+# tokens that never occur inside a turn are here: "<|end|>" also closes a reasoning channel.
 END_OF_TURN = frozenset({"<|im_end|>", "<|eot_id|>", "<|eot|>", "<end_of_turn>"})
 
 # Vocabularies that transformers can convert when there is no tokenizer.json.
@@ -34,14 +34,14 @@ class Tokenizer:
         eos_ids: frozenset[int],
         chat_template: ChatTemplate | NoChatTemplate,
     ) -> None:
-        backend.no_truncation()  # files saved by a training run often carry both
+        backend.no_truncation()  # files saved by a training run often have both
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
         self.bos = bos
         self.eos_ids = eos_ids
         self.chat_template = chat_template
         self.special_ids = frozenset(token for token in added if added[token].special)
-        # Added tokens may lie beyond a gap, so the size is one more than the largest id.
+        # There may be a gap before added tokens, so the size is one more than the largest id.
         num_trained = backend.get_vocab_size(with_added_tokens=False)
         self.vocab_size = max([num_trained, *(token + 1 for token in added)])
         self.stop_ids = eos_ids | {  # what ends an answer in a chat
@@ -54,13 +54,13 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters that no token exceeds; a longer text has several tokens."""
+        """Length in characters of the longest token."""
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids; `add_special` lets the tokenizer add its own, such as the first one.
+        """Token ids; with `add_special` the tokenizer adds its special tokens, such as the first.
 
-        A rendered chat template already spells them out: encode it without, or there are two.
+        A rendered chat template has them already: encode it without, or they come twice.
         """
         try:
             text.encode()
@@ -77,16 +77,16 @@ class Tokenizer:
         return b"".join([*first, *map(self.token_bytes, shown[1:])]).decode(errors="replace")
 
     def is_shown(self, token: int, *, skip_special: bool) -> bool:
-        """Whether a token takes part in text. Models have ids past the end of the vocabulary."""
+        """Whether a token is part of the text. A model has ids that are in no vocabulary."""
         is_skipped = skip_special and token in self.special_ids
         return not is_skipped and self._backend.id_to_token(token) is not None
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token adds to a text; they need not be whole characters."""
+        """The bytes that a token adds to a text; they need not be whole characters."""
         return self._bytes.inner(token)
 
     def first_bytes(self, token: int) -> bytes:
-        """The bytes of a token that opens a text, where sentencepiece drops a leading space."""
+        """The bytes of the first token of a text, where sentencepiece drops a leading space."""
         return self._bytes.first(token)
 
     def token_text(self, token: int) -> str:
@@ -95,7 +95,7 @@ class Tokenizer:
 
 
 class NoTokenizer:
-    """The tokenizer of a folder that has none: prompts are ids, and so are answers."""
+    """The tokenizer of a folder that has none: prompts and answers are token ids."""
 
     bos: tuple[int, ...] = ()
     special_ids: frozenset[int] = frozenset()
@@ -129,7 +129,7 @@ class NoTokenizer:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer | NoTokenizer:
-    """The tokenizer of a model folder, complete with its chat template and stop tokens."""
+    """The tokenizer of a model folder, with its chat template and stop tokens."""
     files = read_text_files(folder)
     if (folder / "tokenizer.json").is_file():
         return _assemble(_read_backend(folder / "tokenizer.json"), files)
@@ -154,7 +154,7 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
         from transformers import AutoTokenizer
 
         backend = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
-    except Exception as error:  # missing packages and unknown formats come in many types
+    except Exception as error:  # missing packages and unknown formats raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
             f"{folder} has no tokenizer.json and transformers cannot make one ({reason}); "
@@ -183,7 +183,7 @@ def _assemble(backend: tokenizers.Tokenizer, files: TextFiles) -> Tokenizer:
 def _add_missing_tokens(
     backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]
 ) -> None:
-    """Complete the vocabulary by tokens that a later training run declared only in the config."""
+    """Add tokens that are declared only in the config, as fine-tuning runs do."""
     for token in sorted(added):
         text = added[token].content
         if backend.token_to_id(text) is not None:

@@ -1,4 +1,4 @@
-"""What the files of a model folder (Hugging Face layout) say about text, besides the vocabulary."""
+"""Reads what the files of a model folder say about text, besides the vocabulary."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFiles:
-    """The facts of tokenizer_config.json and its neighbours."""
+    """The contents of tokenizer_config.json and the files beside it."""
 
     special_tokens: Mapping[str, str]  # by role, such as "bos_token"
     added_tokens: Mapping[int, AddedToken]
-    adds_bos: bool  # the config demands it, whatever the post-processor of the tokenizer does
-    eos_ids: frozenset[int]  # as the model's own configs list them
+    adds_bos: bool  # required by the config, even if the tokenizer's post-processor does not do it
+    eos_ids: frozenset[int]  # from the model's own configs
     templates: Mapping[str, str]  # chat templates by name
 
 
@@ -40,7 +40,7 @@ def read_text_files(folder: Path) -> TextFiles:
 
 
 def read_json(path: Path) -> Json:
-    """The object in a file; a file that is not there says nothing."""
+    """The object in a file; empty if there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -53,7 +53,7 @@ def read_json(path: Path) -> Json:
 
 
 def _special_tokens(config: Json) -> dict[str, str]:
-    """Tokens named by role. Old files spell a token out, newer ones wrap it in an object."""
+    """Special tokens by role. Old files have a string, newer ones an object around it."""
     entries = {role: entry for role, entry in config.items() if role.endswith("_token")}
     texts = {role: e.get("content") if isinstance(e, dict) else e for role, e in entries.items()}
     return {role: text for role, text in texts.items() if isinstance(text, str)}
@@ -76,7 +76,7 @@ def _eos_ids(config: Json) -> frozenset[int]:
 
 
 def _templates(folder: Path, config: Json) -> dict[str, str]:
-    """Chat templates by name; files of their own win over those inside the config."""
+    """Chat templates by name. Template files take precedence over those inside the config."""
     listed = config.get("chat_template") or {}
     if isinstance(listed, str):
         listed = {DEFAULT: listed}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.config.settings import MOST_PAGE
+from outrider.config.settings import MAX_PAGE
 from outrider.kv.spans_of import spans_of
 from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.ops.sparse.compressed_index import (
@@ -54,7 +54,7 @@ class CompressedAttention:
         return Capabilities(
             max_nodes=self._nodes,
             chain_only=True,
-            page_sizes=range(1, MOST_PAGE + 1),
+            page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
             max_latent=_ANY,

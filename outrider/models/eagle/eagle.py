@@ -1,4 +1,4 @@
-"""EAGLE 1 and 2: predicts the target's final state; the target's own head turns it into tokens."""
+"""EAGLE 1 and 2: predicts the target's final hidden state; the target's lm_head scores tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from outrider.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleParts:
-    """All weights of an EAGLE head; the embedding and the scoring may be the target's."""
+    """All weights of an EAGLE head. Embedding and lm_head may be the target's."""
 
     embedding: torch.Tensor  # [vocab, width]
     join: Linear  # [2 * width -> width]
@@ -26,7 +26,7 @@ class EagleParts:
 
 
 class EagleHead:
-    """A draft row joins a token with the state before it; no norm precedes the attention."""
+    """A draft row joins a token and the state before it. There is no norm before attention."""
 
     def __init__(self, facts: ModelFacts, parts: EagleParts) -> None:
         self.facts = facts
@@ -34,7 +34,7 @@ class EagleHead:
         self._parts = parts
 
     def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        return aux_hidden_states  # the state is what the head predicts: the target's final state
+        return aux_hidden_states  # the state is the target's final hidden state
 
     def advance(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend

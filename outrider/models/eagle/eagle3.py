@@ -1,4 +1,4 @@
-"""EAGLE-3: reads states from several depths of the target, and has its own vocabulary and head."""
+"""EAGLE-3: reads aux_hidden_states of the target; has its own draft vocabulary and lm_head."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ Rows = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Norms:
-    """The norms around the layer, and the two places where training recipes differ."""
+    """The norms around the layer, and two options in which trained heads differ."""
 
     embedding: Norm
     state: Norm
     output: Norm
-    is_residual_normed: bool  # the residual is the state after its norm
-    is_state_normed: bool  # what is handed on is the state after the output norm
+    is_residual_normed: bool  # the residual is the normalised state
+    is_state_normed: bool  # the next draft row reads the state after the output norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Parts:
-    """All weights of an EAGLE-3 head; the embedding and the scoring may be the target's."""
+    """All weights of an EAGLE-3 head. Embedding and lm_head may be the target's."""
 
     embedding: torch.Tensor  # [vocab, width]
-    project: Rows  # [n, tapped] -> [n, width]
+    project: Rows  # [n, aux] -> [n, width]
     layer: HeadLayer
     norms: Eagle3Norms
     score: Rows  # [n, width] normalised -> [n, draft_vocab]
@@ -40,7 +40,7 @@ class Eagle3Parts:
 
 
 class Eagle3Head:
-    """A draft row attends with a token and the state before it side by side, each normalised."""
+    """A draft row reads a token and the state before it, each normalised, concatenated."""
 
     def __init__(self, facts: ModelFacts, parts: Eagle3Parts) -> None:
         self.facts = facts
@@ -49,7 +49,7 @@ class Eagle3Head:
 
     def project(
         self, aux_hidden_states: torch.Tensor
-    ) -> torch.Tensor:  # [num_query, tapped] -> [.., width]
+    ) -> torch.Tensor:  # [num_query, aux] -> [.., width]
         return self._parts.project(aux_hidden_states)
 
     def advance(

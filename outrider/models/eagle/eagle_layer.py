@@ -1,4 +1,4 @@
-"""The one decoder layer of a head, in the form both algorithms share."""
+"""The decoder layer of a head, for EAGLE and EAGLE-3."""
 
 from dataclasses import dataclass
 
@@ -16,18 +16,18 @@ from outrider.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayer:
-    """Attention over the head's own KV, then feed-forward. Norms before it are the caller's."""
+    """Attention over the head's own KV, then an MLP. The caller normalises the input."""
 
     rotary: RotaryEmbedding
     attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
-    min_rows: int  # fewer rows cost its linear maps more time than these
+    min_rows: int  # with fewer rows its projections are slower
 
     def __call__(
         self,
         plan: StepPlan,
-        x: torch.Tensor,  # [num_query or more, read] what queries, keys and values are made of
+        x: torch.Tensor,  # [num_query or more, input] of the qkv projection
         residual: torch.Tensor,  # [num_query or more, width]
         kv: KVPool,
         backend: AttentionBackend,
@@ -48,6 +48,6 @@ class HeadLayer:
 
 
 def apply_padded(linear: Linear, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out]
-    """The map of every row, computed with rows of zeros below where that is faster."""
+    """The projection of every row. Rows of zeros are appended where that is faster."""
     num_rows = x.shape[0]
     return linear(pad_rows(x, max(num_rows, linear.min_rows)))[:num_rows]

@@ -1,4 +1,4 @@
-"""What a draft head is, once its dialect has been read. Layers are counted as in `Taps`."""
+"""The structure of a draft head, independent of its dialect. Layers count as in `AuxLayers`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,67 +8,67 @@ from outrider.models.model_config import AttentionConfig, BlockConfig, RopeConfi
 
 Algorithm = Literal["eagle", "eagle3"]
 Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators"]
-AuxNorm = Literal["none", "each", "joint"]  # of the tapped states, before they are projected
+AuxNorm = Literal["none", "each", "joint"]  # of the aux states, before `fc`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Whose format the head is in, and what it says about itself."""
+    """The format of a head, and what its config says about its origin."""
 
     algorithm: Algorithm
     dialect: Dialect
-    made_for: str  # the target it names, or nothing
-    notes: tuple[str, ...]  # where its config had to be interpreted
+    made_for: str  # the target that it names, or ""
+    notes: tuple[str, ...]  # choices that its config left open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxStatesConfig:
-    """How the target's states become the state of a draft row."""
+    """How aux_hidden_states of the target become the state of a draft row."""
 
     aux_layers: AuxLayers
-    target_hidden: int  # width of one tapped state
+    target_hidden: int  # width of one aux state
     norm: AuxNorm
-    is_projected: bool  # by `fc`; else the features are the state
+    is_projected: bool  # by `fc`; else the aux states are the state
     has_bias: bool  # in `fc`
 
     @property
     def width(self) -> int:
-        """Of the features of one query token: the target's end of the head."""
+        """Width of the concatenated aux states of one query token."""
         return self.target_hidden * (len(self.aux_layers.layers) + self.aux_layers.final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayerConfig:
-    """The one decoder layer of a head."""
+    """The decoder layer of a head."""
 
     block: BlockConfig
     attention: AttentionConfig
     rope: RopeConfig
-    biased: tuple[str, ...]  # projections of the attention that have a bias
+    biased: tuple[str, ...]  # attention projections with a bias
     has_head_norm: bool  # queries and keys are normalised per head before rotation
-    is_residual_normed: bool  # the state joins the residual after its norm, not before
+    is_residual_normed: bool  # the residual is the normalised state, not the state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputConfig:
-    """How the state after a draft row becomes scores and the state before the next."""
+    """How the output of a draft row becomes logits and the state of the next row."""
 
     vocab: int  # of the target
-    draft_vocab: int  # tokens the head can propose
-    is_state_normed: bool  # the next row gets the state after the final norm, not before
+    draft_vocab: int  # tokens that the head can propose
+    is_state_normed: bool  # the next row reads the state after the final norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
-    """Everything a head is built from, besides its weights and the target's."""
+    """The structure of a head, without weights."""
 
     origin: Origin
     aux: AuxStatesConfig
     layer: HeadLayerConfig
     output: OutputConfig
-    max_context: int  # positions it was trained for; rotation goes on past them
+    max_context: int  # positions it was trained for; it can run beyond them
 
     @property
     def width(self) -> int:
-        """Of the state handed from one draft row to the next."""
+        """Width of the state that one draft row passes to the next."""
         return self.layer.block.hidden

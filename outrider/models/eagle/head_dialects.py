@@ -1,4 +1,4 @@
-"""Reads the config.json of a head, whoever wrote it. What is not understood is refused by name."""
+"""Reads the config.json of a head in any known dialect. Unsupported fields are refused by name."""
 
 from collections.abc import Collection
 from typing import Any
@@ -32,10 +32,10 @@ _QKV = ("q_proj", "k_proj", "v_proj")
 
 def parse_head(
     fields: dict[str, Any],
-    names: Collection[str],  # of its tensors, as `names.canonical` spells them
+    names: Collection[str],  # canonical names of its tensors
     target: ModelConfig,
 ) -> HeadConfig:
-    """The head that a config.json describes; where it is silent, tensors and target decide."""
+    """The head that a config.json describes. Missing fields follow from tensors and target."""
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
     plain = _plain_layer(layer_fields, target)
@@ -63,7 +63,7 @@ def parse_head(
 
 
 def is_head_config(fields: dict[str, Any]) -> bool:
-    """Whether a config.json says by itself that it describes a head and not a whole model."""
+    """Whether a config.json is marked as that of a head, not of a whole model."""
     is_named = any(name in _ARCHITECTURES for name in _architectures(fields))
     return is_named or "speculators_model_type" in fields or fields.get("model_type") == "eagle"
 
@@ -90,7 +90,7 @@ def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect,
     if architecture not in FAMILIES:
         known = ", ".join((*_ARCHITECTURES, *FAMILIES))
         raise ConfigError(f"heads of architecture {architecture} are not supported; use {known}")
-    # The first authors name the target's architecture; only the tensors tell the versions apart.
+    # SafeAILab configs name the target's architecture; the tensors show the version of EAGLE.
     has_own_norms = {"d2t", "layers.0.hidden_norm.weight"} & set(names)
     return "SafeAILab", "eagle3" if has_own_norms else "eagle"
 
@@ -101,19 +101,19 @@ def _architectures(fields: dict[str, Any]) -> list[str]:
 
 
 def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """Where the dialect keeps the settings of the decoder layer."""
+    """The object of the dialect with the fields of the decoder layer."""
     if dialect == "speculators":
         return _mapping(fields, "transformer_layer_config")
     return _mapping(fields, "model") or fields
 
 
 def _plain_layer(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
-    """The layer as a Llama of one layer; what heads have besides is read elsewhere."""
+    """The layer, read as a Llama of one layer. Other fields of heads are read elsewhere."""
     default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
     as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
     plain = parse_config(default | fields | as_llama)
     if plain.num_layers != 1:
-        # Engines disagree on which norm the later layers use, so there is no right answer.
+        # Engines use different norms in the second and later layers, so none of them is right.
         raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")
     if fields.get("logit_scale") not in (None, 1, 1.0):
         raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
@@ -128,9 +128,9 @@ def _biased(fields: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:
-    """Whether `fc` of an EAGLE head has a bias; where the config is silent, the file decides."""
-    said = fields.get("bias", fields.get("eagle_fc_bias"))
-    return "fc.bias" in names if said is None else bool(said)
+    """Whether `fc` of an EAGLE head has a bias. Without a field, the stored tensors decide."""
+    value = fields.get("bias", fields.get("eagle_fc_bias"))
+    return "fc.bias" in names if value is None else bool(value)
 
 
 def _final_state(target_hidden: int, *, has_bias: bool) -> AuxStatesConfig:
@@ -146,28 +146,28 @@ def _final_state(target_hidden: int, *, has_bias: bool) -> AuxStatesConfig:
 def _aux_states(
     fields: dict[str, Any], hidden: int, target: ModelConfig, notes: list[str]
 ) -> AuxStatesConfig:
-    """The input side of EAGLE-3. Its width follows from the config, never from a tensor."""
+    """The aux states of EAGLE-3. Their width follows from the config, never from a tensor."""
     target_hidden = read_size_or(fields, "target_hidden_size", hidden)
     nested = _mapping(fields, "eagle_config")
     if not nested.get("use_aux_hidden_state", True):
         return _final_state(target_hidden, has_bias=False)
     layers = _capture_layers(fields, nested, target, notes)
-    said = read_size_or(fields, "num_aux_hidden_states", len(layers))
-    if said != len(layers):
+    num_states = read_size_or(fields, "num_aux_hidden_states", len(layers))
+    if num_states != len(layers):
         raise ConfigError(
-            f"config.json sets num_aux_hidden_states to {said}, but {len(layers)} layers are "
+            f"config.json sets num_aux_hidden_states to {num_states}, but {len(layers)} layers are "
             f"captured; list as many {_LAYER_IDS}"
         )
     return AuxStatesConfig(
         aux_layers=AuxLayers(layers=layers),
         target_hidden=target_hidden,
-        norm=_feature_norm(fields, nested),
+        norm=_aux_norm(fields, nested),
         is_projected=True,
         has_bias=False,
     )
 
 
-def _feature_norm(fields: dict[str, Any], nested: dict[str, Any]) -> AuxNorm:
+def _aux_norm(fields: dict[str, Any], nested: dict[str, Any]) -> AuxNorm:
     is_joint = fields.get("norm_before_fc", nested.get("norm_before_fc"))
     is_each = fields.get("fc_norm", fields.get("use_aux_norm"))
     if is_joint and is_each:
@@ -178,10 +178,11 @@ def _feature_norm(fields: dict[str, Any], nested: dict[str, Any]) -> AuxNorm:
 def _capture_layers(
     fields: dict[str, Any], nested: dict[str, Any], target: ModelConfig, notes: list[str]
 ) -> tuple[int, ...]:
-    """After how many layers the target's states are read.
+    """The numbers of layers after which the target's states are read.
 
-    The same key has two meanings: at the top level k is "after k layers", inside `eagle_config` it
-    is "the output of layer k", which is after k + 1. Without it all dialects share one default.
+    The same key has two meanings. At the top level k means "after k layers". In `eagle_config` k
+    means "the output of layer k", which is after k + 1 layers. The default is the same in all
+    dialects.
     """
     usual = (2, target.num_layers // 2, target.num_layers - 3)
     outer, inner = _layer_ids(fields), _layer_ids(nested)
@@ -196,7 +197,7 @@ def _capture_layers(
         notes.append(
             f"{_LAYER_IDS} {list(ids)} would be the usual layers in the other meaning of that key "
             "(top level: after k layers; eagle_config: output of layer k); if position 0 is "
-            "never kept, they were copied from one place to the other"
+            "never accepted, they were copied from one place to the other"
         )
     return outer or inner_layers or usual
 

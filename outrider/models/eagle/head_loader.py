@@ -1,4 +1,4 @@
-"""Builds a draft head from its folder, strictly: what the report refuses is never half loaded."""
+"""Builds a draft head from its folder. Refuses every head that `inspect_head` refuses."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,7 +45,7 @@ def load_head(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> AnyDraftModel:
-    """The head in a folder, ready to draft for the target, whose weights it may share."""
+    """The head in a folder, for a target. It may share weights of the target."""
     head = open_head(folder, target.config, target_folder)
     problems, config = head.report.problems, head.report.config
     if problems or not isinstance(config, HeadConfig):
@@ -65,14 +65,14 @@ def build_head(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> AnyDraftModel:
-    """A head of tensors that are known to be right."""
+    """A head from tensors that are already checked."""
     return _Builder(
         config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
     ).build()
 
 
 class _Builder:
-    """Makes the parts of one head from tensors that are known to be right."""
+    """Makes the parts of one head from checked tensors."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class _Builder:
         if EMBEDDING not in self._tensors:
             return shared
         own = self._read(EMBEDDING)
-        return shared if torch.equal(own, shared) else own  # most that store it store a copy
+        return shared if torch.equal(own, shared) else own  # most stored embeddings are copies
 
     def _score(self) -> Callable[[torch.Tensor], torch.Tensor]:
         if HEAD not in self._tensors:
@@ -158,7 +158,7 @@ class _Builder:
             )
         return lambda states: apply_padded(project, states)
 
-    def _each_norm(self) -> Norm:  # of [n, taps, target_hidden]
+    def _each_norm(self) -> Norm:  # of [n, aux layers, target_hidden]
         names = (
             f"fc_norm.{index}.weight" for index in range(len(self._config.aux.aux_layers.layers))
         )
@@ -188,7 +188,7 @@ class _Builder:
         )
 
     def _projection(self) -> Projection:
-        """Of rows that are normalised already."""
+        """The qkv projection. Its input is already normalised."""
         config = self._config.layer
         qkv = self._linear(
             *(_ATTENTION + name for name in _QKV), has_bias="q_proj" in config.biased
@@ -211,13 +211,13 @@ class _Builder:
         return make_norm(self._read(name), self._config.layer.block.norm_eps)
 
     def _linear(self, *names: str, has_bias: bool) -> Linear:
-        """One map for several that share their input, stacked."""
+        """One projection for several weights with the same input, stacked."""
         linear = self._make_linear(self._read(*(f"{name}.weight" for name in names)))
         if not has_bias:
             return linear
         return BiasedLinear(linear, self._read(*(f"{name}.bias" for name in names)))
 
     def _read(self, *names: str) -> torch.Tensor:
-        """The tensors, one below the other, on the device in the target's type of activations."""
+        """The tensors, stacked, on the device in the target's dtype of activations."""
         stacked = torch.cat([self._tensors[name] for name in names])
         return stacked.to(self._device, self._target.dtype)

@@ -1,4 +1,4 @@
-"""The tensors of a head: one spelling for all dialects, and the shapes a config asks for."""
+"""The tensors of a head: canonical names for all dialects, and their shapes."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from outrider.models.eagle.head_config import HeadConfig
 LAYER = "layers.0."
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
-TO_TARGET = "d2t"  # [draft_vocab] what to add to a draft id
+TO_TARGET = "d2t"  # [draft_vocab] target id minus draft id
 TO_DRAFT = "t2d"  # [vocab] whether a target id can be drafted
 MAPS = (TO_TARGET, TO_DRAFT)  # integers and booleans; all else is floating point
 
@@ -28,7 +28,7 @@ Stored = TypeVar("Stored")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTensors:
-    """Shapes by canonical name. What is optional is the target's own when it is not stored."""
+    """Shapes by canonical name. For an optional tensor that is not stored, the target's is used."""
 
     needed: dict[str, Shape]
     optional: dict[str, Shape]
@@ -38,7 +38,7 @@ class ExpectedTensors:
 
 
 def canonical(name: str) -> str:
-    """The one spelling of a stored name."""
+    """The canonical name of a stored tensor."""
     name = _PREFIX.sub("", name)
     if name.startswith("midlayer."):
         return LAYER + name.removeprefix("midlayer.")
@@ -47,7 +47,7 @@ def canonical(name: str) -> str:
 
 
 def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
-    """Tensors by canonical name without those that say nothing new, and names stored twice."""
+    """Tensors by canonical name without redundant ones, and names that are stored twice."""
     tensors: dict[str, Stored] = {}
     twice = []
     for stored_name, tensor in stored.items():
@@ -61,7 +61,7 @@ def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], 
 
 
 def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTensors:
-    """What a head of this config holds, and what it may share with a target of this width."""
+    """The tensors of such a head, and those that it may share with a target of this width."""
     needed = _layer_shapes(config) | _own_shapes(config)
     optional: dict[str, Shape] = {TO_DRAFT: (config.output.vocab,)}
     output, width = config.output, config.width
@@ -73,7 +73,7 @@ def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTenso
 
 
 def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
-    """Attention, feed-forward and the norm between: the same for both algorithms."""
+    """Attention, MLP and the norm between them: the same for EAGLE and EAGLE-3."""
     layer, width = config.layer, config.width
     heads, wide = layer.attention, layer.block.intermediate
     query, key = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
@@ -96,7 +96,7 @@ def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
 
 
 def _own_shapes(config: HeadConfig) -> dict[str, Shape]:
-    """What joins features, embedding and state, and what reads the result."""
+    """The tensors around the layer: input projection, norms and biases."""
     aux, width = config.aux, config.width
     shapes: dict[str, Shape] = {}
     if config.origin.algorithm == "eagle":

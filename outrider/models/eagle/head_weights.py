@@ -1,4 +1,4 @@
-"""Reads the weight files of a head, safetensors or pickled by torch, without running any code."""
+"""Reads the weights of a head from safetensors or torch files. Pickled code is never run."""
 
 import json
 import pickle
@@ -15,7 +15,7 @@ _NAMES = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Every stored tensor by its stored name, on the CPU; pages are read when they are used."""
+    """All tensors by stored name, on the CPU, memory-mapped."""
     tensors: dict[str, torch.Tensor] = {}
     for path in _files(folder):
         try:
@@ -46,7 +46,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def _unpickle(path: Path) -> dict[str, torch.Tensor]:
-    # Files from before torch 1.6 are no archives and cannot be mapped.
+    # Files from before torch 1.6 are not zip archives and cannot be memory-mapped.
     tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     if not isinstance(tensors, dict) or not all(
         isinstance(tensor, torch.Tensor) for tensor in tensors.values()

@@ -1,4 +1,4 @@
-"""Everything that can be said about a head before it runs. The loader refuses what this refuses."""
+"""A report on a draft head before it runs. The loader refuses every head with problems."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class UnknownHead:
-    """A folder that no dialect explains; the report's problems say why."""
+    """A folder that could not be read as a head. The problems of the report say why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFaults:
-    """Where the stored tensors and the config disagree, by name."""
+    """Names of tensors in which weights and config differ."""
 
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -56,35 +56,35 @@ class TensorFaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReport:
-    """What a head is and how it fits a target. It loads exactly when there are no problems."""
+    """A head and how it fits a target. It can be loaded if there are no problems."""
 
     config: HeadConfig | UnknownHead
     tensors: TensorFaults
     tokenizer: TokenizerAgreement
-    facts: tuple[tuple[str, str], ...]  # label and value, for people
+    facts: tuple[tuple[str, str], ...]  # label and value, for display
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenHead:
-    """A report and the tensors it is about, by canonical name."""
+    """A report on a head, and its tensors by canonical name."""
 
     report: HeadReport
     tensors: Mapping[str, torch.Tensor]
 
 
 def is_head(folder: Path) -> bool:
-    """Whether a folder holds a draft head; else it is a whole model."""
+    """Whether a folder holds a draft head and not a whole model."""
     fields = read_fields(folder)
     if is_head_config(fields) or fields.get("num_hidden_layers") != 1:
         return is_head_config(fields)
     tensors, _ = canonical_tensors(read_tensors(folder))
-    return "fc.weight" in tensors  # the first heads name the target's architecture
+    return "fc.weight" in tensors  # SafeAILab heads name the target's architecture
 
 
 def inspect_head(folder: Path, target: ModelConfig, target_folder: Path) -> HeadReport:
-    """The report on a head; a bad head is reported, never raised."""
+    """The report on a head. A bad head gives problems, not an exception."""
     return open_head(folder, target, target_folder).report
 
 
@@ -117,7 +117,7 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
 
 
 def needs_one_stream(folder: Path) -> str:
-    """Why no head drafts for a target with several residual streams."""
+    """The message for a head with a target that has several residual streams."""
     return (
         f"{folder}: a draft head reads one residual stream, and this target has several; use "
         "--draft mtp, ngram or a whole model"
@@ -125,7 +125,7 @@ def needs_one_stream(folder: Path) -> str:
 
 
 def unknown_head(problem: str) -> HeadReport:
-    """The report on a folder of which nothing but the problem is known."""
+    """The report on a folder that could not be read."""
     return HeadReport(
         config=UnknownHead(),
         tensors=TensorFaults(),
@@ -161,7 +161,7 @@ def _is_about_maps(faults: TensorFaults) -> bool:
 
 
 def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
-    """Why a head that is whole in itself cannot read this target."""
+    """Why a complete head does not fit this target."""
     aux, hidden = config.aux, target.block.hidden
     if aux.target_hidden != hidden:
         yield (
@@ -200,7 +200,7 @@ def _facts(
         "the final state, normalised" if aux.aux_layers.final else layers,
     )
     yield (
-        "features",
+        "aux",
         f"{num_states} x {aux.target_hidden} = {aux.width} wide",
     )
     yield "state", f"{config.width} wide, from one draft row to the next"
@@ -227,7 +227,7 @@ def _variant(config: HeadConfig) -> str:
 def _notes(
     config: HeadConfig, target: ModelConfig, tensors: Mapping[str, torch.Tensor]
 ) -> Iterator[str]:
-    """What is unusual but right as far as anybody can tell."""
+    """Unusual settings that are not problems."""
     if config.layer.rope != target.rope:
         yield "the rope settings differ from the target's; the head runs with its own"
     if config.max_context < target.max_context:

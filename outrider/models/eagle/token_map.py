@@ -1,4 +1,4 @@
-"""The map from a head's own vocabulary to the target's: how it is stored, and what corrupts it."""
+"""The token map from the draft vocabulary to the target's vocabulary, and its checks."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,13 +11,13 @@ from outrider.models.eagle.head_tensors import TO_DRAFT, TO_TARGET
 def target_ids(
     tensors: Mapping[str, torch.Tensor], output: OutputConfig
 ) -> torch.Tensor:  # [draft_vocab] int64
-    """The target's id of each token the head can propose."""
+    """The target's id of each token that the head can propose."""
     ids = torch.arange(output.draft_vocab)
     return ids + tensors[TO_TARGET].long() if TO_TARGET in tensors else ids
 
 
 def token_map_faults(tensors: Mapping[str, torch.Tensor], output: OutputConfig) -> Iterator[str]:
-    """What is wrong with a map whose tensors have the right shapes."""
+    """The faults of a token map whose tensors have the right shapes."""
     if TO_TARGET in tensors and not _is_integer(tensors[TO_TARGET]):
         yield f"{TO_TARGET} is {tensors[TO_TARGET].dtype}; it must hold integers"
         return

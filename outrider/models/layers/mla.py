@@ -1,8 +1,8 @@
 """Latent attention: heads read one stored vector per token, a latent beside a rotated key.
 
-Always in the absorbed form: a query is multiplied by its head's key projection before it is compared
-with latents, and what a head reads by its value projection after. Keys and values are never computed
-from the latents.
+Always in the absorbed form: a query is multiplied by its head's key projection before it is
+compared with latents, and what a head reads by its value projection after. Keys and values are
+never computed from latents.
 """
 
 from dataclasses import dataclass

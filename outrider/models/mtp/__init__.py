@@ -1,1 +1,1 @@
-"""Draft modules that lie inside a target's own checkpoint: multi-token prediction, NextN."""
+"""Draft modules inside the target's checkpoint: multi-token prediction (MTP), also called NextN."""

@@ -1,4 +1,4 @@
-"""Which draft modules a model folder holds. The loader refuses what this refuses."""
+"""Finds and checks the draft modules in a model folder. The loader uses the same checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ _FIX = "use the model's own weights, or another --draft"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundModules:
-    """The modules of a folder: complete, and every tensor of the right shape."""
+    """The modules of a folder. All tensors are present and have the right shape."""
 
     table: ModuleTable
     num: int
     are_experts_stacked: bool
-    own: tuple[str, ...]  # embeddings and heads that they store for themselves
+    own: tuple[str, ...]  # stored embeddings and heads of the modules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleReport:
-    """What a folder's modules are. They load exactly when there are no problems."""
+    """The modules of a folder. They can be loaded if there are no problems."""
 
     num: int
-    facts: tuple[tuple[str, str], ...]  # label and value, for people
+    facts: tuple[tuple[str, str], ...]  # label and value, for display
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def inspect_modules(folder: Path, config: ModelConfig) -> ModuleReport:
-    """The report on a model's modules; bad ones are reported, never raised."""
+    """The report on a model's modules. Bad modules give problems, not an exception."""
     try:
         with Checkpoint(folder, config.family.nesting) as checkpoint:
             found = find_modules(folder, config, checkpoint)
@@ -56,7 +56,7 @@ def inspect_modules(folder: Path, config: ModelConfig) -> ModuleReport:
 
 
 def find_modules(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> FoundModules:
-    """The modules that an open folder holds; refuses any that are not there as announced."""
+    """The modules in an open folder. Refuses missing or mis-shaped tensors."""
     table = config.family.modules
     if not isinstance(table, ModuleTable):
         raise ConfigError(
@@ -78,7 +78,7 @@ def find_modules(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> F
 
 
 def count_modules(folder: Path, config: ModelConfig) -> int:
-    """How many modules a folder holds; refuses what `find_modules` does."""
+    """How many modules a folder holds, checked by `find_modules`."""
     with Checkpoint(folder, config.family.nesting) as checkpoint:
         return find_modules(folder, config, checkpoint).num
 
@@ -95,7 +95,7 @@ def module_shapes(config: ModelConfig, found: FoundModules) -> dict[str, Shape]:
 
 
 def stored_name(table: ModuleTable, name: str) -> str:
-    """What the family calls a tensor of a block that we call so."""
+    """The stored name of a layer tensor, from our name."""
     for ours, theirs in table.renamed:
         name = name.replace(ours, theirs)
     return name
@@ -109,7 +109,7 @@ def _own_shapes(config: ModelConfig, table: ModuleTable) -> Iterator[tuple[str, 
 
 
 def _block_shapes(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, Shape]]:
-    """A module's block is one like the target's last that attends, but never dense by its place."""
+    """The layer of a module: as the target's last attention layer, with `of_modules`."""
     last, are_stacked = config.attending[-1], found.are_experts_stacked
     shapes = block_shapes(config.of_modules, layer=last, are_experts_stacked=are_stacked)
     for name, shape in shapes.items():
@@ -117,7 +117,7 @@ def _block_shapes(config: ModelConfig, found: FoundModules) -> Iterator[tuple[st
 
 
 def _stored_blocks(stored: list[str], table: ModuleTable, config: ModelConfig) -> int:
-    """Modules of which some tensor is stored."""
+    """How many modules have at least one stored tensor."""
     num = 0
     while any(name.startswith(table.places(num, config.num_layers)[1]) for name in stored):
         num += 1
@@ -125,20 +125,20 @@ def _stored_blocks(stored: list[str], table: ModuleTable, config: ModelConfig) -
 
 
 def _number(folder: Path, fields: dict[str, Any], table: ModuleTable, num_stored: int) -> int:
-    """As many modules as config.json says; those that are stored if it says nothing."""
-    said = {key: fields[key] for key in table.counts if fields.get(key) is not None}
-    for key, value in said.items():
+    """The number of modules: by config.json, or by the stored tensors if it has no count."""
+    counts = {key: fields[key] for key in table.counts if fields.get(key) is not None}
+    for key, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{folder}: config.json needs a number in {key}, got {value}; fix it")
-    if not num_stored and any(said.values()):
-        key, value = next((key, value) for key, value in said.items() if value)
+    if not num_stored and any(counts.values()):
+        key, value = next((key, value) for key, value in counts.items() if value)
         raise ConfigError(
             f"{folder}: config.json says {key} {value}, but the weights hold no draft module "
             f"({table.stored_as}): quantised and converted exports often drop them; {_FIX}"
         )
     if not num_stored:
         raise ConfigError(f"{folder} holds no draft modules ({table.stored_as}); {_FIX}")
-    return max((value for value in said.values() if value), default=num_stored)
+    return max((value for value in counts.values() if value), default=num_stored)
 
 
 def _facts(config: ModelConfig, found: FoundModules) -> Iterator[tuple[str, str]]:

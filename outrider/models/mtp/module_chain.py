@@ -1,4 +1,4 @@
-"""The draft modules of a target: one that is repeated, or one for each depth."""
+"""The draft modules of a target: one module that is repeated, or one for each depth."""
 
 import torch
 
@@ -10,9 +10,9 @@ from outrider.step.plan import StepPlan
 
 
 class ModuleChain:
-    """Module k drafts the token k + 2 after the row it runs; layer k of the pool is its KV.
+    """Module k drafts the token at distance k + 2 from its row. Its KV is layer k of the pool.
 
-    A chain of one is a `DraftModel`, which is run again and again.
+    A chain of one module is a `DraftModel`: the module runs at every draft step.
     """
 
     def __init__(
@@ -20,10 +20,10 @@ class ModuleChain:
         facts: ModelFacts,
         modules: tuple[MtpModule, ...],
         *,
-        is_chained: bool,  # a module reads the state of the one before it, not the target's
+        is_chained: bool,  # a module reads the state of the module before it, not the target's
         target_ids: torch.Tensor,  # [vocab]
     ) -> None:
-        assert facts.num_layers == len(modules), "one layer of KV each"
+        assert facts.num_layers == len(modules), "every module has one layer of KV"
         self.facts = facts
         self.is_chained = is_chained
         self.target_ids = target_ids
@@ -40,16 +40,16 @@ class ModuleChain:
         kv: KVPool,
         attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width] after it
-        """Run the query tokens of a plan through one module; writes its KV."""
+        """Run the query tokens of a plan through one module. Writes its KV."""
         layer, page_size = kv.layers[index], kv.layout.page_size
         return self._modules[index].advance(plan, state, layer, page_size, attention)
 
     def scores(self, index: int, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
-        """What one module says about the token that follows its state."""
+        """Logits of one module for the token that follows its state."""
         return self._modules[index].logits(state)
 
     def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        return aux_hidden_states  # a module reads the target's final state as it is
+        return aux_hidden_states  # a module reads the target's final hidden state unchanged
 
     def advance(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend

@@ -1,4 +1,4 @@
-"""Builds draft modules from the checkpoint of the target, with blocks made as the target's are."""
+"""Builds draft modules from the target's checkpoint. Their layers are built as the target's."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def load_modules(
     dtype: WeightType,
     arithmetic: Arithmetic = "fast",
 ) -> ModuleChain:
-    """The first modules in the target's own folder, at most so many; all of them are checked."""
+    """The first `most` modules in the target's folder. All modules are checked."""
     with Checkpoint(folder, target.config.family.nesting) as checkpoint:
         found = find_modules(folder, target.config, checkpoint)
         return build_modules(
@@ -44,7 +44,7 @@ def build_modules(
     dtype: WeightType,
     arithmetic: Arithmetic = "fast",
 ) -> ModuleChain:
-    """Modules of tensors that are known to have the right shapes."""
+    """Modules from tensors that are already checked."""
     builder = _Builder(found, source, target, dtype=dtype, arithmetic=arithmetic)
     modules = tuple(builder.module(index) for index in range(min(most, found.num)))
     config = target.config
@@ -60,7 +60,7 @@ def build_modules(
 
 
 class _Builder:
-    """Makes the parts of modules from tensors that are known to be right."""
+    """Makes the parts of modules from checked tensors."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Builder:
         if name not in self._found.own:
             return shared
         own = self._read(name)
-        return shared if torch.equal(own, shared) else own  # most that store it store a copy
+        return shared if torch.equal(own, shared) else own  # most stored embeddings are copies
 
     def _score(self, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
         if name not in self._found.own or self._is_the_targets(name):
@@ -123,7 +123,7 @@ class _Builder:
         return lambda state: widen_logits(apply_padded(head, state))
 
     def _is_the_targets(self, name: str) -> bool:
-        """Whether a head is a copy of the target's: most are."""
+        """Whether a stored head is a copy of the target's, as most are."""
         shared = "model.embed_tokens.weight" if self._target.config.is_tied else "lm_head.weight"
         return torch.equal(self._source.read(name), self._source.read(shared))
 
@@ -133,5 +133,5 @@ class _Builder:
         return make_norm(weight, config.block.norm_eps)
 
     def _read(self, name: str) -> torch.Tensor:
-        """A tensor on the device in the target's type of activations."""
+        """A tensor on the device in the target's dtype of activations."""
         return self._source.read(name).to(self._device, self._target.dtype)

@@ -1,7 +1,7 @@
-"""How each family spells its draft modules: fields of config.json, tensor names, small laws.
+"""The draft modules of each family: fields of config.json, tensor names, differences in compute.
 
-A module joins a token with a state, runs one block like the target's last one, and normalises what
-the target's head then reads.
+A module joins a token with a state, runs one decoder layer like the target's last one, and
+normalises the result. The target's lm_head reads it.
 """
 
 import re
@@ -10,47 +10,49 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleNames:
-    """Tensors of a module besides its block, without `.weight`. The last two may not be stored."""
+    """Tensors of a module besides its layer, without `.weight`. The last two are optional."""
 
     join: str  # [hidden, 2 * hidden]
     token_norm: str
     state_norm: str
     output_norm: str
-    embedding: str = "embed_tokens"  # else the target's
-    head: str = "shared_head.head"  # likewise
+    embedding: str = "embed_tokens"  # if absent: the target's
+    head: str = "shared_head.head"  # if absent: the target's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRules:
-    """Where families that compute nearly the same differ."""
+    """Differences between the families in how a module computes."""
 
-    is_state_first: bool = False  # the state stands before the token where the two are joined
-    is_first_blank: bool = False  # the token of row 0 counts as zeros
+    is_state_first: bool = False  # the state comes before the token when the two are concatenated
+    is_first_blank: bool = False  # the embedding at position 0 is replaced by zeros
     is_chained: bool = True  # module k reads the state of module k - 1, not the target's
-    is_state_normed: bool = True  # what is handed on is what the head reads
+    is_state_normed: bool = True  # the next step reads the state after the output norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTable:
-    """All that sets the modules of a family apart.
+    """How a family stores its modules.
 
-    {index} counts modules from 0, {layer} from the number of the target's layers.
+    {index} counts modules from 0, {layer} counts them from the number of the target's layers.
     """
 
-    counts: tuple[str, ...]  # fields with the number of modules, of which a file has one
+    counts: tuple[str, ...]  # fields with the number of modules; a file has one of them
     prefix: str  # of the tensors in `names`
-    block: str  # of those of the block
+    block: str  # of the tensors of the decoder layer
     names: ModuleNames
     rules: ModuleRules = ModuleRules()
-    renamed: tuple[tuple[str, str], ...] = ()  # our name of a part of the block, and theirs
+    renamed: tuple[
+        tuple[str, str], ...
+    ] = ()  # our name of a part of the layer, and the stored name
 
     @property
     def stored_as(self) -> str:
-        """What the tensors of the blocks are called, for people."""
+        """The name pattern of the layer tensors, for messages."""
         return re.sub(r"{\w+}", "*", self.block) + "*"
 
     def owns(self, name: str, num_layers: int) -> bool:
-        """Whether a stored tensor belongs to some module of a target with so many layers."""
+        """Whether a stored tensor belongs to a module of a target with this many layers."""
         return any(
             (found := _pattern(place).match(name)) is not None
             and int(found.groupdict().get("layer", num_layers)) >= num_layers
@@ -58,7 +60,7 @@ class ModuleTable:
         )
 
     def places(self, index: int, num_layers: int) -> tuple[str, str]:
-        """Prefixes of a module's own tensors and of its block."""
+        """Prefixes of the tensors in `names` and of the decoder layer of a module."""
         numbers = {"index": index, "layer": num_layers + index}
         return self.prefix.format(**numbers), self.block.format(**numbers)
 
@@ -92,8 +94,8 @@ DEEPSEEK = ModuleTable(
     block="model.layers.{layer}.",
     names=_NEXTN,
 )
-# As DeepSeek. Engines disagree on what a repeated module reads: SGLang hands on the normalised
-# state, as here; vLLM the one before. With one step there is no difference.
+# As DeepSeek. Engines differ in what a repeated module reads: SGLang passes on the normalised
+# state, as here; vLLM the state before the norm. With one step there is no difference.
 GLM4_MOE = DEEPSEEK
 MIMO = ModuleTable(
     counts=("num_nextn_predict_layers",),
@@ -107,8 +109,7 @@ MIMO = ModuleTable(
     ),
     rules=ModuleRules(is_state_first=True, is_first_blank=True),
 )
-# Not drafted with yet: the body of the family cannot be run. Until then the table says how its
-# modules are stored, and that the architecture lacks no more than a body.
+# The decoder of this family is not supported yet. The table is used for the message that says so.
 MIMO_V2 = ModuleTable(
     counts=("num_nextn_predict_layers",),
     prefix="model.mtp.layers.{index}.",
@@ -119,7 +120,7 @@ MIMO_V2 = ModuleTable(
     rules=ModuleRules(is_chained=False),
     renamed=(("post_attention_layernorm", "pre_mlp_layernorm"),),
 )
-# Qwen3-Next counts by the first field, Qwen3.5 by the second. All modules share what joins.
+# Qwen3-Next has the first count field, Qwen3.5 the second. All modules share `names`.
 QWEN3_NEXT = ModuleTable(
     counts=("num_nextn_predict_layers", "mtp_num_hidden_layers"),
     prefix="mtp.",

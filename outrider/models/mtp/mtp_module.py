@@ -1,4 +1,4 @@
-"""One draft module: a token and a state before it, joined, through one block of the family."""
+"""One draft module: joins a token and the state before it, then runs one decoder layer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.mtp.module_tables import ModuleRules
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.tree.plan_rows import Queries
 from outrider.step.attention_backend import AttentionBackend
-from outrider.step.plan import Queries, StepPlan
+from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleNorms:
-    """Before the join, and after the block."""
+    """The norms before the join and after the layer."""
 
     token: Norm
     state: Norm
@@ -29,7 +30,7 @@ class ModuleNorms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleParts:
-    """All weights of a module; embedding, rotation and scoring may be the target's."""
+    """All weights of a module. Embedding, rotary and lm_head may be the target's."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     norms: ModuleNorms
@@ -40,7 +41,7 @@ class ModuleParts:
 
 
 class MtpModule:
-    """A row at position i runs token i + 1 on a state of position i, and predicts the next."""
+    """A row at position i reads the state of i and token i + 1, and predicts token i + 2."""
 
     def __init__(self, rules: ModuleRules, parts: ModuleParts) -> None:
         self._rules = rules
@@ -54,7 +55,7 @@ class MtpModule:
         page_size: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, hidden] after it
-        """Run the query tokens of a plan; writes their KV."""
+        """Run the query tokens of a plan. Writes their KV."""
         queries, block = plan.queries, self._parts.block
         num_query = queries.tokens.shape[0]
         step = AttentionStep(
@@ -64,19 +65,19 @@ class MtpModule:
             plan=plan.attention,
         )
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=page_size)
-        joined = apply_padded(self._parts.join, self._side_by_side(queries, state))
+        joined = apply_padded(self._parts.join, self._concatenate(queries, state))
         stream = pad_rows(joined, max(num_query, self._parts.join.min_rows))
         stream = block.attention(block.attention_norm(stream), stream, layer, step)
         stream = block.mlp(block.mlp_norm(stream), stream, feed)[:num_query]
         return self._parts.norms.output(stream) if self._rules.is_state_normed else stream
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
-        """Scores of the token that follows the state."""
+        """Logits of the token that follows the state."""
         is_ready = self._rules.is_state_normed
         return self._parts.score(state if is_ready else self._parts.norms.output(state))
 
-    def _side_by_side(self, queries: Queries, state: torch.Tensor) -> torch.Tensor:
-        """Token and state, each normalised: [num_query, 2 * hidden]."""
+    def _concatenate(self, queries: Queries, state: torch.Tensor) -> torch.Tensor:
+        """Token embedding and state, each normalised: [num_query, 2 * hidden]."""
         norms = self._parts.norms
         embedded = F.embedding(queries.tokens, self._parts.embedding)
         if self._rules.is_first_blank:

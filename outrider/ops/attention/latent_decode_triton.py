@@ -1,7 +1,7 @@
-"""Latent attention of uniform rows over paged latents: decode, chains, trees, in Triton.
+"""Latent attention of decode rows over paged latents: one token, chains, trees, in Triton.
 
-As `ops/attention/decode_triton.py` in all but what is stored: one vector per token, [latent | rotated key],
-is the key of every head, and its first part the value. Heads and nodes are packed into the tile.
+Like `decode_triton.py`, but a token stores one vector, [latent | rotated key]. The vector is the
+key of every head, and its first part is the value. Heads and nodes are packed into the tile.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,7 +15,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
-from outrider.ops.attention.latent_blocks_triton import see_history, see_paths
+from outrider.ops.attention.latent_blocks_triton import add_history, add_paths
 from outrider.ops.attention.latent_slices_triton import (
     Slices,
     choose_slices,
@@ -43,10 +43,10 @@ _MAX_NODES = tl.constexpr(MAX_NODES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentTiles:
-    """Sizes of the kernels. They follow from the model alone, never from a batch.
+    """Sizes of the kernels. They depend on the model only, never on a batch.
 
-    Even with 16 heads and one node, three quarters of the rows empty, the products of a tile take
-    less time than an H200 takes to read its latents.
+    Even with 16 heads and one node, where three quarters of the rows are empty, the products of a
+    tile take less time than an H200 takes to read its latents.
     """
 
     rows: int = 64  # (node, head) pairs of a tile at most
@@ -57,9 +57,9 @@ class LatentTiles:
 
 
 def latent_tiles(heads: int, latent: int, dtype: torch.dtype) -> LatentTiles:
-    """The tiles of a model. A split of many heads leaves the bytes of hundreds of latents.
+    """The tiles of a model. With many heads, the result of a split is as large as many latents.
 
-    Measured on an H200 (docs/lab/log.md): shorter splits are faster for one row of 4k, slower else.
+    Measured on an H200 (docs/lab/log.md): shorter splits are faster for one row of 4k only.
     """
     split = 1024 if heads > _FEW_HEADS else 512
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
@@ -81,14 +81,18 @@ def _attend_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     TREE: tl.constexpr, SINGLE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A tile has OF_NODE heads of each of `spread` nodes and sees `span` splits, 2^levels.
+    """A tile has OF_NODE heads of each of `spread` nodes and reads `span` = 2^levels splits.
 
-    A split has `size` keys, or twice as many. SINGLE splits and DIRECT slices are the only ones.
+    A split has `size` keys, or twice as many. SINGLE: one split per text. DIRECT: one slice.
     """
     HEAD_TILES: tl.constexpr = (HEADS + OF_NODE - 1) // OF_NODE
     tile, row = tl.program_id(0), tl.program_id(1)
-    slice_ = tl.num_programs(2) - 1 - tl.program_id(2)  # the long ones start first
-    channel, column, turn = tl.arange(0, BLOCK_M), tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
+    slice_ = tl.num_programs(2) - 1 - tl.program_id(2)  # long slices start first
+    channel, column, rope_channel = (
+        tl.arange(0, BLOCK_M),
+        tl.arange(0, LATENT_DIM),
+        tl.arange(0, ROPE_DIM),
+    )
     head = tile % HEAD_TILES * OF_NODE + channel % OF_NODE
     first = tile // HEAD_TILES * spread
     node = first + tl.minimum(channel // OF_NODE, spread - 1)
@@ -97,7 +101,7 @@ def _attend_kernel(
     index = token.to(tl.int64) * HEADS + head
     source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * (LATENT + ROPE)
     wanted = is_real[:, None] & (column < LATENT)[None, :]
-    is_turned = is_real[:, None] & (turn < ROPE)[None, :]
+    is_rope = is_real[:, None] & (rope_channel < ROPE)[None, :]
     own_pages = pages + row.to(tl.int64) * num_pages
     own_limits, own_tails = limits + row * nodes, tails + row * nodes * _MAX_NODES
     stride = tl.num_programs(1).to(tl.int64) * nodes * HEADS
@@ -105,7 +109,7 @@ def _attend_kernel(
     overlap.begin(PDL)
     limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
     latent_query = tl.load(source + column[None, :], mask=wanted, other=0.0)
-    turned_query = tl.load(source + LATENT + turn[None, :], mask=is_turned, other=0.0)
+    rope_query = tl.load(source + LATENT + rope_channel[None, :], mask=is_rope, other=0.0)
     longest = tl.max(limit, 0)
     shortest = tl.min(tl.where(is_real, limit, longest), 0)
     start = slice_ * span
@@ -114,31 +118,31 @@ def _attend_kernel(
         begin = latent_split_start(split, size)
         end = tl.minimum(latent_split_start(split + 1, size), longest)
         if begin < end:
-            # Blocks that reach past the history are seen along each node's own path.
+            # Blocks that reach past the history are read along each node's own path.
             border = length // BLOCK_N * BLOCK_N if TREE else end
-            state_max, sums, acc = see_history(
+            running_max, sums, acc = add_history(
                 tl.full([BLOCK_M], NOTHING_SEEN, tl.float32),
                 tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
-                tl.zeros([BLOCK_M, LATENT_DIM], tl.float32), latent_query, turned_query, layer,
+                tl.zeros([BLOCK_M, LATENT_DIM], tl.float32), latent_query, rope_query, layer,
                 own_pages, limit, shortest, begin, tl.minimum(border, end), scale,
                 LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
             )  # fmt: skip
             if TREE:
-                state_max, sums, acc = see_paths(
-                    state_max, sums, acc, latent_query, turned_query, layer, own_pages,
+                running_max, sums, acc = add_paths(
+                    running_max, sums, acc, latent_query, rope_query, layer, own_pages,
                     own_limits, own_tails, limit, node, nodes, length,
                     tl.maximum(begin, border), end, scale,
                     LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
                 )  # fmt: skip
-            state_sum = tl.sum(sums, 1)
+            running_sum = tl.sum(sums, 1)
             if SINGLE:
-                share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+                share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), running_sum)[:, None]
                 target = out + index[:, None] * LATENT + column[None, :]
                 tl.store(target, (acc * share).to(out.dtype.element_ty), mask=wanted)
             else:
                 keep_split(
-                    state_max, state_sum, acc, out, part_acc, part_max, part_sum, index, is_real,
-                    first_place, stride, split - start, levels,
+                    running_max, running_sum, acc, out, part_acc, part_max, part_sum, index,
+                    is_real, first_place, stride, split - start, levels,
                     (end == longest) | (split + 1 == stop), BLOCK_M, LATENT, LATENT_DIM, DIRECT,
                 )  # fmt: skip
 
@@ -160,8 +164,8 @@ def attend_latent_decode(
 ) -> None:
     """Every node over its own text, in bf16, fp16 or fp32; sums are in fp32.
 
-    As many rows run at once as the workspace has room for, and a program sees as many splits
-    (`span`, a power of 2) as leave the device no idle cores. Neither changes a bit.
+    A launch runs as many rows as the workspace has room for, and a program reads as many splits
+    (`span`, a power of 2) as keep all cores busy. Neither changes a bit.
     """
     num_rows, (num_tokens, heads, width) = lengths.shape[0], query.shape
     assert query.stride()[1:] == (width, 1), "the heads of a token lie side by side"
@@ -202,7 +206,7 @@ def num_latent_partials(*, rows: int, nodes: int, keys: int, heads: int, latent:
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """How the heads of a row's nodes share tiles."""
+    """How the heads of a row's nodes are packed into tiles."""
 
     of_node: int  # heads of one node in a tile
     spread: int  # nodes of a tile

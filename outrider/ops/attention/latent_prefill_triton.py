@@ -1,7 +1,7 @@
 """Causal latent attention of prompt chunks over paged latents, in Triton.
 
-As `ops/attention/prefill_triton.py`: latents are taken in blocks from position 0 on, so where a prompt is cut
-does not change a bit.
+Like `prefill_triton.py`: latents are read in blocks from position 0 on, so chunk borders change no
+bit.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
-from outrider.ops.attention.latent_blocks_triton import see_history
+from outrider.ops.attention.latent_blocks_triton import add_history
 from outrider.ops.attention.latent_decode_triton import LatentTiles, latent_tiles
 from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile
 
@@ -29,7 +29,7 @@ def _attend_kernel(
     chunk = tl.program_id(1)
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest tiles start first
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    column, turn = tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
+    column, rope_channel = tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
     offset, head = place // HEADS, place % HEADS
     overlap.begin(PDL)
     start = tl.load(bounds + chunk)
@@ -41,18 +41,20 @@ def _attend_kernel(
         wanted = is_real & (column < LATENT)[None, :]
         source = query + token[:, None] * query_stride + head[:, None] * (LATENT + ROPE)
         latent_query = tl.load(source + column[None, :], mask=wanted, other=0.0)
-        turned_query = tl.load(
-            source + LATENT + turn[None, :], mask=is_real & (turn < ROPE)[None, :], other=0.0
+        rope_query = tl.load(
+            source + LATENT + rope_channel[None, :],
+            mask=is_real & (rope_channel < ROPE)[None, :],
+            other=0.0,
         )
         own, own_pages = start + offset, pages + chunk.to(tl.int64) * num_pages
         last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // HEADS, count - 1)
         # A padding chunk may be longer than any text of the step.
         end = tl.minimum(start + last + 1, num_pages * PAGE_SIZE)
-        state_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
+        running_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
         sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         acc = tl.zeros([BLOCK_M, LATENT_DIM], tl.float32)
-        state_max, sums, acc = see_history(
-            state_max, sums, acc, latent_query, turned_query, layer, own_pages, own + 1,
+        running_max, sums, acc = add_history(
+            running_max, sums, acc, latent_query, rope_query, layer, own_pages, own + 1,
             start + tile * BLOCK_M // HEADS + 1, 0, end, scale,
             LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
         )  # fmt: skip

@@ -35,7 +35,7 @@ def store_latents_reference(
 def rotate_queries(
     heads: torch.Tensor,  # [num_query, heads, nope + rope], unit stride along the last axis
     rotation: Rotation,
-    out: torch.Tensor,  # [num_query, heads, latent + rope] contiguous; the last channels are written
+    out: torch.Tensor,  # [num_query, heads, latent + rope] contiguous; last channels written
 ) -> None:
     """Write the rotated part of every query behind the place of its latent part."""
     if heads.is_cuda:

@@ -1,6 +1,6 @@
 """Causal attention of prompt chunks over paged history, in Triton.
 
-Keys are taken in blocks from position 0 on, so where a prompt is cut does not change a bit.
+Keys are read in blocks from position 0 on, so chunk borders change no bit.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -22,7 +22,7 @@ COUNT_BLOCK = 64  # chunks counted at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillTiles:
-    """Sizes of the chunk kernel. They follow from dtype and head dim, never from a batch."""
+    """Sizes of the chunk kernel. They depend on dtype and head dim, never on a batch."""
 
     rows: int = 128  # (token, head) pairs of a tile
     keys: int = 64
@@ -39,7 +39,7 @@ def prefill_tiles(head_dim: int, dtype: torch.dtype) -> PrefillTiles:
     return PrefillTiles()
 
 
-# Views into packed buffers lie anywhere, and sizes change from step to step.
+# Views into packed buffers have any alignment, and sizes change from step to step.
 @triton.jit(do_not_specialize=["rows", "starts", "counts", "num_chunks", "num_pages"])
 def _place_kernel(
     rows, starts, counts, table, pages, bounds, num_chunks, num_pages, table_stride,
@@ -64,19 +64,19 @@ def _place_kernel(
 
 @triton.jit
 def _slots(position, end, pages, PAGE_SIZE: tl.constexpr):
-    """Where in the pool the keys of these positions lie, -1 from `end` on."""
+    """The slots of the keys at these positions, -1 from `end` on."""
     inside = position < end
     page = tl.load(pages + position // PAGE_SIZE, mask=inside, other=0)
     return tl.where(inside, page.to(tl.int64) * PAGE_SIZE + position % PAGE_SIZE, -1)
 
 
 @triton.jit
-def _see_keys(
-    state_max, state_sum, acc, query, keys, pages, own, begin, stop, end, scale,
+def _add_keys(
+    running_max, running_sum, acc, query, keys, pages, own, begin, stop, end, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of [begin, stop) enter the running softmax; row i sees positions up to `own[i]`."""
+    """Add blocks of [begin, stop) to the running softmax; row i sees positions up to `own[i]`."""
     column, offset = tl.arange(0, DIM), tl.arange(0, BLOCK_N)
     slots = _slots(begin + offset, end, pages, PAGE_SIZE)
     for start in range(begin, stop, BLOCK_N):
@@ -87,18 +87,18 @@ def _see_keys(
             wanted = (slots >= 0)[:, None] & wanted
         key = tl.load(source, mask=wanted, other=0.0)
         value = tl.load(source + KV_HEADS * HEAD_DIM, mask=wanted, other=0.0)
-        # Looked up one block ahead, so that the loads of keys and values wait for nobody.
+        # Slots are looked up one block ahead, so loads of keys and values need not wait for them.
         slots = _slots(position + BLOCK_N, end, pages, PAGE_SIZE)
         score = tl.dot(query, tl.trans(key), input_precision="ieee")
         if MASKED:
             score = tl.where(position[None, :] <= own[:, None], score, float("-inf"))
-        new_max = tl.maximum(state_max, tl.max(score, 1) * scale)
+        new_max = tl.maximum(running_max, tl.max(score, 1) * scale)
         weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
-        kept = tl.exp2(state_max - new_max)
-        state_sum = state_sum * kept + tl.sum(weight, 1)
-        acc = tl.dot(weight.to(value.dtype), value, acc * kept[:, None], input_precision="ieee")
-        state_max = new_max
-    return state_max, state_sum, acc
+        rescale = tl.exp2(running_max - new_max)
+        running_sum = running_sum * rescale + tl.sum(weight, 1)
+        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
+        running_max = new_max
+    return running_max, running_sum, acc
 
 
 @triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])
@@ -124,19 +124,19 @@ def _attend_kernel(
         last = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // GROUP, count - 1)
         # A padding chunk may be longer than any text of the step.
         end = tl.minimum(start + last + 1, num_pages * PAGE_SIZE)
-        # Blocks that all rows of the tile see whole need no mask.
+        # Blocks that every row of the tile sees completely need no mask.
         whole = tl.minimum(start + tile * BLOCK_M // GROUP + 1, end) // BLOCK_N * BLOCK_N
-        state_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
-        state_sum, acc = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
-        state_max, state_sum, acc = _see_keys(
-            state_max, state_sum, acc, q, keys, own_pages, own, 0, whole, end, scale,
+        running_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
+        running_sum, acc = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+        running_max, running_sum, acc = _add_keys(
+            running_max, running_sum, acc, q, keys, own_pages, own, 0, whole, end, scale,
             KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, False,
         )  # fmt: skip
-        state_max, state_sum, acc = _see_keys(
-            state_max, state_sum, acc, q, keys, own_pages, own, whole, end, end, scale,
+        running_max, running_sum, acc = _add_keys(
+            running_max, running_sum, acc, q, keys, own_pages, own, whole, end, end, scale,
             KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, True,
         )  # fmt: skip
-        acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), state_sum)[:, None]
+        acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), running_sum)[:, None]
         index = token * (KV_HEADS * GROUP) + head
         target = out + index[:, None] * HEAD_DIM + column[None, :]
         tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
@@ -151,7 +151,7 @@ def place_chunks(
     out_pages: torch.Tensor,  # [chunks, pages] int32
     bounds: torch.Tensor,  # [3, chunks] int32 start, first flat token, number of tokens
 ) -> None:
-    """Write what a step's layers share: each chunk's pages, and where its tokens lie."""
+    """Write what the layers of a step share: the pages and the token range of each chunk."""
     num_chunks, num_pages = out_pages.shape
     kernel: Any = _place_kernel[(num_chunks, triton.cdiv(num_pages, COPY_BLOCK))]
     kernel(
@@ -196,6 +196,6 @@ def attend_chunks(
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-        # Fused multiply-adds could differ between two compilations, and bits must not.
+        # Fused multiply-adds could differ between two compilations; the bits must not.
         enable_fp_fusion=False, **overlap.options(query),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """How texts are cut into splits at fixed absolute positions, and how their results are merged.
 
-In order of position, whoever does it: by the tile that saw them all or by a launch of its own. So
-the bits of a node depend on its text alone.
+Results are always merged in order of position, by the tile that read all splits or by a second
+launch. So the bits of a node depend on its text only.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,22 +15,22 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 
 SPLIT = 256  # positions of a split
-EQUAL_SPLITS = 32  # splits of that size; after them every octave of positions has 8
+EQUAL_SPLITS = 32  # splits of that size; after them every doubling of positions has 8
 MOST_PARTIALS = 1 << 26  # floats of the workspace
 
-# Fused multiply-adds could differ between two compilations of one kernel, and bits must not.
+# Fused multiply-adds could differ between two compilations of one kernel; the bits must not.
 EXACT = {"enable_fp_fusion": False}
 
-_PAIRS = 4  # heads of tokens that one program merges
-_AHEAD = 4  # splits whose results are on their way to it
+_PAIRS = 4  # (token, head) pairs that one program merges
+_AHEAD = 4  # splits whose results are loaded ahead
 _EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
 _MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
-# Below every score, and finite: a block without visible keys leaves the running state as it is.
+# Below every score, and finite: a block without visible keys leaves the running softmax unchanged.
 NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
 def num_splits(keys: int, *, split: int = SPLIT) -> int:
-    """Splits that cover so many positions: of `split` up to 32 of them, then 8 an octave."""
+    """Splits that cover so many positions: 32 of `split` positions, then 8 per doubling."""
     count = -(-keys // split)
     if count <= EQUAL_SPLITS:
         return count
@@ -42,7 +42,7 @@ def num_splits(keys: int, *, split: int = SPLIT) -> int:
 
 
 def dim_tile(head_dim: int) -> int:
-    """Columns of a tile of heads: a tensor core takes 16 at least."""
+    """Columns of a tile of heads: tensor cores take at least 16."""
     return max(16, int(triton.next_power_of_2(head_dim)))
 
 
@@ -78,17 +78,17 @@ def splits_before(end, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def merge(total_max, total_sum, total, state_max, state_sum, acc):
-    """What was seen in a split joins what was seen in those before it."""
-    new_max = tl.maximum(total_max, state_max)
-    kept, weight = tl.exp2(total_max - new_max), tl.exp2(state_max - new_max)
-    total_sum = total_sum * kept + state_sum * weight
-    return new_max, total_sum, total * kept[:, None] + acc * weight[:, None]
+def merge_softmax(total_max, total_sum, total, running_max, running_sum, acc):
+    """Merge the result of a split with the result of the splits before it."""
+    new_max = tl.maximum(total_max, running_max)
+    rescale, weight = tl.exp2(total_max - new_max), tl.exp2(running_max - new_max)
+    total_sum = total_sum * rescale + running_sum * weight
+    return new_max, total_sum, total * rescale[:, None] + acc * weight[:, None]
 
 
 @triton.jit
 def mean(total, total_sum, ROWS: tl.constexpr):
-    """Of values, from the sum of weighted ones and that of weights."""
+    """The weighted mean of values, from the sum of weighted values and the sum of weights."""
     return total * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), total_sum)[:, None]
 
 
@@ -98,7 +98,7 @@ def _combine_kernel(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
     PAIRS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of some heads of tokens in order of position."""
+    """Merge the splits of some (token, head) pairs in order of position."""
     pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
     is_real, index = pair < num_pairs, pair.to(tl.int64)
     inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
@@ -108,11 +108,13 @@ def _combine_kernel(
     total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
     for split in tl.range(0, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
         is_seen, place = split_start(split, SPLIT) < limit, index + num_pairs.to(tl.int64) * split
-        state_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
-        state_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
+        running_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
+        running_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
         source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
         acc = tl.load(source, mask=is_seen[:, None] & inside, other=0.0)
-        total_max, total_sum, total = merge(total_max, total_sum, total, state_max, state_sum, acc)
+        total_max, total_sum, total = merge_softmax(
+            total_max, total_sum, total, running_max, running_sum, acc
+        )
     target = out + index[:, None] * HEAD_DIM + column[None, :]
     tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
 
@@ -129,6 +131,6 @@ def combine(parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, 
 
 
 def cut(partials: torch.Tensor, count: int, head_dim: int) -> list[torch.Tensor]:
-    """The sums of values, maxima and sums of weights of `count` heads of tokens of splits."""
+    """The workspace as sums of values, maxima and sums of weights of `count` partial results."""
     values, rest = partials[: count * head_dim], partials[count * head_dim :]
     return [values, rest[:count], rest[count : 2 * count]]

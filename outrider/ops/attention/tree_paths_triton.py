@@ -1,5 +1,5 @@
-"""The texts of uniform rows, once per step: pages of each row, length and path of each node; and
-where their keys lie.
+"""The texts of decode rows, once per step: the pages of each row, the length and the path of each
+node; and the slots of their keys.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -18,7 +18,7 @@ COPY_BLOCK = 1024  # page ids copied by one program
 _MAX_NODES = tl.constexpr(MAX_NODES)
 
 
-# Views into packed buffers lie anywhere, and sizes change from step to step.
+# Views into packed buffers have any alignment, and sizes change from step to step.
 @triton.jit(
     do_not_specialize=[
         "rows", "lengths", "ancestors", "nodes", "num_pages", "row_stride", "node_stride"
@@ -62,7 +62,7 @@ def trace_paths(
     limits: torch.Tensor,  # [rows * nodes] int32
     tails: torch.Tensor,  # [rows * nodes, 64] int32
 ) -> None:
-    """Write what a step's layers share: each row's pages, each node's text length and path."""
+    """Write what the layers of a step share: pages of rows, text lengths and paths of nodes."""
     num_rows, nodes, num_pages = rows.shape[0], ancestors.shape[1], out_pages.shape[1]
     kernel: Any = _fill_kernel[(num_rows, max(nodes, triton.cdiv(num_pages, COPY_BLOCK)))]
     kernel(
@@ -89,7 +89,7 @@ def trace_paths(
 def slots_of(
     position, limit, length, tail, pages, PAGE_SIZE: tl.constexpr, ON_PATH: tl.constexpr
 ):  # fmt: skip
-    """Where in the pool the keys of these positions lie, -1 at and past the limit."""
+    """The slots of the keys at these positions, -1 at and past the limit."""
     inside = position < limit
     stored = position
     if ON_PATH:  # from `length` on, a position is a depth of the path

@@ -1,7 +1,7 @@
 """x W^T for many rows, by tiles whose operands the tensor memory accelerator (TMA) loads.
 
-Weights are the first operand of tensor cores, so the number of rows of a tile need not be a power of
-two: 192 rows are two products, of 128 and 64. Sums have the bits of `linear_triton.py`.
+Weights are the first operand of tensor cores, so the rows of a tile need not be a power of two:
+192 rows are two products, of 128 and 64. Sums have the bits of `linear_triton.py`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops import gpu_facts as device
+from outrider.ops import gpu_facts
 
 DEPTH = 64  # of a tile: the channels that TMA lays out at once
 MOST_SHARED = 220 << 10  # bytes of all stages of a tile; some GPUs with TMA have 99 KiB
@@ -110,8 +110,8 @@ def fits_bulk(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, 
     return (
         x.is_cuda
         and x.element_size() == 2
-        and device.capability(x) >= _FIRST_WITH_ONE
-        and device.shared_bytes(x) >= MOST_SHARED
+        and gpu_facts.capability(x) >= _FIRST_WITH_ONE
+        and gpu_facts.shared_bytes(x) >= MOST_SHARED
         and all(_is_aligned(each) for each in (x, weight))
     )
 

@@ -1,7 +1,7 @@
-"""Linear maps with float16 weights for x86 CPUs: half the bytes that bound decoding.
+"""Linear layers with float16 weights for x86 CPUs: half the bytes that bound decoding.
 
-Weights are rounded once, products are summed in float32. A row's result has the same bits whatever
-rows stand beside it.
+Weights are rounded once, products are summed in float32. The bits of a row do not depend on the
+other rows.
 """
 
 import torch

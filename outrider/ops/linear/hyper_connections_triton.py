@@ -116,7 +116,7 @@ def _read_kernel(
     inside = channel < HIDDEN
     source = streams + token * STREAMS * HIDDEN + stream[:, None] * HIDDEN + channel[None, :]
     values = tl.load(source, mask=inside[None, :], other=0.0).to(tl.float32)
-    # Rounded where the law rounds: the mixture is a state of the model's own type.
+    # Rounded where the reference rounds: the mixture is a hidden state in the type of the model.
     mixed = tl.sum(values * pre[:, None], 0).to(x.dtype.element_ty).to(tl.float32)
     normed = mixed * tl.rsqrt(tl.sum(mixed * mixed) / HIDDEN + norm_eps)
     normed = normed * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)

@@ -1,8 +1,8 @@
-"""Linear maps with int8 weights for x86 CPUs: a quarter of the bytes that bound decoding.
+"""Linear layers with int8 weights for x86 CPUs: a quarter of the bytes that bound decoding.
 
-Weights are symmetric per output channel. Each row of activations has its own step and two int8
-digits: one digit costs 5% of perplexity on SmolLM2-135M, two cost nothing beside the weights'
-own 0.6%. Sums are exact in int32, so a row's result never depends on the rows beside it.
+Weights are quantised symmetrically per output channel. Each row of activations has its own step and
+two int8 digits. One digit costs 5% of perplexity on SmolLM2-135M; two add nothing to the 0.6% of the
+weights. Sums are exact in int32, so the result of a row does not depend on the other rows.
 """
 
 import warnings
@@ -27,7 +27,7 @@ class Int8Linear:
 
     def __init__(self, weight: torch.Tensor) -> None:  # [out, in] float32
         self._packed = _pack(weight)
-        # Without VNNI the products of two neighbours are summed in int16: 7 bits then fit.
+        # Without VNNI the products of two neighbours are summed in int16: only 7 bits fit.
         self._levels = 127 if torch.cpu._is_vnni_supported() else 63
         self._zero_point = self._levels + 1  # activations are stored unsigned
         self._tiny = torch.tensor(_TINY)
@@ -43,11 +43,11 @@ class Int8Linear:
         return torch.addcmul(residual, y, step)
 
     def _in_steps(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The map of every row counted in its own steps, [n, out], and those steps, [n, 1]."""
+        """x W^T of every row in units of its own step, [n, out], and these steps, [n, 1]."""
         step = torch.add(self._tiny, x.abs().amax(-1, keepdim=True), alpha=1 / self._levels)
         scaled = x * (self._digits / step)  # [2, n, in]
         high, low = scaled.unbind()
-        # What the first digit rounds off, in finer steps. Both digits share one read of the weight.
+        # The second digit is the rounding error of the first. Both share one read of the weight.
         low.sub_(high.round(), alpha=2 * self._levels)
         y = self._apply(scaled.flatten(0, 1), 1.0, self._zero_point, self._packed)  # [2 * n, out]
         high, low = y.unflatten(0, (2, -1)).unbind()
@@ -55,11 +55,11 @@ class Int8Linear:
 
 
 def _pack(weight: torch.Tensor) -> Any:
-    """The weight, rounded to 8 bits per output channel, as FBGEMM wants it."""
+    """The weight, rounded to 8 bits per output channel, in the layout of FBGEMM."""
     scales = weight.abs().amax(1).clamp_min(_TINY) / 127  # [out]
     rounded = (weight / scales[:, None]).round_().to(torch.int8)
     with _fbgemm(), warnings.catch_warnings():
-        # Quantised tensor types will leave torch after the versions we allow.
+        # torch warns that later versions remove quantised tensor types.
         warnings.simplefilter("ignore", UserWarning)
         quantised = torch._make_per_channel_quantized_tensor(
             rounded, scales.double(), torch.zeros_like(scales, dtype=torch.int64), 0
@@ -69,7 +69,7 @@ def _pack(weight: torch.Tensor) -> Any:
 
 @contextmanager
 def _fbgemm() -> Iterator[None]:
-    """Pack with FBGEMM, whatever engine this process uses otherwise."""
+    """Select FBGEMM while packing, and the engine of this process afterwards."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = _ENGINE
     try:

@@ -1,5 +1,5 @@
-"""x W^T for few rows, as fast as weights can be read; and for many rows where `bulk_linear_triton.py`
-does not fit.
+"""x W^T for few rows, as fast as weights can be read; and for many rows where
+`bulk_linear_triton.py` does not fit.
 
 Every output is one sum over k in ascending order, sixteen products at a time, whatever the tile. On
 tensor cores that makes the bits of a row independent of the tile and of the other rows (tested).
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops import gpu_facts as device
+from outrider.ops import gpu_facts
 from outrider.ops.linear.bulk_linear_triton import (
     bulk_pays,
     choose_bulk_tile,
@@ -139,7 +139,7 @@ def _launch(
         wide = choose_bulk_tile(num_rows, size, is_gated=is_gated)
         return launch_bulk(x, weight, residual, tile=wide, **options)
     tile = choose_linear_tile(num_rows, size, depth, x.element_size())
-    tile = fitted(tile, x.element_size(), device.shared_bytes(x))
+    tile = fitted(tile, x.element_size(), gpu_facts.shared_bytes(x))
     return launch_linear(x, weight, residual, tile=tile, **options)
 
 

@@ -1,8 +1,8 @@
-"""Linear layers of short rows, a whole row at once, fused with the norm before and with what follows.
+"""Linear layers of short rows, a whole row at once, fused with the norm before and what follows.
 
-Small weights are bound by latency, not by bandwidth: a program loads its weights before it waits for
-the kernel that computes its input. The bits are those of `rms_norm_triton.py` and `linear_triton.py`:
-sums over k in the same order, squares in pairs.
+Small weights are bound by latency, not by bandwidth, so a program loads its weights before it waits
+for the kernel that computes its input. The bits are those of `rms_norm_triton.py` and
+`linear_triton.py`: sums over k in the same order, squares in pairs.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -45,8 +45,8 @@ def load_weights(
 ):  # [COLUMNS, LEFT], [COLUMNS, RIGHT] of the weight and [1, LEFT], [1, RIGHT] of the scales
     """Weights and scales, which do not depend on the kernel before; then wait for that kernel.
 
-    Where there is no right part or no norm, the values returned for it are unused. The next kernel may
-    start at once, to load its own weights.
+    Without a right part or a norm, the values returned for it are unused. The next kernel may start
+    at once, to load its own weights.
     """
     overlap.release(PDL)
     left = tl.arange(0, LEFT)[None, :]

@@ -1,7 +1,7 @@
 """The experts of a mixture as grouped products: every block of tokens has one expert's weights.
 
-Sums run as in `linear_triton.py`: the bits of a row depend on that row only. The outputs of a token's
-experts are added in the order of its routing, never by atomics.
+Sums run as in `linear_triton.py`: the bits of a row depend on that row only. The outputs of the
+experts of a token are added in the order of its routing, never by atomics.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -97,10 +97,10 @@ def select_experts(
             experts=experts, weights=weights if config.scale == 1 else weights * config.scale
         )
     scores = score_experts(logits, config.score)
-    merits = scores + bias if bias.numel() else scores
+    selection_scores = scores + bias if bias.numel() else scores
     if config.groups.num > 1:
-        merits = keep_best_groups(merits, config.groups)
-    experts = merits.topk(config.top_k, dim=-1).indices
+        selection_scores = keep_best_groups(selection_scores, config.groups)
+    experts = selection_scores.topk(config.top_k, dim=-1).indices
     return weigh_experts(scores, experts, config)
 
 
@@ -109,7 +109,7 @@ def weigh_experts(
     experts: torch.Tensor,  # [n, top_k] int64
     config: RoutingConfig,
 ) -> Routing:
-    """Weights of experts that are selected already: by merit, or by a table of token ids."""
+    """Weights of experts that are selected already: by score, or by a table of token ids."""
     weights = scores.gather(1, experts)
     if config.is_normed:
         weights = weights / (weights.sum(-1, keepdim=True) + _TINY)
@@ -125,11 +125,11 @@ def score_experts(logits: torch.Tensor, kind: Score) -> torch.Tensor:  # [n, exp
 
 
 def keep_best_groups(
-    merits: torch.Tensor,  # [n, experts]
+    selection_scores: torch.Tensor,  # [n, experts]
     groups: ExpertGroups,
 ) -> torch.Tensor:  # [n, experts]
-    """The merits, with -inf for experts of groups that are not among a token's best."""
-    grouped = merits.view(merits.shape[0], groups.num, -1)  # [n, groups, each]
+    """The scores, with -inf for experts of groups that are not among a token's best."""
+    grouped = selection_scores.view(selection_scores.shape[0], groups.num, -1)  # [n, groups, each]
     best = grouped.topk(groups.num_scored, dim=-1).values.sum(-1)  # [n, groups]
     kept = torch.zeros_like(best, dtype=torch.bool)
     kept.scatter_(1, best.topk(groups.num_selected, dim=-1).indices, True)

@@ -1,5 +1,5 @@
-"""Routing: the kernel of `route_reference`; and blocks of tokens that are routed to the same expert,
-for the grouped products of `experts_triton.py`.
+"""Routing: the kernel of `route_reference`; and blocks of tokens that are routed to one expert, for
+the grouped products of `experts_triton.py`.
 
 A pair is a token and one of its experts: pair p is expert p % top_k of token p // top_k. Experts
 and pairs are int32; padding is routed to expert `num_experts`, whose pairs are in no block.
@@ -35,21 +35,25 @@ class ExpertBlocks:
 
 @triton.jit
 def _keep_best_groups(
-    keys, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, JUDGED: tl.constexpr
+    keys,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    NUM_SELECTED: tl.constexpr,
+    NUM_SCORED: tl.constexpr,
 ):
     """The keys, with the lowest key for experts of groups that are not among the best."""
     grouped = tl.reshape(keys, (GROUPS, CHANNELS // GROUPS))
-    left, merit = grouped, tl.zeros([GROUPS], tl.float32)
-    for _ in tl.static_range(JUDGED):
+    left, group_score = grouped, tl.zeros([GROUPS], tl.float32)
+    for _ in tl.static_range(NUM_SCORED):
         best = tl.max(left, 1)
-        merit += key_value(best)
+        group_score += key_value(best)
         left = tl.where(left == best[:, None], LOWEST_KEY, left)
-    merits = key_of(merit, tl.arange(0, GROUPS))
-    waiting = merits
-    for _ in tl.static_range(KEPT):
-        waiting = tl.where(waiting == tl.max(waiting, 0), LOWEST_KEY, waiting)
-    is_kept = waiting != merits
-    return tl.reshape(tl.where(is_kept[:, None], grouped, LOWEST_KEY), (CHANNELS,))
+    group_keys = key_of(group_score, tl.arange(0, GROUPS))
+    remaining = group_keys
+    for _ in tl.static_range(NUM_SELECTED):
+        remaining = tl.where(remaining == tl.max(remaining, 0), LOWEST_KEY, remaining)
+    is_selected = remaining != group_keys
+    return tl.reshape(tl.where(is_selected[:, None], grouped, LOWEST_KEY), (CHANNELS,))
 
 
 @triton.jit(do_not_specialize=["page_size"], do_not_specialize_on_alignment=["slots"])
@@ -69,8 +73,8 @@ def _route_kernel(
     IS_NORMED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     GROUPS: tl.constexpr,
-    KEPT: tl.constexpr,
-    JUDGED: tl.constexpr,
+    NUM_SELECTED: tl.constexpr,
+    NUM_SCORED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -90,14 +94,14 @@ def _route_kernel(
     else:
         # Past 20 a softplus is its argument, as torch has it.
         score = tl.sqrt(tl.where(z > 20.0, z, tl.log(1.0 + tl.exp(tl.minimum(z, 20.0)))))
-    merit = score
+    selection_score = score
     if HAS_BIAS:
-        merit += tl.load(bias + channel, mask=is_expert, other=0.0)
+        selection_score += tl.load(bias + channel, mask=is_expert, other=0.0)
     elif SCORE == 0 and GROUPS == 1:
-        merit = z  # the same order, without the rounding of a softmax
-    keys = key_of(tl.where(is_expert, merit, float("-inf")), channel)
+        selection_score = z  # the same order, without the rounding of a softmax
+    keys = key_of(tl.where(is_expert, selection_score, float("-inf")), channel)
     if GROUPS > 1:
-        keys = _keep_best_groups(keys, CHANNELS, GROUPS, KEPT, JUDGED)
+        keys = _keep_best_groups(keys, CHANNELS, GROUPS, NUM_SELECTED, NUM_SCORED)
     if IS_NORMED:
         left = keys
         for _ in tl.static_range(TOP_K):
@@ -146,8 +150,8 @@ def route_triton(
         IS_NORMED=config.is_normed,
         HAS_BIAS=bias.numel() > 0,
         GROUPS=groups.num,
-        KEPT=groups.num_selected,
-        JUDGED=groups.num_scored,
+        NUM_SELECTED=groups.num_selected,
+        NUM_SCORED=groups.num_scored,
         PDL=overlap.is_on(logits),
         num_warps=1,
         **overlap.options(logits),

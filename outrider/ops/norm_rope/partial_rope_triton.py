@@ -1,5 +1,6 @@
-"""Rotation of the last channels of vectors, and the norm before it: the kernel of `rotate_tail_reference`
-and `norm_and_rotate_reference`.
+"""Rotation of the last channels of vectors, and the norm before it.
+
+The kernel of `rotate_tail_reference` and `norm_and_rotate_reference`.
 
 One program per vector, in float32 and rounded once: no vector depends on the others.
 """

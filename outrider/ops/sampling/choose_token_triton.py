@@ -1,7 +1,7 @@
-"""The last part of the law of sampling: filter, noise and argmax, reading the scores once.
+"""The last part of sampling, as in `choose_token.py`: filter, noise and argmax in one pass.
 
-A program finds the best of a part of one row, a second kernel the best of the parts. The arithmetic
-is that of `sampling/sampler.py`, bit for bit: no fused multiply-adds.
+A program finds the best score of a part of one row, a second kernel the best of all parts. The bits
+are those of the reference: no fused multiply-adds.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -18,9 +18,9 @@ from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise
 from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of
 
 _BLOCK = 1024
-_PROGRAMS = 2048  # about sixteen per multiprocessor: enough loads in flight to fill the memory bus
+_PROGRAMS = 2048  # about 16 per multiprocessor: enough loads in flight to saturate memory
 
-# Slices of larger tensors: compiled once, wherever they begin.
+# Slices of larger tensors: their alignment does not compile the kernel again.
 _ANYWHERE = ["floors", "seeds", "temperatures", "rows", "positions"]
 
 
@@ -76,12 +76,12 @@ def _merge_kernel(keys, tokens, num_parts, PARTS: tl.constexpr, PDL: tl.constexp
     tl.store(tokens + place, id_of(tl.max(key, 0)))
 
 
-def choose_tokens(
+def choose_token_triton(
     scores: torch.Tensor,  # [n, vocab] float32, bfloat16 or float16, unit stride along vocab
     noise: RowNoise | NoNoise,
     floors: torch.Tensor,  # [n] float32, scores below are out; [0] if nothing is filtered
 ) -> torch.Tensor:  # [n] int64
-    """The id of the best score of each row, noise included; the lowest if several are equal."""
+    """`choose_token` in two launches."""
     num_rows, vocab = scores.shape
     tokens = torch.empty(num_rows, dtype=torch.int64, device=scores.device)
     if not num_rows:

@@ -1,4 +1,4 @@
-"""Logits of tokens that a bitmask does not allow become minus infinity, as `ops/sampling/grammar_mask.py`."""
+"""Masks of grammars, as in `grammar_mask.py`, in one launch."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -10,7 +10,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 
-_BLOCK = 4096  # tokens of a program: few enough that one row already fills many cores
+_BLOCK = 4096  # tokens of a program: few enough that one row occupies many multiprocessors
 
 
 @triton.jit(do_not_specialize=["vocab", "num_words"])
@@ -28,16 +28,16 @@ def _mask_kernel(
     overlap.begin(PDL)
     word = tl.load(bits + row * num_words + token // 32, mask=is_token, other=-1)
     is_banned = ((word >> (token % 32)) & 1) == 0
-    # Stores alone: what is allowed is not even read.
+    # Logits are written, never read.
     banned = tl.full([BLOCK], float("-inf"), tl.float32).to(logits.dtype.element_ty)
     tl.store(logits + row * vocab + token, banned, mask=is_token & is_banned)
 
 
-def mask_tokens(
+def mask_tokens_triton_(
     logits: torch.Tensor,  # [n, vocab] of any float, contiguous; changed in place
     bits: torch.Tensor,  # [n, words] int32, contiguous
 ) -> None:
-    """Set the logits of all tokens that are not allowed to minus infinity."""
+    """`mask_tokens_` in one launch."""
     num_rows, vocab = logits.shape
     if not num_rows:
         return

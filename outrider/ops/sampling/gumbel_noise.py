@@ -1,7 +1,7 @@
 """Gumbel noise g(seed, position, token): a counter hash, then logarithms of our own.
 
-Only wrapping integer operations and correctly rounded additions, products and quotients occur, one
-at a time, so every device draws the same bits; `ops/sampling/gumbel_noise_triton.py` says the same in Triton.
+It uses only wrapping integer operations and correctly rounded additions, products and quotients,
+one at a time. So every device, and the Triton form too, draws the same bits.
 """
 
 import math
@@ -9,12 +9,12 @@ import math
 import torch
 
 # Elements worked on at once: the scratch stays in the cache of one core, and torch runs operations
-# of this size in the calling thread. Sixty parallel regions would each wait for a busy neighbour.
+# of this size in the calling thread. About 60 parallel regions would each wait for a busy core.
 TILE = 32768
 
 
 def _int32(*values: int) -> tuple[torch.Tensor, ...]:
-    """Constants with these 32 bits. As tensors: torch wraps a Python number anew on every call."""
+    """Constants with these 32 bits, as tensors: torch converts a Python number on every call."""
     signed = ((value + 2**31) % 2**32 - 2**31 for value in values)
     return tuple(torch.tensor(value, dtype=torch.int32, device="cpu") for value in signed)
 
@@ -61,11 +61,18 @@ def gumbel_at(
 ) -> torch.Tensor:  # [n, k] float32, always finite: -3.14 < g < 22.9
     """Noise of the given tokens of each row."""
     if seeds.is_cuda:
-        from outrider.ops.sampling.gumbel_noise_triton import (
-            launch,  # a CPU installation has no Triton
-        )
+        from outrider.ops.sampling.gumbel_noise_triton import gumbel_at_triton  # a CPU has none
 
-        return launch(seeds, positions, tokens)
+        return gumbel_at_triton(seeds, positions, tokens)
+    return gumbel_at_reference(seeds, positions, tokens)
+
+
+def gumbel_at_reference(
+    seeds: torch.Tensor,  # [n] int64
+    positions: torch.Tensor,  # [n] int64
+    tokens: torch.Tensor,  # [n, k] int32 or int64
+) -> torch.Tensor:  # [n, k] float32
+    """The same in plain torch, tile by tile."""
     low, high = _keys(seeds, positions)
     noise = torch.empty(tokens.shape, dtype=torch.float32, device=tokens.device)
     num_rows, width = tokens.shape
@@ -89,10 +96,10 @@ def _keys(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n, 1] int32 each
     """Two key words per row, from the finaliser of MurmurHash3, a bijection of 64-bit words.
 
-    Neighbouring seeds lie 2^64 / golden ratio apart: seeds less than 2^31 apart never meet at
-    positions below 2^31, and unrelated ones meet only by accident.
+    The keys of neighbouring seeds are 2^64 / golden ratio apart. So seeds less than 2^31 apart
+    never share a key at positions below 2^31, and other seeds share one only by chance.
     """
-    # Plus one: the finaliser keeps zero, which is seed 0 at position 0.
+    # Plus one: the finaliser maps zero to zero, and seed 0 at position 0 would be zero.
     key = (seeds[:, None] + 1) * _GOLDEN + positions[:, None]
     key = (key ^ ((key >> _SHIFT_33) & _LOW_31)) * _KEY_A
     key = (key ^ ((key >> _SHIFT_33) & _LOW_31)) * _KEY_B
@@ -108,8 +115,8 @@ def _hash_(
 ) -> None:
     """Permute 32-bit words by a 64-bit key: two mixers of two products, a key word before each.
 
-    One mixer would not do: where the first words of two keys differ by less than the vocabulary,
-    one row would see the other's noise, shifted. The second key word separates the two.
+    One mixer is not enough: if the first words of two keys differ by less than the vocabulary, one
+    row would get the other's noise, shifted. The second key word prevents that.
     """
     _xor_shifted_(bits.add_(low), _16, spare)
     _xor_shifted_(bits.mul_(_FIRST_A), _15, spare)

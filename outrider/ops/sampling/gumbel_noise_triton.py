@@ -1,4 +1,4 @@
-"""The Gumbel noise of `ops/sampling/gumbel_noise.py` in Triton, bit for bit.
+"""Gumbel noise with the bits of `gumbel_noise.py`.
 
 Launched without fused multiply-adds and with correctly rounded division: both would change bits.
 """
@@ -76,12 +76,12 @@ def _gumbel_kernel(seeds, positions, tokens, noise, width, stride, BLOCK: tl.con
     tl.store(noise + row * width + columns, drawn, mask=inside)
 
 
-def launch(
+def gumbel_at_triton(
     seeds: torch.Tensor,  # [n] int64
     positions: torch.Tensor,  # [n] int64
     tokens: torch.Tensor,  # [n, k] int32 or int64, unit stride along k; rows may be expanded
 ) -> torch.Tensor:  # [n, k] float32
-    """Noise of the given tokens of each row."""
+    """`gumbel_at` in one launch."""
     num_rows, width = tokens.shape
     noise = torch.empty((num_rows, width), dtype=torch.float32, device=tokens.device)
     kernel: Any = _gumbel_kernel[(num_rows, triton.cdiv(width, BLOCK))]

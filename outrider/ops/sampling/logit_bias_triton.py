@@ -1,4 +1,4 @@
-"""Bias and bans, added in place to the few scores they name, as `edit_` of `sampling/logits_processing.py`."""
+"""Bias and bans, added in place to the few scores they name, as in `logit_bias.py`."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -11,7 +11,7 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.sampling.sampling_columns import EditTables
 
-# Slices of larger tensors: compiled once, wherever they begin.
+# Slices of larger tensors: their alignment does not compile the kernel again.
 _ANYWHERE = ["rows", "positions"]
 
 
@@ -41,18 +41,18 @@ def _edit_kernel(
     at = scores + place * vocab + token
     is_bias = in_force & (value > float("-inf"))
     tl.store(at, tl.load(at, mask=is_bias, other=0.0) + value, mask=is_bias)
-    tl.debug_barrier()  # a token may be biased and banned, even banned twice: the ban comes last
+    tl.debug_barrier()  # a token may be biased and banned, or banned twice: bans are added last
     is_ban = in_force & is_ban
     tl.store(at, tl.load(at, mask=is_ban, other=0.0) + value, mask=is_ban)
 
 
-def edit_(
+def add_bias_triton_(
     scores: torch.Tensor,  # [n, vocab] float32, contiguous; changed in place
     tables: EditTables,
     rows: torch.Tensor,  # [n] int64
     positions: torch.Tensor,  # [n] int64
 ) -> None:
-    """Add the bias, and minus infinity to tokens that are banned at the position."""
+    """`add_bias_` in one launch."""
     num_rows, vocab = scores.shape
     if not num_rows:
         return

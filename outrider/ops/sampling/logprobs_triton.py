@@ -1,6 +1,6 @@
-"""The log of the total and the rank of a chosen token, row by row, without a copy of the logits.
+"""Log of the total mass and rank of a chosen token, as in `logprobs.py`, without a float32 copy.
 
-One program walks a row in fixed blocks, so the bits of a row do not depend on the other rows.
+One program reads a row in fixed blocks, so the bits of a row do not depend on the other rows.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -41,11 +41,11 @@ def _total_kernel(
     tl.store(rank + row, tl.sum(above, 0) + 1)
 
 
-def total_and_rank(
+def total_and_rank_triton(
     logits: torch.Tensor,  # [n, vocab], unit stride along the vocabulary
     tokens: torch.Tensor,  # [n] int64
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n] float32, [n] int64
-    """The log of each row's total probability mass, and the rank of its token; 1 is the best."""
+    """`total_and_rank` in one launch; there is at least one row."""
     num_rows, vocab = logits.shape
     total = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     rank = torch.empty(num_rows, dtype=torch.int64, device=logits.device)

@@ -1,7 +1,4 @@
-"""Penalties of tokens already seen, from the tables and the path of each node, in one pass.
-
-The arithmetic is that of `penalise_` in `sampling/logits_processing.py`, bit for bit.
-"""
+"""Penalties of tokens already seen, as in `penalties.py`, in one pass and with the same bits."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -15,7 +12,7 @@ from outrider.ops import dependent_launch as overlap
 from outrider.ops.sampling.sampling_columns import PenaltyTables
 
 _BLOCK = 1024
-# Slices of larger tensors: compiled once, wherever they begin.
+# Slices of larger tensors: their alignment does not compile the kernel again.
 _ANYWHERE = ["repetitions", "presences", "frequencies", "rows", "path"]
 
 
@@ -56,14 +53,15 @@ def _penalise_kernel(
     tl.store(scores + place * width + columns, z, mask=inside)
 
 
-def penalise(
+def penalise_triton(
     logits: torch.Tensor,  # [n, vocab] float32, bfloat16 or float16, unit stride along vocab
     tables: PenaltyTables,
     rows: torch.Tensor,  # [n] int64
-    path: torch.Tensor,  # [n, depth] int64 tokens not yet recorded, padded with -1; contiguous
+    path: torch.Tensor,  # [n, depth] int64 tokens not yet recorded, padded with -1
 ) -> torch.Tensor:  # [n, vocab] float32
-    """The logits with the penalties of each row; tokens on the path count as emitted."""
+    """`penalise` in one launch."""
     num_rows, vocab = logits.shape
+    path = path.contiguous()
     scores = torch.empty((num_rows, vocab), dtype=torch.float32, device=logits.device)
     if not num_rows:
         return scores

@@ -1,13 +1,18 @@
-"""What the sampling kernels read: columns of the sampling table. No Triton here."""
+"""Columns of the sampling table, as the sampling operations read them."""
 
 from dataclasses import dataclass
 
 import torch
 
 
+def column_of(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:  # [n, 1]
+    """The table entries [table_rows] of these rows [n], to be broadcast over the vocabulary."""
+    return values.index_select(0, rows)[:, None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNoise:
-    """Noise of `n` choices: each has its row of the tables and its position."""
+    """Noise of `n` choices. Each choice has a row of the tables and a position."""
 
     seeds: torch.Tensor  # [rows] int64
     temperatures: torch.Tensor  # [rows] float32
@@ -15,7 +20,7 @@ class RowNoise:
     positions: torch.Tensor  # [n] int64
 
     def arguments(self) -> tuple[torch.Tensor | int, ...]:
-        """What a kernel takes: the tensors, then the strides of the tables."""
+        """The arguments of a kernel: the tensors, then the strides of the tables."""
         tables = (self.seeds, self.temperatures)
         return (*tables, self.rows, self.positions, *(table.stride(0) for table in tables))
 
@@ -24,7 +29,7 @@ class RowNoise:
 class NoNoise:
     """Logits stay as they are."""
 
-    unread: torch.Tensor  # any tensor: a kernel must be given something
+    unread: torch.Tensor  # any tensor: a kernel needs pointers though it does not read them
 
     def arguments(self) -> tuple[torch.Tensor | int, ...]:
         return (self.unread,) * 4 + (1, 1)
@@ -32,7 +37,7 @@ class NoNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PenaltyTables:
-    """What each row has seen and how much that counts."""
+    """Which tokens each row has seen, and its penalties."""
 
     output_counts: torch.Tensor  # [rows, vocab] int32
     prompt_seen: torch.Tensor  # [rows, vocab] bool
@@ -43,7 +48,7 @@ class PenaltyTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditTables:
-    """What is added to which tokens of a row, while its position is below `until`."""
+    """Values added to the logits of some tokens of a row, while its position is below `until`."""
 
     tokens: torch.Tensor  # [rows, edits] int64; at most one finite edit in force per token
     values: torch.Tensor  # [rows, edits] float32, minus infinity for a ban
@@ -52,7 +57,7 @@ class EditTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterTables:
-    """What each row keeps."""
+    """The filters of each row."""
 
     temperature: torch.Tensor  # [rows] float32; all but top_k of the same stride
     top_p: torch.Tensor  # [rows] float32, 1 keeps all

@@ -1,6 +1,6 @@
-"""Floats as integers of the same order, and with a token's id as one word to take the maximum of.
+"""Floats as integers of the same order, alone or with a token's id in one word.
 
-What other kernels call; nothing here is launched.
+Other kernels call these functions.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -13,14 +13,14 @@ LOWEST_KEY = tl.constexpr(-(2**63))  # below the key of every token
 
 @triton.jit
 def order_of(values):
-    """Integers ordered as float32 values are; zeros of both signs are equal."""
+    """Integers in the order of float32 values; zeros of both signs are equal."""
     bits = tl.where(values == 0.0, 0.0, values).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def value_of(order):
-    """The float32 value that has this place in the order."""
+    """The float32 value at this place in the order."""
     return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 

@@ -1,6 +1,7 @@
 """The threshold of top-k or top-p: the highest place in the order that has enough above it.
 
-What the kernels of `filters.py` call. A row's values may be of any float type; all sums are exact.
+The kernels of `top_k_top_p_triton.py` call these functions. A row's values may be of any float
+type; all sums are exact.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -18,7 +19,7 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def mass_of(z, best, temperature):
-    """`_masses` of sampling/logits_processing.py: int64 probabilities relative to the best, unit 2^-40."""
+    """`masses_reference`: int64 probabilities relative to the best score, in units of 2^-40."""
     scale = tl.div_rn(1.0, temperature) * _LOG2_E
     exponent = tl.maximum((z - best) * scale, -64.0)
     whole = tl.floor(exponent)
@@ -35,11 +36,11 @@ def mass_of(z, best, temperature):
 
 @triton.jit
 def pivots_below(best, unit):
-    """Eight places in the order, falling from near the best to the end, a little faster each."""
+    """Eight places in the order, from just below the best to the lowest, with growing steps."""
     index = tl.arange(0, PIVOTS)
     step = (index + 1).to(tl.float32)
-    guess = order_of(best - unit * (0.25 * step * step))
-    return tl.where(index == PIVOTS - 1, LOWEST, guess)
+    place = order_of(best - unit * (0.25 * step * step))
+    return tl.where(index == PIVOTS - 1, LOWEST, place)
 
 
 @triton.jit
@@ -64,8 +65,8 @@ def weigh_above(values, first, end, pivots, best, temperature, by_mass, TILE: tl
 
 @triton.jit
 def narrow(values, end, low, high, target, best, temperature, by_mass, TILE: tl.constexpr):
-    """An eighth of the window [low, high) of the order, such that all from `low` up still weigh
-    the target and all from `high` up do not; also how many there are from `low` up.
+    """An eighth of the interval [low, high) of the order. The values from `low` up weigh at least
+    the target, those from `high` up do not. Also the number of values from `low` up.
     """
     step = (high - low + PIVOTS - 1) // PIVOTS
     pivots = (low + step * tl.arange(0, PIVOTS)).to(tl.int32)
@@ -78,14 +79,14 @@ def narrow(values, end, low, high, target, best, temperature, by_mass, TILE: tl.
 
 @triton.jit
 def share_of(total, top_p):
-    """The mass that makes up the share top_p of the total, rounded up, at least 1."""
+    """The share top_p of the total mass, rounded up, at least 1."""
     share = tl.ceil(total.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64)
     return tl.maximum(share, 1)
 
 
 @triton.jit
 def gather_from(values, first, end, low, candidates, TILE: tl.constexpr):
-    """Write the values of [first, end) from a place in the order up to the list of candidates."""
+    """Write the values of [first, end) that are at or above `low` to the list of candidates."""
     size = 0
     for start in range(first, end, TILE):
         columns = start + tl.arange(0, TILE)
@@ -108,7 +109,7 @@ def first_window(
     temperature,
     PARTS: tl.constexpr,
 ):
-    """Where the threshold lies, from the parts' sums above the pivots: in [low, high) of the order.
+    """The interval [low, high) of the order with the threshold, from the sums above the pivots.
 
     Also the weight to be reached, the number of values from `low` up, and the pivot that is `low`.
     """
@@ -121,7 +122,7 @@ def first_window(
     weight = tl.sum(tl.load(weights + at, mask=is_part, other=0), 0)
     target = tl.where(by_mass, share_of(tl.max(weight, 0), top_p), top_k)
     places = pivots_below(best, tl.where(by_mass, temperature, 1.0)).to(tl.int64)
-    # The pivots fall: below those that weigh less than the target lies the first that does not.
+    # Pivots are in descending order: after those below the target comes the first that reaches it.
     chosen = tl.minimum(tl.sum((weight < target).to(tl.int32), 0), PIVOTS - 1)
     top = order_of(best).to(tl.int64) + 1
     low = tl.min(tl.where(index <= chosen, places, top), 0)
@@ -147,10 +148,10 @@ def search_from(
     ROOM: tl.constexpr,
     GRAIN: tl.constexpr,
 ):
-    """The place in the order from which on top-k and top-p keep the values of a row.
+    """The place in the order from which top-k and top-p keep the values of a row.
 
-    The first of the two is sought in the window [low, high), where `count` values lie from `low`
-    up; they are in the list of candidates already if there is room for them.
+    The first of the two is searched in [low, high). `count` values lie from `low` up. If there is
+    room for them, they are already in the list of candidates.
     """
     by_mass = top_k >= width
     is_listed = count <= ROOM
@@ -160,7 +161,7 @@ def search_from(
         )
     if (count <= ROOM) & (is_listed == 0):
         gather_from(values, 0, width, low, candidates, TILE)
-        tl.debug_barrier()  # the list is read by other threads than wrote it
+        tl.debug_barrier()  # other threads read the list than wrote it
     end = width
     if count <= ROOM:
         values = candidates

@@ -1,9 +1,9 @@
 """The score below which top-k, top-p or min-p rules a token out, one per row, without a sort.
 
-The law is `filter_` of `sampling/logits_processing.py`. All sums are of integers, so their order does not matter
-and the tokens kept are exactly those of the law. Four kernels: the best score of a row; how many
-tokens, of what mass, lie above eight guesses; a list of those above the guess just below the
-threshold, if they are few; then one program per row finds the threshold in the list.
+All sums are of integers, so their order does not matter and the result is exactly that of the
+reference in `top_k_top_p.py`. Four kernels: the best score of a row; number and mass of the tokens
+above each of eight pivots; a list of the tokens above the pivot just below the threshold, if they
+are few; then one program per row finds the threshold in the list.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -34,14 +34,14 @@ _PROGRAMS = 2048
 _NUM_PIVOTS = 8
 # A window of the order this wide holds at most one value of the type.
 _GRAINS = {torch.float32: 1, torch.bfloat16: 2**16, torch.float16: 2**13}
-# Slices of larger tensors: compiled once, wherever they begin.
+# Slices of larger tensors: their alignment does not compile a kernel again.
 _WEIGHED = ["temperatures", "top_ks", "rows"]
 _SEARCHED = [*_WEIGHED, "top_ps"]
 
 
 @triton.jit
 def _own_temperature(temperatures, offset):
-    """As the filters see it: without noise they weigh by the model's own law."""
+    """The temperature of the filters: 1 for a greedy row."""
     temperature = tl.load(temperatures + offset)
     return tl.where(temperature > 0, temperature, 1.0)
 
@@ -214,7 +214,7 @@ def _floor_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What is known of each part of each row; a part is `span` blocks."""
+    """Sums over each part of each row; a part is `span` blocks."""
 
     span: int
     peaks: torch.Tensor  # [n, parts] float32, the best score
@@ -222,12 +222,12 @@ class _Parts:
     weights: torch.Tensor  # [n, parts, pivots] int64
 
 
-def filter_floors(
+def filter_floors_triton(
     scores: torch.Tensor,  # [n, vocab] float32, bfloat16 or float16, unit stride along vocab
     tables: FilterTables,
     rows: torch.Tensor,  # [n] int64
 ) -> torch.Tensor:  # [n] float32
-    """The score below which the filters of each row rule a token out."""
+    """`filter_floors` in four launches."""
     num_rows = scores.shape[0]
     floors = torch.empty(num_rows, dtype=torch.float32, device=scores.device)
     candidates = torch.empty((num_rows, _ROOM), dtype=scores.dtype, device=scores.device)
@@ -241,7 +241,7 @@ def filter_floors(
 def _weigh_parts(scores: torch.Tensor, tables: FilterTables, rows: torch.Tensor) -> _Parts:
     num_rows, vocab = scores.shape
     num_blocks = triton.cdiv(vocab, _BLOCK)
-    # How a row is split never changes its sums, so the split may depend on the batch.
+    # The split of a row never changes its sums, so it may depend on the batch.
     span = triton.cdiv(num_blocks, triton.cdiv(_PROGRAMS, num_rows))
     grid = (num_rows, triton.cdiv(num_blocks, span))
     parts = _Parts(
@@ -348,6 +348,6 @@ def _most_parts(vocab: int) -> int:
 
 
 def _shared(scores: torch.Tensor) -> dict[str, Any]:
-    """What all launches say alike."""
+    """Options of all launches."""
     is_on = overlap.is_on(scores)
     return {"enable_fp_fusion": False, "PDL": is_on, **overlap.options(scores)}

@@ -1,1 +1,1 @@
-"""Draft trees: growing, filling plans, verifying, committing, and what drafters carry over."""
+"""Draft trees: growth, filled plans, verify, commit, and hidden states of drafters."""

@@ -1,46 +1,36 @@
-"""Windows of draft modules over decoding rows, as `spec/mtp_window.py` says them.
+"""Draft windows of MTP modules over decode rows, as in `mtp_window.py`.
 
-Tokens, indices and counts are int64, features of any one type; all are contiguous.
+Tokens, indices and counts are int64, aux hidden states of any one type; all are contiguous.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.mtp_pairs import PairTable
+from outrider.ops.tree.mtp_window import DraftWindows, ModuleInputs
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 
 _BLOCK = 2048
-_LEAST = 16  # lanes of a tile, so that short windows share one compiled kernel
+_LEAST = 16  # elements of a tile, so that short windows share one compiled kernel
 
-# By place among the arguments: indices are views that lie anywhere, sizes change with the step.
+# By argument index. Indices are views with any alignment, and sizes change with the step: neither
+# may compile a kernel again.
 _OPEN_POINTERS, _OPEN_SIZES = range(16), range(16, 20)
-_FEATURE_POINTERS, _FEATURE_SIZES = (0, 1, 2, 5), range(7, 11)
-_REMEMBER_POINTERS, _REMEMBER_SIZES = (0, 1, 2, 3, 5, 7), range(8, 11)
-_TAKE_POINTERS, _TAKE_SIZES = range(7), range(7, 11)
-
-
-class Opened(NamedTuple):
-    """One entry per row and column or node; what `Windows` and `Seen` hold."""
-
-    tokens: torch.Tensor  # [rows, columns]
-    num_known: torch.Tensor  # [rows]
-    first: torch.Tensor  # [rows]
-    num_real: torch.Tensor  # [rows]
-    tips: torch.Tensor  # [rows]
-    positions: torch.Tensor  # [rows]
-    node_tokens: torch.Tensor  # [rows, width]
-    depths: torch.Tensor  # [rows, width]
-    ancestors: torch.Tensor  # [rows, width]
-    is_idle: torch.Tensor  # [rows, width] bool
+_STATES_POINTERS, _STATES_SIZES = (0, 1, 2, 5), range(7, 11)
+_STORE_POINTERS, _STORE_SIZES = (0, 1, 2, 3, 5, 7), range(8, 11)
+_DRAFTS_POINTERS, _DRAFTS_SIZES = range(7), range(7, 11)
 
 
 @triton.jit
 def _token_at(column, old, new, room, most_emitted):
-    """Remembered tokens, then emitted ones, then nothing yet."""
+    """Stored tokens, then emitted ones, then zeros."""
     is_new = (column >= room) & (column < room + most_emitted)
     before = tl.load(old + column, mask=column < room, other=0)
     return tl.where(column < room, before, tl.load(new + column - room, mask=is_new, other=0))
@@ -60,7 +50,7 @@ def _open_kernel(
     num_known,
     first,
     num_real,
-    tips,
+    newest,
     positions,
     node_tokens,  # [3, rows, width] tokens, depths, ancestors
     is_idle,  # [rows, width] int8
@@ -85,7 +75,7 @@ def _open_kernel(
     tl.store(num_known + place, end)
     tl.store(first + place, begin)
     tl.store(num_real + place, end - begin)
-    tl.store(tips + place, place * width + end - begin - 1)
+    tl.store(newest + place, place * width + end - begin - 1)
     tl.store(positions + place, length + num_new + 1)
     token = _token_at(channel, old, new, room, most_emitted)
     tl.store(tokens + place * columns + channel, token, mask=channel < columns)
@@ -100,32 +90,61 @@ def _open_kernel(
     tl.store(is_idle + node, idle.to(tl.int8), mask=is_inside)
 
 
-def open_windows(
-    decode: tuple[torch.Tensor, torch.Tensor],  # rows, lengths [rows]
-    verify_result: tuple[torch.Tensor, torch.Tensor],  # kept [rows], emitted [rows, most_emitted]
-    memory: tuple[torch.Tensor, torch.Tensor],  # tokens [table_rows, room], num [table_rows]
+def open_windows_triton(
+    table: PairTable,
+    outcome: StepOutcome,
+    decode: DecodeRows,
+    chunk: ChunkRows,  # of a step without chunks
     *,
-    out: tuple[torch.Tensor, torch.Tensor],  # rows and starts of the windows [rows], written
+    catch_up: DecodeRows,  # written
     width: int,
     num_modules: int,
-) -> Opened:
+) -> ModuleInputs:
+    """`open_windows` without chunks, in three launches."""
+    windows, nodes, is_idle = _place_windows(
+        table, outcome, decode, catch_up=catch_up, width=width, num_modules=num_modules
+    )
+    in_windows = _states_in_windows(table, outcome, decode.rows, windows, width)
+    _store_newest(table, outcome, decode.rows, windows, in_windows)
+    return ModuleInputs(
+        windows=windows,
+        nodes=nodes,
+        is_idle=is_idle,
+        aux_hidden_states=in_windows,
+        following=chunk.tokens,
+    )
+
+
+def _place_windows(
+    table: PairTable,
+    outcome: StepOutcome,
+    decode: DecodeRows,
+    *,
+    catch_up: DecodeRows,  # written
+    width: int,
+    num_modules: int,
+) -> tuple[DraftWindows, DraftTree, torch.Tensor]:  # and [rows, width] which nodes are idle
     """Where the window of every row lies, and what the first module runs in it."""
-    rows, emitted, room = decode[0], verify_result[1], memory[0].shape[1]
+    rows, emitted, room = decode.rows, outcome.verify_result.emitted, table.pairs.tokens.shape[1]
     num_rows, most_emitted = emitted.shape
     columns = room + most_emitted + num_modules + 1
     tokens = rows.new_empty(num_rows, columns)
-    facts = rows.new_empty(5, num_rows).unbind(0)
-    nodes = rows.new_empty(3, num_rows, width)
+    per_row = rows.new_empty(5, num_rows).unbind(0)
+    per_node = rows.new_empty(3, num_rows, width)
     is_idle = rows.new_empty(num_rows, width, dtype=torch.int8)
     kernel: Any = _open_kernel[(num_rows,)]
     kernel(
-        *decode,
-        *verify_result,
-        *memory,
-        *out,
+        rows,
+        decode.lengths,
+        outcome.verify_result.num_accepted,
+        emitted,
+        table.pairs.tokens,
+        table.num,
+        catch_up.rows,
+        catch_up.lengths,
         tokens,
-        *facts,
-        nodes,
+        *per_row,
+        per_node,
         is_idle,
         room,
         most_emitted,
@@ -136,12 +155,26 @@ def open_windows(
         num_warps=1,
         **overlap.options(rows),
     )
-    columns_of_rows = (tokens, *facts, *nodes.unbind(0), is_idle.view(torch.bool))
-    return Opened._make(columns_of_rows)
+    node_tokens, depths, ancestors = per_node.unbind(0)
+    nodes = DraftTree(tokens=node_tokens, parents=depths, depths=depths, ancestors=ancestors)
+    return _windows_of(tokens, per_row), nodes, is_idle.view(torch.bool)
 
 
-@triton.jit(do_not_specialize=_FEATURE_SIZES, do_not_specialize_on_alignment=_FEATURE_POINTERS)
-def _aux_hidden_kernel(
+def _windows_of(tokens: torch.Tensor, per_row: tuple[torch.Tensor, ...]) -> DraftWindows:
+    """What `_open_kernel` wrote per row, by name."""
+    num_known, first, num_real, newest, positions = per_row
+    return DraftWindows(
+        tokens=tokens,
+        num_known=num_known,
+        first=first,
+        num_real=num_real,
+        newest=newest,
+        positions=positions,
+    )
+
+
+@triton.jit(do_not_specialize=_STATES_SIZES, do_not_specialize_on_alignment=_STATES_POINTERS)
+def _states_kernel(
     rows,
     first,
     num_real,
@@ -170,34 +203,35 @@ def _aux_hidden_kernel(
     depth = tl.maximum(column - room, 0)
     node = tl.load(path + index * most_emitted + depth)
     after = new + (index * nodes + node) * size
-    remembered = tl.load(before + channel, mask=wanted & is_old, other=0.0)
-    brought = tl.load(after + channel, mask=wanted & (column >= room), other=0.0)
-    tl.store(out + place * size + channel, tl.where(is_old, remembered, brought), mask=inside)
+    stored = tl.load(before + channel, mask=wanted & is_old, other=0.0)
+    fresh = tl.load(after + channel, mask=wanted & (column >= room), other=0.0)
+    tl.store(out + place * size + channel, tl.where(is_old, stored, fresh), mask=inside)
 
 
-def window_hidden_states(
+def _states_in_windows(
+    table: PairTable,
+    outcome: StepOutcome,
     rows: torch.Tensor,  # [rows]
-    nodes: tuple[torch.Tensor, torch.Tensor],  # [rows] first column, and nodes that are real
-    old: torch.Tensor,  # [table_rows, room, size] remembered
-    new: torch.Tensor,  # [rows, nodes, size] of the step
-    path: torch.Tensor,  # [rows, most_emitted]
+    windows: DraftWindows,
     width: int,
-) -> torch.Tensor:  # [rows * width, size]
-    """The target's features in every window, along the kept paths; zeros for idle nodes."""
-    num_rows, num_nodes, size = new.shape
+) -> torch.Tensor:  # [rows * width, aux_width]
+    """Aux hidden states in every window, along the accepted paths; zeros for idle nodes."""
+    new, old, path = outcome.aux_hidden_states, table.pairs, outcome.verify_result.path
+    num_rows, size = path.shape[0], new.shape[1]
     out = new.new_empty(num_rows * width, size)
     block = min(_BLOCK, triton.next_power_of_2(size))
-    kernel: Any = _aux_hidden_kernel[(num_rows * width, triton.cdiv(size, block))]
+    kernel: Any = _states_kernel[(num_rows * width, triton.cdiv(size, block))]
     kernel(
         rows,
-        *nodes,
-        old,
+        windows.first,
+        windows.num_real,
+        old.aux_hidden_states,
         new,
         path,
         out,
-        old.shape[1],
+        old.tokens.shape[1],
         path.shape[1],
-        num_nodes,
+        new.shape[0] // max(num_rows, 1),
         width,
         size,
         BLOCK=block,
@@ -207,8 +241,8 @@ def window_hidden_states(
     return out
 
 
-@triton.jit(do_not_specialize=_REMEMBER_SIZES, do_not_specialize_on_alignment=_REMEMBER_POINTERS)
-def _remember_kernel(
+@triton.jit(do_not_specialize=_STORE_SIZES, do_not_specialize_on_alignment=_STORE_POINTERS)
+def _store_kernel(
     rows,
     num_accepted,
     first,
@@ -231,7 +265,7 @@ def _remember_kernel(
     overlap.begin(PDL)
     row, num_new = tl.load(rows + index), tl.load(num_accepted + index) + 1
     column = num_new + entry
-    node = column - tl.load(first + index)  # before the window nothing is worth remembering
+    node = column - tl.load(first + index)  # pairs before the window are not stored
     inside = (channel < size) & (node >= 0)
     source = aux_hidden_states + (index * width + tl.maximum(node, 0)) * size
     goal = row * room + entry
@@ -244,34 +278,39 @@ def _remember_kernel(
     tl.store(old_num + row, tl.where(row > 0, num, 0), mask=is_first)
 
 
-def remember(
-    facts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # rows, kept, first [rows]
-    tokens: torch.Tensor,  # [rows, columns]
-    aux_hidden_states: torch.Tensor,  # [rows, width, size] of the windows
-    memory: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # tokens, features, num; written
+def _store_newest(
+    table: PairTable,
+    outcome: StepOutcome,
+    rows: torch.Tensor,  # [rows]
+    windows: DraftWindows,
+    in_windows: torch.Tensor,  # [rows * width, aux_width]
 ) -> None:
-    """Keep the newest pairs of every row; row 0 never has any."""
-    num_rows, width, size = aux_hidden_states.shape
-    room = memory[0].shape[1]
+    """Store the newest pairs of every row; row 0 never has any."""
+    num_rows, size = rows.shape[0], in_windows.shape[1]
+    room = table.pairs.tokens.shape[1]
     block = min(_BLOCK, triton.next_power_of_2(size))
-    kernel: Any = _remember_kernel[(num_rows * room, triton.cdiv(size, block))]
+    kernel: Any = _store_kernel[(num_rows * room, triton.cdiv(size, block))]
     kernel(
-        *facts,
-        tokens,
-        aux_hidden_states,
-        *memory,
+        rows,
+        outcome.verify_result.num_accepted,
+        windows.first,
+        windows.tokens,
+        in_windows,
+        table.pairs.tokens,
+        table.pairs.aux_hidden_states,
+        table.num,
         room,
-        tokens.shape[1],
-        width,
+        windows.tokens.shape[1],
+        in_windows.shape[0] // max(num_rows, 1),
         size,
         BLOCK=block,
-        PDL=overlap.is_on(tokens),
-        **overlap.options(tokens),
+        PDL=overlap.is_on(rows),
+        **overlap.options(rows),
     )
 
 
-@triton.jit(do_not_specialize=_TAKE_SIZES, do_not_specialize_on_alignment=_TAKE_POINTERS)
-def _take_kernel(
+@triton.jit(do_not_specialize=_DRAFTS_SIZES, do_not_specialize_on_alignment=_DRAFTS_POINTERS)
+def _drafts_kernel(
     drafted,  # [rows]
     tokens,  # [rows, columns], written
     num_known,
@@ -300,28 +339,30 @@ def _take_kernel(
     tl.store(drafts + row * modules + module, token)
 
 
-def take(
-    drafted: torch.Tensor,  # [rows]
-    tokens: torch.Tensor,  # [rows, columns], written
-    facts: tuple[torch.Tensor, torch.Tensor],  # num_known, first [rows]
-    rows: torch.Tensor,  # [rows]
-    drafts: torch.Tensor,  # [table_rows, modules], written
-    queries: torch.Tensor,  # [rows * width], written
+def write_drafts_triton(
+    tokens: torch.Tensor,  # [rows]
     module: int,
+    inputs: ModuleInputs,
+    chunk: ChunkRows,  # of a step without chunks
+    *,
+    rows: torch.Tensor,  # [rows]
+    drafts: torch.Tensor,  # [table_rows, modules] written
+    queries: torch.Tensor,  # [rows * width] written
 ) -> None:
-    """Note what a module drafted, and put in place what the next one runs."""
-    num_rows, columns = tokens.shape
-    width = queries.shape[0] // num_rows
-    kernel: Any = _take_kernel[(num_rows,)]
+    """`write_drafts` without chunks, in one launch."""
+    del chunk
+    windows, (num_rows, width) = inputs.windows, inputs.is_idle.shape
+    kernel: Any = _drafts_kernel[(num_rows,)]
     kernel(
-        drafted,
         tokens,
-        *facts,
+        windows.tokens,
+        windows.num_known,
+        windows.first,
         rows,
         drafts,
         queries,
         module,
-        columns,
+        windows.tokens.shape[1],
         drafts.shape[1],
         width,
         BLOCK=max(_LEAST, triton.next_power_of_2(width)),

@@ -1,4 +1,4 @@
-"""The verdict on draft trees, as `spec/verify.py` says it: one program per row, one launch."""
+"""Verification of draft trees, as in `verify.py`: one program per row, one launch."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -9,10 +9,12 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
 
 _NODES = 16  # at least: more than most trees have
 
-# By place among the arguments: trees may be views that lie anywhere, sizes change with the step.
+# By argument index. Trees may be views with any alignment, and sizes change with the step: neither
+# may compile the kernel again.
 _POINTERS, _SIZES = range(9), range(9, 16)
 
 
@@ -48,11 +50,11 @@ def _verify_kernel(
     chosen = tl.load(choice + row * choice_stride + node, mask=inside, other=0)
     wanted = tl.load(choice + row * choice_stride + tl.maximum(parent, 0), mask=inside, other=0)
 
-    # Node 0 was emitted before; a bit per agreed node, so that sums are unions.
+    # Node 0 was emitted before. Each agreed node has its own bit, so a sum is a union.
     is_agreed = ((token == wanted) | (parent < 0)) & inside
     agreed = tl.sum(is_agreed.to(tl.int64) << node.to(tl.int64), axis=0)
     is_alive = ((ancestor & agreed) == ancestor) & inside
-    # The deepest, and of equally deep ones the first.
+    # The deepest node; of equally deep nodes the first.
     rank = tl.where(is_alive, depth * NODES + (NODES - 1 - node), -1)
     best = tl.max(rank, axis=0)
     tip = NODES - 1 - best % NODES
@@ -60,7 +62,7 @@ def _verify_kernel(
     tip_ancestors = tl.sum(tl.where(node == tip, ancestor, 0), axis=0)
     last = tl.sum(tl.where(node == tip, chosen, 0), axis=0)
 
-    # Each place of the path is written once: by the node of that depth, or past the tip by the tip.
+    # Each entry of the path is written once: by the node of that depth, or past the tip by the tip.
     on_path = ((tip_ancestors >> node.to(tl.int64)) & 1) > 0
     base = row * most_emitted
     is_written = on_path & inside & (depth < most_emitted)
@@ -74,25 +76,31 @@ def _verify_kernel(
     tl.store(drafted + row, tl.sum(is_draft.to(tl.int64), axis=0))
 
 
-def verify_tree(
-    tree: tuple[torch.Tensor, ...],  # tokens, parents, depths, ancestors: [rows, nodes] int64
+def verify_triton(
+    tree: DraftTree,  # int64
     choice: torch.Tensor,  # [rows, nodes] int64
     most_emitted: int,
-) -> tuple[torch.Tensor, ...]:  # path, kept, emitted, drafted
-    """What the target keeps of each row's tree."""
+) -> VerifyResult:
+    """`verify` in one launch."""
     rows, nodes = choice.shape
     path = choice.new_empty(rows, most_emitted)
     num_accepted = choice.new_empty(rows)
     emitted, drafted = torch.empty_like(path), torch.empty_like(num_accepted)
     kernel: Any = _verify_kernel[(rows,)]
     kernel(
-        *tree,
+        tree.tokens,
+        tree.parents,
+        tree.depths,
+        tree.ancestors,
         choice,
         path,
         num_accepted,
         emitted,
         drafted,
-        *(tensor.stride(0) for tensor in tree),
+        tree.tokens.stride(0),
+        tree.parents.stride(0),
+        tree.depths.stride(0),
+        tree.ancestors.stride(0),
         choice.stride(0),
         nodes,
         most_emitted,
@@ -101,4 +109,4 @@ def verify_tree(
         num_warps=1,
         **overlap.options(choice),
     )
-    return path, num_accepted, emitted, drafted
+    return VerifyResult(path=path, num_accepted=num_accepted, emitted=emitted, drafted=drafted)

@@ -1,10 +1,10 @@
-// One answer on the screen: its tokens as they come, each with the round that it came from.
+// One answer on the screen: its tokens, each with the round that emitted it.
 
 import { Tally } from "./tally.js";
 import { element } from "./dom.js";
 import { count, origin, rateOf, seconds } from "./words.js";
 
-const DEEPEST = 6; // depths from here on share a shade
+const DEEPEST = 6; // greater depths have the same shade
 
 export class AnswerView {
   #rounds = [];
@@ -24,12 +24,12 @@ export class AnswerView {
     this.#listen(inspector);
   }
 
-  /** Put a headline above the text, as comparisons have it. */
+  /** Put a headline above the text, for comparisons. */
   head(words) {
     this.element.prepend(element("h3", { class: "head" }, words));
   }
 
-  /** Take what one chunk of the stream says. */
+  /** Take in one chunk of the stream. */
   take(chunk) {
     for (const choice of chunk.choices) {
       this.text += choice.delta.content ?? "";
@@ -45,7 +45,7 @@ export class AnswerView {
     }
   }
 
-  /** Tokens per second after the first token: by the server's clock once it has told. */
+  /** Tokens per second after the first token; by the server's times once they are known. */
   get rate() {
     const ms = this.totalMs - this.firstMs;
     return ms > 0 ? (1000 * (this.tally.tokens.length - 1)) / ms : this.tally.rate;

@@ -1,4 +1,4 @@
-// The server's side of the page: requests, and events as they come.
+// Requests to the server, and the events of a stream.
 
 export class ApiError extends Error {
   constructor(message, status) {
@@ -7,14 +7,14 @@ export class ApiError extends Error {
   }
 }
 
-/** Facts about the server, or an ApiError. */
+/** Information about the server; throws ApiError. */
 export async function readServerInfo(key) {
   const response = await reach("server_info", { headers: headersOf(key) });
   if (!response.ok) throw await refusalOf(response);
   return response.json();
 }
 
-/** The chunks of an answer, in order; raises ApiError when it cannot go on. */
+/** The chunks of an answer in order; throws ApiError if the answer fails. */
 export async function* streamChat(body, key, signal) {
   const response = await reach("v1/chat/completions", {
     method: "POST",

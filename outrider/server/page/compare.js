@@ -1,8 +1,8 @@
-// Two runs of one request, with speculation and without: are they the same, and which was faster?
+// Compares two runs of one request, with and without speculation: tokens and times.
 
 import { count, seconds } from "./words.js";
 
-/** The verdict in words, and whether every token agrees. */
+/** The result as a sentence, and whether all tokens are equal. */
 export function compareAnswers(fast, plain) {
   const [left, right] = [fast.tally.tokens, plain.tally.tokens];
   const place = firstDifference(left, right);

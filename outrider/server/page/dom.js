@@ -1,4 +1,4 @@
-// Elements are made here; their text is always text, never markup.
+// Makes elements. Their text is always set as text, never as markup.
 
 export function element(name, attributes = {}, text = "") {
   const made = document.createElement(name);

@@ -1,4 +1,4 @@
-// The frame around the chat: light or dark, and the panel that narrow windows fold away.
+// The frame around the chat: light or dark, and the panel, which narrow windows hide.
 
 const STORE = "outrider.theme";
 
@@ -13,7 +13,7 @@ export function startTheme() {
   apply();
 }
 
-/** On narrow windows the panel lies over the chat until it is closed. */
+/** On narrow windows the panel covers the chat until it is closed. */
 export function startDrawer() {
   const panel = document.getElementById("panel");
   const opener = document.getElementById("open-panel");

@@ -1,10 +1,10 @@
-// The card that shows the round of the token under the pointer or the focus.
+// The card with the round of the token that has the pointer or the focus.
 
 import { element } from "./dom.js";
 import { drawTree } from "./tree.js";
 import { count, origin, visible } from "./words.js";
 
-const LINGER_MS = 140; // the pointer may cross the gap between a token and its card
+const LINGER_MS = 140; // time to move the pointer from a token to its card
 const MARGIN = 12;
 
 export class Inspector {
@@ -24,7 +24,7 @@ export class Inspector {
     window.addEventListener("resize", () => this.hide());
   }
 
-  /** Show a round beside one of its tokens; `place` counts the tokens of the round. */
+  /** Show a round beside one of its tokens; `place` is the index of the token in the round. */
   show(anchor, round, { number, place }) {
     clearTimeout(this.#timer);
     if (anchor === this.#anchor) return;

@@ -1,4 +1,4 @@
-// The page: one conversation, and everything that acts on it.
+// The page: one conversation, and the actions on it.
 
 import { AnswerView } from "./answer.js";
 import { readServerInfo, streamChat } from "./api.js";
@@ -16,7 +16,7 @@ const SUGGESTIONS = [
   "Count from one to thirty in words.",
   "Say this three times, each in capitals: the early bird catches the worm.",
 ];
-const NEAR_PX = 80; // this close to the end, the page follows what comes
+const NEAR_PX = 80; // this close to the end, the page scrolls with new text
 
 const find = (id) => document.getElementById(id);
 const settings = new Settings();
@@ -47,7 +47,7 @@ function messagesUpTo(question) {
   return [...said, { role: "user", content: question }];
 }
 
-/** Run a turn's request, and a second time without speculation where that was asked for. */
+/** Run the request of a turn, and again without speculation if the user wants to compare. */
 async function answerTurn(turn, body, withComparison) {
   const place = element("div", { class: "answers" });
   turn.element.append(place);
@@ -75,7 +75,7 @@ function offerComparison(turn, answer, body, place) {
   answer.offer(compare);
 }
 
-/** The same request and seed without speculation, beside the answer that it should equal. */
+/** Run the same request and seed without speculation, and compare the two answers. */
 async function runPlain(answer, body, place, signal) {
   const plainBody = { ...body, seed: answer.seed, speculative: "off" };
   const half = element("div");
@@ -97,7 +97,7 @@ async function runPlain(answer, body, place, signal) {
   toEnd();
 }
 
-/** Stream one answer into view. One that is stopped ends early and well. */
+/** Stream one answer into view. Stopping it is not an error. */
 async function run(body, title, place, signal) {
   const answer = new AnswerView(title, inspector);
   place.append(answer.element);
@@ -125,7 +125,7 @@ async function run(body, title, place, signal) {
 function finishAnswer(answer, note) {
   const isFollowing = isNearEnd();
   answer.end(note);
-  if (!answer.element.isConnected) return; // a new chat has begun
+  if (!answer.element.isConnected) return; // the user has begun a new chat
   panel.follow(answer);
   const tokens = count(answer.tally.tokens.length, "token");
   speech.say(`Answer ${note || "complete"}, ${tokens}` +
@@ -144,7 +144,7 @@ function copyButton(answer) {
   return made;
 }
 
-/** Hold the page in its running state; an error ends up in the turn, with a way to try again. */
+/** Show that a request runs; an error is shown in the turn, with a button to try again. */
 async function whileRunning(turn, again, work) {
   running = new AbortController();
   showRunning(true);

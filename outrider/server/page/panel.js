@@ -1,4 +1,4 @@
-// The panel beside the chat: what speculation does for the answer that runs.
+// The panel beside the chat: numbers of speculation for the current answer.
 
 import { element } from "./dom.js";
 import { percent, rateOf } from "./words.js";
@@ -14,7 +14,7 @@ export class Panel {
   #nothing = document.getElementById("no-positions");
   #frame = 0;
 
-  /** Draw an answer's state with the next picture; several calls before that are one. */
+  /** Draw the numbers of an answer in the next frame; several calls before it draw once. */
   follow(answer) {
     cancelAnimationFrame(this.#frame);
     this.#frame = requestAnimationFrame(() => this.#draw(answer));

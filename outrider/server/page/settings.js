@@ -1,8 +1,8 @@
-// The form of settings: what it asks of the server, and what it remembers on this device.
+// The settings form: the fields of a request, stored on this device.
 
 const REMEMBERED = ["temperature", "seed", "max-tokens", "draft", "steps", "topk", "nodes", "system"];
 const STORE = "outrider.settings";
-const KEY_STORE = "outrider.key"; // of this tab alone
+const KEY_STORE = "outrider.key"; // stored for this tab only
 
 const field = (id) => document.getElementById(id);
 
@@ -20,18 +20,18 @@ export class Settings {
     return field("key").value;
   }
 
-  /** Ask for the key, which only servers that have one need. */
+  /** Ask the user for the API key, if the server has one. */
   askForKey() {
     for (const id of ["key-label", "key"]) field(id).hidden = false;
     field("key").focus();
   }
 
-  /** Whether every field holds something that can be sent; else the browser points at it. */
+  /** Whether every field is valid; if not, the browser points at one that is not. */
   check() {
     return this.#form.reportValidity();
   }
 
-  /** The fields of a request. Those that the user left alone are left to the server. */
+  /** The fields of a request. Fields that the user left empty are not sent. */
   request(messages) {
     const system = field("system").value.trim();
     const body = {
@@ -54,7 +54,7 @@ export class Settings {
     return Object.fromEntries(sizes.map((id) => [id, Number(field(id).value)]));
   }
 
-  /** Say what the server drafts at most. */
+  /** Show the draft budget of the server. */
   describe(info) {
     const steps = info.speculative_num_steps;
     const topk = info.speculative_eagle_topk;

@@ -1,13 +1,13 @@
-// What a screen reader hears: whole sentences, not tokens.
+// What a screen reader announces: whole sentences, not tokens.
 
 const SENTENCE = /^[\s\S]*?(?:[.!?:](?=\s)|\n)/;
-const MOST_KEPT = 4; // sentences in the region; older ones were read or skipped
+const MOST_KEPT = 4; // sentences in the live region; older ones are removed
 
 export class Speech {
   #region = document.getElementById("said");
   #pending = "";
 
-  /** Hear more of an answer; complete sentences are said. */
+  /** Add text of an answer; complete sentences are announced. */
   hear(text) {
     this.#pending += text;
     for (let match; (match = SENTENCE.exec(this.#pending)); ) {
@@ -16,7 +16,7 @@ export class Speech {
     }
   }
 
-  /** Say what is left, as the answer has ended. */
+  /** Announce the rest of the answer, which has ended. */
   finish() {
     this.say(this.#pending);
     this.#pending = "";

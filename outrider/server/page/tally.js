@@ -1,13 +1,13 @@
-// What the rounds of one answer add up to. Knows nothing of the screen.
+// Sums over the rounds of one answer. Draws nothing.
 
 export class Tally {
-  #first = 0; // ms, of the first token
+  #first = 0; // time of the first token, ms
   #last = 0;
   tokens = [];
-  numRounds = 0; // without the step that ended the prompt
+  numRounds = 0; // without the step at the end of the prompt
   kept = 0;
   drafted = 0;
-  positions = []; // by depth - 1: {reached, kept} rounds
+  positions = []; // by depth - 1: rounds that {reached, kept} it
 
   add(rounds, now) {
     if (rounds.length && !this.tokens.length) this.#first = now;
@@ -31,7 +31,7 @@ export class Tally {
     }
   }
 
-  /** Tokens per second after the first ones, or 0 while there is nothing to measure. */
+  /** Tokens per second after the first tokens, or 0 before there are others. */
   get rate() {
     const seconds = (this.#last - this.#first) / 1000;
     return seconds > 0 ? (this.tokens.length - 1) / seconds : 0;
@@ -42,7 +42,7 @@ export class Tally {
   }
 }
 
-/** The depth of every node; a parent stands before its children. */
+/** The depth of every node; a parent comes before its children. */
 export function depthsOf(nodes) {
   const depths = [];
   for (const node of nodes) depths.push(node.parent < 0 ? 0 : depths[node.parent] + 1);

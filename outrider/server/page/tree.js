@@ -1,17 +1,17 @@
-// A round as a picture: the agreed path runs straight along the top, the alternatives hang below.
+// A round as a picture: the accepted path along the top, rejected drafts below it.
 
 import { depthsOf } from "./tally.js";
 import { origin, visible } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const LETTER = 7.2; // width in the font of the picture
+const LETTER = 7.2; // width of a letter in the font of the picture
 const LONGEST = 14; // letters of a token that are shown
 const GAP = 22;
 const ROW = 28;
 const HEIGHT = 22;
 const MOST_ROWS = 9;
 
-/** The SVG of a round; `chosen` is the place of the token it was opened for, among those emitted. */
+/** The SVG of a round; `chosen` is the index of the selected token among the emitted ones. */
 export function drawTree(round, chosen) {
   const nodes = visibleNodes(round);
   placeRows(nodes);
@@ -21,13 +21,13 @@ export function drawTree(round, chosen) {
   const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
   svg.setAttribute("aria-label", describe(round));
   const ends = nodes.filter((node) => node.parent);
-  ends.sort((a, b) => isAgreed(a) - isAgreed(b)); // the path lies over the others
+  ends.sort((a, b) => isAgreed(a) - isAgreed(b)); // the path is drawn over the others
   for (const node of ends) svg.append(link(node));
   for (const node of nodes) svg.append(box(node, chosen));
   return svg;
 }
 
-/** The whole round in a sentence. */
+/** The round as a sentence. */
 export function describe(round) {
   const said = (node) => `"${round.nodes[node].text}"`;
   const path = round.path.slice(1).map(said);
@@ -46,7 +46,7 @@ function bonusOf(round) {
   return last && last.depth === 0 ? last : null;
 }
 
-/** Nodes as they are drawn: the bonus joins them; a wide tree says how many it leaves out. */
+/** The nodes that are drawn, with the bonus token; a wide tree shows how many it leaves out. */
 function visibleNodes(round) {
   const depths = depthsOf(round.nodes);
   const made = round.nodes.map((node, index) => {
@@ -64,14 +64,14 @@ function visibleNodes(round) {
   return withoutExcess(made);
 }
 
-/** Leaves that were not chosen go first, the last ones before the others. */
+/** Remove leaves that were not accepted, from the last to the first. */
 function withoutExcess(nodes) {
   const shown = [...nodes];
   const isLeaf = (node) => !shown.some((each) => each.parent === node);
   let numHidden = 0;
   while (shown.filter(isLeaf).length > MOST_ROWS) {
     const victim = shown.findLastIndex((node) => node.kind === "other" && isLeaf(node));
-    shown.splice(victim, 1); // one path is no leaf but its tip, so there is a victim
+    shown.splice(victim, 1); // the path has only one leaf, so another leaf can be removed
     numHidden += 1;
   }
   if (numHidden) {
@@ -81,7 +81,7 @@ function withoutExcess(nodes) {
   return shown;
 }
 
-/** Rows by depth-first order, what was agreed first. */
+/** Rows in depth-first order, the accepted path first. */
 function placeRows(nodes) {
   const order = { kept: 0, bonus: 0, other: 1, more: 2 };
   let next = 0;

@@ -1,11 +1,11 @@
-// How tokens, counts and times are said, in one place.
+// How tokens, counts and times are written.
 
-/** How a token came, in words that need no colour. */
+/** Where a token came from, in words. */
 export function origin(depth) {
   return depth ? `draft depth ${depth}` : "bonus token";
 }
 
-/** A token's text with its spaces to be seen; a token without text is named by its number. */
+/** The text of a token with visible spaces; a token without text is shown by its number. */
 export function visible(text, token) {
   if (!text) return `#${token}`;
   return text.replaceAll(" ", "\u00b7").replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5");

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: what comes in, and what goes out whole or in chunks."""
+"""`/v1/chat/completions`: the request, and the answer, whole or in chunks."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,8 +8,8 @@ from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.protocol.logprobs_protocol import ChatLogprobs
 from outrider.server.protocol.round_traces import Round
-from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
-from outrider.server.protocol.tool_choice import Calling, template_variables
+from outrider.server.protocol.sampling_fields import RequestFields, refuse, structured_output
+from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
     ToolCall,
     ToolCallDelta,
@@ -18,13 +18,14 @@ from outrider.server.protocol.tools import (
     check_tools,
     decode_calls,
 )
-from outrider.server.protocol.usage_fields import CallMetrics, UsageFields
+from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
+_DEFAULTS = SamplingParams(max_tokens=None)
 _NOT_YET = ("functions", "audio", "prediction", "web_search_options")
 
 
 class ChatMessage(BaseModel):
-    """A turn. The model's template sees all of its fields."""
+    """A message. The chat template gets all of its fields."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -36,8 +37,8 @@ class ChatMessage(BaseModel):
         return decode_calls(self.model_dump(exclude_unset=True))
 
 
-class ChatRequest(AskFields):
-    """OpenAI's fields, and the extensions."""
+class ChatRequest(RequestFields):
+    """OpenAI's fields and the extensions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: int | None = None
@@ -50,8 +51,8 @@ class ChatRequest(AskFields):
     # extensions
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
-    trace: bool | None = None  # tell how every token came
-    # refused when they ask for something
+    trace: bool | None = None  # report the draft tree of every round
+    # refused when set
     functions: list[Any] | None = None
     function_call: Any = None
     audio: Any = None
@@ -63,7 +64,7 @@ class ChatRequest(AskFields):
     verbosity: str | None = None
 
     def check(self) -> None:
-        """Refuse what is not there yet, by name."""
+        """Refuse fields that are not supported, by name."""
         refuse(self, _NOT_YET)
         if self.function_call not in (None, "none", "auto"):
             refuse(self, ("function_call",))
@@ -75,18 +76,19 @@ class ChatRequest(AskFields):
         newer, older = self.max_completion_tokens, self.max_tokens
         if 0 in (newer, older):
             raise RequestError("a chat answers with at least one token; raise max_tokens")
+        structured = structured_output(self.response_format, self.structured_outputs)
         return self.sampling(
-            SamplingParams(max_tokens=None),
+            _DEFAULTS,
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),
-            structured=self.calling.form(form_of(self.response_format, self.structured_outputs)),
-            **self.calling.spelling(self.skip_special_tokens),
+            structured=self.tool_use.structured(structured),
+            **self.tool_use.special_tokens(self.skip_special_tokens),
         )
 
     @property
-    def calling(self) -> Calling:
-        return Calling(
+    def tool_use(self) -> ToolUse:
+        return ToolUse(
             tools=self.tools or (),
             choice=self.tool_choice,
             is_parallel=self.parallel_tool_calls is not False,
@@ -98,7 +100,7 @@ class ChatRequest(AskFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the template gets beside the messages."""
+        """The variables of the chat template, beside the messages."""
         opens_answer = self.add_generation_prompt is not False
         return template_variables(
             self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
@@ -109,14 +111,16 @@ class AnswerMessage(BaseModel):
     """The answer of one choice."""
 
     role: Literal["assistant"]
-    content: str | None  # null where there are only calls
+    content: str | None  # null if there are only calls
     refusal: None
-    tool_calls: list[ToolCall] | None = None  # where there are any
+    tool_calls: list[ToolCall] | None = None  # if there are any
 
 
 class ChatChoice(BaseModel):
-    """One answer. `stop_reason` is vLLM's extension, `matched_stop` SGLang's, which names the end
-    of sequence, too; `seed` is ours: it repeats this answer.
+    """One answer.
+
+    `stop_reason` is vLLM's extension. `matched_stop` is SGLang's, and also names an end of
+    sequence. `seed` is ours: sent back, it repeats this answer.
     """
 
     index: int
@@ -126,7 +130,7 @@ class ChatChoice(BaseModel):
     stop_reason: int | str | None
     matched_stop: int | str | None
     seed: int
-    rounds: list[Round] | None = None  # when asked
+    rounds: list[Round] | None = None  # when requested
 
 
 class ChatAnswer(BaseModel):
@@ -138,11 +142,11 @@ class ChatAnswer(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: UsageFields
-    metrics: CallMetrics | None = None  # when asked
+    metrics: AnswerMetrics | None = None  # when requested
 
 
 class ChatDelta(BaseModel):
-    """What a choice gained; the first says whose turn it is."""
+    """What a choice gained; the first delta has the role."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -150,7 +154,7 @@ class ChatDelta(BaseModel):
 
 
 class ChunkChoice(BaseModel):
-    """One choice of a chunk; its last one has the reason, the stop and the seed."""
+    """One choice of a chunk. Only its last chunk has a finish reason, the stop and the seed."""
 
     index: int
     delta: ChatDelta
@@ -159,7 +163,7 @@ class ChunkChoice(BaseModel):
     stop_reason: int | str | None = None
     matched_stop: int | str | None = None
     seed: int | None = None
-    rounds: list[Round] | None = None  # when asked: those that emitted the delta
+    rounds: list[Round] | None = None  # when requested: those that emitted the delta
 
 
 class ChatChunk(BaseModel):
@@ -170,5 +174,5 @@ class ChatChunk(BaseModel):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: UsageFields | None = None  # null until the last, where it was asked for
-    metrics: CallMetrics | None = None
+    usage: UsageFields | None = None  # if requested: null before the last chunk
+    metrics: AnswerMetrics | None = None

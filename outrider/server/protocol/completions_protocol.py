@@ -1,4 +1,4 @@
-"""`/v1/completions`: what comes in, and what goes out whole or in chunks."""
+"""`/v1/completions`: the request, and the answer, whole or in chunks."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,15 +8,17 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.logprobs_protocol import CompletionLogprobs
-from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
-from outrider.server.protocol.usage_fields import CallMetrics, UsageFields
+from outrider.server.protocol.sampling_fields import RequestFields, refuse, structured_output
+from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 MAX_PROMPTS = 1024
+
+_DEFAULTS = SamplingParams()
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
-class CompletionRequest(AskFields):
+class CompletionRequest(RequestFields):
     """OpenAI's fields, and the extensions. Several prompts make several sets of choices."""
 
     prompt: (
@@ -27,35 +29,35 @@ class CompletionRequest(AskFields):
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None  # an extension
-    response_format: dict[str, Any] | None = None  # as a chat has it
-    echo: bool | None = None  # the prompt comes first, with log-probabilities where asked
-    # refused when they ask for something
+    response_format: dict[str, Any] | None = None  # as in a chat
+    echo: bool | None = None  # repeat the prompt first, with log-probabilities if requested
+    # refused when set
     suffix: str | None = None
     best_of: int | None = None
 
     def check(self) -> None:
-        """Refuse what is not there, by name."""
+        """Refuse fields that are not supported, by name."""
         refuse(self, ("suffix",))
         if self.best_of not in (None, self.n or 1):
             raise unsupported("best_of", "best_of other than n")
 
     def params(self) -> SamplingParams:
         length = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        form = form_of(self.response_format, self.structured_outputs)
+        structured = structured_output(self.response_format, self.structured_outputs)
         return self.sampling(
-            SamplingParams(),
+            _DEFAULTS,
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
-            structured=form,
+            structured=structured,
             **length,
         )
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
-        """Each prompt, however they were given."""
-        asked = self.prompt
-        is_one = isinstance(asked, str) or isinstance(asked[0], int)
-        return [self._prompt(each) for each in ([asked] if is_one else asked)]
+        """Each prompt, whether one or several were given, as text or as ids."""
+        given = self.prompt
+        is_one = isinstance(given, str) or isinstance(given[0], int)
+        return [self._prompt(each) for each in ([given] if is_one else given)]
 
     def _prompt(self, prompt: Any) -> TextPrompt | TokenPrompt:
         if isinstance(prompt, str):
@@ -64,7 +66,7 @@ class CompletionRequest(AskFields):
 
 
 class CompletionChoice(BaseModel):
-    """One answer, or what it gained: a chunk that is not the last has no reason and no seed."""
+    """One answer, or a delta of it. Only the last delta has a finish reason and a seed."""
 
     index: int
     text: str
@@ -84,4 +86,4 @@ class CompletionAnswer(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: UsageFields | None = None
-    metrics: CallMetrics | None = None  # when asked
+    metrics: AnswerMetrics | None = None  # when requested

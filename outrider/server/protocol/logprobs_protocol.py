@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes OpenAI has for them."""
+"""Log-probabilities in OpenAI's two formats: of chats and of completions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.step_result import TokenLogprobs
 
-_LEAST = -9999.0  # JSON has no infinity; vLLM says this, too
+_LEAST = -9999.0  # JSON has no infinity; vLLM sends the same number
 
 
 class TopLogprob(BaseModel):
@@ -25,14 +25,14 @@ class TokenLogprob(TopLogprob):
 
 
 class ChatLogprobs(BaseModel):
-    """Of a chat: one entry per token."""
+    """For a chat: one entry per token."""
 
     content: list[TokenLogprob]
     refusal: None
 
 
 class CompletionLogprobs(BaseModel):
-    """Of a completion: four lists with an entry per token; null where nothing stands before."""
+    """For a completion: four lists with an entry per token; null for the first of a prompt."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -49,7 +49,7 @@ class CompletionLogprobs(BaseModel):
 
 
 class LogprobWriter:
-    """Owns the tokenizer that spells tokens, and, of a completion, where the next token begins."""
+    """Writes log-probabilities; of a completion, it knows the text offset of the next token."""
 
     def __init__(self, tokenizer: Tokenizer | NoTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -86,7 +86,7 @@ class LogprobWriter:
     def prompt(
         self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
     ) -> CompletionLogprobs:
-        """Of a prompt that is echoed: nothing is known of its first token."""
+        """The log-probabilities of an echoed prompt; its first token has none."""
         first = self._tokenizer.token_text(tokens[0])
         opening = CompletionLogprobs(
             tokens=[first],
@@ -110,5 +110,5 @@ class LogprobWriter:
 
 
 def finite(logprob: float) -> float:
-    """A number that JSON has."""
+    """The log-probability as a number that JSON can hold."""
     return max(logprob, _LEAST)

@@ -1,4 +1,4 @@
-"""What a response is made of: messages and calls while they grow, and the object around them."""
+"""The output items of a response, which grow in a stream, and the object around them."""
 
 import secrets
 from typing import Any
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 class MessageItem:
-    """Owns the text of one message, and its log-probabilities where they were asked for."""
+    """Owns the text of one message, and its log-probabilities if they were requested."""
 
     def __init__(self) -> None:
         self.id = f"msg_{secrets.token_hex(12)}"
@@ -34,7 +34,7 @@ class MessageItem:
 
 
 class CallItem:
-    """Owns the arguments of one call."""
+    """Owns the arguments of one function call."""
 
     def __init__(self, name: str) -> None:
         self.id = f"fc_{secrets.token_hex(12)}"
@@ -60,24 +60,28 @@ def text_part(text: str, logprobs: list[Json]) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def status_of(live: RequestState) -> str:
-    """How a response that has ended stands."""
+def status_of(request: RequestState) -> str:
+    """The status of a response that has ended."""
     statuses = {"length": "incomplete", "error": "failed"}
-    return statuses.get(live.outputs[0].ending.finish, "completed")
+    return statuses.get(request.outputs[0].ending.finish, "completed")
 
 
 def response_object(
-    body: ResponsesRequest, envelope: Envelope, live: RequestState, status: str, output: list[Json]
+    body: ResponsesRequest,
+    envelope: Envelope,
+    request: RequestState,
+    status: str,
+    output: list[Json],
 ) -> Json:
-    """The response as it is now."""
-    params = live.prepared.params
+    """The response object in its current state."""
+    params = request.prepared.params
     return {
         "id": envelope.id,
         "object": "response",
         "created_at": envelope.created,
         "status": status,
         "model": envelope.model,
-        "error": {"code": "server_error", "message": live.error} if status == "failed" else None,
+        "error": {"code": "server_error", "message": request.error} if status == "failed" else None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
@@ -91,14 +95,14 @@ def response_object(
         **_tools(body),
         "top_p": params.top_p,
         "truncation": "disabled",
-        "usage": None if status == "in_progress" else _usage(live),
+        "usage": None if status == "in_progress" else _usage(request),
         "user": body.user,
-        "seed": live.prepared.samplings[0].seed,
+        "seed": request.prepared.samplings[0].seed,
     }
 
 
 def _tools(body: ResponsesRequest) -> Json:
-    """The tools and the choice as they were given; OpenAI's client wants every field of a tool."""
+    """The tools and the choice as given. OpenAI's client needs every field of a tool."""
     unset = {"description": None, "parameters": None, "strict": None}
     tools = [{**unset, **tool.model_dump(exclude_unset=True)} for tool in body.tools or ()]
     choice = body.tool_choice or "auto"
@@ -108,8 +112,8 @@ def _tools(body: ResponsesRequest) -> Json:
     }
 
 
-def _usage(live: RequestState) -> Json:
-    usage = live.usage
+def _usage(request: RequestState) -> Json:
+    usage = request.usage
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},

@@ -1,4 +1,4 @@
-"""`/v1/responses`: text and calls of functions. Nothing is stored."""
+"""`/v1/responses`: the request, with text and function calls."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
-from outrider.server.protocol.sampling_fields import AskFields, form_of, refuse
-from outrider.server.protocol.tool_choice import Calling, template_variables
+from outrider.server.protocol.sampling_fields import RequestFields, refuse, structured_output
+from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
     MAX_TOOLS,
     ChosenName,
@@ -20,6 +20,7 @@ from outrider.server.protocol.tools import (
     decode_calls,
 )
 
+_DEFAULTS = SamplingParams(max_tokens=None)
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
@@ -39,7 +40,7 @@ class InputMessage(BaseModel):
 
 
 class InputCall(BaseModel):
-    """A call that an earlier answer made."""
+    """A function call of an earlier answer."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -50,13 +51,13 @@ class InputCall(BaseModel):
 
     @property
     def call(self) -> dict[str, Any]:
-        """As the messages of a chat have it."""
+        """The same call in the format of chat messages."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.call_id, "type": "function", "function": function}
 
 
 class InputResult(BaseModel):
-    """What a call returned."""
+    """What a function call returned."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -70,7 +71,7 @@ class InputResult(BaseModel):
 
 
 class ResponseTool(FunctionTool):
-    """A function; other kinds of tools are not there."""
+    """A function. Other kinds of tools are not supported."""
 
     type: Literal["function"]
 
@@ -81,7 +82,7 @@ class ResponseTool(FunctionTool):
 
 
 class ResponseChoice(BaseModel):
-    """A choice of one function."""
+    """The choice of one function."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -89,8 +90,8 @@ class ResponseChoice(BaseModel):
     name: str
 
 
-class ResponsesRequest(AskFields):
-    """OpenAI's fields, and the extensions."""
+class ResponsesRequest(RequestFields):
+    """OpenAI's fields and the extensions."""
 
     input: str | list[InputMessage | InputCall | InputResult]
     instructions: str | None = None
@@ -102,7 +103,7 @@ class ResponsesRequest(AskFields):
     include: list[Literal["message.output_text.logprobs"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # an extension
-    # refused when they ask for something
+    # refused when set
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
@@ -113,26 +114,26 @@ class ResponsesRequest(AskFields):
     max_tool_calls: int | None = None
 
     def check(self) -> None:
-        """Refuse what is not there, by name."""
+        """Refuse fields that are not supported, by name."""
         names = ("previous_response_id", "conversation", "background", "prompt")
         refuse(self, names)
         if self.n not in (None, 1):
             raise unsupported("n", "n other than 1")
-        check_tools(self.calling.tools, self.calling.choice)
-        if self.wants_logprobs and self.calling.may_call:
+        check_tools(self.tool_use.tools, self.tool_use.choice)
+        if self.wants_logprobs and self.tool_use.may_call:
             raise RequestError("logprobs are those of a text; use tool_choice none")
 
     def params(self) -> SamplingParams:
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
         if length == 0:
             raise RequestError("a response has at least one token; raise max_output_tokens")
-        form = form_of((self.text or {}).get("format"), self.structured_outputs)
+        structured = structured_output((self.text or {}).get("format"), self.structured_outputs)
         return self.sampling(
-            SamplingParams(max_tokens=None),
+            _DEFAULTS,
             max_tokens=length,
             logprobs=(self.top_logprobs or 0) if self.wants_logprobs else None,
-            structured=self.calling.form(form),
-            **self.calling.spelling(self.skip_special_tokens),
+            structured=self.tool_use.structured(structured),
+            **self.tool_use.special_tokens(self.skip_special_tokens),
         )
 
     @property
@@ -140,13 +141,13 @@ class ResponsesRequest(AskFields):
         return bool(self.include or self.top_logprobs)
 
     @property
-    def calling(self) -> Calling:
+    def tool_use(self) -> ToolUse:
         choice: ToolChoice | None
         if isinstance(self.tool_choice, ResponseChoice):
             choice = ChosenTool(type="function", function=ChosenName(name=self.tool_choice.name))
         else:
             choice = self.tool_choice
-        return Calling(
+        return ToolUse(
             tools=[tool.in_chat for tool in self.tools or ()],
             choice=choice,
             is_parallel=self.parallel_tool_calls is not False,
@@ -154,8 +155,8 @@ class ResponsesRequest(AskFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the template gets beside the messages."""
-        return template_variables(self.calling.tools, self.chat_template_kwargs)
+        """The variables of the chat template, beside the messages."""
+        return template_variables(self.tool_use.tools, self.chat_template_kwargs)
 
     @property
     def turns(self) -> list[dict[str, Any]]:
@@ -171,7 +172,7 @@ class ResponsesRequest(AskFields):
 
 
 def _add_call(turns: list[dict[str, Any]], item: InputCall) -> None:
-    """A chat has calls in the message that made them; several may follow each other."""
+    """Add a call to the message before it: a chat has all calls of a message inside it."""
     if not turns or turns[-1]["role"] != "assistant":
         turns.append({"role": "assistant", "content": ""})
     turns[-1] = {**turns[-1], "tool_calls": [*turns[-1].get("tool_calls", ()), item.call]}

@@ -1,4 +1,4 @@
-"""How the tokens of an answer came, for those who set `trace`: the tree of every round in words."""
+"""The `trace` of an answer: the draft tree of every round, and which of its nodes were accepted."""
 
 from collections.abc import Sequence
 
@@ -13,38 +13,38 @@ class RoundNode(BaseModel):
     """A node of a draft tree."""
 
     token: int
-    text: str  # of the token alone, which need not be whole characters
-    parent: int  # place among the nodes, -1 for the first
+    text: str  # of the token alone; it need not be whole characters
+    parent: int  # index among the nodes, -1 for node 0
 
 
 class RoundToken(BaseModel):
     """A token that a round emitted."""
 
     token: int
-    text: str  # its share of the answer: empty inside a character, and of a token that ends it
-    depth: int  # of the draft that was kept; 0 if it is the target's own
+    text: str  # what it adds to the answer: empty inside a character, and for a token that ends it
+    depth: int  # of the accepted draft; 0 for the target's own token
 
 
 class Round(BaseModel):
-    """What was drafted after the last token, node 0, and what the target made of it."""
+    """The draft tree after the last token, which is node 0, and what the target emitted."""
 
     nodes: list[RoundNode]
-    path: list[int]  # the nodes that the target agreed with, node 0 first
+    path: list[int]  # the accepted nodes, node 0 first
     emitted: list[RoundToken]
 
 
 class RoundWriter:
-    """Owns how many tokens of one answer have been told."""
+    """Writes the rounds of one answer, and counts the tokens written so far."""
 
     def __init__(self, tokenizer: Tokenizer | NoTokenizer) -> None:
         self._tokenizer = tokenizer
         self._num_tokens = 0
 
-    def write(self, transcript: OutputState, rounds: Sequence[RoundTrace]) -> list[Round]:
-        """The rounds that follow those told before; their texts make up the answer's text."""
-        return [self._round(transcript, each) for each in rounds]
+    def write(self, output: OutputState, rounds: Sequence[RoundTrace]) -> list[Round]:
+        """The next rounds. The texts of all emitted tokens, joined, are the text of the answer."""
+        return [self._round(output, each) for each in rounds]
 
-    def _round(self, transcript: OutputState, trace: RoundTrace) -> Round:
+    def _round(self, output: OutputState, trace: RoundTrace) -> Round:
         pairs = zip(trace.tokens, trace.parents, strict=True)
         return Round(
             nodes=[
@@ -55,16 +55,16 @@ class RoundWriter:
             emitted=[
                 RoundToken(
                     token=token,
-                    text=self._next_text(transcript),
+                    text=self._next_text(output),
                     depth=depth if depth <= trace.num_accepted else 0,
                 )
                 for depth, token in enumerate(trace.emitted, start=1)
             ],
         )
 
-    def _next_text(self, transcript: OutputState) -> str:
-        ends, place = transcript.ends, self._num_tokens
+    def _next_text(self, output: OutputState) -> str:
+        ends, place = output.ends, self._num_tokens
         self._num_tokens += 1
         first = ends[place - 1] if place else 0
-        is_last = transcript.is_finished and self._num_tokens == len(ends)
-        return transcript.text[first : None if is_last else ends[place]]
+        is_last = output.is_finished and self._num_tokens == len(ends)
+        return output.text[first : None if is_last else ends[place]]

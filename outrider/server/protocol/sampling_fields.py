@@ -1,4 +1,4 @@
-"""The fields that every way of asking shares: OpenAI's, and the extensions of its peers."""
+"""The request fields that several routes share: OpenAI's, and extensions of vLLM and SGLang."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from outrider.server.http_errors import unsupported
 StopString = Annotated[str, Field(max_length=1024)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=64)]
 
-# What `SamplingParams` calls by the same name.
+# Fields that have the same name in `SamplingParams`.
 _SAME = frozenset(
     {
         "n",
@@ -39,7 +39,7 @@ _SAME = frozenset(
 
 
 class StreamOptions(BaseModel):
-    """What else a stream tells."""
+    """Options of a stream."""
 
     model_config = ConfigDict(strict=True)
 
@@ -47,8 +47,8 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None  # OpenAI's; nothing is obfuscated here
 
 
-class AskFields(BaseModel):
-    """Every field may be left out or null. A field that nobody knows is refused, not ignored."""
+class RequestFields(BaseModel):
+    """Every field may be left out or null. An unknown field is refused, not ignored."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -92,40 +92,40 @@ class AskFields(BaseModel):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
-        """The parameters; `more` holds those that each route names in its own way."""
+        """The sampling parameters; `more` holds those that have another name in this route."""
         given = self.model_dump(include=set(_SAME), exclude_none=True)
         return override(defaults, given | more)
 
 
 def refuse(body: BaseModel, names: Iterable[str]) -> None:
-    """Refuse the first of these fields that asks for something."""
+    """Refuse the first of these fields that is set: the server does not support them."""
     for name in names:
         if getattr(body, name):
             raise unsupported(name, name)
 
 
-def form_of(response_format: dict[str, Any] | None, structured: Structured) -> Structured:
-    """The form of an answer: OpenAI's response format, or vLLM's structured outputs."""
-    asked = _read_format(response_format or {"type": "text"})
-    if asked is not None and structured is not None:
+def structured_output(response_format: dict[str, Any] | None, structured: Structured) -> Structured:
+    """The grammar of an answer, from OpenAI's response format or vLLM's structured outputs."""
+    formatted = _read_format(response_format or {"type": "text"})
+    if formatted is not None and structured is not None:
         raise RequestError("response_format and structured_outputs exclude each other; give one")
-    return structured if asked is None else asked
+    return structured if formatted is None else formatted
 
 
-def _read_format(asked: dict[str, Any]) -> Structured:
-    match asked.get("type"):
+def _read_format(response_format: dict[str, Any]) -> Structured:
+    match response_format.get("type"):
         case "text":
             return None
         case "json_object":
             return "json_object"
         case "json_schema":
-            # In a chat the schema has an envelope; in a response it lies beside the type.
-            envelope = asked.get("json_schema", asked)
+            # A chat has the schema inside `json_schema`, `/v1/responses` beside the type.
+            envelope = response_format.get("json_schema", response_format)
             schema = envelope.get("schema") if isinstance(envelope, dict) else None
             if not isinstance(schema, dict | bool):
                 raise RequestError("response_format of type json_schema needs a schema")
             return {"json": schema}
-    kind = asked.get("type")
+    kind = response_format.get("type")
     raise RequestError(
         f"response_format type {kind!r} is unknown; use text, json_object or json_schema"
     )

@@ -17,14 +17,14 @@ from outrider.wire.step_result import TokenLogprobs
 
 Json = dict[str, Any]
 
-# SGLang's words for ours.
+# SGLang's names of our parameters.
 _NAMES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "sampling_seed": "seed",
     "no_stop_trim": "include_stop_str_in_output",
 }
-_FORMS = {
+_GRAMMARS = {
     "json_schema": "json",
     "regex": "regex",
     "ebnf": "grammar",
@@ -32,7 +32,7 @@ _FORMS = {
 }
 _INERT = frozenset({"spaces_between_special_tokens"})
 _NOT_YET = ("custom_params", "stop_regex")
-_DEFAULT_TOKENS = 128
+_DEFAULTS = SamplingParams(max_tokens=128)
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
@@ -49,21 +49,21 @@ class GenerateRequest(BaseModel):
     sampling_params: Json | list[Json] | None = None
     # One for all prompts, or one for each.
     return_logprob: bool | list[bool] | None = None
-    logprob_start_len: int | list[int] | None = None  # -1: the prompt is not scored
+    logprob_start_len: int | list[int] | None = None  # -1: no log-probabilities of the prompt
     top_logprobs_num: Count | list[Count] | None = None
     token_ids_logprob: list[int] | list[list[int] | None] | None = None
-    return_text_in_logprobs: bool | None = None  # they always have it here
+    return_text_in_logprobs: bool | None = None  # without effect: the text is always there
     stream: bool | None = None
     rid: str | list[str] | None = None
     priority: int | None = None
-    speculative: bool | str | Json | None = None  # ours
-    # refused when they ask for something
+    speculative: bool | str | Json | None = None  # an extension of ours
+    # refused when set
     return_hidden_states: bool | None = None
     image_data: Any = None
     lora_path: Any = None
 
     def check(self) -> None:
-        """Refuse what is not there, by name."""
+        """Refuse fields that are not supported, by name."""
         refuse(self, ("return_hidden_states", "image_data", "lora_path"))
         if (self.text is None) == (self.input_ids is None):
             raise RequestError("give either text or input_ids")
@@ -71,8 +71,8 @@ class GenerateRequest(BaseModel):
     @property
     def is_single(self) -> bool:
         """Whether the answer is one object instead of a list."""
-        asked: Any = self.text if self.input_ids is None else self.input_ids
-        return isinstance(asked, str) or isinstance(asked[0], int)
+        given: Any = self.text if self.input_ids is None else self.input_ids
+        return isinstance(given, str) or isinstance(given[0], int)
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
@@ -85,12 +85,12 @@ class GenerateRequest(BaseModel):
     def params(self) -> list[SamplingParams]:
         """One set of parameters per prompt."""
         num_prompts = len(self.prompts)
-        asked = _each("sampling_params", self.sampling_params or {}, num_prompts)
+        given = _each("sampling_params", self.sampling_params or {}, num_prompts)
         reports = self._reports(num_prompts)
-        return [self._params(one, report) for one, report in zip(asked, reports, strict=True)]
+        return [self._params(one, report) for one, report in zip(given, reports, strict=True)]
 
     def _reports(self, num_prompts: int) -> list[Json]:
-        """Which log-probabilities each prompt's request reports."""
+        """The parameters of each prompt about log-probabilities."""
         named = self.token_ids_logprob
         is_one = not named or isinstance(named[0], int)
         columns = zip(
@@ -102,34 +102,32 @@ class GenerateRequest(BaseModel):
         )
         return [_report(*column) if column[0] else {} for column in columns]
 
-    def _params(self, asked: Json, report: Json) -> SamplingParams:
+    def _params(self, sampling: Json, report: Json) -> SamplingParams:
         for name in _NOT_YET:
-            if asked.get(name):
+            if sampling.get(name):
                 raise unsupported(f"sampling_params.{name}", name)
-        known = {name: value for name, value in asked.items() if name not in (*_NOT_YET, *_INERT)}
-        form = {_FORMS[name]: known.pop(name) for name in _FORMS if name in known}
+        known = {name: sampling[name] for name in sampling if name not in (*_NOT_YET, *_INERT)}
+        grammar = {_GRAMMARS[name]: known.pop(name) for name in _GRAMMARS if name in known}
         given = {_NAMES.get(name, name): value for name, value in known.items()}
-        if any(value is not None for value in form.values()):
-            given["structured"] = form
-        defaults = SamplingParams(
-            max_tokens=_DEFAULT_TOKENS, speculation=self.speculative, priority=self.priority or 0
-        )
+        if any(value is not None for value in grammar.values()):
+            given["structured"] = grammar
+        own = {"speculation": self.speculative, "priority": self.priority}
         return override(
-            defaults, {name: v for name, v in (given | report).items() if v is not None}
+            _DEFAULTS, {name: v for name, v in (own | given | report).items() if v is not None}
         )
 
 
-def _each(name: str, asked: Any, num_prompts: int) -> list[Any]:
-    """A value for every prompt, where one may have been given for all."""
-    if not isinstance(asked, list):
-        return [asked] * num_prompts
-    if len(asked) != num_prompts:
-        raise RequestError(f"{len(asked)} {name} for {num_prompts} prompts")
-    return asked
+def _each(name: str, given: Any, num_prompts: int) -> list[Any]:
+    """A value for every prompt, from a list or from one value for all."""
+    if not isinstance(given, list):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise RequestError(f"{len(given)} {name} for {num_prompts} prompts")
+    return given
 
 
 def _report(_: bool, start: int | None, top: int | None, named: list[int] | None) -> Json:
-    """SGLang's list of the prompt begins at `start`, of whose token it says nothing."""
+    """Parameters of one prompt. SGLang's list begins at `start`, whose entry has no logprob."""
     if start is not None and start < -1:
         raise RequestError(f"logprob_start_len must be at least -1, got {start}")
     report: Json = {"logprobs": top or 0, "logprob_token_ids": named}
@@ -139,47 +137,49 @@ def _report(_: bool, start: int | None, top: int | None, named: list[int] | None
 
 
 def generated(
-    live: RequestState, index: int, tokenizer: Tokenizer | NoTokenizer, *, name: str
+    request: RequestState, index: int, tokenizer: Tokenizer | NoTokenizer, *, name: str
 ) -> Json:
-    """One output so far, as SGLang writes it down."""
-    mine, usage = live.outputs[index], live.usage
-    progress, tokens = mine.progress, mine.token_ids
+    """One output so far, in SGLang's format."""
+    output, usage = request.outputs[index], request.usage
+    progress, tokens = output.progress, output.token_ids
     meta: Json = {
         "id": name,
-        "finish_reason": _reason(mine),
+        "finish_reason": _reason(output),
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": len(tokens),
         "cached_tokens": usage.cached_tokens,
-        "e2e_latency": live.timing.total_s,
+        "e2e_latency": request.timing.total_s,
         "spec_verify_ct": progress.rounds,
         "spec_accept_length": len(tokens) / max(1, progress.rounds),
         "spec_accept_rate": progress.num_accepted / max(1, progress.drafted),
-        "seed": live.prepared.samplings[index].seed,
+        "seed": request.prepared.samplings[index].seed,
     }
-    if live.prepared.params.logprobs is not None:
-        meta |= _listed("output", tokens, mine.logprobs, live.prepared.params, tokenizer)
-        meta |= _of_prompt(live, mine, tokenizer)
-    return {"text": mine.text, "output_ids": tokens, "meta_info": meta}
+    if request.prepared.params.logprobs is not None:
+        meta |= _listed("output", tokens, output.logprobs, request.prepared.params, tokenizer)
+        meta |= _prompt_logprobs(request, output, tokenizer)
+    return {"text": output.text, "output_ids": tokens, "meta_info": meta}
 
 
-def _reason(mine: OutputState) -> Json | None:
-    match mine.ending.finish:
+def _reason(output: OutputState) -> Json | None:
+    match output.ending.finish:
         case "running":
             return None
         case "length":
-            return {"type": "length", "length": len(mine.token_ids)}
+            return {"type": "length", "length": len(output.token_ids)}
         case "stop":
-            return {"type": "stop", "matched": mine.matched}
-    return {"type": mine.ending.finish}
+            return {"type": "stop", "matched": output.matched}
+    return {"type": output.ending.finish}
 
 
-def _of_prompt(live: RequestState, mine: OutputState, tokenizer: Tokenizer | NoTokenizer) -> Json:
-    """The prompt from the token before the first that was scored."""
-    params = live.prepared.params
+def _prompt_logprobs(
+    request: RequestState, output: OutputState, tokenizer: Tokenizer | NoTokenizer
+) -> Json:
+    """The log-probabilities of the prompt; the first entry is a token without one."""
+    params = request.prepared.params
     if params.prompt_logprobs is None:
         return _listed("input", [], [], params, tokenizer)
-    tokens = list(live.prepared.prompt[params.prompt_logprobs_start - 1 :])
-    listed = _listed("input", tokens[1:], mine.prompt_logprobs, params, tokenizer)
+    tokens = list(request.prepared.prompt[params.prompt_logprobs_start - 1 :])
+    listed = _listed("input", tokens[1:], output.prompt_logprobs, params, tokenizer)
     opening: Json = dict.fromkeys(listed)
     if tokens:
         opening["input_token_logprobs"] = (None, tokens[0], tokenizer.token_text(tokens[0]))
@@ -193,12 +193,12 @@ def _listed(
     params: SamplingParams,
     tokenizer: Tokenizer | NoTokenizer,
 ) -> Json:
-    """One entry per token: (logprob, id, text), for itself, the likeliest and those named."""
+    """(logprob, id, text) per token: of itself, of the likeliest tokens, of the named tokens."""
 
     def triple(value: float, token: int) -> tuple[float, int, str]:
         return finite(value), token, tokenizer.token_text(token)
 
-    pairs = zip(tokens, reported, strict=False)  # of a prompt that still runs nothing is known
+    pairs = zip(tokens, reported, strict=False)  # a prompt that still runs has no scores yet
     named = params.logprob_token_ids or ()
     return {
         f"{side}_token_logprobs": [triple(at.chosen, token) for token, at in pairs],

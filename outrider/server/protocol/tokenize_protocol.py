@@ -13,7 +13,7 @@ from outrider.server.protocol.tools import Tools, check_tools
 
 
 class TokenizeRequest(BaseModel):
-    """A text, or a conversation to be written down by the chat template."""
+    """A text, or a conversation for the chat template."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class TokenizeRequest(BaseModel):
 
 
 class TokenizeAnswer(BaseModel):
-    """The ids, and their texts when asked."""
+    """The ids, and their texts if requested."""
 
     count: int
     max_model_len: int
@@ -58,6 +58,6 @@ class DetokenizeRequest(BaseModel):
 
 
 class DetokenizeAnswer(BaseModel):
-    """Their text; vLLM calls it so."""
+    """The text of the ids; the field has vLLM's name."""
 
     prompt: str

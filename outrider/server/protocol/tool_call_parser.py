@@ -1,5 +1,5 @@
-"""Reads the calls out of an answer while it grows. However the text is cut into pieces, the parts
-add up to the same."""
+"""Finds the tool calls in an answer while it grows. The result does not depend on how the text is
+cut into deltas."""
 
 import json
 import re
@@ -10,13 +10,13 @@ from typing import Any, NoReturn, Protocol
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 _HEADER = re.compile(r'\s*\{\s*"name"\s*:\s*"([a-zA-Z0-9_-]+)"\s*,\s*"arguments"\s*:\s*')
-_MARK = re.compile(r'["<]')  # outside of a string: where one begins, or maybe the closing tag
-_STRING_MARK = re.compile(r'["\\\n]')  # a string of JSON has no newline: one ends a broken string
+_MARK = re.compile(r'["<]')  # outside of a string: the begin of one, or of the closing tag
+_STRING_MARK = re.compile(r'["\\\n]')  # a newline ends a broken string: JSON strings have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPart:
-    """What one call gained; the first part of a call has the name, those that follow have none."""
+    """What one call gained. The first part of a call has the name; in later parts it is empty."""
 
     index: int
     name: str
@@ -24,20 +24,20 @@ class CallPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
-    """What a piece of text added to the answer."""
+class AnswerDelta:
+    """What a delta of text added to the answer."""
 
     content: str
     calls: tuple[CallPart, ...]
 
 
 class AnswerReader(Protocol):
-    """Turns text into content and calls. `has_calls` tells after `finish` if one is whole."""
+    """Splits text into content and calls. After `finish`, `has_calls` says if there is a call."""
 
     @property
     def has_calls(self) -> bool: ...
-    def push(self, text: str) -> Gain: ...
-    def finish(self) -> Gain: ...
+    def push(self, text: str) -> AnswerDelta: ...
+    def finish(self) -> AnswerDelta: ...
 
 
 class PlainReader:
@@ -45,68 +45,68 @@ class PlainReader:
 
     has_calls = False
 
-    def push(self, text: str) -> Gain:
-        return Gain(content=text, calls=())
+    def push(self, text: str) -> AnswerDelta:
+        return AnswerDelta(content=text, calls=())
 
-    def finish(self) -> Gain:
-        return Gain(content="", calls=())
+    def finish(self) -> AnswerDelta:
+        return AnswerDelta(content="", calls=())
 
 
 class ForcedReader:
-    """Reads the one call that a grammar made sure of: {"name": ..., "arguments": {...}}.
+    """Reads the one call that a grammar enforces: {"name": ..., "arguments": {...}}.
 
-    The arguments are passed on as they are spelled. What may be the end of the call around them is
-    held back until there is more. A text that was cut before the name was known is content.
+    The arguments are passed on as they are written. Text that may be the end of the call around
+    them is held back until more text comes. Text that ends before the name is complete is content.
     """
 
     def __init__(self) -> None:
         self.has_calls = False
         self._text = ""
-        self._sent = 0  # characters whose arguments were passed on; 0 until the name is known
+        self._sent = 0  # characters that were passed on; 0 until the name is known
 
-    def push(self, text: str) -> Gain:
+    def push(self, text: str) -> AnswerDelta:
         self._text += text
         if self._sent:
             return self._pass_on()
         header = _HEADER.match(self._text)
         if header is None or header.end() == len(self._text):  # more blanks may follow
-            return Gain(content="", calls=())
+            return AnswerDelta(content="", calls=())
         self._sent = header.end()
         return self._pass_on(header[1])
 
-    def finish(self) -> Gain:
+    def finish(self) -> AnswerDelta:
         if not self._sent:
-            return Gain(content=self._text, calls=())
+            return AnswerDelta(content=self._text, calls=())
         self.has_calls = _is_complete(self._text)
         if self.has_calls:
-            return Gain(content="", calls=())
+            return AnswerDelta(content="", calls=())
         return self._part("", self._text[self._sent :])
 
-    def _pass_on(self, name: str = "") -> Gain:
+    def _pass_on(self, name: str = "") -> AnswerDelta:
         certain = self._text[self._sent :].rstrip().removesuffix("}").rstrip()
         self._sent += len(certain)
         return self._part(name, certain)
 
-    def _part(self, name: str, arguments: str) -> Gain:
+    def _part(self, name: str, arguments: str) -> AnswerDelta:
         if not name and not arguments:
-            return Gain(content="", calls=())
-        return Gain(content="", calls=(CallPart(index=0, name=name, arguments=arguments),))
+            return AnswerDelta(content="", calls=())
+        return AnswerDelta(content="", calls=(CallPart(index=0, name=name, arguments=arguments),))
 
 
 class ToolBlockReader:
     """Reads blocks as Hermes and Qwen write them: <tool_call>{"name", "arguments"}</tool_call>.
 
-    What stands outside of them is content, and so is a block that is no call of a known function.
-    Blanks before a block wait for content that follows; around calls they separate nothing.
+    Text outside of blocks is content, and so is a block that calls no known function. Blanks
+    before a block are held back until content follows; next to calls they are dropped.
     """
 
     def __init__(self, names: Collection[str], *, most: int | None) -> None:
         self._names = frozenset(names)
-        self._most = most  # calls; further ones are dropped
-        self._text = ""  # not decided yet; begins with the tag when a block is open
+        self._most = most  # calls that are passed on; the others are dropped
+        self._text = ""  # not decided yet; begins with the tag while a block is open
         self._blanks = ""
         self._is_open = self._in_string = False
-        self._scanned = 0  # characters of an open block that cannot be its end
+        self._scanned = 0  # characters of an open block that are not its end
         self._num_calls = 0
         self._num_content = 0
 
@@ -114,16 +114,16 @@ class ToolBlockReader:
     def has_calls(self) -> bool:
         return self._num_calls > 0
 
-    def push(self, text: str) -> Gain:
+    def push(self, text: str) -> AnswerDelta:
         self._text += text
         content: list[str] = []
         calls: list[CallPart] = []
         while self._advance(content, calls):
             pass
-        return Gain(content="".join(content), calls=tuple(calls))
+        return AnswerDelta(content="".join(content), calls=tuple(calls))
 
-    def finish(self) -> Gain:
-        """What was held back; a last block may lack its closing tag."""
+    def finish(self) -> AnswerDelta:
+        """What was held back. The last block may lack its closing tag."""
         content: list[str] = []
         calls: list[CallPart] = []
         if self._is_open:
@@ -133,10 +133,10 @@ class ToolBlockReader:
         if not self._num_calls:
             content.append(self._blanks)
         self._text = self._blanks = ""
-        return Gain(content="".join(content), calls=tuple(calls))
+        return AnswerDelta(content="".join(content), calls=tuple(calls))
 
     def _advance(self, content: list[str], calls: list[CallPart]) -> bool:
-        """Whether one more thing could be decided."""
+        """Read one block, or the text before one; returns whether that was possible."""
         return self._read_block(content, calls) if self._is_open else self._read_content(content)
 
     def _read_content(self, content: list[str]) -> bool:
@@ -158,7 +158,7 @@ class ToolBlockReader:
         return True
 
     def _find_end(self) -> bool:
-        """Move to the closing tag, if it is there; inside of a string it is only text."""
+        """Move to the closing tag, if there is one. A tag inside a string is text."""
         text = self._text
         while found := (_STRING_MARK if self._in_string else _MARK).search(text, self._scanned):
             self._scanned = found.start()
@@ -174,7 +174,7 @@ class ToolBlockReader:
         return False
 
     def _close(self, block: str, body: str, content: list[str], calls: list[CallPart]) -> None:
-        """Note the call of a block, which is content if there is none."""
+        """Add the call of a block, or the block as content if it is no call."""
         call = _parse_call(body, self._names)
         if call is None:
             self._write(block, content)
@@ -183,11 +183,11 @@ class ToolBlockReader:
             self._num_calls += 1
 
     def _write(self, text: str, content: list[str]) -> None:
-        """Pass text on, but keep the blanks at its end."""
+        """Pass text on, but hold back the blanks at its end."""
         if not text.strip():
             self._blanks += text
             return
-        # Blanks before the first content were about a call, if there was one already.
+        # Blanks between a call and the first content are dropped.
         is_leading = self._num_calls > 0 and self._num_content == 0
         solid = text.rstrip()
         written = solid.lstrip() if is_leading else self._blanks + solid
@@ -196,20 +196,20 @@ class ToolBlockReader:
         content.append(written)
 
 
-def read_whole(reader: AnswerReader, text: str) -> Gain:
-    """All of an answer at once; every call is one part."""
-    gains = (reader.push(text), reader.finish())
+def read_whole(reader: AnswerReader, text: str) -> AnswerDelta:
+    """A complete answer; every call is one part."""
+    deltas = (reader.push(text), reader.finish())
     calls: list[CallPart] = []
-    for part in (part for gain in gains for part in gain.calls):
+    for part in (part for delta in deltas for part in delta.calls):
         if part.name:
             calls.append(part)
         else:
             calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
-    return Gain(content="".join(gain.content for gain in gains), calls=tuple(calls))
+    return AnswerDelta(content="".join(delta.content for delta in deltas), calls=tuple(calls))
 
 
 def _overlap(text: str) -> int:
-    """How many characters at the end may be the beginning of an opening tag."""
+    """How many characters at the end may be the begin of an opening tag."""
     begin = text.rfind("<", max(len(text) - len(OPEN) + 1, 0))
     return len(text) - begin if begin >= 0 and OPEN.startswith(text[begin:]) else 0
 
@@ -227,13 +227,13 @@ def _parse_call(body: str, names: frozenset[str]) -> tuple[str, str] | None:
 
 def _written(arguments: dict[str, Any]) -> str:
     text = json.dumps(arguments, ensure_ascii=False)
-    # Half a surrogate pair is lawful JSON when escaped, but no Unicode text.
+    # Half a surrogate pair is valid JSON when escaped, but not valid Unicode.
     is_text = not any("\ud800" <= char <= "\udfff" for char in text)
     return text if is_text else json.dumps(arguments)
 
 
 def _is_complete(text: str) -> bool:
-    """Whether this is JSON, with numbers of any size."""
+    """Whether this is valid JSON, with numbers of any size."""
     try:
         json.loads(text, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):

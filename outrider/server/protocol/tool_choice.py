@@ -1,4 +1,4 @@
-"""What a request says about calls: the functions there are, and what becomes of an answer."""
+"""The tools of a request, its choice among them, and how its answer is read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from outrider.server.protocol.tool_call_parser import (
     PlainReader,
     ToolBlockReader,
 )
-from outrider.server.protocol.tools import Tool, ToolChoice, call_schema, must_call
+from outrider.server.protocol.tools import ChosenTool, Tool, ToolChoice, call_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calling:
-    """The tools of one request, its choice among them, and how many it may call at once."""
+class ToolUse:
+    """The tools of one request, its choice among them, and whether several may be called."""
 
     tools: Sequence[Tool]
     choice: ToolChoice | None
@@ -29,10 +29,11 @@ class Calling:
 
     @property
     def must_call(self) -> bool:
-        return must_call(self.choice)
+        """Whether the answer is forced to be a call."""
+        return self.choice == "required" or isinstance(self.choice, ChosenTool)
 
     def reader(self) -> AnswerReader:
-        """What finds the calls in the text of one answer."""
+        """A reader that finds the tool calls in the text of one answer."""
         if self.must_call:
             return ForcedReader()
         if not self.may_call:
@@ -40,16 +41,16 @@ class Calling:
         names = [tool.function.name for tool in self.tools]
         return ToolBlockReader(names, most=None if self.is_parallel else 1)
 
-    def form(self, asked: Structured) -> Structured:
-        """The form that was asked for, or that of a call; a call has no other."""
-        if asked is not None and self.may_call:
+    def structured(self, requested: Structured) -> Structured:
+        """The grammar of the answer: the requested one, or that of a forced call."""
+        if requested is not None and self.may_call:
             raise RequestError(
                 "tools and a form of the answer exclude each other; use tool_choice none"
             )
-        return {"json": call_schema(self.tools, self.choice)} if self.must_call else asked
+        return {"json": call_schema(self.tools, self.choice)} if self.must_call else requested
 
-    def spelling(self, skip_special_tokens: bool | None) -> dict[str, bool]:
-        """Some models have special tokens for the tags of a call, which must be seen to be read."""
+    def special_tokens(self, skip_special_tokens: bool | None) -> dict[str, bool]:
+        """Show special tokens where calls are read: the tags of a call may be special tokens."""
         is_read = self.may_call and not self.must_call and skip_special_tokens is None
         return {"skip_special_tokens": False} if is_read else {}
 
@@ -57,7 +58,7 @@ class Calling:
 def template_variables(
     tools: Sequence[Tool], more: Mapping[str, Any] | None, *, opens_answer: bool = True
 ) -> dict[str, Any]:
-    """What a chat template gets beside the messages."""
+    """The variables of a chat template, beside the messages."""
     if taken := {"messages", "tools"} & (more or {}).keys():
         raise RequestError(f"chat_template_kwargs cannot have {min(taken)!r}; use the field")
     return {

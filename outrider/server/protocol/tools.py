@@ -1,4 +1,4 @@
-"""The functions that a chat may call: what comes in, and the form of an answer that must call."""
+"""The tools of a request, tool calls of an answer, and the JSON schema of a forced call."""
 
 import json
 import secrets
@@ -10,16 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.server.protocol.tool_call_parser import CallPart
 
-MAX_TOOLS = 128  # as OpenAI has it
+MAX_TOOLS = 128  # OpenAI's bound
 
 Name = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 
-# A schema with one of these says by itself what the arguments are.
+# A schema with one of these keys needs no added type.
 _SAYS_ITSELF = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf"})
 
 
 class FunctionTool(BaseModel):
-    """A function as the model is told about it; without parameters it takes none."""
+    """A function as the model sees it. One without `parameters` takes no arguments."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -47,7 +47,7 @@ class ChosenName(BaseModel):
 
 
 class ChosenTool(BaseModel):
-    """A choice of one function."""
+    """The choice of one function."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -60,14 +60,14 @@ ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
 class CalledFunction(BaseModel):
-    """What is called; the arguments are JSON in a string."""
+    """The called function; its arguments are JSON in a string."""
 
     name: str
     arguments: str
 
 
 class ToolCall(BaseModel):
-    """One call of an answer."""
+    """One tool call of an answer."""
 
     id: str
     type: Literal["function"]
@@ -82,7 +82,7 @@ class FunctionDelta(BaseModel):
 
 
 class ToolCallDelta(BaseModel):
-    """A part of one call of a stream; the first has the id and the type."""
+    """A part of one tool call in a stream; the first has the id and the type."""
 
     index: int
     id: str | None = None
@@ -91,13 +91,13 @@ class ToolCallDelta(BaseModel):
 
 
 def new_call(call: CallPart) -> ToolCall:
-    """A whole call, with an id of its own."""
+    """A complete call with a new id."""
     function = CalledFunction(name=call.name, arguments=call.arguments)
     return ToolCall(id=new_id(), type="function", function=function)
 
 
 def call_delta(part: CallPart) -> ToolCallDelta:
-    """A part of a call; the first has the name, and gets the id."""
+    """A part of a call; the first has the name and gets the id."""
     if not part.name:
         return ToolCallDelta(index=part.index, function=FunctionDelta(arguments=part.arguments))
     function = FunctionDelta(name=part.name, arguments=part.arguments)
@@ -109,7 +109,7 @@ def new_id() -> str:
 
 
 def check_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> None:
-    """Refuse functions of one name, parameters that are no object, and choices that are none."""
+    """Refuse equal names, parameters that are no object, and a choice of an unknown tool."""
     names = [tool.function.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
@@ -125,13 +125,8 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> None:
         raise RequestError("tool_choice required needs tools")
 
 
-def must_call(choice: ToolChoice | None) -> bool:
-    """Whether the answer is a call, whatever the model would rather say."""
-    return choice == "required" or isinstance(choice, ChosenTool)
-
-
 def call_schema(tools: Sequence[Tool], choice: ToolChoice | None) -> dict[str, Any]:
-    """The JSON schema of one call of a function that may be chosen."""
+    """The JSON schema of one call of any function that may be chosen."""
     chosen = choice.function.name if isinstance(choice, ChosenTool) else None
     functions = [tool.function for tool in tools if chosen in (None, tool.function.name)]
     return {
@@ -150,14 +145,14 @@ def _one_call(name: str) -> dict[str, Any]:
 
 
 def _arguments(function: FunctionTool) -> dict[str, Any]:
-    """The schema of the arguments at its new place, `#/$defs/<name>`."""
+    """The schema of the arguments, moved to `#/$defs/<name>`."""
     schema = function.parameters or {"properties": {}}
     moved: dict[str, Any] = _moved(schema, f"#/$defs/{function.name}")
     return moved if _SAYS_ITSELF & set(moved) else {"type": "object", **moved}
 
 
 def _moved(value: Any, root: str) -> Any:
-    """A part of a schema whose references begin at another root."""
+    """A part of a schema, with its references changed to begin at another root."""
     if isinstance(value, list):
         return [_moved(each, root) for each in value]
     if not isinstance(value, Mapping):
@@ -175,7 +170,7 @@ def _moved_reference(reference: str, root: str) -> str:
 
 
 def decode_calls(turn: dict[str, Any]) -> dict[str, Any]:
-    """The turn with the arguments of its calls as objects: templates write the JSON themselves."""
+    """The message with the arguments of its calls as objects: templates write JSON themselves."""
     calls = turn.get("tool_calls")
     if not isinstance(calls, list):
         return turn
@@ -188,6 +183,6 @@ def _decode_call(call: Any) -> Any:
         return call
     try:
         arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):  # a call that was cut: the model sees what it wrote
+    except (ValueError, RecursionError):  # a call that was cut: the model sees the text as it was
         return call
     return {**call, "function": {**function, "arguments": arguments}}

@@ -1,4 +1,4 @@
-"""Parts of answers that several routes have: usage, and what speculation did."""
+"""Fields of answers that several routes share: usage, and metrics of speculation."""
 
 from itertools import pairwise, zip_longest
 
@@ -9,13 +9,13 @@ from outrider.frontend.request_state import RequestState
 
 
 class PromptDetails(BaseModel):
-    """Of the prompt's tokens."""
+    """Which of the prompt's tokens were cached."""
 
     cached_tokens: int
 
 
 class UsageFields(BaseModel):
-    """Tokens of one call."""
+    """Tokens of one HTTP request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -24,10 +24,10 @@ class UsageFields(BaseModel):
 
 
 class SpeculativeDecoding(BaseModel):
-    """How the drafts of a call fared, in vLLM's words.
+    """How many drafts were accepted, with vLLM's names.
 
-    The length counts the bonus token: 1 + accepted / steps. Entry k of the histogram counts the
-    steps that kept k drafts.
+    The mean length counts the bonus token: 1 + accepted / steps. Entry k of the histogram counts
+    the steps that accepted k drafts.
     """
 
     mean_acceptance_length: float
@@ -38,17 +38,17 @@ class SpeculativeDecoding(BaseModel):
     num_draft_tokens: int
 
 
-class CallMetrics(BaseModel):
-    """What is told to those who set `return_metrics`."""
+class AnswerMetrics(BaseModel):
+    """What `return_metrics` adds to an answer."""
 
     speculative_decoding: SpeculativeDecoding
     time_to_first_token_ms: float
     total_time_ms: float
 
 
-def usage_of(lives: tuple[RequestState, ...]) -> UsageFields:
-    """The sum over the requests of a call."""
-    each = [live.usage for live in lives]
+def usage_of(requests: tuple[RequestState, ...]) -> UsageFields:
+    """The sum over the requests of a handle."""
+    each = [request.usage for request in requests]
     prompt = sum(usage.prompt_tokens for usage in each)
     completion = sum(usage.completion_tokens for usage in each)
     return UsageFields(
@@ -61,18 +61,18 @@ def usage_of(lives: tuple[RequestState, ...]) -> UsageFields:
     )
 
 
-def metrics_of(lives: tuple[RequestState, ...]) -> CallMetrics:
+def metrics_of(requests: tuple[RequestState, ...]) -> AnswerMetrics:
     """The speculation of all outputs together, and the times of the slowest request."""
-    timings = [live.timing for live in lives]
-    return CallMetrics(
-        speculative_decoding=speculation_of(lives),
+    timings = [request.timing for request in requests]
+    return AnswerMetrics(
+        speculative_decoding=speculation_of(requests),
         time_to_first_token_ms=1e3 * max(timing.first_token_s for timing in timings),
         total_time_ms=1e3 * max(timing.total_s for timing in timings),
     )
 
 
-def speculation_of(lives: tuple[RequestState, ...]) -> SpeculativeDecoding:
-    each = [transcript.progress for live in lives for transcript in live.outputs]
+def speculation_of(requests: tuple[RequestState, ...]) -> SpeculativeDecoding:
+    each = [output.progress for request in requests for output in request.outputs]
     total = Acceptance(
         rounds=sum(one.rounds for one in each),
         drafted=sum(one.drafted for one in each),
@@ -81,7 +81,7 @@ def speculation_of(lives: tuple[RequestState, ...]) -> SpeculativeDecoding:
             for depths in zip_longest(*(one.accepted_per_depth for one in each), fillvalue=0)
         ],
     )
-    reached = [total.rounds, *total.kept_per_position, 0]  # rounds that kept at least 0, 1, ...
+    reached = [total.rounds, *total.kept_per_position, 0]  # rounds that accepted >= 0, 1, ...
     return SpeculativeDecoding(
         mean_acceptance_length=total.accept_length,
         draft_acceptance_rate=total.accept_rate,

@@ -23,12 +23,11 @@ from outrider.server.protocol.chat_protocol import (
 )
 from outrider.server.protocol.logprobs_protocol import LogprobWriter
 from outrider.server.protocol.round_traces import RoundWriter
-from outrider.server.protocol.tool_call_parser import AnswerReader, Gain, read_whole
+from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.protocol.tools import call_delta, new_call
 from outrider.server.protocol.usage_fields import usage_of
-from outrider.server.routes.json_body import json_response, set_only
-from outrider.server.routes.stream_events import asked_metrics, ending_of, write_events
-from outrider.server.sse import event
+from outrider.server.response_bytes import event, json_response, set_only
+from outrider.server.routes.stream_events import ending_fields, requested_metrics, write_events
 from outrider.wire.step_result import RoundTrace
 
 
@@ -56,7 +55,7 @@ def _prepare(frontend: Frontend, body: ChatRequest) -> list[PreparedRequest]:
 
 
 class ChatWriter:
-    """Owns the shape of one call's answer."""
+    """Writes the answer to one request, whole or in chunks."""
 
     def __init__(
         self, envelope: Envelope, body: ChatRequest, tokenizer: Tokenizer | NoTokenizer
@@ -69,35 +68,37 @@ class ChatWriter:
         self._readers: dict[int, AnswerReader] = {}  # by choice of a stream
 
     def whole(self, handle: RequestHandle) -> ChatAnswer:
-        (live,) = handle.lives
+        (request,) = handle.requests
         return ChatAnswer(
             id=self._envelope.id,
             object="chat.completion",
             created=self._envelope.created,
             model=self._envelope.model,
-            choices=[self._choice(live, index) for index in range(len(live.outputs))],
-            usage=usage_of(handle.lives),
-            **asked_metrics(self._body, handle),
+            choices=[self._choice(request, index) for index in range(len(request.outputs))],
+            usage=usage_of(handle.requests),
+            **requested_metrics(self._body, handle),
         )
 
     def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
-        """The events of a call: one role per choice, what they gain, and at last the usage."""
+        """The events of an answer: the role of each choice, its deltas, then the usage."""
         return write_events(self, self._body, handle)
 
-    def opening(self, handle: RequestHandle) -> Sequence[ChunkChoice]:
-        (live,) = handle.lives
-        choices = range(len(live.outputs))
-        self._readers = {index: self._body.calling.reader() for index in choices}
-        return [_opening(index, None if self._body.calling.must_call else "") for index in choices]
+    def opening_choices(self, handle: RequestHandle) -> Sequence[ChunkChoice]:
+        (request,) = handle.requests
+        choices = range(len(request.outputs))
+        self._readers = {index: self._body.tool_use.reader() for index in choices}
+        return [_opening(index, None if self._body.tool_use.must_call else "") for index in choices]
 
-    def gain(self, live: RequestState, choice_delta: ChoiceDelta) -> Sequence[ChunkChoice]:
-        said = self._read(choice_delta.delta)
+    def delta_choices(
+        self, request: RequestState, choice_delta: ChoiceDelta
+    ) -> Sequence[ChunkChoice]:
+        chat_delta = self._read(choice_delta.delta)
         has_more = (
             choice_delta.delta.finish_reason or choice_delta.logprobs or choice_delta.delta.rounds
         )
-        if not said.model_fields_set and not has_more:
+        if not chat_delta.model_fields_set and not has_more:
             return ()
-        return (self._gain(live, choice_delta, said),)
+        return (self._delta_choice(request, choice_delta, chat_delta),)
 
     def chunk(self, *choices: ChunkChoice, **more: Any) -> bytes:
         chunk = ChatChunk(
@@ -110,57 +111,56 @@ class ChatWriter:
         )
         return event(chunk.model_dump_json(exclude_unset=True))
 
-    def _choice(self, live: RequestState, index: int) -> ChatChoice:
-        transcript = live.outputs[index]
-        asked = self._body.logprobs
-        reader = self._body.calling.reader()
-        message = _message(read_whole(reader, transcript.text))
+    def _choice(self, request: RequestState, index: int) -> ChatChoice:
+        output = request.outputs[index]
+        reader = self._body.tool_use.reader()
+        message = _message(read_whole(reader, output.text))
         return ChatChoice(
             index=index,
             message=message,
-            logprobs=self._logprobs.chat(transcript.token_ids, transcript.logprobs)
-            if asked
+            logprobs=self._logprobs.chat(output.token_ids, output.logprobs)
+            if self._body.logprobs
             else None,
-            finish_reason=_finish(transcript.ending.finish, reader),
-            **ending_of(live, index),
-            **self._trace(index, transcript, transcript.rounds),
+            finish_reason=_finish(output.ending.finish, reader),
+            **ending_fields(request, index),
+            **self._trace(index, output, output.rounds),
         )
 
-    def _trace(
-        self, index: int, transcript: OutputState, rounds: list[RoundTrace]
-    ) -> dict[str, Any]:
+    def _trace(self, index: int, output: OutputState, rounds: list[RoundTrace]) -> dict[str, Any]:
         if not self._body.trace:
             return {}
         writer = self._rounds.setdefault(index, RoundWriter(self._tokenizer))
-        return {"rounds": writer.write(transcript, rounds)}
+        return {"rounds": writer.write(output, rounds)}
 
     def _read(self, delta: StreamDelta) -> ChatDelta:
-        """What is certain of content and calls."""
+        """The content and the tool calls that a delta is sure to add."""
         reader = self._readers[delta.index]
-        gains = [reader.push(delta.text)]
+        added = [reader.push(delta.text)]
         if delta.finish_reason:
-            gains.append(reader.finish())
-        content = "".join(gain.content for gain in gains)
-        calls = [call_delta(part) for gain in gains for part in gain.calls]
+            added.append(reader.finish())
+        content = "".join(each.content for each in added)
+        calls = [call_delta(part) for each in added for part in each.calls]
         return ChatDelta(**set_only(content=content or None, tool_calls=calls or None))
 
-    def _gain(self, live: RequestState, choice_delta: ChoiceDelta, said: ChatDelta) -> ChunkChoice:
+    def _delta_choice(
+        self, request: RequestState, choice_delta: ChoiceDelta, chat_delta: ChatDelta
+    ) -> ChunkChoice:
         delta = choice_delta.delta
         return ChunkChoice(
             index=delta.index,
-            delta=said,
+            delta=chat_delta,
             logprobs=self._logprobs.chat(delta.token_ids, choice_delta.logprobs)
             if self._body.logprobs
             else None,
             finish_reason=delta.finish_reason
             and _finish(delta.finish_reason, self._readers[delta.index]),
-            **(ending_of(live, delta.index) if delta.finish_reason else {}),
-            **self._trace(delta.index, live.outputs[delta.index], delta.rounds),
+            **(ending_fields(request, delta.index) if delta.finish_reason else {}),
+            **self._trace(delta.index, request.outputs[delta.index], delta.rounds),
         )
 
 
-def _message(answer: Gain) -> AnswerMessage:
-    calls = [new_call(handle) for handle in answer.calls]
+def _message(answer: AnswerDelta) -> AnswerMessage:
+    calls = [new_call(part) for part in answer.calls]
     content = None if calls and not answer.content else answer.content
     return AnswerMessage(
         role="assistant", content=content, refusal=None, **set_only(tool_calls=calls or None)
@@ -168,7 +168,7 @@ def _message(answer: Gain) -> AnswerMessage:
 
 
 def _finish(reason: str, reader: AnswerReader) -> str:
-    """Why an answer ended; one that was cut says so, whatever it called before."""
+    """Why an answer ended. One that was cut at a limit says so, even if it has tool calls."""
     return "tool_calls" if reason == "stop" and reader.has_calls else reason
 
 

@@ -18,9 +18,8 @@ from outrider.server.protocol.completions_protocol import (
 )
 from outrider.server.protocol.logprobs_protocol import CompletionLogprobs, LogprobWriter
 from outrider.server.protocol.usage_fields import usage_of
-from outrider.server.routes.json_body import json_response
-from outrider.server.routes.stream_events import asked_metrics, ending_of, write_events
-from outrider.server.sse import event
+from outrider.server.response_bytes import event, json_response
+from outrider.server.routes.stream_events import ending_fields, requested_metrics, write_events
 from outrider.wire.step_result import TokenLogprobs
 
 
@@ -48,7 +47,7 @@ def _prepare(frontend: Frontend, body: CompletionRequest) -> list[PreparedReques
 
 
 class CompletionWriter:
-    """Owns the shape of one call's answer, and where the choices of its stream are."""
+    """Writes the answer to one request, whole or in chunks."""
 
     def __init__(
         self, envelope: Envelope, body: CompletionRequest, tokenizer: Tokenizer | NoTokenizer
@@ -56,77 +55,81 @@ class CompletionWriter:
         self._envelope = envelope
         self._body = body
         self._tokenizer = tokenizer
-        self._logprobs: dict[int, LogprobWriter] = {}  # by choice that has been told something
+        self._logprobs: dict[int, LogprobWriter] = {}  # by choice of which something was sent
 
     def whole(self, handle: RequestHandle) -> CompletionAnswer:
-        outputs = [(live, index) for live in handle.lives for index in range(len(live.outputs))]
+        outputs = [
+            (request, index) for request in handle.requests for index in range(len(request.outputs))
+        ]
         return self._answer(
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
-            usage=usage_of(handle.lives),
-            **asked_metrics(self._body, handle),
+            usage=usage_of(handle.requests),
+            **requested_metrics(self._body, handle),
         )
 
     def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
-        """The events of a call: what its choices gain, and at last the usage."""
+        """The events of an answer: the deltas of its choices, and the usage at the end."""
         return write_events(self, self._body, handle)
 
-    def opening(self, handle: RequestHandle) -> Sequence[CompletionChoice]:
+    def opening_choices(self, handle: RequestHandle) -> Sequence[CompletionChoice]:
         del handle
         return ()
 
-    def gain(self, live: RequestState, choice_delta: ChoiceDelta) -> Sequence[CompletionChoice]:
+    def delta_choices(
+        self, request: RequestState, choice_delta: ChoiceDelta
+    ) -> Sequence[CompletionChoice]:
         delta, echo = choice_delta.delta, ""
         if choice_delta.choice not in self._logprobs:
             self._logprobs[choice_delta.choice] = LogprobWriter(self._tokenizer)
-            echo = self._echo(live)
+            echo = self._echo(request)
         writer = self._logprobs[choice_delta.choice]
         choice = CompletionChoice(
             index=choice_delta.choice,
             text=echo + delta.text,
             logprobs=self._report(
-                writer, live, delta.index, delta.token_ids, choice_delta.logprobs
+                writer, request, delta.index, delta.token_ids, choice_delta.logprobs
             ),
             finish_reason=delta.finish_reason,
-            **(ending_of(live, delta.index) if delta.finish_reason else {}),
+            **(ending_fields(request, delta.index) if delta.finish_reason else {}),
         )
         return (choice,) if choice.text or choice.finish_reason or choice_delta.logprobs else ()
 
     def chunk(self, *choices: CompletionChoice, **more: Any) -> bytes:
         return event(self._answer(list(choices), **more).model_dump_json(exclude_unset=True))
 
-    def _choice(self, choice: int, live: RequestState, index: int) -> CompletionChoice:
-        mine, writer = live.outputs[index], LogprobWriter(self._tokenizer)
+    def _choice(self, choice: int, request: RequestState, index: int) -> CompletionChoice:
+        output, writer = request.outputs[index], LogprobWriter(self._tokenizer)
         return CompletionChoice(
             index=choice,
-            text=self._echo(live) + mine.text,
-            logprobs=self._report(writer, live, index, mine.token_ids, mine.logprobs),
-            finish_reason=mine.ending.finish,
-            **ending_of(live, index),
+            text=self._echo(request) + output.text,
+            logprobs=self._report(writer, request, index, output.token_ids, output.logprobs),
+            finish_reason=output.ending.finish,
+            **ending_fields(request, index),
         )
 
-    def _echo(self, live: RequestState) -> str:
-        """The prompt, where it is to be repeated: as it was given, or as its ids are spelled."""
+    def _echo(self, request: RequestState) -> str:
+        """The prompt if the request wants it repeated: as it was given, or decoded from its ids."""
         if not self._body.echo:
             return ""
-        text, is_skipped = live.prepared.text, live.prepared.params.skip_special_tokens
+        text, is_skipped = request.prepared.text, request.prepared.params.skip_special_tokens
         if text is not None:
             return text
-        return self._tokenizer.decode(live.prepared.prompt, skip_special=is_skipped)
+        return self._tokenizer.decode(request.prepared.prompt, skip_special=is_skipped)
 
     def _report(
         self,
         writer: LogprobWriter,
-        live: RequestState,
+        request: RequestState,
         index: int,
         tokens: Sequence[int],
         reported: Sequence[TokenLogprobs],
     ) -> CompletionLogprobs | None:
-        """What was asked about these tokens; the first report begins with an echoed prompt."""
+        """The log-probabilities of these tokens; those of an echoed prompt come first."""
         if self._body.logprobs is None:
             return None
         if not self._body.echo or writer.has_begun:
             return writer.completion(tokens, reported)
-        prompt = writer.prompt(live.prepared.prompt, live.outputs[index].prompt_logprobs)
+        prompt = writer.prompt(request.prepared.prompt, request.outputs[index].prompt_logprobs)
         return prompt.followed_by(writer.completion(tokens, reported))
 
     def _answer(self, choices: list[CompletionChoice], **more: Any) -> CompletionAnswer:

@@ -1,4 +1,4 @@
-"""Whether the server works, what it counts, and whether it keeps what it should give back."""
+"""Health, metrics, and a check for leaked rows and pages."""
 
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +17,7 @@ def health_routes(async_engine: AsyncEngine) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Response:
-        """200 while there is an engine to answer, else 503."""
+        """200 while the engine can answer, else 503."""
         if not async_engine.is_ready:
             raise restarting()
         return Response(status_code=200)
@@ -34,13 +34,13 @@ def health_routes(async_engine: AsyncEngine) -> APIRouter:
 
     @router.get("/invariants")
     async def invariants() -> dict[str, Any]:
-        """What is in use once the engine has done all it was told; idle, nothing may be."""
+        """Rows and pages in use. An idle engine must hold none."""
         stats = await async_engine.stats()
-        is_idle = not (stats.queue.waiting or stats.queue.running or async_engine.num_calls)
+        is_idle = not (stats.queue.waiting or stats.queue.running or async_engine.num_open)
         is_empty = all(stock.free == stock.total for stock in (stats.rows, stats.pages))
         return {
             **asdict(stats),
-            "open_calls": async_engine.num_calls,
+            "open_calls": async_engine.num_open,
             "worker_pid": async_engine.worker_pid,
             "is_idle": is_idle,
             "has_leak": is_idle and not is_empty,

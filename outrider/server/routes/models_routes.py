@@ -1,4 +1,4 @@
-"""`/v1/models`: the one model there is."""
+"""`/v1/models`: the one model that is served."""
 
 import time
 from typing import Literal

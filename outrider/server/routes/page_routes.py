@@ -1,4 +1,4 @@
-"""The chat page at `/`: files of the package, which load nothing from anywhere else."""
+"""The chat page at `/`: files of the package that load nothing from other hosts."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",  # a new version is seen at once
+    "cache-control": "no-cache",  # browsers ask again, so they see a new version at once
 }
 
 

@@ -1,4 +1,4 @@
-"""`/v1/responses`: OpenAI's newer API, with text and calls of functions. Nothing is stored."""
+"""`/v1/responses`: OpenAI's newer API, with text and function calls. Nothing is stored."""
 
 import itertools
 import json
@@ -23,11 +23,11 @@ from outrider.server.protocol.response_items import (
     text_part,
 )
 from outrider.server.protocol.responses_protocol import ResponsesRequest
-from outrider.server.protocol.tool_call_parser import Gain, read_whole
-from outrider.server.sse import named_event
+from outrider.server.protocol.tool_call_parser import AnswerDelta, read_whole
+from outrider.server.response_bytes import named_event
 from outrider.wire.step_result import TokenLogprobs
 
-Event = tuple[str, dict[str, Any]]  # the type, and the fields beside it
+Event = tuple[str, dict[str, Any]]  # the type and the other fields
 
 
 def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
@@ -54,7 +54,7 @@ def _prepare(frontend: Frontend, body: ResponsesRequest) -> list[PreparedRequest
 
 
 class ResponseWriter:
-    """Owns the shape of one response and the count of its events."""
+    """Writes one response, whole or as events, and numbers the events."""
 
     def __init__(
         self, envelope: Envelope, body: ResponsesRequest, tokenizer: Tokenizer | NoTokenizer
@@ -65,50 +65,49 @@ class ResponseWriter:
         self._numbers = itertools.count()
 
     def whole(self, handle: RequestHandle) -> dict[str, Any]:
-        (live,) = handle.lives
-        output = OutputWriter()
-        mine = live.outputs[0]
-        answer = read_whole(self._body.calling.reader(), mine.text)
-        logprobs = self._report(mine.token_ids, mine.logprobs)
-        for _ in (*output.add(answer, logprobs), *output.end(status_of(live))):
-            pass  # nobody hears of what is sent as a whole
-        return self._response(live, status_of(live), output)
+        (request,) = handle.requests
+        items, output = ItemWriter(), request.outputs[0]
+        answer = read_whole(self._body.tool_use.reader(), output.text)
+        logprobs = self._report(output.token_ids, output.logprobs)
+        for _ in (*items.add(answer, logprobs), *items.end(status_of(request))):
+            pass  # the events are for streams
+        return self._response(request, status_of(request), items)
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
-        """Created, what the items gain, completed."""
-        (live,) = handle.lives
-        output, reader = OutputWriter(), self._body.calling.reader()
+        """The events: created, the deltas of items, completed."""
+        (request,) = handle.requests
+        items, reader = ItemWriter(), self._body.tool_use.reader()
         for kind in ("response.created", "response.in_progress"):
-            yield self._event(kind, response=self._response(live, "in_progress", output))
-        async for choice_delta in handle.pieces():
+            yield self._event(kind, response=self._response(request, "in_progress", items))
+        async for choice_delta in handle.deltas():
             logprobs = self._report(choice_delta.delta.token_ids, choice_delta.logprobs)
-            for kind, fields in output.add(reader.push(choice_delta.delta.text), logprobs):
+            for kind, fields in items.add(reader.push(choice_delta.delta.text), logprobs):
                 yield self._event(kind, **fields)
-        status = status_of(live)
-        closing = () if status == "failed" else output.add(reader.finish(), [])
-        for kind, fields in (*closing, *output.end(status)):
+        status = status_of(request)
+        closing = () if status == "failed" else items.add(reader.finish(), [])
+        for kind, fields in (*closing, *items.end(status)):
             yield self._event(kind, **fields)
-        yield self._event(f"response.{status}", response=self._response(live, status, output))
+        yield self._event(f"response.{status}", response=self._response(request, status, items))
 
     def _report(
         self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
     ) -> list[dict[str, Any]]:
-        """What was asked about these tokens, in the shape of a chat."""
+        """The log-probabilities of these tokens in the format of a chat, if they were requested."""
         if not self._body.wants_logprobs:
             return []
         return [each.model_dump() for each in self._logprobs.chat(tokens, reported).content]
 
-    def _response(self, live: RequestState, status: str, output: "OutputWriter") -> dict[str, Any]:
-        items = output.written() if status != "in_progress" else []
-        return response_object(self._body, self._envelope, live, status, items)
+    def _response(self, request: RequestState, status: str, items: "ItemWriter") -> dict[str, Any]:
+        output = items.written() if status != "in_progress" else []
+        return response_object(self._body, self._envelope, request, status, output)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         body = {"type": kind, "sequence_number": next(self._numbers), **fields}
         return named_event(kind, json.dumps(body))
 
 
-class OutputWriter:
-    """Owns the items of a response. The last is open until another begins or all has ended."""
+class ItemWriter:
+    """Owns the output items of a response. The last one is open until the next begins."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
@@ -118,18 +117,18 @@ class OutputWriter:
         pairs = zip(self._items, self._statuses, strict=True)
         return [item.written(status) for item, status in pairs]
 
-    def add(self, gain: Gain, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
-        """What the answer gained, as events; only text has log-probabilities."""
-        if gain.content or logprobs:
-            yield from self._add_text(gain.content, logprobs)
-        for part in gain.calls:
+    def add(self, delta: AnswerDelta, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
+        """The events of a delta. Only text has log-probabilities."""
+        if delta.content or logprobs:
+            yield from self._add_text(delta.content, logprobs)
+        for part in delta.calls:
             if part.name:
                 yield from self._open(CallItem(part.name))
             if part.arguments:
                 yield from self._add_arguments(part.arguments)
 
     def end(self, status: str) -> Iterator[Event]:
-        """Nothing follows; an answer that said nothing is an empty message."""
+        """The last events. An answer without text or calls becomes an empty message."""
         if not self._items:
             yield from self._open(MessageItem())
         yield from self._close("completed" if status == "completed" else "incomplete")
@@ -168,8 +167,8 @@ class OutputWriter:
             yield "response.output_text.done", done
             yield "response.content_part.done", self._part(part=item.part)
         else:
-            told = self._place(item, name=item.name, arguments=item.arguments)
-            yield "response.function_call_arguments.done", told
+            done = self._place(item, name=item.name, arguments=item.arguments)
+            yield "response.function_call_arguments.done", done
         closed = {"output_index": len(self._items) - 1, "item": item.written(status)}
         yield "response.output_item.done", closed
 
@@ -177,5 +176,5 @@ class OutputWriter:
         return {"item_id": item.id, "output_index": len(self._items) - 1, **fields}
 
     def _part(self, **fields: Any) -> dict[str, Any]:
-        """About the one part of the message that is open."""
+        """The fields of an event about the text of the open message."""
         return self._place(self._items[-1], content_index=0, **fields)

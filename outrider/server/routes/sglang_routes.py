@@ -16,7 +16,7 @@ from outrider.server.answer_request import ServedModel, answer_stream, answer_wh
 from outrider.server.async_engine import AsyncEngine, RequestHandle
 from outrider.server.http_errors import failed
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
-from outrider.server.sse import DONE, event
+from outrider.server.response_bytes import DONE, event
 
 
 def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
@@ -35,23 +35,22 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/health_generate")
     async def health_generate(request: Request) -> Response:
         """200 once the engine has computed a token."""
-        asked = SamplingParams(max_tokens=1, temperature=0.0)
-        await answer_whole(
-            async_engine, request, [async_engine.frontend.prepare(TokenPrompt((0,)), asked)]
-        )
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        prepared = async_engine.frontend.prepare(TokenPrompt((0,)), params)
+        await answer_whole(async_engine, request, [prepared])
         return Response(status_code=200)
 
     @router.get("/flush_cache")
     @router.post("/flush_cache")
     async def flush_cache() -> Response:
-        """Forget the cached prefixes that nobody uses."""
+        """Empty the prefix cache, except for prefixes in use."""
         await async_engine.flush()
         return Response("Cache flushed.\n", media_type="text/plain")
 
     @router.get("/get_model_info")
     @router.get("/model_info")
     async def model_info() -> dict[str, Any]:
-        """What the model is; the path stays ours."""
+        """What the model is. Its path on this machine is not told."""
         return {
             "model_path": model.name,
             "tokenizer_path": model.name,
@@ -62,7 +61,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/get_server_info")
     @router.get("/server_info")
     async def server_info() -> dict[str, Any]:
-        """Sizes, and how speculation fares."""
+        """Sizes, and the mean acceptance length."""
         return _server_info(async_engine, model)
 
     return router
@@ -91,7 +90,7 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
 
 
 class GenerateWriter:
-    """Owns the shape of one call's answer. Each event repeats the whole text, as SGLang's do."""
+    """Writes the answer to one request. Each event repeats the whole text, as SGLang's do."""
 
     def __init__(self, async_engine: AsyncEngine, body: GenerateRequest) -> None:
         self._tokenizer = async_engine.tokenizer
@@ -100,23 +99,23 @@ class GenerateWriter:
 
     def whole(self, handle: RequestHandle) -> Any:
         outputs = [
-            self._output(handle, request, index)
-            for request, live in enumerate(handle.lives)
-            for index in range(len(live.outputs))
+            self._output(handle, place, index)
+            for place, request in enumerate(handle.requests)
+            for index in range(len(request.outputs))
         ]
         return outputs[0] if self._is_single and len(outputs) == 1 else outputs
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
-        """An event for everything an output gains."""
-        async for choice_delta in handle.pieces():
-            live = handle.lives[choice_delta.request]
+        """One event for each delta of an output."""
+        async for choice_delta in handle.deltas():
+            request = handle.requests[choice_delta.request]
             if choice_delta.delta.finish_reason == "error":
-                yield event(json.dumps(failed(live.error).body))
+                yield event(json.dumps(failed(request.error).body))
                 break
             output = self._output(handle, choice_delta.request, choice_delta.delta.index)
             yield event(json.dumps({"index": choice_delta.choice, **output}))
         yield DONE
 
-    def _output(self, handle: RequestHandle, request: int, index: int) -> dict[str, Any]:
-        name = self._rid if self._is_single else f"{self._rid}-{request}"
-        return generated(handle.lives[request], index, self._tokenizer, name=name)
+    def _output(self, handle: RequestHandle, place: int, index: int) -> dict[str, Any]:
+        name = self._rid if self._is_single else f"{self._rid}-{place}"
+        return generated(handle.requests[place], index, self._tokenizer, name=name)

@@ -1,4 +1,4 @@
-"""How an answer of OpenAI's older two routes is streamed: chunks, the usage at last, and DONE."""
+"""How chat completions and completions are streamed: chunks, the usage at the end, and DONE."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -7,58 +7,57 @@ from typing import Any, Generic, Protocol, TypeVar
 from outrider.frontend.request_state import RequestState
 from outrider.server.async_engine import ChoiceDelta, RequestHandle
 from outrider.server.http_errors import failed
-from outrider.server.protocol.sampling_fields import AskFields
+from outrider.server.protocol.sampling_fields import RequestFields
 from outrider.server.protocol.usage_fields import metrics_of, usage_of
-from outrider.server.routes.json_body import set_only
-from outrider.server.sse import DONE, event
+from outrider.server.response_bytes import DONE, event, set_only
 
 Choice = TypeVar("Choice")
 
 
 class ChunkWriter(Protocol, Generic[Choice]):
-    """Knows the shape of one route's chunks."""
+    """Writes the chunks of one route."""
 
-    def opening(self, handle: RequestHandle) -> Sequence[Choice]:
-        """What is said before anything is known."""
+    def opening_choices(self, handle: RequestHandle) -> Sequence[Choice]:
+        """What is sent before the first token."""
         ...
 
-    def gain(self, live: RequestState, choice_delta: ChoiceDelta) -> Sequence[Choice]:
-        """What a piece adds; nothing where it brings nothing that can be told."""
+    def delta_choices(self, request: RequestState, choice_delta: ChoiceDelta) -> Sequence[Choice]:
+        """What a delta adds; empty if nothing can be sent yet."""
         ...
 
     def chunk(self, *choices: Choice, **more: Any) -> bytes: ...
 
 
 async def write_events(
-    writer: ChunkWriter[Choice], body: AskFields, handle: RequestHandle
+    writer: ChunkWriter[Choice], body: RequestFields, handle: RequestHandle
 ) -> AsyncIterator[bytes]:
-    """The events of a call; an output that failed ends it."""
+    """The events of an answer. An output that failed ends the stream."""
     unused: dict[str, Any] = {"usage": None} if body.wants_usage else {}
-    for choice in writer.opening(handle):
+    for choice in writer.opening_choices(handle):
         yield writer.chunk(choice, **unused)
-    async for choice_delta in handle.pieces():
-        live = handle.lives[choice_delta.request]
+    async for choice_delta in handle.deltas():
+        request = handle.requests[choice_delta.request]
         if choice_delta.delta.finish_reason == "error":
-            yield event(json.dumps(failed(live.error).body))
+            yield event(json.dumps(failed(request.error).body))
             yield DONE
             return
-        for choice in writer.gain(live, choice_delta):
+        for choice in writer.delta_choices(request, choice_delta):
             yield writer.chunk(choice, **unused)
     if body.wants_usage or body.return_metrics:
-        usage: dict[str, Any] = {"usage": usage_of(handle.lives)} if body.wants_usage else {}
-        yield writer.chunk(**usage, **asked_metrics(body, handle))
+        usage: dict[str, Any] = {"usage": usage_of(handle.requests)} if body.wants_usage else {}
+        yield writer.chunk(**usage, **requested_metrics(body, handle))
     yield DONE
 
 
-def asked_metrics(body: AskFields, handle: RequestHandle) -> dict[str, Any]:
-    """The metrics of a call, where they were asked for."""
-    return set_only(metrics=metrics_of(handle.lives) if body.return_metrics else None)
+def requested_metrics(body: RequestFields, handle: RequestHandle) -> dict[str, Any]:
+    """The metrics of an answer, if they were requested."""
+    return set_only(metrics=metrics_of(handle.requests) if body.return_metrics else None)
 
 
-def ending_of(live: RequestState, index: int) -> dict[str, Any]:
-    """What the last chunk of an output says beside the reason."""
+def ending_fields(request: RequestState, index: int) -> dict[str, Any]:
+    """What the last chunk of an output has beside the finish reason."""
     return {
-        "stop_reason": live.outputs[index].ending.stop,
-        "matched_stop": live.outputs[index].matched,
-        "seed": live.prepared.samplings[index].seed,
+        "stop_reason": request.outputs[index].ending.stop,
+        "matched_stop": request.outputs[index].matched,
+        "seed": request.prepared.samplings[index].seed,
     }

@@ -20,13 +20,13 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
         """The token ids of a text or a conversation."""
         model.check(body.model)
-        return await async_engine.aside(lambda: _tokenize(async_engine, body))
+        return await async_engine.run_in_thread(lambda: _tokenize(async_engine, body))
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
         """The text of token ids."""
         model.check(body.model)
-        return await async_engine.aside(lambda: _detokenize(async_engine, body))
+        return await async_engine.run_in_thread(lambda: _detokenize(async_engine, body))
 
     return router
 
@@ -44,7 +44,7 @@ def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest) -> TokenizeAnswe
 
 
 def _detokenize(async_engine: AsyncEngine, body: DetokenizeRequest) -> DetokenizeAnswer:
-    most = async_engine.engine.vocab_size - 1
-    if any(not 0 <= token <= most for token in body.tokens):
-        raise RequestError(f"tokens must be between 0 and {most}")
+    last = async_engine.engine.vocab_size - 1
+    if any(not 0 <= token <= last for token in body.tokens):
+        raise RequestError(f"tokens must be between 0 and {last}")
     return DetokenizeAnswer(prompt=async_engine.tokenizer.decode(body.tokens, skip_special=False))

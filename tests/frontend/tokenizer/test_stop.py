@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.errors import RequestError
 from outrider.frontend.tokenizer.detokenizer import NewText, StopStrings
 
 letters = st.text("ab", max_size=12)  # two letters make overlapping stop strings likely
@@ -85,8 +84,3 @@ def test_a_false_alarm_is_released_by_the_next_token() -> None:
     assert scanner.push("EN").text == ""
     assert scanner.push("EN").text == "EN"
     assert scanner.finish() == "EN"
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(RequestError, match="empty"):
-        StopStrings(("a", ""), include=False)

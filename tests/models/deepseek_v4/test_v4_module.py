@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.engines import ask, engine_of, run_all
+from support.engines import engine_of, make_submission, run_all
 from support.reference import decode
 from support.row_matrix import MAX_TOKENS, PROMPTS, sampling_of, shape_of
 from support.steps import NO_FLAGS, batch_of
@@ -22,8 +22,8 @@ from outrider.models.deepseek_v4.v4_module import count_v4_modules, load_v4_modu
 from outrider.models.deepseek_v4.v4_tensors import canonical
 from outrider.models.target import load_target
 from outrider.ops.sparse import ring_plan
+from outrider.ops.tree.chain import chain
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.drafter import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 
@@ -133,15 +133,15 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
 def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps, executor):
     draft = ModelDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
-    asked = [
-        ask(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
+    submissions = [
+        make_submission(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
         for i, text in enumerate(PROMPTS)
     ]
-    heard = run_all(engine_of(target, shape, draft), asked)
+    outputs = run_all(engine_of(target, shape, draft), submissions)
     for i, text in enumerate(PROMPTS):
         right = decode(oracle.theirs, text, sampling_of(law), max_tokens=MAX_TOKENS)
-        assert heard[f"r{i}"].tokens == right.tokens
-    assert sum(entry.last.progress.drafted for entry in heard.values()) > 0
+        assert outputs[f"r{i}"].tokens == right.tokens
+    assert sum(entry.last.progress.drafted for entry in outputs.values()) > 0
 
 
 def wrong_proposals(oracle, target, module):
@@ -159,7 +159,10 @@ def wrong_proposals(oracle, target, module):
 
     drafter.propose = remembering
     law = replace(sampling_of("greedy"), bias=())
-    said, place = text + run_all(engine, [ask("r", text, law, max_tokens=12)])["r"].tokens, 30
+    said, place = (
+        text + run_all(engine, [make_submission("r", text, law, max_tokens=12)])["r"].tokens,
+        30,
+    )
     wrong = []
     assert len(trees) >= 6
     for root, *drafted in trees[:6]:

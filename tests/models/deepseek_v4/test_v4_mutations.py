@@ -133,5 +133,5 @@ def test_planning_before_padding_does_not_even_run(target, monkeypatch):
     monkeypatch.setattr(
         CompressedAttention, "bind", lambda self, arena, shape: bind(self, arena, exact[shape])
     )
-    heard = run_case(target, CASES[0])
-    assert "error" in {entry.last.finish for entry in heard.values()}
+    outputs = run_case(target, CASES[0])
+    assert "error" in {entry.last.finish for entry in outputs.values()}

@@ -9,7 +9,7 @@ from support.steps import NO_FLAGS, batch_of
 from support.v4 import PAGE_SIZE, harness_of
 
 from outrider.models.deepseek_v4 import compressed_plan
-from outrider.spec.drafter import chain
+from outrider.ops.tree.chain import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 
 NODES = 5

@@ -19,7 +19,7 @@ def test_a_good_head_is_described(target, tmp_path, capsys):
     facts = dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
     assert facts["dialect"].strip() == "SGLang"
     assert facts["captures"].strip() == "after 1, 3 of 3 layers"
-    assert facts["features"].strip() == "2 x 32 = 64 wide"
+    assert facts["aux"].strip() == "2 x 32 = 64 wide"
     assert facts["state"].startswith("32 wide")
     assert facts["vocabulary"].strip() == "44 of 67 tokens (66%)"
     assert facts["variant"].strip() == "norm_output"

@@ -11,7 +11,7 @@ from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
 from support.tiny import VOCAB
 
 from outrider.kv.kv_pool import KVLayout, KVPool
-from outrider.spec.drafter import single_node
+from outrider.ops.tree.chain import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 
 CPU = torch.device("cpu")

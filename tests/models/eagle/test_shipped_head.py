@@ -57,14 +57,14 @@ def test_the_head_is_in_use_and_is_worth_it(answers):
 
 def test_every_name_of_the_default_model_has_the_head_and_no_other_model_has():
     names = ["smollm2", "SmolLM2", DEFAULT_ALIAS.upper(), ALIASES[DEFAULT_ALIAS].hub_id]
-    assert shipped_head(DEFAULT_ALIAS) != ()
+    assert shipped_head(DEFAULT_ALIAS) is not None
     assert {shipped_head(name) for name in names} == {shipped_head(DEFAULT_ALIAS)}
     others = [name for name in ALIASES if ALIASES[name].name != DEFAULT_ALIAS]
-    assert not any(shipped_head(name) for name in [*others, "./somewhere"])
+    assert all(shipped_head(name) is None for name in [*others, "./somewhere"])
 
 
 def test_the_head_is_small_and_says_where_it_comes_from():
-    (head,) = shipped_head(DEFAULT_ALIAS)
+    head = shipped_head(DEFAULT_ALIAS)
     sizes = sum(path.stat().st_size for path in head.folder.iterdir())
     assert sizes < LIMIT_MB * 1e6
     assert "Apache-2.0" in (head.folder / "README.md").read_text()
@@ -74,7 +74,7 @@ def test_sizes_that_are_given_replace_those_of_the_head():
     from outrider.frontend.find_drafter import find_drafter
     from outrider.hub.download_bars import BarReporter
 
-    (head,) = shipped_head(DEFAULT_ALIAS)
+    head = shipped_head(DEFAULT_ALIAS)
 
     def found(**sizes: int) -> DraftConfig:
         config = DraftConfig(**sizes)
@@ -87,6 +87,6 @@ def test_sizes_that_are_given_replace_those_of_the_head():
 
 
 def test_the_doctor_finds_nothing_wrong_with_the_head(smollm2_folder, capsys):
-    (head,) = shipped_head(DEFAULT_ALIAS)
+    head = shipped_head(DEFAULT_ALIAS)
     assert run(["doctor", str(head.folder), "--model", str(smollm2_folder), "--no-probe"]) == 0
     assert "problem" not in capsys.readouterr().out

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.engines import OnProgress, ask, engine_of, run_all
+from support.engines import CollectedOutput, engine_of, make_submission, run_all
 from support.faults import FaultyExecutor, break_steps
 from support.recurrent import expected_logits, harness_of, prompt
 from support.row_matrix import (
@@ -43,13 +43,13 @@ def test_after_a_step_that_failed_the_others_get_their_tokens(
     monkeypatch.setattr(FaultyExecutor, "_break", leave_broken_rows)
     engine = engine_of(target, shape_of(CHAIN, chunk=7, depth=depth, pad=3, max_rows=2), CHAIN)
     break_steps(engine, **where)
-    heard = run_all(engine, ask_all("sampled", 2 * PROMPTS))
-    assert sorted(name for name, each in heard.items() if each.last.finish == "error") == [
+    outputs = run_all(engine, ask_all("sampled", 2 * PROMPTS))
+    assert sorted(name for name, each in outputs.items() if each.last.finish == "error") == [
         "r0",
         "r1",
     ]
     for i in range(2, 2 * len(PROMPTS)):
-        assert heard[f"r{i}"].tokens == right_answer(theirs, "sampled", i % len(PROMPTS))
+        assert outputs[f"r{i}"].tokens == right_answer(theirs, "sampled", i % len(PROMPTS))
 
 
 def test_what_a_former_owner_left_is_never_read_even_if_it_is_no_number(theirs, folder):
@@ -74,11 +74,11 @@ def test_requests_that_leave_and_budgets_of_their_own_change_nobodys_tokens(thei
         nodes = rng.choice([1, 2, 4, 6])
         budget = Budget(steps=nodes - 1, topk=1, nodes=nodes)
         law, text = sampling_of("sampled"), PROMPTS[i % len(PROMPTS)]
-        engine.add(ask(name, text, law, max_tokens=MAX_TOKENS, budget=budget))
-    heard, left = {}, set()
+        engine.add(make_submission(name, text, law, max_tokens=MAX_TOKENS, budget=budget))
+    outputs, left = {}, set()
     while engine.has_work:
         for update in engine.step():
-            entry = heard.setdefault(update.request_id, OnProgress([], [], update))
+            entry = outputs.setdefault(update.request_id, CollectedOutput([], [], update))
             entry.tokens += update.tokens
         if rng.random() < 0.1 and len(left) < 4:
             leaver = rng.choice(names)
@@ -86,6 +86,6 @@ def test_requests_that_leave_and_budgets_of_their_own_change_nobodys_tokens(thei
             engine.abort(leaver)
     for i, name in enumerate(names):
         right = right_answer(theirs, "sampled", i % len(PROMPTS))
-        got = heard[name].tokens if name in heard else []
+        got = outputs[name].tokens if name in outputs else []
         assert got == (right[: len(got)] if name in left else right), name
     assert left

@@ -17,8 +17,8 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.models.mtp.module_loader import load_modules
 from outrider.models.target import load_target
+from outrider.ops.tree.chain import single_node
 from outrider.runtime.draft_kinds import ModelDraft
-from outrider.spec.drafter import single_node
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 

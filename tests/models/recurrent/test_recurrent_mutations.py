@@ -80,6 +80,6 @@ def test_the_unharmed_engine_passes_where_mutants_are_caught(models, case):
 def test_a_wrong_answer_gives_away(models, monkeypatch, mutate):
     """A mutant that does not even run proves nothing."""
     mutate(monkeypatch)
-    heard = run_case(models[1], CASES[0])
-    assert {entry.last.finish for entry in heard.values()} == {"length"}
+    outputs = run_case(models[1], CASES[0])
+    assert {entry.last.finish for entry in outputs.values()} == {"length"}
     assert any(mismatches(*models, case) for case in CASES)

@@ -10,7 +10,7 @@ from support.steps import NO_FLAGS, batch_of
 
 from outrider.models.recurrent import recurrent_plan
 from outrider.ops.recurrent.recurrent_rows import NEW_TEXT
-from outrider.spec.drafter import chain
+from outrider.ops.tree.chain import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 
 NODES = 5

@@ -1,7 +1,7 @@
 """What requests may ask of recurrent models besides tokens: grammars, scores of prompts."""
 
 import pytest
-from support.engines import ask, engine_of, run_all
+from support.engines import engine_of, make_submission, run_all
 from support.grammars import END, SPECS, TINY, PlainMasks, decode_plainly
 from support.recurrent import VOCAB, expected_logits
 from support.row_matrix import CHAIN, PROMPTS, shape_of
@@ -26,8 +26,8 @@ def grammar_cache():
 def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, grammar_cache, executor, depth):
     shape = shape_of(CHAIN, chunk=7, executor=executor, depth=depth, pad=3)
     masks, specs = PlainMasks(MatcherStates(grammar_cache)), list(SPECS.values())
-    asked = [
-        ask(
+    submissions = [
+        make_submission(
             f"r{i}",
             text,
             RowSampling(seed=i, grammar=Grammar(spec=specs[i % len(specs)], ends=(END,))),
@@ -36,12 +36,12 @@ def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, grammar_cache,
         )
         for i, text in enumerate(PROMPTS)
     ]
-    heard = run_all(engine_of(target, shape, CHAIN, grammar_cache), asked)
-    for each in asked:
+    outputs = run_all(engine_of(target, shape, CHAIN, grammar_cache), submissions)
+    for each in submissions:
         right = decode_plainly(
             theirs, masks, each.prompt, each.sampling, max_tokens=12, stop_ids=(END,)
         )
-        assert heard[each.request_id].tokens == right
+        assert outputs[each.request_id].tokens == right
 
 
 def test_tokens_of_prompts_that_come_in_chunks_are_scored(theirs, folder):

@@ -1,4 +1,4 @@
-"""Log-probabilities of the model's own law, before any warp."""
+"""Log-probabilities of the model itself, before logits processing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def logprobs_of(
     top: int,
 ) -> LogprobTensors:
     """Log-probability and rank of the chosen tokens, the `top` most likely ones and those named."""
-    total, rank = _total_and_rank(logits, tokens)
+    total, rank = total_and_rank(logits, tokens)
     chosen = logits.gather(1, tokens[:, None]).squeeze(1).float()  # [n]
     values, ids = _most_likely(logits, top)
     return LogprobTensors(
@@ -38,7 +38,7 @@ def logprobs_of(
 
 
 def joined_logprobs(parts: Sequence[LogprobTensors]) -> LogprobTensors:
-    """Several parts as one."""
+    """Several parts, one after another."""
     if len(parts) == 1:
         return parts[0]
     return LogprobTensors(
@@ -54,23 +54,29 @@ def _most_likely(
     logits: torch.Tensor,  # [n, vocab]
     top: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n, top] values and ids
-    """The largest logits, best first; a vocabulary that has not so many is padded with nothing."""
+    """The largest logits, best first; -inf where the vocabulary has fewer than `top` tokens."""
     values, ids = logits.topk(min(top, logits.shape[1]), dim=1)
     missing = (0, top - values.shape[1])
     return F.pad(values, missing, value=float("-inf")), F.pad(ids, missing)
 
 
-def _total_and_rank(
+def total_and_rank(
+    logits: torch.Tensor,  # [n, vocab] of any float, unit stride along the vocabulary
+    tokens: torch.Tensor,  # [n] int64
+) -> tuple[torch.Tensor, torch.Tensor]:  # [n] float32, [n] int64
+    """The log of each row's total mass, and the rank of its token; 1 is the most likely."""
+    if logits.is_cuda and logits.shape[0]:
+        from outrider.ops.sampling.logprobs_triton import total_and_rank_triton  # a CPU has none
+
+        return total_and_rank_triton(logits, tokens)
+    return total_and_rank_reference(logits, tokens)
+
+
+def total_and_rank_reference(
     logits: torch.Tensor,  # [n, vocab]
     tokens: torch.Tensor,  # [n]
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n] float32, [n] int64
-    """The log of each row's total mass, and the rank of its token."""
-    if logits.is_cuda and logits.shape[0]:
-        from outrider.ops.sampling.logprobs_triton import (
-            total_and_rank,  # a CPU installation has no Triton
-        )
-
-        return total_and_rank(logits, tokens)
+    """The same in plain torch."""
     logits = logits.float()
     chosen = logits.gather(1, tokens[:, None])  # [n, 1]
     return logits.logsumexp(1), (logits > chosen).sum(1) + 1

@@ -1,6 +1,7 @@
-"""The queries and samples of a plan, as `step/fill_plan.py` says them, in one launch.
+"""The query tokens and samples of a plan, as in `fill_queries.py`, in one launch.
 
-All tensors are int64. Their last axis is contiguous; trees may repeat one row by a stride of zero.
+All tensors are int64. Their last axis is contiguous. The rows of a tree may share memory, with a
+stride of 0.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -12,11 +13,14 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.tree.draft_tree import DraftTree
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
 
 _BLOCK = 128
 _CHUNKS = 16  # at least: more than a step usually has
 
-# By place among the arguments: views into packed buffers lie anywhere, sizes change with the step.
+# By argument index. Views into packed buffers have any alignment, and sizes change with the step:
+# neither may compile the kernel again.
 _POINTERS, _SIZES = range(16), range(16, 24)
 
 
@@ -51,9 +55,9 @@ def _fill_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    # [0, num_uniform)         nodes
-    # [num_uniform, num_query) chunk tokens
-    # [num_query, ..)          the last token of each chunk once more, to be sampled
+    # [0, num_decode_query)         nodes
+    # [num_decode_query, num_query) chunk tokens
+    # [num_query, ..)               the last token of each chunk once more, to be sampled
     item = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_node = item < num_decode_query
     is_token = (item >= num_decode_query) & (item < num_query)
@@ -102,33 +106,42 @@ def _fill_kernel(
     tl.store(sampled_positions + sample, position + 1, mask=is_sampled)
 
 
-def fill_queries(
+def fill_queries_triton(
+    tree: DraftTree,
+    decode: DecodeRows,
+    chunk: ChunkRows,
     *,
-    nodes: tuple[torch.Tensor, torch.Tensor],  # tokens, depths: [rows, nodes] each
-    decode: tuple[torch.Tensor, torch.Tensor],  # rows, lengths: [rows] each
-    chunk: tuple[torch.Tensor, ...],  # rows, starts, counts, owners, tokens
     pages: torch.Tensor,  # [table_rows, max_pages]
-    queries: tuple[torch.Tensor, ...],  # tokens, positions, slots: written
-    sampled: tuple[torch.Tensor, ...],  # index, rows, positions: written
+    queries: Queries,  # written
+    sampled: Sampled,  # written
     page_size: int,
     first_node: int,
 ) -> None:
-    """Write every query token and every sampled one."""
-    tokens, depths = nodes
-    num_decode_query, num_query, num_chunks = tokens.numel(), queries[0].numel(), chunk[0].numel()
+    """`fill_queries` in one launch."""
+    tokens, depths = tree.tokens, tree.depths
+    num_query, num_chunks = queries.tokens.numel(), chunk.rows.numel()
     kernel: Any = _fill_kernel[(triton.cdiv(num_query + num_chunks, _BLOCK),)]
     kernel(
         tokens,
         depths,
-        *decode,
-        *chunk,
+        decode.rows,
+        decode.lengths,
+        chunk.rows,
+        chunk.starts,
+        chunk.counts,
+        chunk.owners,
+        chunk.tokens,
         pages,
-        *queries,
-        *sampled,
+        queries.tokens,
+        queries.positions,
+        queries.slots,
+        sampled.index,
+        sampled.rows,
+        sampled.positions,
         tokens.stride(0),
         depths.stride(0),
         pages.stride(0),
-        num_decode_query,
+        tokens.numel(),
         tokens.shape[1],
         num_query,
         num_chunks,

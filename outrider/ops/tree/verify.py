@@ -1,21 +1,28 @@
-"""The one judge of drafts: walk from node 0 along the tokens that the target itself chose."""
+"""The decision about drafts: walk from node 0 along the tokens that the target itself chose."""
 
 import torch
 
-from outrider.step.draft_tree import DraftTree, VerifyResult
+from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
 
 
-def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> VerifyResult:
-    """Keep the deepest path the target confirms; `choice` [rows, nodes] is its token after each.
+def verify(
+    tree: DraftTree,
+    choice: torch.Tensor,  # [rows, nodes] the target's token after each node
+    most_emitted: int,
+) -> VerifyResult:
+    """Accept the deepest path that the target confirms.
 
     No path of the tree has more than `most_emitted` nodes.
     """
     if choice.is_cuda:
-        from outrider.ops.tree.verify_triton import verify_tree  # a CPU installation has no Triton
+        from outrider.ops.tree.verify_triton import verify_triton  # a CPU has no Triton
 
-        columns = tree.tokens, tree.parents, tree.depths, tree.ancestors
-        path, num_accepted, emitted, drafted = verify_tree(columns, choice, most_emitted)
-        return VerifyResult(path=path, num_accepted=num_accepted, emitted=emitted, drafted=drafted)
+        return verify_triton(tree, choice, most_emitted)
+    return verify_reference(tree, choice, most_emitted)
+
+
+def verify_reference(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> VerifyResult:
+    """The same in plain torch."""
     agreed = tree.tokens == choice.gather(1, tree.parents.clamp_min(0))  # [rows, nodes]
     agreed |= tree.parents < 0  # node 0 was emitted before
     alive = _all_ancestors(agreed, tree.ancestors)
@@ -30,7 +37,7 @@ def verify(tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> VerifyRe
 
 
 def path_tokens(tree: DraftTree) -> torch.Tensor:  # [rows, nodes, nodes - 1]
-    """Drafts on the way from node 0 to each node, the node itself included; -1 elsewhere."""
+    """Drafts on the path from node 0 to each node, the node itself included; -1 elsewhere."""
     draft = torch.arange(1, tree.tokens.shape[1], device=tree.tokens.device)
     on_path = (tree.ancestors[:, :, None] >> draft & 1).bool()
     return torch.where(on_path, tree.tokens[:, None, 1:], -1)
@@ -48,7 +55,7 @@ def _path_to(tip: torch.Tensor, tree: DraftTree) -> torch.Tensor:  # [rows, node
     rows, nodes = tree.tokens.shape
     node = torch.arange(nodes, device=tip.device)
     on_path = (tree.ancestors.gather(1, tip) >> node & 1).bool()  # [rows, nodes]
-    # Nodes off the path land in one spare column that is cut off again.
+    # Nodes off the path go to one spare column, which is cut off again.
     column = torch.where(on_path, tree.depths, nodes)
     path = tip.expand(rows, nodes + 1).clone()
     return path.scatter_(1, column, node.expand(rows, nodes))[:, :nodes]

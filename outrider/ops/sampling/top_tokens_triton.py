@@ -1,4 +1,4 @@
-"""The most likely tokens of draft logits and their log-probabilities, noise added on the way.
+"""The most likely tokens of draft logits and their log-probabilities, as in `top_tokens.py`.
 
 A program reduces one block of a row to its best tokens and its sum of exponentials, a second kernel
 merges the blocks. Blocks do not depend on the batch, so neither does a log-probability.
@@ -16,9 +16,10 @@ from outrider.ops import dependent_launch as overlap
 from outrider.ops.sampling.gumbel_noise_triton import gumbel_of
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise
 from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of, key_value
+from outrider.ops.sampling.top_tokens import TopTokens
 
 _BLOCK = 1024
-# Slices of larger tensors: compiled once, wherever they begin.
+# Slices of larger tensors: their alignment does not compile the kernel again.
 _ANYWHERE = ["seeds", "temperatures", "rows", "positions"]
 
 
@@ -58,7 +59,7 @@ def _blocks_kernel(
     first = place * tl.num_programs(1) + block
     top = tl.max(key, 0)
     best = key_value(top)
-    # A block of nothing but minus infinity adds nothing.
+    # A block in which all scores are minus infinity adds nothing.
     powers = tl.where(z > float("-inf"), tl.exp(z - best), 0.0)
     tl.store(sums + first, tl.sum(powers, 0))
     tl.store(keys + first * TOPK, top)
@@ -102,19 +103,19 @@ def _merge_kernel(
         top = tl.max(key, 0)
 
 
-def rank_likely(
+def top_tokens_triton(
     logits: torch.Tensor,  # [n, draft_vocab] float32, bfloat16 or float16, unit stride along vocab
     target_ids: torch.Tensor,  # [draft_vocab] int64
     topk: int,
     noise: RowNoise | NoNoise,
-) -> tuple[torch.Tensor, torch.Tensor]:  # log-probabilities [n, topk] float32, tokens [n, topk]
-    """The best tokens of each row, most likely first, the lower index if two are equal."""
+) -> TopTokens:
+    """`top_tokens` in two launches; of equally likely tokens the lower index comes first."""
     num_rows, vocab = logits.shape
     num_blocks = triton.cdiv(vocab, _BLOCK)
     logprobs = torch.empty((num_rows, topk), dtype=torch.float32, device=logits.device)
     tokens = torch.empty((num_rows, topk), dtype=torch.int64, device=logits.device)
     if not num_rows:
-        return logprobs, tokens
+        return TopTokens(logprobs=logprobs, tokens=tokens)
     keys = torch.empty((num_rows, num_blocks, topk), dtype=torch.int64, device=logits.device)
     sums = torch.empty((num_rows, num_blocks), dtype=torch.float32, device=logits.device)
     constants = {"TOPK": topk, "PDL": overlap.is_on(logits), **overlap.options(logits)}
@@ -144,4 +145,4 @@ def rank_likely(
         KEYS=triton.next_power_of_2(num_blocks * topk),
         **constants,
     )
-    return logprobs, tokens
+    return TopTokens(logprobs=logprobs, tokens=tokens)

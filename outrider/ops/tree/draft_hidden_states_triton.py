@@ -1,6 +1,6 @@
-"""Copies of whole states between rows, as `spec/model_drafter.py` says them, and what goes along.
+"""Hidden states of a draft model between its runs, as in `draft_hidden_states.py`.
 
-States are of one type, contiguous along their width; indices are int64.
+Hidden states are of one type, contiguous along their width; indices are int64.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.tree.candidates import Frontier
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 
 _BLOCK = 2048
 _CHUNKS = 16  # at least: more than a step usually has
@@ -24,15 +27,16 @@ def _copy(source, goal, width, block, BLOCK: tl.constexpr):
     tl.store(goal + column, tl.load(source + column, mask=inside), mask=inside)
 
 
-# By place among the arguments: indices are views that lie anywhere, sizes change with the step.
-_PLANT_POINTERS, _PLANT_SIZES = (0, 1, 2, 4, *range(6, 11)), (11,)
-_INHERIT_POINTERS, _INHERIT_SIZES = (1,), (3, 4)
-_FOLLOW_POINTERS, _FOLLOW_SIZES = (*range(1, 8), 9, 10), range(13, 19)
-_KEEP_POINTERS, _KEEP_SIZES = range(1, 5), range(8, 10)
+# By argument index. Indices are views with any alignment, and sizes change with the step: neither
+# may compile a kernel again.
+_START_POINTERS, _START_SIZES = (0, 1, 2, 4, *range(6, 11)), (11,)
+_PARENT_POINTERS, _PARENT_SIZES = (1,), (3, 4)
+_GATHER_POINTERS, _GATHER_SIZES = (*range(1, 8), 9, 10), range(13, 19)
+_STORE_POINTERS, _STORE_SIZES = range(1, 5), range(8, 10)
 
 
-@triton.jit(do_not_specialize=_PLANT_SIZES, do_not_specialize_on_alignment=_PLANT_POINTERS)
-def _plant_kernel(
+@triton.jit(do_not_specialize=_START_SIZES, do_not_specialize_on_alignment=_START_POINTERS)
+def _start_kernel(
     rows,
     lengths,
     last_tokens,
@@ -64,75 +68,79 @@ def _plant_kernel(
     tl.store(tokens + place, tl.load(last_tokens + row), mask=is_first)
 
 
-def plant(
+def start_round_triton(
+    decode: DecodeRows,
     *,
-    rows: torch.Tensor,  # [rows]
-    lengths: torch.Tensor,  # [rows]
     last_tokens: torch.Tensor,  # [table_rows]
-    states: torch.Tensor,  # [table_rows, width]
-    level_lengths: torch.Tensor,  # [rows], written
+    hidden_states: torch.Tensor,  # [table_rows, width]
+    level_lengths: torch.Tensor,  # [rows] written
     lead: int,
-) -> tuple[torch.Tensor, ...]:
-    """Node 0 of every row: scores, numbers, zeros, positions, tokens [rows, 1]; states."""
-    num_rows, width = rows.shape[0], states.shape[1]
-    scores = rows.new_empty(num_rows, 1, dtype=torch.float32)
-    facts = rows.new_empty(4, num_rows, 1).unbind(0)
-    out = states.new_empty(num_rows, 1, width)
+) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
+    """`start_round` in one launch."""
+    num_rows, width = decode.rows.shape[0], hidden_states.shape[1]
+    scores = decode.rows.new_empty(num_rows, 1, dtype=torch.float32)
+    new = decode.rows.new_empty(4, num_rows, 1).unbind(0)
+    out = hidden_states.new_empty(num_rows, 1, width)
     block = min(_BLOCK, triton.next_power_of_2(width))
-    kernel: Any = _plant_kernel[(num_rows, triton.cdiv(width, block))]
+    kernel: Any = _start_kernel[(num_rows, triton.cdiv(width, block))]
     kernel(
-        rows,
-        lengths,
+        decode.rows,
+        decode.lengths,
         last_tokens,
-        states,
+        hidden_states,
         level_lengths,
         out,
         scores,
-        *facts,
+        *new,
         lead,
         width,
         BLOCK=block,
-        PDL=overlap.is_on(states),
-        **overlap.options(states),
+        PDL=overlap.is_on(hidden_states),
+        **overlap.options(hidden_states),
     )
-    return scores, *facts, out
+    numbers, zeros, positions, tokens = new
+    nodes = DraftTree(tokens=tokens, parents=zeros, depths=zeros, ancestors=zeros)
+    tips = Frontier(
+        scores=scores, numbers=numbers, parent_tips=zeros, positions=positions, nodes=nodes
+    )
+    return tips, out
 
 
-@triton.jit(do_not_specialize=_INHERIT_SIZES, do_not_specialize_on_alignment=_INHERIT_POINTERS)
-def _inherit_kernel(
-    states, places, out, branches, topk, width, BLOCK: tl.constexpr, PDL: tl.constexpr
+@triton.jit(do_not_specialize=_PARENT_SIZES, do_not_specialize_on_alignment=_PARENT_POINTERS)
+def _parent_kernel(
+    states, parent_tips, out, branches, topk, width, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
     tip = tl.program_id(0).to(tl.int64)
     overlap.begin(PDL)
-    source = tip // topk * branches + tl.load(places + tip)
+    source = tip // topk * branches + tl.load(parent_tips + tip)
     _copy(states + source * width, out + tip * width, width, tl.program_id(1), BLOCK)
 
 
-def inherit(
-    states: torch.Tensor,  # [rows, branches, width]
-    places: torch.Tensor,  # [rows, topk]
+def parent_hidden_states_triton(
+    hidden_states: torch.Tensor,  # [rows, branches, width]
+    parent_tips: torch.Tensor,  # [rows, topk]
 ) -> torch.Tensor:  # [rows, topk, width]
-    """The state of each tip's parent."""
-    (rows, branches, width), topk = states.shape, places.shape[1]
-    out = states.new_empty(rows, topk, width)
+    """`parent_hidden_states` in one launch."""
+    (rows, branches, width), topk = hidden_states.shape, parent_tips.shape[1]
+    out = hidden_states.new_empty(rows, topk, width)
     block = min(_BLOCK, triton.next_power_of_2(width))
-    kernel: Any = _inherit_kernel[(rows * topk, triton.cdiv(width, block))]
+    kernel: Any = _parent_kernel[(rows * topk, triton.cdiv(width, block))]
     kernel(
-        states,
-        places,
+        hidden_states,
+        parent_tips,
         out,
         branches,
         topk,
         width,
         BLOCK=block,
-        PDL=overlap.is_on(states),
-        **overlap.options(states),
+        PDL=overlap.is_on(hidden_states),
+        **overlap.options(hidden_states),
     )
     return out
 
 
-@triton.jit(do_not_specialize=_FOLLOW_SIZES, do_not_specialize_on_alignment=_FOLLOW_POINTERS)
-def _follow_kernel(
+@triton.jit(do_not_specialize=_GATHER_SIZES, do_not_specialize_on_alignment=_GATHER_POINTERS)
+def _gather_kernel(
     aux_hidden_states,  # [num_query, width]
     path,  # [rows, most_emitted]
     lengths,
@@ -145,7 +153,7 @@ def _follow_kernel(
     new_lengths,
     new_tokens,
     width,
-    feature_stride,
+    aux_stride,
     nodes,
     most_emitted,
     num_decode_query,  # rows * most_emitted
@@ -165,13 +173,13 @@ def _follow_kernel(
     flat = item - num_decode_query
     source = tl.where(is_decode, place * nodes + node, num_rows * nodes + flat)
     goal = out + item.to(tl.int64) * width
-    _copy(aux_hidden_states + source * feature_stride, goal, width, block, BLOCK)
+    _copy(aux_hidden_states + source * aux_stride, goal, width, block, BLOCK)
 
     starts_row = is_decode & (item % most_emitted == 0) & (block == 0)
     length = tl.load(lengths + place, mask=starts_row, other=0)
     tl.store(new_lengths + place, length + lead, mask=starts_row)
 
-    # A head's row runs the token after its own: of the prompt while it lasts, then the choice.
+    # A head runs the token after its own: of the prompt, or at its end the target's choice.
     is_token = (item >= num_decode_query) & (block == 0)
     owner = tl.load(chunk_owners + flat, mask=is_token, other=0)
     chunk = tl.arange(0, CHUNKS)
@@ -186,48 +194,53 @@ def _follow_kernel(
     tl.store(new_tokens + flat, tl.where(is_end, after, beside), mask=is_token)
 
 
-def follow(
-    aux_hidden_states: torch.Tensor,  # [num_query, tapped]
-    path: torch.Tensor,  # [rows, most_emitted]
-    lengths: torch.Tensor,  # [rows]
+def gather_accepted_triton(
+    outcome: StepOutcome,
+    decode: DecodeRows,
+    chunk: ChunkRows,
     *,
-    chunk: tuple[torch.Tensor, ...],  # counts, owners, followers, tokens, choice
-    new_lengths: torch.Tensor,  # [rows], written
-    new_tokens: torch.Tensor,  # [chunk.tokens], written
+    new_lengths: torch.Tensor,  # [rows] written
+    new_tokens: torch.Tensor,  # [chunk.tokens] written
     lead: int,
-) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, tapped]
-    """Features along the kept paths, then of the chunks; and what a catch-up starts from."""
+) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, aux_width]
+    """`gather_accepted` in one launch."""
+    states, path = outcome.aux_hidden_states, outcome.verify_result.path
     (rows, most_emitted), num_tokens = path.shape, new_tokens.shape[0]
-    num_nodes, width = aux_hidden_states.shape[0] - num_tokens, aux_hidden_states.shape[1]
-    out = aux_hidden_states.new_empty(path.numel() + num_tokens, width)
+    num_nodes, width = states.shape[0] - num_tokens, states.shape[1]
+    out = states.new_empty(path.numel() + num_tokens, width)
     block = min(_BLOCK, triton.next_power_of_2(max(width, 1)))
-    kernel: Any = _follow_kernel[(out.shape[0], max(triton.cdiv(width, block), 1))]
+    num_chunks = chunk.counts.shape[0]
+    kernel: Any = _gather_kernel[(out.shape[0], max(triton.cdiv(width, block), 1))]
     kernel(
-        aux_hidden_states,
+        states,
         path,
-        lengths,
-        *chunk,
+        decode.lengths,
+        chunk.counts,
+        chunk.owners,
+        chunk.followers,
+        chunk.tokens,
+        outcome.chunk_choice,
         out,
         new_lengths,
         new_tokens,
         width,
-        aux_hidden_states.stride(0),
+        states.stride(0),
         num_nodes // max(rows, 1),
         most_emitted,
         path.numel(),
         rows,
-        chunk[0].shape[0],
+        num_chunks,
         lead,
-        CHUNKS=max(_CHUNKS, triton.next_power_of_2(chunk[0].shape[0])),
+        CHUNKS=max(_CHUNKS, triton.next_power_of_2(num_chunks)),
         BLOCK=block,
-        PDL=overlap.is_on(aux_hidden_states),
-        **overlap.options(aux_hidden_states),
+        PDL=overlap.is_on(states),
+        **overlap.options(states),
     )
     return out
 
 
-@triton.jit(do_not_specialize=_KEEP_SIZES, do_not_specialize_on_alignment=_KEEP_POINTERS)
-def _keep_kernel(
+@triton.jit(do_not_specialize=_STORE_SIZES, do_not_specialize_on_alignment=_STORE_POINTERS)
+def _store_kernel(
     after,  # [num_query, width]
     num_accepted,
     decode_rows,
@@ -252,37 +265,37 @@ def _keep_kernel(
     chunk_row = tl.load(chunk_rows + chunk, mask=is_chunk, other=0)
     row = tl.where(is_decode, decode_row, chunk_row)
     source = after + tl.where(is_decode, tip, end) * stride
-    # Padding has a width of nothing.
+    # Padding copies nothing.
     _copy(source, states + row * width, tl.where(row > 0, width, 0), tl.program_id(1), BLOCK)
 
 
-def keep(
+def store_hidden_states_triton(
     after: torch.Tensor,  # [num_query, width]
-    states: torch.Tensor,  # [table_rows, width], written; row 0 stays as it is
+    hidden_states: torch.Tensor,  # [table_rows, width] written; row 0 stays as it is
     *,
     num_accepted: torch.Tensor,  # [rows]
     decode_rows: torch.Tensor,  # [rows]
-    most_emitted: int,  # query tokens of each uniform row
+    most_emitted: int,  # query tokens of each decode row
     chunk_ends: torch.Tensor,  # [chunk.rows] or none: query tokens
     chunk_rows: torch.Tensor,  # [chunk.rows] or none
 ) -> None:
-    """Remember the state after each row's last known token."""
-    num_rows, width = num_accepted.shape[0], states.shape[1]
+    """`store_hidden_states` in one launch."""
+    num_rows, width = num_accepted.shape[0], hidden_states.shape[1]
     block = min(_BLOCK, triton.next_power_of_2(width))
     num_items = num_rows + chunk_ends.shape[0]
-    kernel: Any = _keep_kernel[(num_items, triton.cdiv(width, block))]
+    kernel: Any = _store_kernel[(num_items, triton.cdiv(width, block))]
     kernel(
         after,
         num_accepted,
         decode_rows,
         chunk_ends,
         chunk_rows,
-        states,
+        hidden_states,
         width,
         after.stride(0),
         num_rows,
         most_emitted,
         BLOCK=block,
-        PDL=overlap.is_on(states),
-        **overlap.options(states),
+        PDL=overlap.is_on(hidden_states),
+        **overlap.options(hidden_states),
     )
