@@ -31,7 +31,7 @@ from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
-from outrider.models.target import load_target as load_stored
+from outrider.models.target import load_target
 from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import MAX_CHUNKS, assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
@@ -80,7 +80,7 @@ def resolve_place(place: Place) -> Settings:
     return _settings(place, context=8, rows=1, budget=PLAIN)
 
 
-def load_target(source: Body | Stored, place: Place) -> BenchTarget:
+def load_bench_target(source: Body | Stored, place: Place) -> BenchTarget:
     """Random weights of a body, or the weights in a folder."""
     settings = resolve_place(place)
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
@@ -101,7 +101,7 @@ def _load_model(
     source: Body | Stored, *, dtype: Dtype, device: torch.device, arithmetic: Arithmetic
 ) -> Decoder | V4Decoder:
     if isinstance(source, Stored):
-        model = load_stored(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
+        model = load_target(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
         assert isinstance(model, Decoder | V4Decoder), "there are no other targets"
         return model
     config = source.config

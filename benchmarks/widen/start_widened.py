@@ -23,7 +23,12 @@ from benchmarks.steps.time_decode import StepFloor
 from benchmarks.widen.load_widened import build_wide, build_wide_heads, opened
 from benchmarks.widen.widen_args import AnswerWork, SmallModel
 from benchmarks.widen.widened_answers import Answered, WidenedQuestions, measure_answers
-from benchmarks.widen.widened_report import WidenedOutcome, WidenedReport, describe, print_report
+from benchmarks.widen.widened_report import (
+    WidenedOutcome,
+    WidenedReport,
+    describe_widened,
+    print_widened,
+)
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
 from outrider.bench.offline.workload import encode_chat
 from outrider.bench.report import write_report
@@ -67,8 +72,8 @@ def bench_widened(
         max_tokens=work.max_tokens,
         outcomes=tuple(outcomes),
     )
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_widened(report)
+    write_report(json_path, describe_widened(report))
 
 
 def _load(

@@ -28,7 +28,7 @@ def test_a_conversation_is_tokenised_as_its_template_writes_it(server):
     assert text == "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_the_server_says_that_it_is_well(server):
+def test_the_server_reports_its_health(server):
     assert server.get("/health").status_code == 200
     assert server.get("/health_generate").status_code == 200
     assert server.get("/version").json()["version"]
