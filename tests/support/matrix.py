@@ -98,12 +98,14 @@ class Case:
         return "-".join([*words, self.drafter, *([self.tree] if self.drafter != "none" else [])])
 
 
+DRAFTS = [
+    ("none", "chain"),
+    *product(DRAFTERS[1:], TREES),
+    *product(CHAINS_ONLY, ["one-step", "chain"]),
+]
+
+
 def all_cases() -> list[Case]:
-    drafters = [
-        ("none", "chain"),
-        *product(DRAFTERS[1:], TREES),
-        *product(CHAINS_ONLY, ["one-step", "chain"]),
-    ]
     return [
         Case(
             # Even the largest trees of all rows must leave room for a prompt.
@@ -122,7 +124,7 @@ def all_cases() -> list[Case]:
             [1, 7, 60],
             [False, True],
             [*SAMPLINGS, MIXED],
-            drafters,
+            DRAFTS,
             TARGETS,
         )
         for chunk in [4 * (1 if drafter == "none" else TREES[tree].nodes) + extra]
