@@ -37,9 +37,7 @@ class Operands:
         return self.qkv.shape[0] // self.states.rows.shape[0]
 
     def run_token_by_token(self) -> None:
-        run_tokens(
-            self.qkv, self.gates, self.layer, self.states, self.rule, self.out, num_rows=0
-        )
+        run_tokens(self.qkv, self.gates, self.layer, self.states, self.rule, self.out, num_rows=0)
 
     def run_in_blocks(self, tile: DeltaTile) -> None:
         run_chunks(
