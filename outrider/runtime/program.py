@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.kv.kv_pool import ModelPool, PageFamily
-from outrider.models.target import Target
+from outrider.models.target import AnyTarget
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
@@ -49,7 +49,7 @@ class StepProgram:
     def __init__(
         self,
         *,
-        model: Target,
+        model: AnyTarget,
         drafter: GuardedDrafter,
         attention: AttentionPlanner,
         verifier: Verifier,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.models.decoder import Decoder
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
@@ -66,7 +66,7 @@ class Models:
     relative: Decoder
     stranger: Decoder
     folder: Path  # of the target
-    heads: dict[str, DraftModel]  # random ones, which are kept almost never
+    heads: dict[str, AnyDraftModel]  # random ones, which are kept almost never
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
