@@ -1,5 +1,5 @@
-"""The attention part of a DeepSeek-V4 layer: low-rank queries over one shared vector per token, in a
-sliding window and in compressed entries of older blocks, and a grouped low-rank output.
+"""The attention part of a DeepSeek-V4 layer: low-rank queries, one vector per token as key and value,
+a sliding window and compressed entries of older blocks, and a grouped low-rank output.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class V4Attention:
         out = sparse_attention(query, window, step.index, entries, norms.sinks, self._scale)
         window.save(step.index.window.ring)
         self._blocks.save(inputs, store, step)
-        out = rotate_tail(out, rotation, back=True)  # values had turned with their keys
+        out = rotate_tail(out, rotation, back=True)  # a value is its key, which was rotated
         return self._projections.output(
             self._projections.groups(out.view(num_query, config.output_groups, -1))
         )
