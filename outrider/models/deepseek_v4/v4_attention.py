@@ -1,5 +1,5 @@
-"""The attention part of a DeepSeek-V4 layer: low-rank queries, one vector per token as key and value,
-a sliding window and compressed entries of older blocks, and a grouped low-rank output.
+"""The attention part of a DeepSeek-V4 layer: low-rank queries over one vector per token, in a
+sliding window and in compressed entries of older blocks, and a grouped low-rank output.
 """
 
 from dataclasses import dataclass
