@@ -26,16 +26,6 @@ STILL_BRANCHES = {
     "models/deepseek_v4/hyper_connections.py",
     "models/recurrent/delta_layer.py",
     "models/recurrent/recurrent_plan.py",
-    "sampling/draft_topk.py",
-    "sampling/logprobs.py",
-    "sampling/sampler.py",
-    "spec/commit.py",
-    "spec/drafter.py",
-    "spec/grow_tree.py",
-    "spec/model_drafter.py",
-    "spec/mtp_window.py",
-    "spec/verify.py",
-    "step/fill_plan.py",
 }
 STILL_IMPORTS_KERNELS = {
     "kv/ring_plan.py",
@@ -43,16 +33,6 @@ STILL_IMPORTS_KERNELS = {
     "models/deepseek_v4/hyper_connections.py",
     "models/recurrent/delta_layer.py",
     "models/recurrent/recurrent_plan.py",
-    "sampling/draft_topk.py",
-    "sampling/fused_sampler.py",
-    "sampling/logprobs.py",
-    "spec/commit.py",
-    "spec/drafter.py",
-    "spec/grow_tree.py",
-    "spec/model_drafter.py",
-    "spec/mtp_window.py",
-    "spec/verify.py",
-    "step/fill_plan.py",
 }
 KERNEL_BACKEND = (
     "kv/triton_attention.py"  # its kernels are the backend; it is imported on CUDA only
