@@ -14,7 +14,7 @@ from benchmarks.steps.bench_engines import (
     BenchTarget,
     Drafting,
     LoadedEngine,
-    load_target,
+    load_bench_target,
     no_drafting,
 )
 from benchmarks.steps.body import find_body
@@ -68,7 +68,7 @@ def place_on(device: str) -> Place:
 
 def measure_host(args: HostArgs, place: Place, note: Note) -> tuple[HostCost, ...]:
     """Every way to draft at every number of rows."""
-    target = load_target(find_body(_BODY), place)
+    target = load_bench_target(find_body(_BODY), place)
     ways = tuple(_ways(args.draft_steps))
     for (_, drafting), rows in itertools.product(ways, args.rows):  # before any takes its time
         flags = "--tokens, --draft-steps or --rows"

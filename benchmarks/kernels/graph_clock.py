@@ -1,26 +1,41 @@
-"""The clock of the scripts beside it: how long the device takes over what a graph recorded."""
+"""Times what a CUDA graph captured, for the scripts beside it."""
 
 import statistics
 from collections.abc import Callable
 
 import torch
 
-WARM = 2  # replays that do not count
 
-
-def graph_us(run: Callable[[], object], *, repeat: int = 7) -> float:
-    """Microseconds of one replay, median; the first call compiles."""
+def capture_graph(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """A graph of one call; the call before it compiles the kernels."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    times = []
-    for _ in range(WARM + repeat):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times[WARM:])
+    return graph
+
+
+def replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of one replay."""
+    begin, end = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    elapsed_ms: float = begin.elapsed_time(end)
+    return elapsed_ms * 1e3
+
+
+def graph_us(run: Callable[[], object], *, repeat: int = 7, skip: int = 2) -> float:
+    """Microseconds of one replay: the median of `repeat`, after `skip` that do not count."""
+    graph = capture_graph(run)
+    return statistics.median([replay_us(graph) for _ in range(skip + repeat)][skip:])
+
+
+def random_bf16(*shape: int) -> torch.Tensor:
+    """Normal noise on the GPU."""
+    return torch.randn(shape, dtype=torch.bfloat16, device="cuda")

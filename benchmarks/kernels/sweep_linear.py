@@ -7,12 +7,12 @@ import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
-from typing import Any
 
 import torch
 
-from benchmarks.kernels.graph_clock import graph_us
+from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear import bulk_linear_triton as bulk
 from outrider.ops.linear import linear_triton as linear
 from outrider.ops.linear.swiglu_triton import swiglu_triton
@@ -35,16 +35,17 @@ BODIES = {
         "scores of a head": (12288, 576),
     },
 }
+Tile = linear.LinearTile | bulk.BulkTile
+
 RESIDUAL = ("o", "down")
 COLD_BYTES = 400e6  # of weights in one graph: several times the L2
 MOST_SHARED = 215 << 10
 PROCESSES = 15
-BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Map:
-    """One linear map of a body, for so many rows."""
+class LinearCase:
+    """One linear of a body, for so many rows."""
 
     name: str
     size: int
@@ -56,14 +57,14 @@ class Map:
         return {"has_residual": self.name in RESIDUAL, "is_gated": self.name == "gate"}
 
     def operands(self, copies: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-        weights = [torch.randn(self.size, self.depth, **BF16) for _ in range(copies)]
-        x, residual = (torch.randn(self.num_rows, n, **BF16) for n in (self.depth, self.size))
+        weights = [random_bf16(self.size, self.depth) for _ in range(copies)]
+        x, residual = random_bf16(self.num_rows, self.depth), random_bf16(self.num_rows, self.size)
         return x, weights, residual
 
 
-def candidates(each: Map) -> list[Any]:
+def linear_tiles(each: LinearCase) -> list[Tile]:
     rows = each.num_rows
-    tiles = [*(few_rows(rows) if rows <= 64 else many_rows())]
+    tiles: list[Tile] = [*(few_rows(rows) if rows <= 64 else many_rows())]
     return [*tiles, *bulk_tiles(each)] if rows > 16 else tiles
 
 
@@ -91,7 +92,7 @@ def many_rows() -> Iterator[linear.LinearTile]:
         )
 
 
-def bulk_tiles(each: Map) -> Iterator[bulk.BulkTile]:
+def bulk_tiles(each: LinearCase) -> Iterator[bulk.BulkTile]:
     num = each.num_rows
     heights = (
         [(32, 0)] if num <= 32 else [(64, 0)] if num <= 64 else [(64, 32), (128, 0), (128, 64)]
@@ -108,12 +109,33 @@ def bulk_tiles(each: Map) -> Iterator[bulk.BulkTile]:
             )
 
 
-def launch(each: Map, x, weight, residual, tile):
-    kernel = bulk.launch_bulk if isinstance(tile, bulk.BulkTile) else linear.launch_linear
-    return kernel(x, weight, residual, tile=tile, **each.options)
+def launch(
+    each: LinearCase,
+    x: torch.Tensor,  # [rows, depth]
+    weight: torch.Tensor,  # [size, depth]
+    residual: torch.Tensor,  # [rows, size]
+    tile: Tile,
+) -> torch.Tensor:
+    if isinstance(tile, bulk.BulkTile):
+        return bulk.launch_bulk(x, weight, residual, tile=tile, **each.options)
+    return linear.launch_linear(x, weight, residual, tile=tile, **each.options)
 
 
-def library(each: Map, x, weight, residual):
+def launch_all(
+    each: LinearCase,
+    x: torch.Tensor,
+    weights: list[torch.Tensor],
+    residual: torch.Tensor,
+    tile: Tile,
+) -> None:
+    for weight in weights:
+        launch(each, x, weight, residual, tile)
+
+
+def library(
+    each: LinearCase, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor
+) -> torch.Tensor:
+    """The same by torch."""
     if each.name == "gate":
         return swiglu_triton(torch.nn.functional.linear(x, weight))
     if each.name not in RESIDUAL:
@@ -121,11 +143,11 @@ def library(each: Map, x, weight, residual):
     return residual.addmm_(x, weight.t())
 
 
-def compile_some(each: Map, first: int) -> list[Any]:
+def compile_some(each: LinearCase, first: int) -> list[Tile]:
     """Compile every few tiles, into the cache on disk; returns those that run."""
     x, (weight,), residual = each.operands(1)
     good = []
-    for tile in candidates(each)[first::PROCESSES]:
+    for tile in linear_tiles(each)[first::PROCESSES]:
         try:
             launch(each, x, weight, residual, tile)
             torch.cuda.synchronize()
@@ -135,7 +157,7 @@ def compile_some(each: Map, first: int) -> list[Any]:
     return good
 
 
-def chosen(each: Map) -> Any:
+def chosen(each: LinearCase) -> Tile:
     """The tile that the engine takes."""
     if bulk.bulk_pays(each.num_rows, each.size):
         is_gated = each.options["is_gated"]
@@ -143,17 +165,14 @@ def chosen(each: Map) -> Any:
     return linear.choose_linear_tile(each.num_rows, each.size, each.depth, 2)
 
 
-def sweep(each: Map, tiles: list[Any]) -> None:
+def sweep(each: LinearCase, tiles: list[Tile]) -> None:
     copies = min(60, max(2, int(COLD_BYTES / (each.size * each.depth * 2))))
     x, weights, residual = each.operands(copies)
     theirs = graph_us(lambda: [library(each, x, w, residual) for w in weights]) / copies
     now = chosen(each)
     ours = []
     for tile in {now, *tiles}:
-
-        def run(tile=tile):
-            return [launch(each, x, w, residual, tile) for w in weights]
-
+        run = partial(launch_all, each, x, weights, residual, tile)
         ours.append((graph_us(run) / copies, tile))
     ours.sort(key=lambda pair: pair[0])
     present = next(us for us, tile in ours if tile == now)
@@ -165,11 +184,11 @@ def sweep(each: Map, tiles: list[Any]) -> None:
 def main() -> None:
     body = BODIES[(sys.argv[2:] or ["llama-8b"])[0]]
     rows = [int(word) for word in sys.argv[1].split(",")]
-    maps = [Map(name, *shape, num) for num in rows for name, shape in body.items()]
-    jobs = [(each, first) for each in maps for first in range(PROCESSES)]
+    linears = [LinearCase(name, *shape, num) for num in rows for name, shape in body.items()]
+    jobs = [(each, first) for each in linears for first in range(PROCESSES)]
     with get_context("spawn").Pool(PROCESSES) as pool:
         good = pool.starmap(compile_some, jobs, chunksize=1)
-    for each in maps:
+    for each in linears:
         found = [tiles for (one, _), tiles in zip(jobs, good, strict=True) if one == each]
         sweep(each, [tile for tiles in found for tile in tiles])
 

@@ -4,13 +4,13 @@ Run on a GPU: python -m benchmarks.kernels.time_attention [--kv-heads 8 --group 
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 
 import torch
 
+from benchmarks.kernels.graph_clock import graph_us
 from outrider.ops.attention import decode_triton as attention
 from outrider.ops.attention import prefill_triton as prefill
 from outrider.ops.attention import splits_triton as splits
@@ -24,7 +24,7 @@ DEVICE = torch.device("cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class AttentionModel:
     kv_heads: int
     group: int
     head_dim: int
@@ -40,7 +40,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeCase:
-    """Rows of equal length; `spare` positions that the shape holds and nobody uses."""
+    """Rows of equal length; `spare` positions that the shape has and no row uses."""
 
     rows: int
     context: int
@@ -55,7 +55,7 @@ class DecodeCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
+class PromptCase:
     start: int
     count: int
 
@@ -63,26 +63,17 @@ class Prompt:
         return f"prefill {self.count} tokens after {self.start}"
 
 
-def time_layers(run: Callable[[torch.Tensor], None], layers: list[torch.Tensor]) -> float:
+def seconds_per_layer(run: Callable[[torch.Tensor], None], layers: list[torch.Tensor]) -> float:
     """Seconds of one layer: a graph of all of them, replayed warm, median."""
-    run(layers[0])
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run_all() -> None:
         for layer in layers:
             run(layer)
-    seconds = []
-    for _ in range(8):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1e3 / len(layers))
-    return statistics.median(seconds[2:])
+
+    return graph_us(run_all, repeat=6) / 1e6 / len(layers)
 
 
-def make_layers(model: Model, tokens: int) -> list[torch.Tensor]:
+def make_layers(model: AttentionModel, tokens: int) -> list[torch.Tensor]:
     """Enough KV that the cache does not help: 20 layers where they fit."""
     pages = tokens // PAGE_SIZE + 1
     count = max(2, min(20, int(KV_BYTES / (tokens * model.token_bytes))))
@@ -90,7 +81,7 @@ def make_layers(model: Model, tokens: int) -> list[torch.Tensor]:
     return [torch.empty(shape, dtype=torch.bfloat16, device=DEVICE).normal_() for _ in range(count)]
 
 
-def make_queries(model: Model, tokens: int) -> torch.Tensor:
+def make_queries(model: AttentionModel, tokens: int) -> torch.Tensor:
     wide = torch.randn(tokens, model.heads + 2 * model.kv_heads, model.head_dim, device=DEVICE)
     return wide.bfloat16()[:, : model.heads]
 
@@ -111,7 +102,7 @@ def make_ancestors(case: DecodeCase) -> torch.Tensor:  # [rows, nodes]
 
 
 def time_decode_rows(
-    model: Model,
+    model: AttentionModel,
     case: DecodeCase,
     layers: list[torch.Tensor],
     tiles: attention.DecodeTiles | None = None,
@@ -150,17 +141,17 @@ def time_decode_rows(
             tiles=tiles,
         )
 
-    return time_layers(run, layers)
+    return seconds_per_layer(run, layers)
 
 
 def time_prompt(
-    model: Model, case: Prompt, layers: list[torch.Tensor], tiles: prefill.PrefillTiles
+    model: AttentionModel, case: PromptCase, layers: list[torch.Tensor], tiles: prefill.PrefillTiles
 ) -> float:
     table = make_table(1, (case.start + case.count) // PAGE_SIZE)
     pages = torch.empty_like(table[1:], dtype=torch.int32)
     bounds = torch.empty(3, 1, dtype=torch.int32, device=DEVICE)
-    numbers = (torch.full((1,), n, device=DEVICE) for n in (1, case.start, case.count))
-    prefill.place_chunks(*numbers, table, out_pages=pages, bounds=bounds)
+    row, start, count = (torch.full((1,), n, device=DEVICE) for n in (1, case.start, case.count))
+    prefill.place_chunks(row, start, count, table, out_pages=pages, bounds=bounds)
     query = make_queries(model, case.count)
     out = torch.empty(query.shape, dtype=query.dtype, device=DEVICE)
 
@@ -176,23 +167,25 @@ def time_prompt(
             tiles=tiles,
         )
 
-    return time_layers(run, layers)
+    return seconds_per_layer(run, layers)
 
 
-def print_decode_rows(model: Model, case: DecodeCase, seconds: float, note: str = "") -> None:
+def print_decode_rows(
+    model: AttentionModel, case: DecodeCase, seconds: float, note: str = ""
+) -> None:
     rate = case.rows * case.context * model.token_bytes / seconds
     share = rate / COPY_RATE
     print(f"{case!s:60} {seconds * 1e6:9.2f} us {rate / 1e9:7.0f} GB/s {share:6.1%} {note}")
 
 
-def print_prompt(model: Model, case: Prompt, seconds: float, note: str = "") -> None:
+def print_prompt(model: AttentionModel, case: PromptCase, seconds: float, note: str = "") -> None:
     pairs = case.count * (case.start + (case.count + 1) / 2)
     rate = 4 * pairs * model.heads * model.head_dim / seconds
     share = rate / MATRIX_RATE
     print(f"{case!s:60} {seconds * 1e6:9.2f} us {rate / 1e12:7.0f} TFLOP/s {share:6.1%} {note}")
 
 
-def measure(model: Model) -> None:
+def measure(model: AttentionModel) -> None:
     """The table of shapes, with the tiles as they are in the package."""
     print("decode rows", attention.decode_tiles(model.head_dim, torch.bfloat16))
     for context in (128, 1024, 8192):
@@ -206,7 +199,7 @@ def measure(model: Model) -> None:
                 print_decode_rows(model, case, time_decode_rows(model, case, layers))
     wide = prefill.prefill_tiles(model.head_dim, torch.bfloat16)
     print("prefill", wide)
-    for prompt in (Prompt(start=0, count=8192), Prompt(start=6144, count=2048)):
+    for prompt in (PromptCase(start=0, count=8192), PromptCase(start=6144, count=2048)):
         layers = make_layers(model, 8192)
         print_prompt(model, prompt, time_prompt(model, prompt, layers, wide))
 
@@ -252,7 +245,7 @@ PREFILL_SWEEP = [
 ]
 
 
-def sweep(model: Model) -> None:
+def sweep(model: AttentionModel) -> None:
     """The same few shapes under other tiles: (rows, keys, split, warps, stages)."""
     large, small = DecodeCase(rows=64, context=1024), DecodeCase(rows=1, context=1024)
     trees = [replace(case, nodes=16, is_tree=True) for case in (large, small)]
@@ -261,7 +254,7 @@ def sweep(model: Model) -> None:
         for tiles in TREE_SWEEP if case.is_tree else DECODE_SWEEP:
             seconds = time_decode_rows(model, case, layers, tiles)
             print_decode_rows(model, case, seconds, str(astuple(tiles)))
-    prompt = Prompt(start=0, count=8192)
+    prompt = PromptCase(start=0, count=8192)
     layers = make_layers(model, 8192)
     for wide in PREFILL_SWEEP:
         print_prompt(model, prompt, time_prompt(model, prompt, layers, wide), str(astuple(wide)))
@@ -274,7 +267,7 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--no-sweep", action="store_true")
     args = parser.parse_args()
-    model = Model(kv_heads=args.kv_heads, group=args.group, head_dim=args.head_dim)
+    model = AttentionModel(kv_heads=args.kv_heads, group=args.group, head_dim=args.head_dim)
     begin = time.perf_counter()
     measure(model)
     if not args.no_sweep:

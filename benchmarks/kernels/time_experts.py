@@ -1,39 +1,45 @@
 """Times one layer's mixture of experts inside a CUDA graph over cold weights, beside its floor.
 
-The floor reads every expert that is asked once, or multiplies at the matrix rate, whichever takes
+The floor reads every selected expert once, or multiplies at the matrix rate, whichever takes
 longer. Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_experts [--sweep]
 """
 
 import itertools
 import statistics
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 
-from benchmarks.kernels.graph_clock import graph_us
+from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
 from outrider.ops.moe.routing import RoutingConfig
 from outrider.ops.moe.routing_triton import align_blocks, route_triton
 
-SHAPES = {  # experts, top_k, hidden, intermediate
+Shape = tuple[int, int, int, int]  # experts, top_k, hidden, intermediate
+Weights = tuple[torch.Tensor, torch.Tensor]  # gate and up, down: [experts, out, in]
+
+SHAPES: dict[str, Shape] = {
     "Mixtral-8x7B": (8, 2, 4096, 14336),
     "Qwen3-30B-A3B": (128, 8, 2048, 768),
     "DeepSeek-V3": (256, 8, 7168, 2048),
 }
 TOKENS = (1, 4, 16, 32, 64, 128, 512, 2048)
 BYTES_PER_S, FLOPS_PER_S = 4.8e12, 990e12  # an H200's data sheet, bfloat16
-COPIES = 4  # of a layer in one graph, each routed anew: no expert is still in the L2
+COPIES = (
+    4  # runs of the layer in one graph, each with another routing: no expert is still in the L2
+)
 
 
-def layer(shape):
+def make_layer(shape: Shape) -> Weights:
     num_experts, _, hidden, wide = shape
-    make = {"dtype": torch.bfloat16, "device": "cuda"}
-    gate_up = torch.empty(num_experts, 2 * wide, hidden, **make).normal_(0.0, 0.02)
-    return gate_up, torch.empty(num_experts, hidden, wide, **make).normal_(0.0, 0.02)
+    gate_up = random_bf16(num_experts, 2 * wide, hidden).mul_(0.02)
+    return gate_up, random_bf16(num_experts, hidden, wide).mul_(0.02)
 
 
-def route_tokens(num_tokens, shape):
+def route_tokens(num_tokens: int, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts and weights of tokens that all differ."""
     num_experts, top_k, *_ = shape
     routing = route_triton(
@@ -46,21 +52,22 @@ def route_tokens(num_tokens, shape):
     return routing.experts, routing.weights
 
 
-def floor_us(experts, shape) -> float:
+def floor_us(experts: torch.Tensor, shape: Shape) -> float:
     _, _, hidden, wide = shape
     weights = 3 * hidden * wide  # of one expert
-    read = experts.unique().numel() * weights * 2 / BYTES_PER_S
-    return max(read, experts.numel() * weights * 2 / FLOPS_PER_S) * 1e6
+    num_selected: int = torch.unique(experts).numel()
+    read_s = num_selected * weights * 2 / BYTES_PER_S
+    return max(read_s, experts.numel() * weights * 2 / FLOPS_PER_S) * 1e6
 
 
-def time_layer(name, num_tokens, weights):
+def time_layer(name: str, num_tokens: int, weights: Weights) -> None:
     gate_up, down = weights
     shape = SHAPES[name]
     x = torch.randn(num_tokens, shape[2], device="cuda").bfloat16()
     routings = [route_tokens(num_tokens, shape) for _ in range(COPIES)]
     out = x.clone()
 
-    def run():
+    def run() -> None:
         for experts, shares in routings:
             add_experts_(x, experts, shares, gate_up, down, out)
 
@@ -69,7 +76,7 @@ def time_layer(name, num_tokens, weights):
     print(f"{name:14} {num_tokens:5} tokens  {us:8.1f} us  floor {least:8.1f}  {us / least:5.2f}x")
 
 
-def sweep(name, num_tokens, weights):
+def sweep(name: str, num_tokens: int, weights: Weights) -> None:
     """The best tiles of both products."""
     gate_up, down = weights
     shape = SHAPES[name]
@@ -78,14 +85,18 @@ def sweep(name, num_tokens, weights):
     active = torch.randn(experts.numel(), shape[3], device="cuda").bfloat16()
     for product, weight, rows in (("gate_up", gate_up, x), ("down", down, active)):
         timed = []
-        for tile in (choose_expert_tile(experts.numel(), shape[0], 2), *candidates()):
+        for tile in (choose_expert_tile(experts.numel(), shape[0], 2), *expert_tiles()):
             blocks = align_blocks(experts, shape[0], tile.rows)
 
-            def run(tile=tile, blocks=blocks, weight=weight, rows=rows, gated=product == "gate_up"):
-                multiply_grouped(
-                    rows, weight, blocks, tile, num_pairs=experts.numel(), is_gated=gated
-                )
-
+            run = partial(
+                multiply_grouped,
+                rows,
+                weight,
+                blocks,
+                tile,
+                num_pairs=experts.numel(),
+                is_gated=product == "gate_up",
+            )
             try:
                 timed.append((graph_us(run), tile))
             except Exception as error:  # too much shared memory
@@ -94,7 +105,7 @@ def sweep(name, num_tokens, weights):
         print(*(f"{us:.1f} {tile}" for us, tile in sorted(timed, key=lambda t: t[0])[:3]), sep="; ")
 
 
-def candidates():
+def expert_tiles() -> Iterator[LinearTile]:
     for rows, columns, depth, stages, num_warps in itertools.product(
         (16, 32, 64, 128), (64, 128, 256), (64, 128), (3, 4), (4, 8)
     ):
@@ -105,7 +116,7 @@ def candidates():
 
 if __name__ == "__main__":
     for name, shape in SHAPES.items():
-        held = layer(shape)
+        held = make_layer(shape)
         for count in TOKENS:
             time_layer(name, count, held)
         if "--sweep" in sys.argv:

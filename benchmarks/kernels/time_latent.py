@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from benchmarks.kernels.graph_clock import capture_graph, replay_us
 from outrider.ops.attention import latent_decode_triton as latent
 from outrider.ops.attention import latent_slices_triton as latent_slices
 from outrider.ops.attention import tree_paths_triton as paths
@@ -26,7 +27,7 @@ DEVICE = torch.device("cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class LatentStep:
     """Rows of equal length."""
 
     heads: int
@@ -54,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class LatentWay:
     """How a step is computed; a span of 0 is the package's own choice."""
 
     tiles: LatentTiles
@@ -66,30 +67,25 @@ class Way:
         return f"{sizes} warps {tiles.num_warps} span {self.span or 'auto'}"
 
 
-def time_layers(run: Callable[[torch.Tensor], None], layers: list[torch.Tensor]) -> float:
+def seconds_per_layer(run: Callable[[torch.Tensor], None], layers: list[torch.Tensor]) -> float:
     """Seconds of one layer: a graph of all of them, replayed warm, median."""
-    run(layers[0])
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run_all() -> None:
         for layer in layers:
             run(layer)
-    seconds: list[float] = []
+
+    graph = capture_graph(run_all)
     graph.replay()
+    seconds: list[float] = []
     while len(seconds) < 3 or (len(seconds) < 8 and sum(seconds) * len(layers) < SECONDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1e3 / len(layers))
+        seconds.append(replay_us(graph) / 1e6 / len(layers))
     return statistics.median(seconds)
 
 
 class Bench:
     """A step's inputs, on as many layers as keep the cache from helping."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: LatentStep) -> None:
         self._step = step
         pages = (step.context + step.nodes) // step.page_size + 1
         shape = (step.rows * pages + 1, step.page_size, 1, LATENT + ROPE)
@@ -107,7 +103,7 @@ class Bench:
         self._out = torch.empty(tokens, step.heads, LATENT, device=DEVICE, dtype=torch.bfloat16)
         self._partials = torch.empty(MOST_PARTIALS, device=DEVICE)
 
-    def seconds(self, way: Way) -> float:
+    def seconds(self, way: LatentWay) -> float:
         def run(layer: torch.Tensor) -> None:
             latent.attend_latent_decode(
                 self._query,
@@ -124,10 +120,10 @@ class Bench:
                 span=way.span or None,
             )
 
-        return time_layers(run, self._layers)
+        return seconds_per_layer(run, self._layers)
 
 
-def _trace(step: Step, table: torch.Tensor) -> dict[str, torch.Tensor]:
+def _trace(step: LatentStep, table: torch.Tensor) -> dict[str, torch.Tensor]:
     tokens = step.rows * step.nodes
     views = {
         "out_pages": torch.empty_like(table[1:], dtype=torch.int32),
@@ -145,7 +141,7 @@ def _trace(step: Step, table: torch.Tensor) -> dict[str, torch.Tensor]:
     return views
 
 
-def show(step: Step, way: Way, seconds: float) -> None:
+def show(step: LatentStep, way: LatentWay, seconds: float) -> None:
     print(
         f"  {way!s:52} {seconds * 1e6:9.1f} us  x{seconds / step.read_s:6.2f} of reading"
         f"  x{seconds / step.multiply_s:6.2f} of multiplying",
@@ -153,7 +149,7 @@ def show(step: Step, way: Way, seconds: float) -> None:
     )
 
 
-def time_step(step: Step, ways: list[Way]) -> None:
+def time_step(step: LatentStep, ways: list[LatentWay]) -> None:
     floors = f"reading {step.read_s * 1e6:.1f} us, multiplying {step.multiply_s * 1e6:.1f} us"
     print(f"{step!s}: {floors}", flush=True)
     bench = Bench(step)
@@ -164,11 +160,11 @@ def time_step(step: Step, ways: list[Way]) -> None:
             print(f"  {way!s:52} failed: {str(error).splitlines()[0][:90]}", flush=True)
 
 
-def own_way(step: Step) -> Way:
-    return Way(tiles=latent.latent_tiles(step.heads, LATENT, torch.bfloat16))
+def own_way(step: LatentStep) -> LatentWay:
+    return LatentWay(tiles=latent.latent_tiles(step.heads, LATENT, torch.bfloat16))
 
 
-def other_ways(step: Step) -> list[Way]:
+def other_ways(step: LatentStep) -> list[LatentWay]:
     """Other spans of splits, then other tiles."""
     own = own_way(step).tiles
     keys = step.context + step.nodes
@@ -183,15 +179,15 @@ def other_ways(step: Step) -> list[Way]:
     else:
         tiles.append(replace(own, keys=32, num_stages=4))
     return [
-        *(Way(tiles=own, span=span) for span in spans),
-        *(Way(tiles=each) for each in tiles),
+        *(LatentWay(tiles=own, span=span) for span in spans),
+        *(LatentWay(tiles=each) for each in tiles),
     ]
 
 
-def steps_to_time() -> list[Step]:
+def steps_to_time() -> list[LatentStep]:
     shapes = [(128, 1), (128, 2), (128, 4), (16, 1), (16, 6)]
     return [
-        Step(heads=heads, nodes=nodes, rows=rows, context=context)
+        LatentStep(heads=heads, nodes=nodes, rows=rows, context=context)
         for heads, nodes in shapes
         for context in (4096, 65536)
         for rows in (1, 32, 128)
@@ -203,7 +199,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the package's own way alone")
     args = parser.parse_args()
     begin = time.perf_counter()
-    plain = Step(heads=128, rows=32, context=65536)
+    plain = LatentStep(heads=128, rows=32, context=65536)
     extra = [replace(plain, page_size=64), replace(plain, nodes=4, is_tree=True)]
     for step in [*steps_to_time(), *extra]:
         time_step(step, [own_way(step)])

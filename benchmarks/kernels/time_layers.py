@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear.swiglu_triton import swiglu_triton
 from outrider.ops.norm_rope.head_norm import NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.join_normed_triton import join_normed_triton
@@ -22,20 +23,16 @@ ROWS = (1, 8, 64, 512, 8192)
 BYTES = 2
 
 
-def random(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.bfloat16, device="cuda")
-
-
 def norm(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
-    x, weight = random(sets, rows, HIDDEN), random(HIDDEN)
+    x, weight = random_bf16(sets, rows, HIDDEN), random_bf16(HIDDEN)
     return lambda i: rms_norm_triton(x[i], weight, 1e-5), 2 * rows * HIDDEN * BYTES
 
 
 def join(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
-    state, table = random(sets, rows, HIDDEN), random(VOCAB, HIDDEN)
+    state, table = random_bf16(sets, rows, HIDDEN), random_bf16(VOCAB, HIDDEN)
     norms = {
-        "embedding_norm": RmsNorm(random(HIDDEN), 1e-5),
-        "hidden_norm": RmsNorm(random(HIDDEN), 1e-5),
+        "embedding_norm": RmsNorm(random_bf16(HIDDEN), 1e-5),
+        "hidden_norm": RmsNorm(random_bf16(HIDDEN), 1e-5),
     }
     tokens = torch.randint(0, VOCAB, (sets, rows), device="cuda")
     run = lambda i: join_normed_triton(tokens[i], table, state[i], **norms)  # noqa: E731
@@ -51,38 +48,32 @@ def angles(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
 
 
 def rotate(rows: int, sets: int, normed: bool = False) -> tuple[Callable[[int], object], float]:
-    heads = random(sets, rows, HEADS + 2 * KV_HEADS, HEAD_DIM)
-    layer = random(rows // PAGE_SIZE + 2, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
-    rotation = Rotation(random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM))
+    heads = random_bf16(sets, rows, HEADS + 2 * KV_HEADS, HEAD_DIM)
+    layer = random_bf16(rows // PAGE_SIZE + 2, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
+    rotation = Rotation(random_bf16(rows, 1, HEAD_DIM), random_bf16(rows, 1, HEAD_DIM))
     slots = torch.randperm(rows, device="cuda") + PAGE_SIZE
     norm = (
-        NormEachHead(RmsNorm(random(HEADS + KV_HEADS, HEAD_DIM), 1e-5)) if normed else NoHeadNorm()
+        NormEachHead(RmsNorm(random_bf16(HEADS + KV_HEADS, HEAD_DIM), 1e-5))
+        if normed
+        else NoHeadNorm()
     )
     run = lambda i: rotate_and_store_triton(heads[i], rotation, norm, layer, slots)  # noqa: E731
     return run, 2 * heads[0].numel() * BYTES
 
 
 def gate(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
-    gate_up = random(sets, rows, 2 * WIDE)
+    gate_up = random_bf16(sets, rows, 2 * WIDE)
     return lambda i: swiglu_triton(gate_up[i]), 3 * rows * WIDE * BYTES
 
 
 def microseconds(run: Callable[[int], object], sets: int) -> float:
-    """Median over replays of a graph of `SETS` launches."""
-    run(0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    """Of one launch: a graph of `SETS` launches, median over replays."""
+
+    def run_all() -> None:
         for launch in range(SETS):
             run(launch % sets)
-    times = []
-    for _ in range(13):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / SETS)
-    return sorted(times[3:])[5]
+
+    return graph_us(run_all, repeat=10, skip=3) / SETS
 
 
 def main() -> None:

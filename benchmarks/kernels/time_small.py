@@ -1,7 +1,7 @@
-"""Times the layers of a small model: norm, map and what follows as kernels of their own, and fused.
+"""Times the layers of a small model: with separate kernels, and with fused linears.
 
-One CUDA graph holds all layers over cold weights, overlapped as in the engine. First each fused map
-for every tile, in the place of its separate kernels; then whole layers, attention included.
+One CUDA graph holds all layers over cold weights, overlapped as in the engine. First each fused
+linear is timed with every tile in place of its separate kernels; then whole layers with attention.
 
 Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_small 1,8,16,64
 """
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from benchmarks.kernels.graph_clock import graph_us
+from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.attention.decode_triton import attend_decode
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
 from outrider.ops.linear.qkv_projection_triton import qkv_projection_triton
@@ -36,10 +36,10 @@ COPIES = 3  # of all layers: 190 MB of weights each, so none is in the cache whe
 
 
 def random(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.bfloat16, device="cuda") * shape[-1] ** -0.5
+    return random_bf16(*shape).mul_(shape[-1] ** -0.5)
 
 
-class Layer:
+class SmallLayer:
     """Weights of one layer, and its KV."""
 
     def __init__(self, rows: int) -> None:
@@ -51,22 +51,23 @@ class Layer:
         self.kv = random(rows * CONTEXT // PAGE_SIZE + 1, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM)
 
 
-class Step:
+class SmallStep:
     """What all layers of one step share: one node per row, a context within one split."""
 
     def __init__(self, rows: int) -> None:
         pages = CONTEXT // PAGE_SIZE
-        int32 = {"dtype": torch.int32, "device": "cuda"}
         self.rotation = Rotation(random(rows, 1, HEAD_DIM), random(rows, 1, HEAD_DIM))
-        self.pages = (torch.arange(rows * pages, **int32) + 1).view(rows, pages)
-        self.lengths = torch.full((rows,), CONTEXT - 1, **int32)
+        self.pages = (torch.arange(rows * pages, dtype=torch.int32, device="cuda") + 1).view(
+            rows, pages
+        )
+        self.lengths = torch.full((rows,), CONTEXT - 1, dtype=torch.int32, device="cuda")
         self.limits = self.lengths + 1
-        self.tails = torch.zeros((rows, 64), **int32)
+        self.tails = torch.zeros((rows, 64), dtype=torch.int32, device="cuda")
         self.partials = torch.empty(0, device="cuda")
         self.slots = self.pages[:, -1].long() * PAGE_SIZE + PAGE_SIZE - 1
         self.none = random(1)[:0]
 
-    def attend(self, queries: torch.Tensor, layer: Layer) -> torch.Tensor:
+    def attend(self, queries: torch.Tensor, layer: SmallLayer) -> torch.Tensor:
         out = torch.empty(queries.shape, dtype=queries.dtype, device="cuda")
         attend_decode(
             queries,
@@ -83,10 +84,10 @@ class Step:
         return out.flatten(1)
 
 
-Part = Callable[[torch.Tensor, Layer, Step, SmallTile], torch.Tensor]
+Part = Callable[[torch.Tensor, SmallLayer, SmallStep, SmallTile], torch.Tensor]
 
 
-def apart_heads(x, layer, step):
+def apart_heads(x: torch.Tensor, layer: SmallLayer, step: SmallStep) -> torch.Tensor:
     heads = linear(rms_norm_triton(x, layer.norms[0], EPS), layer.qkv).view(
         x.shape[0], -1, HEAD_DIM
     )
@@ -94,18 +95,22 @@ def apart_heads(x, layer, step):
     return heads[:, :HEADS]
 
 
-def fused_heads(x, layer, step, tile):
+def fused_heads(
+    x: torch.Tensor, layer: SmallLayer, step: SmallStep, tile: SmallTile
+) -> torch.Tensor:
     norm = RmsNorm(layer.norms[0], EPS)
     return qkv_projection_triton(
         x, norm, layer.qkv, step.none, step.rotation, layer.kv, step.slots, tile=tile
     )
 
 
-def apart_gate(x, layer):
+def apart_gate(x: torch.Tensor, layer: SmallLayer) -> torch.Tensor:
     return linear_swiglu(rms_norm_triton(x, layer.norms[1], EPS), layer.gate)
 
 
-def fused_gate(x, layer, step, tile):
+def fused_gate(
+    x: torch.Tensor, layer: SmallLayer, step: SmallStep, tile: SmallTile
+) -> torch.Tensor:
     del step
     return normed_swiglu_triton(x, RmsNorm(layer.norms[1], EPS), layer.gate, tile=tile)
 
@@ -126,9 +131,9 @@ def tiles(name: str) -> Iterator[SmallTile]:
 
 
 def whole_layer(
-    x: torch.Tensor, layer: Layer, step: Step, chosen: dict[str, SmallTile | None]
+    x: torch.Tensor, layer: SmallLayer, step: SmallStep, chosen: dict[str, SmallTile | None]
 ) -> torch.Tensor:
-    """One layer; a part without a tile is computed apart."""
+    """One layer; a part without a tile uses separate kernels."""
 
     def plus(name: str, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         tile = chosen[name]
@@ -142,7 +147,9 @@ def whole_layer(
     )
 
 
-def chain_us(layers: list[Layer], step: Step, x: torch.Tensor, chosen) -> float:
+def chain_us(
+    layers: list[SmallLayer], step: SmallStep, x: torch.Tensor, chosen: dict[str, SmallTile | None]
+) -> float:
     """Microseconds of one layer, inside a chain in which each reads what the last one wrote."""
 
     def run() -> torch.Tensor:
@@ -154,7 +161,7 @@ def chain_us(layers: list[Layer], step: Step, x: torch.Tensor, chosen) -> float:
     return graph_us(run) / len(layers)
 
 
-def warm(rows: int, layer: Layer, step: Step) -> None:
+def warm(rows: int, layer: SmallLayer, step: SmallStep) -> None:
     """Compile everything, in parallel."""
     x, wide = random(rows, HIDDEN), random(rows, WIDE)
     jobs = [
@@ -169,7 +176,7 @@ def warm(rows: int, layer: Layer, step: Step) -> None:
 
 def sweep(rows: int) -> None:
     start = time.perf_counter()
-    layers, step = [Layer(rows) for _ in range(LAYERS * COPIES)], Step(rows)
+    layers, step = [SmallLayer(rows) for _ in range(LAYERS * COPIES)], SmallStep(rows)
     x = random(rows, HIDDEN)
     warm(rows, layers[0], step)
     chosen: dict[str, SmallTile | None] = dict.fromkeys(FUSED)

@@ -3,11 +3,11 @@
 Run on a GPU: python -m benchmarks.kernels.time_steps
 """
 
-import statistics
 from collections.abc import Callable
 
 import torch
 
+from benchmarks.kernels.graph_clock import graph_us
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.candidates import Candidates, Frontier, TreeLevel
 from outrider.ops.tree.chain import chain
@@ -55,22 +55,12 @@ def main() -> None:
 
 def time_us(call: Call) -> float:
     """Microseconds of one call among many of its kind, one after another in a graph."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run() -> None:
         for _ in range(REPEATS):
             call()
-    graph.replay()
-    samples = []
-    for _ in range(7):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(start.elapsed_time(end) * 1e3 / REPEATS)
-    return statistics.median(samples)
+
+    return graph_us(run, skip=1) / REPEATS
 
 
 def calls_of(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:

@@ -10,7 +10,7 @@ from benchmarks.steps.bench_engines import (
     Drafting,
     budget_of,
     head_drafting,
-    load_target,
+    load_bench_target,
     module_drafting,
     no_drafting,
 )
@@ -24,11 +24,11 @@ from benchmarks.steps.step_report import (
     StepReport,
     StepSetting,
     Weights,
-    describe,
     describe_prefill,
+    describe_steps,
 )
-from benchmarks.steps.step_table import print_prefill, print_report
-from benchmarks.steps.time_prefill import count_runs, measure_prefill
+from benchmarks.steps.step_table import print_prefill, print_steps
+from benchmarks.steps.time_prefill import count_prompt_runs, measure_prefill
 from outrider.bench.machine import this_machine
 from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
@@ -40,7 +40,7 @@ def bench_decode(
     source: Body | Stored, place: Place, work: StepWork, extras: Extras, json_path: Path | None
 ) -> None:
     """Measure plain decoding, print, and write the JSON file if one is wanted."""
-    target = load_target(source, place)
+    target = load_bench_target(source, place)
     cold_starts = _cold_starts(target, no_drafting(), work, extras)
     rates = measure_rates(target.device, target.model.dtype)
     way = plain_way(target, _card(target), rates)
@@ -63,7 +63,7 @@ def bench_iteration(
 ) -> None:
     """Measure speculative iterations, print, and write the JSON file if one is wanted."""
     budget_of(tree)
-    target = load_target(body, place)
+    target = load_bench_target(body, place)
     drafting = (
         module_drafting(target, tree, num=num_modules)
         if num_modules
@@ -93,9 +93,9 @@ def bench_prefill(
     json_path: Path | None,
 ) -> None:
     """Measure one long prompt, print, and write the JSON file if one is wanted."""
-    target = load_target(source, place)
+    target = load_bench_target(source, place)
     rates = measure_rates(target.device, target.model.dtype)
-    with run_bar(count_runs(_PREFILL_RUNS)) as note:
+    with run_bar(count_prompt_runs(_PREFILL_RUNS)) as note:
         found = measure_prefill(
             target,
             tokens=tokens,
@@ -117,8 +117,8 @@ def _cold_starts(
 
 
 def _publish(report: StepReport, json_path: Path | None) -> None:
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_steps(report)
+    write_report(json_path, describe_steps(report))
 
 
 def _card(target: BenchTarget) -> str:

@@ -74,7 +74,7 @@ class StepReport:
         return tuple(point.steady.step_s / step_s for step_s in plain)
 
 
-def describe(report: StepReport) -> dict[str, Any]:
+def describe_steps(report: StepReport) -> dict[str, Any]:
     """Every number in SI units, the single steps included."""
     return {
         "setting": describe_record(report.setting),

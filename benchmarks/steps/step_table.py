@@ -14,7 +14,7 @@ from outrider.bench.report import Dim, ReportPrinter, SettingLine, build_table, 
 _NAME_WIDTH = 60  # characters of a kernel's name that are shown
 
 
-def print_report(report: StepReport) -> None:
+def print_steps(report: StepReport) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(setting_lines(report.setting))

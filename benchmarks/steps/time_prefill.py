@@ -42,7 +42,7 @@ class Prefill:
         return self.flops_per_s / self.matrix_rate
 
 
-def count_runs(repetitions: int) -> int:
+def count_prompt_runs(repetitions: int) -> int:
     """How many runs `note` will hear of."""
     return 2 + repetitions
 

@@ -23,14 +23,19 @@ from benchmarks.steps.time_decode import StepFloor
 from benchmarks.widen.load_widened import build_wide, build_wide_heads, opened
 from benchmarks.widen.widen_args import AnswerWork, SmallModel
 from benchmarks.widen.widened_answers import Answered, WidenedQuestions, measure_answers
-from benchmarks.widen.widened_report import WidenedOutcome, WidenedReport, describe, print_report
+from benchmarks.widen.widened_report import (
+    WidenedOutcome,
+    WidenedReport,
+    describe_widened,
+    print_widened,
+)
 from benchmarks.widen.write_widened import HEAD_FOLDER, write_widened
 from outrider.bench.offline.workload import encode_chat
 from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.wire.draft_budget import Budget
@@ -67,13 +72,13 @@ def bench_widened(
         max_tokens=work.max_tokens,
         outcomes=tuple(outcomes),
     )
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_widened(report)
+    write_report(json_path, describe_widened(report))
 
 
 def _load(
     model: SmallModel, body: Body, place: Place
-) -> tuple[BenchTarget, tuple[DraftModel, ...]]:
+) -> tuple[BenchTarget, tuple[AnyDraftModel, ...]]:
     settings = resolve_place(place)
     arithmetic, dtype = settings.execution.arithmetic, place.dtype
     with opened(model.folder, body, model.heads) as small:
@@ -101,7 +106,7 @@ def _questions(folder: Path, work: AnswerWork, *, max_context: int) -> WidenedQu
     return WidenedQuestions(prompts=fitting, limits=limits)
 
 
-def _ways(heads: Sequence[DraftModel], work: AnswerWork) -> Iterator[tuple[str, Drafting]]:
+def _ways(heads: Sequence[AnyDraftModel], work: AnswerWork) -> Iterator[tuple[str, Drafting]]:
     yield PLAIN, no_drafting()
     for head in heads:
         for name, tree in work.trees.items():

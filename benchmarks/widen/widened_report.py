@@ -57,7 +57,7 @@ class WidenedReport:
         return count_equal(outcome.answered.answers, self.plain_of(outcome).answered.answers)
 
 
-def print_report(report: WidenedReport) -> None:
+def print_widened(report: WidenedReport) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(setting_lines(report.setting))
@@ -72,7 +72,7 @@ def print_report(report: WidenedReport) -> None:
     )
 
 
-def describe(report: WidenedReport) -> dict[str, Any]:
+def describe_widened(report: WidenedReport) -> dict[str, Any]:
     """Every number in SI units, the single steps included."""
     return {
         "setting": describe_record(report.setting),

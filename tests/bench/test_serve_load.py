@@ -39,7 +39,7 @@ from outrider.bench.serve.serve_args import (
     parse_base_url,
     parse_extra,
 )
-from outrider.bench.serve.serve_report import LoadReport, print_report
+from outrider.bench.serve.serve_report import LoadReport, print_load
 from outrider.bench.serve.server_acceptance import (
     ServerAcceptance,
     between,
@@ -485,7 +485,7 @@ def test_a_client_that_did_not_keep_up_is_warned_about(capsys, lag_s, cpu_share,
     )
     summary = summarise(answer(sent_s=0.0, texts_s=(1.0,), output=1))
     found = choose_acceptance(summary, before=(), after=())
-    print_report(LoadReport(args=args, model="m", summary=summary, reported=found, client=load))
+    print_load(LoadReport(args=args, model="m", summary=summary, reported=found, client=load))
     out = capsys.readouterr().out
     assert words in out
     assert ("warning" in out) == bool(words)

@@ -8,7 +8,7 @@ from support.engines import make_submission
 from support.trees import random_tree, tree_of
 
 from benchmarks.forced_acceptance import ForcedVerifier
-from benchmarks.steps.bench_engines import build, head_drafting, load_target
+from benchmarks.steps.bench_engines import build, head_drafting, load_bench_target
 from benchmarks.steps.body import find_body
 from benchmarks.steps.step_args import Place, Tree
 from outrider.errors import ConfigError
@@ -100,7 +100,7 @@ def test_an_engine_emits_the_right_number_of_tokens_at_the_forced_mean(executor,
         device="cpu", dtype="float32", executor=executor, is_deterministic=False, step_tokens=64
     )
     body = find_body("tiny")
-    target = load_target(body, place)
+    target = load_bench_target(body, place)
     tree = Tree(steps=steps, topk=topk, nodes=nodes, mean_emitted=mean)
     drafting = head_drafting(target, tree, draft_vocab=body.draft_vocab)
     engine = build(target, drafting, rows=3, context=128).engine

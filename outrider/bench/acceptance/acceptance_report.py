@@ -79,7 +79,7 @@ class AcceptanceReport:
                 yield AcceptanceShare(setup=setup, source=source, answers=some)
 
 
-def describe(report: AcceptanceReport) -> dict[str, Any]:
+def describe_acceptance(report: AcceptanceReport) -> dict[str, Any]:
     """Every number, by setup and source."""
     return {
         "model": report.model,
@@ -102,7 +102,7 @@ def describe(report: AcceptanceReport) -> dict[str, Any]:
     }
 
 
-def print_report(report: AcceptanceReport) -> None:
+def print_acceptance(report: AcceptanceReport) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(

@@ -9,8 +9,8 @@ from outrider.bench.acceptance.acceptance_report import (
     AcceptanceAnswer,
     AcceptanceReport,
     Setup,
-    describe,
-    print_report,
+    describe_acceptance,
+    print_acceptance,
 )
 from outrider.bench.offline.workload import encode_chat
 from outrider.bench.report import write_report
@@ -46,8 +46,8 @@ def bench_acceptance(
     report = AcceptanceReport(
         model=model, device=device, max_tokens=args.max_tokens, answers=tuple(answers)
     )
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_acceptance(report)
+    write_report(json_path, describe_acceptance(report))
 
 
 def _sized(draft: DraftConfig, tree: TreeSize) -> DraftConfig:

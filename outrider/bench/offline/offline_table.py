@@ -18,7 +18,7 @@ from outrider.bench.report import (
 )
 
 
-def print_report(report: OfflineReport) -> None:
+def print_offline(report: OfflineReport) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(_setting(report))
@@ -31,7 +31,7 @@ def print_report(report: OfflineReport) -> None:
     )
 
 
-def describe(report: OfflineReport) -> dict[str, Any]:
+def describe_offline(report: OfflineReport) -> dict[str, Any]:
     """Every number of a report in SI units, the single runs included."""
     setting, lengths = report.setting, report.setting.workload.lengths
     return {

@@ -66,7 +66,7 @@ def run_offline(
     )
 
 
-def count_runs(args: OfflineArgs) -> int:
+def count_offline_runs(args: OfflineArgs) -> int:
     """How many runs `note` will hear of."""
     installed = (peer for peer in args.peers if peer.is_installed)
     num_entries = len(args.dtypes) + sum(len(p.dtypes_for(args.dtypes)) for p in installed)

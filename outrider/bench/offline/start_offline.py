@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from outrider.bench.offline.offline_args import OfflineArgs
-from outrider.bench.offline.offline_table import describe, print_report
-from outrider.bench.offline.run_offline import count_runs, run_offline
+from outrider.bench.offline.offline_table import describe_offline, print_offline
+from outrider.bench.offline.run_offline import count_offline_runs, run_offline
 from outrider.bench.offline.workload import file_workload, random_workload
 from outrider.bench.perplexity import encode_texts, measure_perplexity
 from outrider.bench.perplexity_report import describe_perplexities, print_perplexities
@@ -32,10 +32,10 @@ def bench_offline(
         workload = random_workload(folder, args.lengths, num_prompts=num_prompts)
     else:
         workload = file_workload(folder, args.lengths, path=prompts_path, num_prompts=num_prompts)
-    with run_bar(count_runs(args)) as note:
+    with run_bar(count_offline_runs(args)) as note:
         report = run_offline(model, folder, args, workload, note)
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_offline(report)
+    write_report(json_path, describe_offline(report))
 
 
 def bench_perplexity(
@@ -47,7 +47,7 @@ def bench_perplexity(
     json_path: Path | None,
     threads: int,
 ) -> None:
-    """Score the texts with each type of weights, print, and write the JSON file if one is wanted."""
+    """Score the texts with each type of weights, print, and write the JSON file if wanted."""
     set_threads(threads)
     encoded = encode_texts(folder, texts)
     with run_bar(len(dtypes) * len(encoded)) as note:

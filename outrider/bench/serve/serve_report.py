@@ -57,7 +57,7 @@ def client_name() -> str:
     )
 
 
-def print_report(report: LoadReport) -> None:
+def print_load(report: LoadReport) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(_setting(report), label_width=_LABEL_WIDTH)
@@ -161,7 +161,7 @@ def _values(spread: Spread) -> tuple[float, ...]:
     return (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
 
 
-def describe(report: LoadReport) -> dict[str, Any]:
+def describe_load(report: LoadReport) -> dict[str, Any]:
     """Every number in SI units, every request included; not the API key."""
     args, questions = report.args, report.args.questions
     return {

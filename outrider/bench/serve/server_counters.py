@@ -57,7 +57,7 @@ async def scrape(
         return ()  # the report says that nothing was told
 
 
-def explain(failure: Failure, endpoint: Endpoint, model: str) -> str:
+def explain_failure(failure: Failure, endpoint: Endpoint, model: str) -> str:
     """One line that says what failed and which flag or command helps."""
     match failure.kind:
         case "no connection":

@@ -18,9 +18,14 @@ from outrider.bench.serve.load_journal import LoadJournal
 from outrider.bench.serve.load_summary import Summary
 from outrider.bench.serve.request_outcome import Outcome
 from outrider.bench.serve.serve_args import ClosedLoop, LoadArgs
-from outrider.bench.serve.serve_report import LoadReport, ReportedAcceptance, describe, print_report
+from outrider.bench.serve.serve_report import (
+    LoadReport,
+    ReportedAcceptance,
+    describe_load,
+    print_load,
+)
 from outrider.bench.serve.server_acceptance import ServerAcceptance, between
-from outrider.bench.serve.server_counters import explain, find_model, scrape
+from outrider.bench.serve.server_counters import explain_failure, find_model, scrape
 from outrider.errors import ConfigError
 
 _WARM_UP_CLIENTS = 16
@@ -37,8 +42,8 @@ def bench_load(
     """Measure, print, and write the wanted files, also of a run that was cut short."""
     _allow_many_connections()
     report, is_cut_short = asyncio.run(measure(args))
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_load(report)
+    write_report(json_path, describe_load(report))
     if picture_path is not None and report.summary.answers:
         from outrider.bench.serve.plot_latency import plot_load
 
@@ -46,7 +51,7 @@ def bench_load(
     if is_cut_short:
         raise KeyboardInterrupt
     if not report.summary.answers:
-        raise ConfigError(explain(report.summary.failures[0], args.endpoint, report.model))
+        raise ConfigError(explain_failure(report.summary.failures[0], args.endpoint, report.model))
 
 
 async def measure(args: LoadArgs) -> tuple[LoadReport, bool]:
@@ -62,7 +67,7 @@ async def measure(args: LoadArgs) -> tuple[LoadReport, bool]:
         )
         after = await scrape(session, args.endpoint)
     if not journal.answers and any(map(is_hopeless, journal.failures)):
-        raise ConfigError(explain(journal.failures[0], args.endpoint, model))
+        raise ConfigError(explain_failure(journal.failures[0], args.endpoint, model))
     summary = Summary(
         answers=tuple(journal.answers),
         failures=tuple(journal.failures),
@@ -111,7 +116,7 @@ async def _warm_up(client: Client, args: LoadArgs, model: str) -> None:
         finally:
             drawing.cancel()
     for failure in journal.failures:
-        raise ConfigError(explain(failure, args.endpoint, model))
+        raise ConfigError(explain_failure(failure, args.endpoint, model))
 
 
 async def _drive(ask: SendRequest, args: LoadArgs, journal: LoadJournal) -> tuple[ClientLoad, bool]:

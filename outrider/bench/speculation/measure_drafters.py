@@ -118,7 +118,7 @@ def compare(
         yield from (min(each, key=lambda run: run.cost.total_s) for each in runs.values())
 
 
-def count_runs(*, num_engines: int, num_questions: int, repetitions: int) -> int:
+def count_drafter_runs(*, num_engines: int, num_questions: int, repetitions: int) -> int:
     """How many runs `note` will hear of."""
     return num_engines * (1 + num_questions * repetitions)
 

@@ -27,7 +27,7 @@ _COLUMNS = (
 )
 
 
-def print_report(report: SpeculationReport) -> None:
+def print_speculation(report: SpeculationReport) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(_setting(report))
@@ -43,7 +43,7 @@ def print_report(report: SpeculationReport) -> None:
     )
 
 
-def describe(report: SpeculationReport) -> dict[str, Any]:
+def describe_speculation(report: SpeculationReport) -> dict[str, Any]:
     """Every number in SI units, the single runs included."""
     setting = report.setting
     return {

@@ -17,7 +17,7 @@ from outrider.bench.speculation.measure_drafters import (
     SpeculationQuestion,
     SpeculationTarget,
     compare,
-    count_runs,
+    count_drafter_runs,
 )
 from outrider.bench.speculation.prompt_kinds import Prompt
 from outrider.bench.speculation.speculation_report import (
@@ -25,7 +25,7 @@ from outrider.bench.speculation.speculation_report import (
     SpeculationReport,
     SpeculationSetting,
 )
-from outrider.bench.speculation.speculation_table import describe, print_report
+from outrider.bench.speculation.speculation_table import describe_speculation, print_speculation
 from outrider.config.draft_config import NO_DRAFT, DraftConfig
 from outrider.config.engine_config import Dtype
 from outrider.errors import ConfigError
@@ -69,7 +69,7 @@ def bench_speculation(
         limits=Limits(max_tokens=args.max_tokens, stop_ids=tokenizer.stop_ids),
         sampling=RowSampling(seed=_SEED, temperature=args.temperature),
     )
-    num_runs = count_runs(
+    num_runs = count_drafter_runs(
         num_engines=len(engines),
         num_questions=len(questions),
         repetitions=args.repetitions,
@@ -77,8 +77,8 @@ def bench_speculation(
     with run_bar(num_runs) as note:
         runs = tuple(compare(engines, questions, sampling, args.repetitions, note))
     report = SpeculationReport(setting=_setting(model, args), runs=runs)
-    print_report(report)
-    write_report(json_path, describe(report))
+    print_speculation(report)
+    write_report(json_path, describe_speculation(report))
 
 
 def _questions(

@@ -310,7 +310,7 @@ def test_tools_that_make_no_sense_are_refused_before_any_work(client, name, stre
     assert refused.value.body["message"]
 
 
-def test_a_form_is_welcome_where_nothing_may_be_called(client):
+def test_a_grammar_is_accepted_where_nothing_may_be_called(client):
     regex = {"structured_outputs": {"regex": "[ab]{3}"}}
     content, calls, _ = whole(client, **FORCED, tool_choice="none", extra_body=regex)
     assert set(content) <= set("ab")
