@@ -19,7 +19,7 @@ from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
 from outrider.models.deepseek_v4.v4_tensors import TABLE
 from outrider.models.deepseek_v4.v4_tensors import module_shapes as v4_module_shapes
 from outrider.models.deepseek_v4.v4_tensors import tensor_shapes as v4_shapes
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_loader import build_head
@@ -75,7 +75,7 @@ def dummy_v4_module(
 
 def dummy_head(
     target: Decoder, *, draft_vocab: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
-) -> DraftModel:
+) -> AnyDraftModel:
     """An EAGLE-3 head with a layer like the target's, which can propose `draft_vocab` tokens."""
     config, device = (
         dummy_head_config(target.config, draft_vocab=draft_vocab),

@@ -1,7 +1,10 @@
 """Fixtures shared by all tests."""
 
+import ctypes
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +26,23 @@ __all__ = ["pytest_collection_modifyitems", "smollm2_folder"]
 # Threads do not make tiny tensors faster, and waiting threads spin.
 torch.set_num_threads(1)
 
+# glibc learns to keep freed tensors for reuse; then the suite takes twice the memory it needs.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_M_MMAP_THRESHOLD, _MMAP_BYTES = -3, 2**20
+if _LIBC is not None:
+    _LIBC.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+
 # A background job of a script ignores SIGINT, and its child processes inherit that. Tests send it to
 # themselves and to child processes; a child has the default where its parent has a handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freed_memory() -> Iterator[None]:
+    """Returns freed memory to the system after every file of tests."""
+    yield
+    if _LIBC is not None:
+        _LIBC.malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import torch
 
+from outrider.runtime.step_output import PackedOutput
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
-from outrider.step.step_output import PackedOutput
 
 T = TypeVar("T")
 

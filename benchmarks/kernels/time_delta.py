@@ -11,11 +11,13 @@ from functools import partial
 import torch
 
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
-from outrider.ops.recurrent import delta_chunk_triton as delta_blocks
-from outrider.ops.recurrent import delta_rule_triton as delta
+from outrider.ops.recurrent.delta_chunk_triton import DeltaTile, run_chunks
+from outrider.ops.recurrent.delta_rule import DeltaRule
+from outrider.ops.recurrent.delta_rule_triton import run_tokens
+from outrider.ops.recurrent.delta_sizes import DeltaSizes
+from outrider.ops.recurrent.recurrent_rows import NEW_TEXT, RecurrentState, StateRows
 
-HEADS, KEY_HEADS, DIM = 32, 16, 128  # of Qwen3-Next
-EPS = 1e-6
+SIZES = DeltaSizes(key_heads=16, value_heads=32, key_dim=128, value_dim=128)  # of Qwen3-Next
 CHUNKS = (1, 4)  # that share the tokens
 
 
@@ -23,57 +25,59 @@ CHUNKS = (1, 4)  # that share the tokens
 class Operands:
     """The inputs of the rule for chunks of equal length."""
 
-    qkv: torch.Tensor  # [tokens, 2 * KEY_HEADS * DIM + HEADS * DIM]
-    gates: torch.Tensor  # [tokens, 2 * HEADS]
-    state: torch.Tensor  # [1 + chunks, HEADS, DIM, DIM] float32
-    node_inputs: torch.Tensor  # [1 + chunks, 1, KEY_HEADS * DIM + HEADS * (DIM + 2)]
-    spans: tuple[torch.Tensor, ...]  # rows, accepted counts, firsts, counts: [chunks]
-    weights: tuple[torch.Tensor, torch.Tensor]  # [HEADS] each
-    out: torch.Tensor  # [tokens, HEADS, DIM]
-    chunk_tokens: int
+    qkv: torch.Tensor  # [tokens, qkv]
+    gates: torch.Tensor  # [tokens, 2 * value_heads]
+    layer: RecurrentState
+    states: StateRows
+    rule: DeltaRule
+    out: torch.Tensor  # [tokens, value_heads, value_dim]
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self.qkv.shape[0] // self.states.rows.shape[0]
 
     def run_token_by_token(self) -> None:
-        delta.gated_delta_rule(
-            self.qkv,
-            self.gates,
-            self.state,
-            self.node_inputs,
-            self.spans,
-            self.weights,
-            self.out,
-            num_rows=0,
-            key_heads=KEY_HEADS,
-            eps=EPS,
-        )
+        run_tokens(self.qkv, self.gates, self.layer, self.states, self.rule, self.out, num_rows=0)
 
-    def run_in_blocks(self, tile: delta_blocks.DeltaTile) -> None:
-        delta_blocks.pass_chunks(
+    def run_in_blocks(self, tile: DeltaTile) -> None:
+        run_chunks(
             self.qkv,
             self.gates,
-            self.state,
-            self.node_inputs,
-            self.spans,
-            self.weights,
+            self.layer,
+            self.states,
+            self.rule,
             self.out,
             width=self.chunk_tokens,
-            key_heads=KEY_HEADS,
-            eps=EPS,
             tile=tile,
         )
 
 
 def make_operands(num_tokens: int, num_chunks: int) -> Operands:
-    each = num_tokens // num_chunks
+    each, heads = num_tokens // num_chunks, SIZES.value_heads
     row = torch.arange(num_chunks, device="cuda")
+    state = torch.zeros(num_chunks + 1, heads, SIZES.key_dim, SIZES.value_dim, device="cuda")
     return Operands(
-        qkv=random_bf16(num_tokens, 2 * KEY_HEADS * DIM + HEADS * DIM),
-        gates=random_bf16(num_tokens, 2 * HEADS),
-        state=torch.zeros(num_chunks + 1, HEADS, DIM, DIM, device="cuda"),
-        node_inputs=random_bf16(num_chunks + 1, 1, KEY_HEADS * DIM + HEADS * (DIM + 2)).zero_(),
-        spans=(row + 1, torch.full_like(row, -1), row * each, torch.full_like(row, each)),
-        weights=(-torch.rand(HEADS, device="cuda"), torch.randn(HEADS, device="cuda")),
-        out=random_bf16(num_tokens, HEADS, DIM),
-        chunk_tokens=each,
+        qkv=random_bf16(num_tokens, SIZES.qkv),
+        gates=random_bf16(num_tokens, 2 * heads),
+        layer=RecurrentState(
+            window=random_bf16(0, SIZES.qkv),
+            node_inputs=random_bf16(num_chunks + 1, 1, SIZES.node_inputs).zero_(),
+            state=state,
+        ),
+        states=StateRows(
+            rows=row + 1,
+            accepted_counts=torch.full_like(row, NEW_TEXT),
+            firsts=row * each,
+            counts=torch.full_like(row, each),
+        ),
+        rule=DeltaRule(
+            sizes=SIZES,
+            conv_weight=torch.zeros(0, device="cuda"),
+            decay_scale=-torch.rand(heads, device="cuda"),
+            dt_bias=torch.randn(heads, device="cuda"),
+            is_fixed=False,
+        ),
+        out=random_bf16(num_tokens, heads, SIZES.value_dim),
     )
 
 
@@ -84,7 +88,7 @@ def main() -> None:
         us = graph_us(given.run_token_by_token, repeat=3)
         print(f"{num_chunks} chunks of {given.chunk_tokens}: one by one {us:.0f} us", flush=True)
         for columns, warps, stages in itertools.product((16, 32, 64), (2, 4, 8), (1, 2, 3)):
-            tile = delta_blocks.DeltaTile(columns=columns, warps=warps, stages=stages)
+            tile = DeltaTile(columns=columns, warps=warps, stages=stages)
             print(f"    {graph_us(partial(given.run_in_blocks, tile)):.0f} us {tile}", flush=True)
 
 

@@ -42,5 +42,5 @@ class DraftWithPools:
         return self._pages
 
     def build(self, room: DraftRoom) -> Drafter:
-        self._pages = room.pages
+        self._pages = room.cache.pages
         return self._kind.build(room)

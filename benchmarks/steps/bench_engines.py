@@ -37,10 +37,10 @@ from outrider.runtime.build_runner import MAX_CHUNKS, assemble_runner, choose_bu
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.runtime.program import Verifier
 from outrider.runtime.runner import Runner
-from outrider.runtime.stream_draft import StreamDraft
-from outrider.runtime.target_cache import usual_page_size
 from outrider.step.executor import Executor
 from outrider.wire.draft_budget import PLAIN, Budget
+
+_FAR = 1 << 20  # positions that noise may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def module_drafting(target: BenchTarget, tree: Tree, *, num: int) -> Drafting:
         if num > 1:
             raise ConfigError(f"{target.name} runs one module for all steps; use --modules 1")
         module = dummy_v4_module(target.model, dtype=dtype, arithmetic=arithmetic)
-        return Drafting(kind=StreamDraft(model=module, budget=budget), verifier=verifier)
+        return Drafting(kind=ModelDraft(model=module, budget=budget), verifier=verifier)
     modules = dummy_modules(target.model, num=num, dtype=dtype, arithmetic=arithmetic)
     if num == 1:
         return Drafting(kind=ModelDraft(model=modules, budget=budget), verifier=verifier)
@@ -190,7 +190,7 @@ def build(
         context=context,
         rows=rows,
         budget=budget,
-        usual_page=usual_page_size(target.model.config),
+        usual_page=target.model.config.usual_page_size,
     )
     page_size = settings.host.page_size
     draft = DraftWithPools(drafting.kind)
@@ -211,8 +211,12 @@ def build(
 
 
 def _fill_with_noise(draft: DraftWithPools, device: torch.device) -> None:
-    """Fill all pages with noise: reading zeros would take less power."""
-    draft.pages.scribble()
+    """Fill all pages and row states with noise: reading zeros would take less power."""
+    for tensor in draft.pages.tensors:
+        if tensor.is_floating_point():
+            tensor.normal_()
+        else:
+            tensor.random_(0, _FAR)
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # steps run on a stream of their own
 

@@ -16,7 +16,7 @@ from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import TensorSource, build_decoder, check_tensors
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import build_head
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
@@ -55,7 +55,7 @@ def build_wide(
 
 def build_wide_heads(
     small: OpenedModels, target: Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
-) -> tuple[DraftModel, ...]:
+) -> tuple[AnyDraftModel, ...]:
     """The heads in the width of the wide target."""
     device = target.embedding.device
     wide = (

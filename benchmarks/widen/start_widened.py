@@ -35,7 +35,7 @@ from outrider.bench.report import write_report
 from outrider.bench.run_progress import run_bar
 from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.wire.draft_budget import Budget
@@ -78,7 +78,7 @@ def bench_widened(
 
 def _load(
     model: SmallModel, body: Body, place: Place
-) -> tuple[BenchTarget, tuple[DraftModel, ...]]:
+) -> tuple[BenchTarget, tuple[AnyDraftModel, ...]]:
     settings = resolve_place(place)
     arithmetic, dtype = settings.execution.arithmetic, place.dtype
     with opened(model.folder, body, model.heads) as small:
@@ -106,7 +106,7 @@ def _questions(folder: Path, work: AnswerWork, *, max_context: int) -> WidenedQu
     return WidenedQuestions(prompts=fitting, limits=limits)
 
 
-def _ways(heads: Sequence[DraftModel], work: AnswerWork) -> Iterator[tuple[str, Drafting]]:
+def _ways(heads: Sequence[AnyDraftModel], work: AnswerWork) -> Iterator[tuple[str, Drafting]]:
     yield PLAIN, no_drafting()
     for head in heads:
         for name, tree in work.trees.items():

@@ -1,5 +1,6 @@
-"""Paged KV storage on the device. Page 0 belongs to nobody: only padding writes and reads it."""
+"""Paged KV storage on the device. No request has page 0: only padding writes and reads it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -8,10 +9,10 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """Sizes of one layer's cache: what a token stores in a layer lies side by side.
+    """Sizes of a KV cache. The vectors of a token in one layer are contiguous.
 
-    Usual attention stores the keys and then the values of its key-value heads, latent attention
-    one vector that is both.
+    Usual attention stores the keys and then the values of its key-value heads; latent attention
+    stores one vector that is both.
     """
 
     layers: int
@@ -28,23 +29,24 @@ class KVLayout:
 
 
 class PagePool(Protocol):
-    """Anything that is stored by pages."""
+    """A cache with pages, and perhaps row state."""
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
         ...
 
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Everything that the pool stores, in pages and per row."""
+        ...
+
     def resize(self, num_pages: int) -> None:
-        """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
+        """Replace all pages by that many zeroed ones, page 0 included, before any capture."""
         ...
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
-        """Make the pages what they were at first."""
-        ...
-
-    def scribble(self) -> None:
-        """Fill every page with noise."""
+        """Zero the pages."""
         ...
 
 
@@ -52,7 +54,7 @@ AnyPool = TypeVar("AnyPool", bound=PagePool)
 
 
 class Layout(Protocol):
-    """What everybody may know about a cache; the rest is between the model and its pool."""
+    """What every cache says of itself; the rest is between the model and its pool."""
 
     @property
     def page_size(self) -> int: ...
@@ -62,7 +64,7 @@ class Layout(Protocol):
 
 
 class ModelPool(PagePool, Protocol):
-    """The cache of one model, of the kind that the model asks for."""
+    """The cache of one model, as the layout of the model opens it."""
 
     @property
     def layout(self) -> Layout: ...
@@ -80,16 +82,14 @@ class KVPool:
     def page_bytes(self) -> int:
         return self.layout.page_bytes
 
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        yield self.storage
+
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
-        """Make the pages what they were at first."""
         self.storage.index_fill_(1, pages, 0)
 
-    def scribble(self) -> None:
-        """Fill every page with noise."""
-        self.storage.normal_()
-
     def resize(self, num_pages: int) -> None:
-        """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
         layout = self.layout
         shape = (num_pages, layout.page_size, layout.vectors, layout.width)
         self.layers: tuple[torch.Tensor, ...] = ()
@@ -104,32 +104,33 @@ class PageFamily:
 
     def __init__(self, *, num_pages: int, device: torch.device) -> None:
         self.num_pages = num_pages  # of each pool, page 0 included
-        self._device = device
+        self.device = device
         self._pools: list[PagePool] = []
 
     @property
     def page_bytes(self) -> int:
-        """What one page costs in all pools together."""
+        """Bytes of one page in all pools together."""
         return sum(pool.page_bytes for pool in self._pools)
 
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Everything that all pools store."""
+        for pool in self._pools:
+            yield from pool.tensors
+
     def open(self, layout: KVLayout) -> KVPool:
-        """A further pool."""
-        return self.adopt(KVPool(layout, num_pages=self.num_pages, device=self._device))
+        """A new pool of KV."""
+        return self.adopt(KVPool(layout, num_pages=self.num_pages, device=self.device))
 
     def adopt(self, pool: AnyPool) -> AnyPool:
-        """The pool itself, which has as many pages as the others from now on."""
+        """The pool itself; from now on it is resized and cleaned with the others."""
         self._pools.append(pool)
         return pool
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
-        """Make the pages what they were at first, in every pool."""
+        """Zero the pages in every pool."""
         for pool in self._pools:
             pool.clean(pages)
-
-    def scribble(self) -> None:
-        """Fill every page with noise."""
-        for pool in self._pools:
-            pool.scribble()
 
     def resize(self, num_pages: int) -> None:
         """Give every pool that many pages, page 0 included."""

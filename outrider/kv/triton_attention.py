@@ -155,8 +155,11 @@ class TritonAttention:
     def _num_partials(self, shape: StepShape) -> int:
         keys = shape.pages * self._page_size
         return max(
-            _num_partials(user, rows=shape.rows, nodes=shape.nodes, keys=keys)
-            for user in self._users
+            (
+                _num_partials(user, rows=shape.rows, nodes=shape.nodes, keys=keys)
+                for user in self._users
+            ),
+            default=0,
         )
 
 

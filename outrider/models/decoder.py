@@ -6,11 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from outrider.kv.kv_pool import KVPool
+from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import ModelConfig
+from outrider.models.paged_layout import paged_layout
+from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.recurrent.recurrent_cache import RecurrentLayout, RecurrentPool
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sampling.widen_logits import widen_logits
@@ -41,10 +45,10 @@ class DecoderParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutput:
-    """What a run of the target leaves behind, one row per query token."""
+    """What a run of the target returns, one row per query token."""
 
     hidden: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
-    aux_hidden_states: torch.Tensor  # [num_query, tapped] the tapped states side by side
+    aux_hidden_states: torch.Tensor  # [num_query, aux] those of `AuxLayers`, concatenated
 
 
 class Decoder:
@@ -64,16 +68,38 @@ class Decoder:
     def rotary(self) -> RotaryEmbedding:
         return self._parts.rotary
 
+    def layout(
+        self, *, page_size: int, nodes: int
+    ) -> CacheLayout[KVPool | RecurrentPool, AttentionBackend]:
+        """What it caches: pages of KV, and recurrent states for chains of up to that many nodes."""
+        config = self.config
+        paged = paged_layout(
+            config.attention, layers=len(config.attending), page_size=page_size, dtype=self.dtype
+        )
+        if not isinstance(config.recurrence, Recurrence):
+            return paged
+        return RecurrentLayout(
+            kv=paged.kv,
+            attention=config.attention,
+            recurrence=config.recurrence,
+            num_layers=config.num_layers,
+            nodes=nodes,
+        )
+
     def hidden(
-        self, plan: StepPlan, kv: KVPool, attention: AttentionBackend
+        self, plan: StepPlan, kv: KVPool | RecurrentPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, hidden]
-        """The final, normalised state of every query token; writes their KV."""
+        """The final, normalised hidden state of every query token; writes their KV."""
         return self.run(plan, kv, attention, AuxLayers()).hidden
 
     def run(
-        self, plan: StepPlan, kv: KVPool, attention: AttentionBackend, aux_layers: AuxLayers
+        self,
+        plan: StepPlan,
+        kv: KVPool | RecurrentPool,
+        attention: AttentionBackend,
+        aux_layers: AuxLayers,
     ) -> TargetOutput:
-        """The final state of every query token, and what the taps ask for; writes their KV."""
+        """The final hidden state of every query token, and its aux hidden states; writes the KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
         step = AttentionStep(
@@ -83,10 +109,10 @@ class Decoder:
             plan=plan.attention,
         )
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
-        # Rows past num_query only give the linear maps a faster size; attention never sees them.
+        # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         stream = F.embedding(tokens, parts.embedding)
-        aux_hidden_states = stream.new_empty(num_query, self._tapped_width(aux_layers))
+        aux_hidden_states = stream.new_empty(num_query, self._aux_width(aux_layers))
         _collect_aux(aux_hidden_states, aux_layers, 0, stream)
         for depth, (block, layer) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
             stream = block.attention(block.attention_norm(stream), stream, layer, step)
@@ -97,7 +123,7 @@ class Decoder:
             aux_hidden_states[:, -hidden.shape[1] :] = hidden
         return TargetOutput(hidden=hidden, aux_hidden_states=aux_hidden_states)
 
-    def _tapped_width(self, aux_layers: AuxLayers) -> int:
+    def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
@@ -108,9 +134,9 @@ class Decoder:
         return widen_logits(scores)
 
     def with_vocabulary(self, size: int) -> "Decoder":
-        """The same decoder, but one that may also read token ids up to `size`: they mean nothing.
+        """The same decoder with an embedding of at least `size` tokens; the added ones are zeros.
 
-        Models of one tokenizer are padded to different sizes; no id of one may break another.
+        Models of one tokenizer are padded to different sizes, and must accept each other's ids.
         """
         extra = max(size - self.embedding.shape[0], 0)
         embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
@@ -120,7 +146,7 @@ class Decoder:
 def _collect_aux(
     aux_hidden_states: torch.Tensor, aux_layers: AuxLayers, depth: int, stream: torch.Tensor
 ) -> None:
-    """Copy the stream after `depth` layers to where the taps want it: it will be overwritten."""
+    """Copy the stream after `depth` layers if a drafter reads it: later layers overwrite it."""
     width = stream.shape[1]
     for place, layer in enumerate(aux_layers.layers):
         if layer == depth:

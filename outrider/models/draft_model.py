@@ -1,12 +1,20 @@
 """The interface of draft models: a query token yields a state, which the next draft row reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from outrider.kv.kv_pool import ModelPool
+from outrider.models.cache_layout import CacheLayout
 from outrider.models.model_config import AnyAttention
+from outrider.models.paged_layout import paged_layout
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
+
+Pool = TypeVar("Pool", contravariant=True)
+Planner = TypeVar("Planner", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +39,22 @@ class ModelFacts:
     num_layers: int
     attention: AnyAttention  # of its own KV
 
+    @property
+    def heads(self) -> Sequence[AnyAttention]:
+        """The attention that runs on the shared backend."""
+        return (self.attention,)
 
-class DraftModel(Protocol):
+    def layout(
+        self, *, page_size: int, dtype: torch.dtype, nodes: int
+    ) -> CacheLayout[ModelPool, AttentionPlanner]:
+        """What it caches, for chains of up to that many nodes: by default pages of KV."""
+        del nodes
+        return paged_layout(
+            self.attention, layers=self.num_layers, page_size=page_size, dtype=dtype
+        )
+
+
+class DraftModel(Protocol[Pool, Planner]):
     """A draft row runs one query token on a state and its own KV, and yields the next state."""
 
     @property
@@ -51,8 +73,8 @@ class DraftModel(Protocol):
         self,
         plan: StepPlan,
         state: torch.Tensor,  # [num_query, width] before each query token
-        kv: Any,  # of the kind it asks for, as attention is
-        attention: Any,
+        kv: Pool,  # as its layout opened it
+        attention: Planner,  # likewise
     ) -> torch.Tensor:  # [num_query, width] after it
         """Run the query tokens of a plan. Writes their draft KV."""
         ...
@@ -60,3 +82,7 @@ class DraftModel(Protocol):
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         """Logits of the token that follows the state."""
         ...
+
+
+# A draft model whatever it caches: its layout opens the pool and the planner that it takes.
+AnyDraftModel = DraftModel[Any, Any]

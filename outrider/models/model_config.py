@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outrider.config.settings import USUAL_PAGE
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_fields, read_list, read_real, read_size, read_size_or
 from outrider.models.expert_config import ExpertsConfig, NoExperts, parse_experts
@@ -120,6 +121,16 @@ class ModelConfig:
     rope: RopeConfig
     experts: ExpertsConfig | NoExperts
     recurrence: Recurrence | NoRecurrence = NO_RECURRENCE
+
+    @property
+    def usual_page_size(self) -> int:
+        """Tokens per page unless the user sets another number."""
+        return USUAL_PAGE
+
+    @property
+    def has_row_state(self) -> bool:
+        """Whether rows keep recurrent states outside of pages."""
+        return bool(self.recurrence.layers)
 
     @property
     def plain_attention(self) -> AttentionConfig:

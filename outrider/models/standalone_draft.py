@@ -12,7 +12,7 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.model_config import read_config
 from outrider.models.same_vocabulary import check_same_tokenizer
-from outrider.models.target import Target
+from outrider.models.target import AnyTarget
 from outrider.ops.linear.choose_linear import WeightType
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
@@ -56,7 +56,7 @@ class StandaloneDraft:
 def load_standalone(
     folder: Path,
     *,
-    target: Target,
+    target: AnyTarget,
     target_folder: Path,
     dtype: WeightType,
     device: torch.device,

@@ -1,12 +1,14 @@
 """What the runtime needs of a target, and which decoder a model folder holds."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
+from outrider.kv.kv_pool import ModelPool
+from outrider.models.cache_layout import CacheLayout
 from outrider.models.config_fields import read_fields
 from outrider.models.decoder import TargetOutput
 from outrider.models.decoder_loader import load_decoder
@@ -16,7 +18,11 @@ from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import ModelConfig, architecture_of, parse_config
 from outrider.models.registry import DEEPSEEK_V4
 from outrider.ops.linear.choose_linear import WeightType
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
+
+Pool = TypeVar("Pool", bound=ModelPool)
+Planner = TypeVar("Planner", bound=AttentionPlanner)
 
 
 class TargetConfig(Protocol):
@@ -30,9 +36,19 @@ class TargetConfig(Protocol):
         """Tokens, prompt and output together."""
         ...
 
+    @property
+    def usual_page_size(self) -> int:
+        """Tokens per page unless the user sets another number."""
+        ...
 
-class Target(Protocol):
-    """A model whose tokens the user gets. Cache and attention are of the kinds it asks for."""
+    @property
+    def has_row_state(self) -> bool:
+        """Whether rows keep state outside of pages: then drafts are chains, without trees."""
+        ...
+
+
+class Target(Protocol[Pool, Planner]):
+    """A model whose tokens the user gets."""
 
     dtype: torch.dtype  # of activations and of the cache
 
@@ -42,13 +58,26 @@ class Target(Protocol):
     @property
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
 
-    def run(self, plan: StepPlan, kv: Any, attention: Any, aux_layers: AuxLayers) -> TargetOutput:
-        """The final state of every query token, and what the taps ask for; writes the cache."""
+    def layout(self, *, page_size: int, nodes: int) -> CacheLayout[Pool, Planner]:
+        """What it caches, for chains of up to that many nodes."""
+        ...
+
+    def run(
+        self, plan: StepPlan, kv: Pool, attention: Planner, aux_layers: AuxLayers
+    ) -> TargetOutput:
+        """The final hidden state of every query token, and the aux hidden states of `aux_layers`.
+
+        Writes the cache, which its layout opened.
+        """
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
-        """Scores of every token of the vocabulary, before any sampling law."""
+        """Logits of the whole vocabulary, before logits processing."""
         ...
+
+
+# A target whatever it caches: its layout opens the pool and the planner that it takes.
+AnyTarget = Target[Any, Any]
 
 
 def read_target(folder: Path) -> ModelConfig | V4Config:
@@ -62,7 +91,7 @@ def read_target(folder: Path) -> ModelConfig | V4Config:
 
 def load_target(
     folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
-) -> Target:
+) -> AnyTarget:
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
     if isinstance(config, V4Config):

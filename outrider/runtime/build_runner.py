@@ -11,7 +11,7 @@ from outrider.config.engine_config import Auto, EngineConfig
 from outrider.config.settings import HostSettings, Settings, resolve_settings
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
-from outrider.models.target import Target, load_target, read_target
+from outrider.models.target import AnyTarget, load_target, read_target
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
 from outrider.runtime.kv_capacity import count_pages, free_bytes
@@ -19,11 +19,11 @@ from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.target_cache import (
-    Store,
+    Layout,
+    TargetCache,
     adapt_settings,
     check_rows,
-    open_store,
-    usual_page_size,
+    open_cache,
 )
 from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
@@ -68,7 +68,7 @@ def build_runner(
         config,
         model_context=model_config.max_context,
         num_cuda=torch.cuda.device_count(),
-        usual_page=usual_page_size(model_config),
+        usual_page=model_config.usual_page_size,
     )
     _log.info("%s", settings)
     arithmetic = settings.execution.arithmetic
@@ -105,7 +105,7 @@ def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
 
 
 def assemble_runner(
-    model: Target,
+    model: AnyTarget,
     settings: Settings,
     *,
     draft: DraftKind,
@@ -117,12 +117,18 @@ def assemble_runner(
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
-    settings = adapt_settings(model, settings)
+    layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
+    settings = adapt_settings(layout, settings)
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # what is made here is ready for the first step, which runs in this lane
         return _assemble(
             _Loaded(
-                model=model, draft=draft, grammars=grammars, verifier=verifier, executor=executor
+                model=model,
+                layout=layout,
+                draft=draft,
+                grammars=grammars,
+                verifier=verifier,
+                executor=executor,
             ),
             settings,
             stream,
@@ -136,7 +142,8 @@ def assemble_runner(
 class _Loaded:
     """What a runner is made of besides settings."""
 
-    model: Target
+    model: AnyTarget
+    layout: Layout
     draft: DraftKind
     grammars: Grammars
     verifier: Verifier
@@ -153,18 +160,20 @@ def _assemble(
 ) -> tuple[Runner, RunnerFacts]:
     model, draft = loaded.model, loaded.draft
     largest = _largest(settings.host, draft, buckets)
-    check_rows(model, settings, draft)
+    check_rows(loaded.layout, settings, draft)
     pages = PageFamily(num_pages=1, device=torch.device(settings.device))
-    store = open_store(model, settings, draft, pages)
-    room, state = _make_room(loaded, settings, store, pages, largest)
-    for part in (store.target, *([store.drafts] if draft.attention else [])):
-        _check_backend(part, settings, draft)
+    cache = open_cache(loaded.layout, settings, draft, pages)
+    room, state = _make_room(loaded, settings, cache, largest)
+    attention = cache.target.attention
+    _check_backend(attention, settings, draft)
+    if draft.attention:
+        _check_backend(cache.room.backend, settings, draft)
     drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=store.target, verifier=loaded.verifier, state=state
+        model=model, drafter=drafter, attention=attention, verifier=loaded.verifier, state=state
     )
-    planner = _planner(program, store.target, room, drafter, buckets)
+    planner = _planner(program, attention, room, drafter, buckets)
     # Recordings hold addresses: nothing that records exists before the pages are where they stay.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -185,22 +194,21 @@ def _assemble(
 
 
 def _make_room(
-    loaded: _Loaded, settings: Settings, store: Store, pages: PageFamily, largest: StepShape
+    loaded: _Loaded, settings: Settings, cache: TargetCache, largest: StepShape
 ) -> tuple[DraftRoom, DeviceState]:
     """The tables, and pools of one page for now."""
     host, device = settings.host, torch.device(settings.device)
     vocab = loaded.model.config.vocab_size
     state = DeviceState(
-        kv=store.kv,
-        pages=pages,
+        kv=cache.target.pool,
+        pages=cache.room.pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
         grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
     )
     room = DraftRoom(
-        target=store.kv.layout,
-        pages=pages,
-        attention=store.drafts,
+        target=loaded.layout,
+        cache=cache.room,
         sampling=state.sampling,
         largest=largest,
     )
@@ -226,12 +234,12 @@ def _open_pages(
     num_pages = count_pages(
         kv_tokens,
         page_size=host.page_size,
-        page_bytes=room.pages.page_bytes,
+        page_bytes=room.cache.pages.page_bytes,
         most_pages=host.max_rows * -(-reach // host.page_size),
         free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
         - reserved,
     )
-    room.pages.resize(num_pages + 1)
+    room.cache.pages.resize(num_pages + 1)
     return num_pages
 
 

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outrider.kv.kv_pool import KVLayout, Layout, PageFamily
-from outrider.models.draft_model import DraftModel, ModelFacts
+from outrider.kv.kv_pool import Layout
+from outrider.models.cache_layout import CacheRoom
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.model_config import AnyAttention
 from outrider.models.mtp.module_chain import ModuleChain
+from outrider.models.paged_layout import paged_layout
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
 from outrider.spec.text_table import TextTable
-from outrider.step.attention_backend import AttentionBackend
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.runner_facts import DraftFacts
@@ -25,8 +26,7 @@ class DraftRoom:
     """What a drafter is built into."""
 
     target: Layout
-    pages: PageFamily  # of which the target's pool is one
-    attention: AttentionBackend
+    cache: CacheRoom
     sampling: SamplingTable
     largest: StepShape
 
@@ -39,7 +39,7 @@ class DraftKind(Protocol):
 
     @property
     def attention(self) -> Sequence[AnyAttention]:
-        """The attention of the draft model; nothing where there is none."""
+        """The draft model's attention that runs on the shared backend."""
         ...
 
     def build(self, room: DraftRoom) -> Drafter: ...
@@ -70,9 +70,9 @@ class NoDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDraft:
-    """A draft model with KV of its own."""
+    """A draft model with a cache of its own."""
 
-    model: DraftModel
+    model: AnyDraftModel
     budget: Budget
     is_adaptive: bool = False
 
@@ -90,13 +90,19 @@ class ModelDraft:
 
     @property
     def attention(self) -> Sequence[AnyAttention]:
-        return (self.model.facts.attention,)
+        return self.model.facts.heads
 
     def build(self, room: DraftRoom) -> Drafter:
+        target = room.target
+        # The nodes of a draft round are stored after the cached tokens.
+        layout = self.model.facts.layout(
+            page_size=target.page_size, dtype=target.dtype, nodes=self.budget.nodes
+        )
+        cache = layout.open(room.cache)
         return ModelDrafter(
             self.model,
-            kv=room.pages.open(_layout(self.model.facts, room.target)),
-            attention=room.attention,
+            kv=cache.pool,
+            attention=cache.attention,
             sampling=room.sampling,
             facts=self.facts,
             largest=room.largest,
@@ -128,13 +134,21 @@ class ModulesDraft:
 
     @property
     def attention(self) -> Sequence[AnyAttention]:
-        return (self.modules.facts.attention,)
+        return self.modules.facts.heads
 
     def build(self, room: DraftRoom) -> Drafter:
+        facts, target = self.modules.facts, room.target
+        layout = paged_layout(
+            facts.attention,
+            layers=facts.num_layers,
+            page_size=target.page_size,
+            dtype=target.dtype,
+        )
+        cache = layout.open(room.cache)
         return ModuleDrafter(
             self.modules,
-            kv=room.pages.open(_layout(self.modules.facts, room.target)),
-            attention=room.attention,
+            kv=cache.pool,
+            attention=cache.attention,
             sampling=room.sampling,
             facts=self.facts,
             largest=room.largest,
@@ -146,8 +160,8 @@ class NgramDraft:
     """A lookup in the row's own text, which has no KV."""
 
     budget: Budget
-    min_match: int  # this many of the last tokens must have stood together before
-    max_match: int  # more of them do not make a match better
+    min_match: int  # so many of the last tokens must have occurred together before
+    max_match: int  # longer matches are not preferred
     is_adaptive: bool = False
 
     @property
@@ -172,14 +186,3 @@ class NgramDraft:
         )
         match = NgramMatch(least=self.min_match, most=self.max_match)
         return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)
-
-
-def _layout(facts: ModelFacts, target: Layout) -> KVLayout:
-    """The KV of a draft model, page by page beside the target's."""
-    return KVLayout(
-        layers=facts.num_layers,
-        vectors=facts.attention.vectors,
-        width=facts.attention.width,
-        page_size=target.page_size,
-        dtype=target.dtype,
-    )

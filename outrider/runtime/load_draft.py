@@ -14,20 +14,13 @@ from outrider.config.draft_config import (
     resolve_budget,
 )
 from outrider.config.engine_config import Arithmetic, Dtype
-from outrider.errors import ConfigError
-from outrider.models.decoder import Decoder
-from outrider.models.deepseek_v4.v4_config import V4Config
-from outrider.models.deepseek_v4.v4_decoder import V4Decoder
-from outrider.models.deepseek_v4.v4_module import load_v4_module
-from outrider.models.draft_model import DraftModel
-from outrider.models.eagle.head_loader import load_head
-from outrider.models.eagle.inspect_head import is_head, needs_one_stream
-from outrider.models.mtp.inspect_modules import count_modules
-from outrider.models.mtp.module_loader import load_modules
+from outrider.models.draft_model import AnyDraftModel
+from outrider.models.eagle.inspect_head import is_head
+from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import load_standalone
-from outrider.models.target import Target, read_target
+from outrider.models.target import AnyTarget
+from outrider.models.target_folder import read_folder
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
-from outrider.runtime.stream_draft import StreamDraft
 from outrider.wire.draft_budget import Budget
 
 _log = logging.getLogger(__name__)
@@ -40,16 +33,13 @@ def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
     """
     if config.drafter != MTP:
         return config
-    target = read_target(folder)
-    if isinstance(target, V4Config):
-        return config  # its first module is repeated: further ones would need rings of their own
-    return fit_modules(config, num_modules=count_modules(folder, target))
+    return fit_modules(config, num_modules=read_folder(folder).count_modules())
 
 
 def load_draft(
     config: DraftConfig,  # as `fit_draft` returns it
     *,
-    target: Target,
+    target: AnyTarget,
     target_folder: Path,
     dtype: Dtype,
     arithmetic: Arithmetic,
@@ -81,27 +71,18 @@ def load_draft(
 
 
 def _load_model(
-    folder: Path, target: Target, target_folder: Path, *, dtype: Dtype, arithmetic: Arithmetic
-) -> DraftModel:
+    folder: Path, target: AnyTarget, target_folder: Path, *, dtype: Dtype, arithmetic: Arithmetic
+) -> AnyDraftModel:
     """A head or a whole model: the folder itself says which."""
-    device = target.embedding.device
-    if not is_head(folder):
-        return load_standalone(
-            folder,
-            target=target,
-            target_folder=target_folder,
-            dtype=dtype,
-            device=device,
-            arithmetic=arithmetic,
-        )
-    if not isinstance(target, Decoder):
-        raise ConfigError(needs_one_stream(folder))
-    return load_head(
+    if is_head(folder):
+        found = read_folder(target_folder)
+        return found.load_head(folder, target, dtype=dtype, arithmetic=arithmetic)
+    return load_standalone(
         folder,
         target=target,
         target_folder=target_folder,
         dtype=dtype,
-        device=device,
+        device=target.embedding.device,
         arithmetic=arithmetic,
     )
 
@@ -109,25 +90,15 @@ def _load_model(
 def _own_modules(
     draft: DraftSettings,
     budget: Budget,
-    target: Target,
+    target: AnyTarget,
     target_folder: Path,
     dtype: Dtype,
     arithmetic: Arithmetic,
 ) -> DraftKind:
-    """The target's own modules: no more of them than the tree is deep, and one repeated alone."""
-    if isinstance(target, V4Decoder):
-        module = load_v4_module(target_folder, target, dtype=dtype, arithmetic=arithmetic)
-        return StreamDraft(model=module, budget=budget, is_adaptive=draft.adaptive)
-    assert isinstance(target, Decoder), "the other kind of target whose modules can be counted"
-    modules = load_modules(
-        target_folder,
-        target=target,
-        most=max(budget.steps, 1),
-        dtype=dtype,
-        arithmetic=arithmetic,
+    """The target's own modules: one per depth of the tree, or one that is repeated."""
+    modules = read_folder(target_folder).load_modules(
+        target, most=budget.steps, dtype=dtype, arithmetic=arithmetic
     )
-    if len(modules) > 1:
+    if isinstance(modules, ModuleChain) and len(modules) > 1:
         return ModulesDraft(modules=modules, budget=budget, is_adaptive=draft.adaptive)
-    if budget.steps > 1:
-        _log.info("one draft module is run %d times, as it was not trained to be", budget.steps)
     return ModelDraft(model=modules, budget=budget, is_adaptive=draft.adaptive)

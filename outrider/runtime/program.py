@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from outrider.kv.kv_pool import ModelPool, PageFamily
-from outrider.models.target import Target
+from outrider.models.target import AnyTarget
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
+from outrider.runtime.step_output import PackedOutput, pack_output
 from outrider.sampling.sampler import choose_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
@@ -24,7 +25,6 @@ from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
-from outrider.step.step_output import PackedOutput, pack_output
 from outrider.structured.row_grammars import RowGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
@@ -49,7 +49,7 @@ class StepProgram:
     def __init__(
         self,
         *,
-        model: Target,
+        model: AnyTarget,
         drafter: GuardedDrafter,
         attention: AttentionPlanner,
         verifier: Verifier,

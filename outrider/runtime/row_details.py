@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outrider.step.shape import StepShape
-from outrider.step.step_output import (
-    PackedOutput,
+from outrider.runtime.step_output import (
+    StepOutput,
     UnpackedDetails,
     UnpackedLogprobs,
     UnpackedTrees,
-    unpack_details,
 )
+from outrider.step.shape import StepShape
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import (
@@ -45,12 +44,12 @@ def wants_details(shape: StepShape) -> bool:
 
 
 def read_details(
-    output: PackedOutput, shape: StepShape, requests: StepRequests, emitted: Emitted
+    output: StepOutput, requests: StepRequests, emitted: Emitted
 ) -> dict[int, RowDetails]:
     """The details of the rows that have any, by place in the batch."""
-    details = {}
+    details, shape = {}, output.shape
     if wants_details(shape):
-        read = unpack_details(output, shape)
+        read = output.details()
         logprobs = _list_logprobs(read.logprobs)
         reports = _reports(
             logprobs, list(_places(read, shape, requests.batch, emitted)), requests, shape

@@ -1,24 +1,25 @@
 """Runs scheduled batches: updates row tables, plans, executes, returns a pending result."""
 
+import time
 from dataclasses import replace
 
 import torch
 
 from outrider.runtime.occupancy import Occupancy
-from outrider.runtime.pending_result import InFlightStep, Pending
 from outrider.runtime.program import StepProgram
-from outrider.runtime.row_details import StepRequests, wants_details
+from outrider.runtime.row_details import StepRequests, read_details, wants_details
 from outrider.runtime.row_samplings import RowSamplings
+from outrider.runtime.step_output import StepOutput, copy_to_host
 from outrider.runtime.watchdog import Watchdog
 from outrider.step.device_stream import DeviceStream
 from outrider.step.executor import Executor
 from outrider.step.plan import StepPlan
 from outrider.step.planner import Planner
 from outrider.step.shape import StepShape
-from outrider.step.step_output import copy_to_host
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
+from outrider.wire.step_result import StepResult
 
 
 class Runner:
@@ -47,6 +48,11 @@ class Runner:
         return self._program.state.grammars.grammars
 
     @property
+    def has_drafter_failed(self) -> bool:
+        """Whether the drafter was given up; nothing is drafted any more."""
+        return self._program.drafter.is_broken
+
+    @property
     def counts(self) -> StepCounts:
         """How steps were run so far; dummy runs count as steps, too."""
         executor = self._executor
@@ -55,7 +61,7 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def submit(self, batch: ScheduledBatch) -> Pending:
+    def submit(self, batch: ScheduledBatch) -> "PendingResult":
         """Start a step; the result can be waited for while the next step is planned."""
         with self._stream.active():
             self._admit(batch.admissions)
@@ -67,18 +73,18 @@ class Runner:
             # A launch can block: a grammar waits for the device, and the launch queue can be full.
             self.watchdog.begin(batch.step, plan.shape)
             try:
-                in_flight = self._launch(plan)
+                output = self._launch(plan)
             finally:
                 self.watchdog.end()
-            errors = grammars.end(plan.shape, in_flight.output_ready, in_flight.output)
+            errors = grammars.end(output)
         requests = StepRequests(batch=batch, samplings=samplings, errors=errors)
-        return Pending(plan.shape, requests, in_flight, self.occupancy, self.watchdog)
+        return PendingResult(self, requests, output)
 
     @torch.inference_mode()
     def dummy_run(self, shape: StepShape) -> None:
         """Run a step of this shape without requests; an executor with graphs captures it."""
         with self._stream.active():
-            self._launch(self._planner.null(shape)).output_ready.wait()
+            self._launch(self._planner.null(shape)).wait()
 
     @torch.inference_mode()
     def restart(self) -> None:
@@ -99,16 +105,12 @@ class Runner:
         self._samplings.forget()
         self._program.state.grammars.forget()
 
-    def _launch(self, plan: StepPlan) -> InFlightStep:
+    def _launch(self, plan: StepPlan) -> StepOutput:
         self._num_steps += 1
-        start = self._stream.record_event()
-        output = copy_to_host(self._executor.run(self._program, plan))
-        return InFlightStep(
-            start=start,
-            output_ready=self._stream.record_event(),
-            output=output,
-            has_drafter_failed=self._program.drafter.is_broken,
-        )
+        started = self._stream.record_event()
+        packed = copy_to_host(self._executor.run(self._program, plan))
+        ready = self._stream.record_event()
+        return StepOutput(shape=plan.shape, started=started, ready=ready, packed=packed)
 
     def _admit(self, admissions: tuple[RowAdmission, ...]) -> None:
         if not admissions:
@@ -118,3 +120,44 @@ class Runner:
         self._program.state.grammars.admit(admissions)
         self._program.drafter.admit(admissions)
         self._samplings.admit(admissions)
+
+
+class PendingResult:
+    """A step in flight, and what its rows want to know."""
+
+    def __init__(self, runner: Runner, requests: StepRequests, output: StepOutput) -> None:
+        self._requests = requests
+        self._output = output
+        self._occupancy = runner.occupancy
+        self._watchdog = runner.watchdog
+        self._has_drafter_failed = runner.has_drafter_failed
+
+    def wait(self) -> StepResult:
+        """The tokens of every row, in the order of the batch."""
+        waited_s = self._wait_for_output()
+        batch, output = self._requests.batch, self._output
+        busy_s = self._occupancy.note(output.started, output.ready, waited_s=waited_s)
+        read = output.tokens()
+        num_decodes = len(batch.decodes)  # the rows after them are padding
+        decoded = zip(read.emitted[:num_decodes], read.num_accepted, strict=False)
+        tokens = [tuple(emitted[: num_accepted + 1]) for emitted, num_accepted in decoded]
+        for chunk, choice in zip(batch.chunks, read.chunk_choice, strict=False):
+            tokens.append((choice,) if chunk.is_last else ())
+        return StepResult(
+            step=batch.step,
+            tokens=tokens,
+            drafted=read.drafted[:num_decodes] + [0] * len(batch.chunks),
+            details=read_details(output, self._requests, tokens),
+            busy_s=busy_s,
+            has_drafter_failed=self._has_drafter_failed,
+        )
+
+    def _wait_for_output(self) -> float:
+        """Wait for the output; returns for how many seconds."""
+        began_s = time.perf_counter()
+        self._watchdog.begin(self._requests.batch.step, self._output.shape)
+        try:
+            self._output.wait()
+        finally:
+            self._watchdog.end()
+        return time.perf_counter() - began_s

@@ -185,6 +185,6 @@ async def open_link(folder: Path, config: EngineConfig) -> WorkerLink:
 
 
 def _ignore_failure(sent: "asyncio.Future[Any]") -> None:
-    """Ignore that a message could not be sent: the worker has ended, and `messages` tells it."""
+    """Ignore a message that could not be sent: the worker has ended, so `messages` ends, too."""
     if not sent.cancelled():
         sent.exception()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from outrider.kv.kv_pool import ModelPool
-from outrider.models.draft_model import AuxLayers, DraftModel
+from outrider.models.draft_model import AnyDraftModel, AuxLayers
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.candidates import Frontier
 from outrider.ops.tree.chain import chain, single_node
@@ -37,7 +37,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        model: DraftModel,
+        model: AnyDraftModel,
         *,
         kv: ModelPool,
         attention: AttentionPlanner,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -16,7 +17,6 @@ from outrider.step.device_stream import DeviceEvent, record_event_here
 from outrider.step.host_copy import download, pinned_for
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
-from outrider.step.step_output import PackedOutput, unpack_tokens
 from outrider.structured.grammar_cache import Grammars
 from outrider.structured.grammar_matcher import WORD, MatcherStates, bit_of
 from outrider.structured.grammar_state import GrammarState, advance, mask_tree
@@ -70,6 +70,24 @@ class _RowGrammar:
         self.is_too_slow = time.thread_time() - began_s > MAX_STEP_S + MAX_TOKEN_S * num_tokens
 
 
+class EmittedTokens(Protocol):
+    """The tokens that a step emitted, by place in the batch."""
+
+    @property
+    def num_accepted(self) -> Sequence[int]: ...  # of decode rows
+    @property
+    def emitted(self) -> Sequence[Sequence[int]]: ...  # of decode rows; padded
+    @property
+    def chunk_choice(self) -> Sequence[int]: ...
+
+
+class StepTokens(Protocol):
+    """The output of a step that is being copied to the host."""
+
+    def wait(self) -> None: ...
+    def tokens(self) -> EmittedTokens: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Emitter:
     """A row with a grammar that emits tokens in a step."""
@@ -85,9 +103,7 @@ class _UnreadStep:
     """A submitted step whose emitted tokens the grammars have not taken in yet."""
 
     emitters: tuple[_Emitter, ...]
-    shape: StepShape
-    output_ready: DeviceEvent
-    output: PackedOutput
+    output: StepTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +171,14 @@ class RowGrammars:
         )
         return bool(self._emitters)
 
-    def end(
-        self, shape: StepShape, output_ready: DeviceEvent, output: PackedOutput
-    ) -> dict[int, str]:
+    def end(self, output: StepTokens) -> dict[int, str]:
         """Note a submitted step: its tokens are read before the next masks are made.
 
         Returns the rows whose grammar is too slow, with the reason.
         """
         if not self._emitters:
             return {}
-        self._unread.append(_UnreadStep(self._emitters, shape, output_ready, output))
+        self._unread.append(_UnreadStep(self._emitters, output))
         return {each.row: TOO_SLOW for each in self._emitters if each.grammar.is_too_slow}
 
     def forget(self) -> None:
@@ -197,8 +211,8 @@ class RowGrammars:
     def _read_emitted(self) -> None:
         """Advance the grammars by what earlier steps emitted, unless the row has a new request."""
         for step in self._unread:
-            step.output_ready.wait()
-            read = unpack_tokens(step.output, step.shape)
+            step.output.wait()
+            read = step.output.tokens()
             for emitter in step.emitters:
                 if self._rows.get(emitter.row) is not emitter.grammar:
                     continue

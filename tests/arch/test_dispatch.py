@@ -12,27 +12,12 @@ OUTSIDE_OPS = [path for path in sorted(PACKAGE.rglob("*.py")) if "ops" not in pa
 CHOOSES_A_BACKEND = {
     "kv/choose_attention.py",
     "models/decoder_loader.py",
-    "models/deepseek_v4/grouped_linear.py",
     "runtime/build_runner.py",
     "runtime/kv_capacity.py",
     "runtime/warmup.py",
     "step/device_stream.py",
     "step/host_copy.py",
     "train/training_device.py",
-}
-# TODO(#14): move the dispatch of these to ops/. This list only shrinks.
-STILL_BRANCHES = {
-    "models/deepseek_v4/compressed_plan.py",
-    "models/deepseek_v4/hyper_connections.py",
-    "models/recurrent/delta_layer.py",
-    "models/recurrent/recurrent_plan.py",
-}
-STILL_IMPORTS_KERNELS = {
-    "kv/ring_plan.py",
-    "models/deepseek_v4/compressed_plan.py",
-    "models/deepseek_v4/hyper_connections.py",
-    "models/recurrent/delta_layer.py",
-    "models/recurrent/recurrent_plan.py",
 }
 KERNEL_BACKEND = "kv/triton_attention.py"  # imported on CUDA only
 
@@ -68,22 +53,20 @@ def imports_a_kernel(tree):
 
 @pytest.mark.parametrize("path", OUTSIDE_OPS, ids=name_of)
 def test_only_ops_and_backend_choices_ask_for_a_device(path):
-    is_listed = name_of(path) in CHOOSES_A_BACKEND | STILL_BRANCHES
+    is_listed = name_of(path) in CHOOSES_A_BACKEND
     assert asks_for_a_device(ast.parse(path.read_text())) <= is_listed
 
 
 @pytest.mark.parametrize("path", OUTSIDE_OPS, ids=name_of)
 def test_only_ops_and_the_attention_backend_import_kernels(path):
-    is_listed = name_of(path) in STILL_IMPORTS_KERNELS | {KERNEL_BACKEND}
-    assert imports_a_kernel(ast.parse(path.read_text())) <= is_listed
+    is_backend = name_of(path) == KERNEL_BACKEND
+    assert imports_a_kernel(ast.parse(path.read_text())) <= is_backend
 
 
-def test_the_lists_name_no_file_that_needs_no_entry():
+def test_the_list_names_no_file_that_needs_no_entry():
     sources = {name_of(path): ast.parse(path.read_text()) for path in OUTSIDE_OPS}
     asking = {name for name, tree in sources.items() if asks_for_a_device(tree)}
-    importing = {name for name, tree in sources.items() if imports_a_kernel(tree)}
-    assert (CHOOSES_A_BACKEND | STILL_BRANCHES) - asking == set()
-    assert STILL_IMPORTS_KERNELS - importing == set()
+    assert CHOOSES_A_BACKEND - asking == set()
 
 
 @pytest.mark.parametrize(

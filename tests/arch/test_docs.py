@@ -19,12 +19,11 @@ from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.shipped_heads import shipped_head
 from outrider.models.registry import FAMILIES
 from outrider.runtime import draft_kinds as drafts
-from outrider.runtime import stream_draft
 from outrider.server.metrics import Meter
 
 ROOT = Path(__file__).parents[2]
 KERNELS = sorted(path.name for path in (ROOT / "outrider/ops").rglob("*_triton.py"))
-KINDS = {name for place in (drafts, stream_draft) for name in vars(place) if name.endswith("Draft")}
+KINDS = {name for name in vars(drafts) if name.endswith("Draft")}
 ARGUMENTS = sorted(set(inspect.signature(LLM).parameters) - {"inert"})
 SHARED = {each.name for record in (ModelFlags, DraftFlags) for each in fields(record)}
 SERVER_FLAGS = sorted(set(inspect.signature(cli.serve.serve).parameters) - SHARED)

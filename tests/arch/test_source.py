@@ -16,7 +16,6 @@ PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "kv", "ops"]
 BEFORE_THE_FIRST_STEP = ["models/model_config.py", "models/decoder_loader.py", "models/registry.py"]
 AROUND_A_STEP = [
     "step/device_stream.py",
-    "step/step_output.py",
 ]  # events, and reads of finished copies
 HOST_READS = {"item", "tolist", "cpu", "numpy", "nonzero", "synchronize"}
 HOST_MODULES = {"time", "os", "random", "datetime"}

@@ -138,16 +138,21 @@ def wrong_answers(models, grammar_cache, right, case):
     ]
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
 def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, right, case):
     assert wrong_answers(models, grammar_cache, right, case) == []
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("case", list(all_cases()), ids=str)
-def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(models, grammar_cache, right, case):
-    assert wrong_answers(models, grammar_cache, right, case) == []
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("drafter", ["none", "twin", "relative", "ngram"])
+def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(
+    models, grammar_cache, right, drafter
+):
+    cases = [case for case in all_cases() if case.drafter == drafter]
+    found = {str(case): wrong_answers(models, grammar_cache, right, case) for case in cases}
+    assert not {case: wrong for case, wrong in found.items() if wrong}
 
 
 @pytest.mark.parametrize("law", SAMPLINGS)
@@ -359,7 +364,7 @@ def freeze_the_masks_while_recording(monkeypatch):
     monkeypatch.setattr(program, "graph_break", lambda call, *args: call(*args))
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("mutate", "executor"),
     [

@@ -109,7 +109,7 @@ def test_a_chain_has_the_bits_of_a_decode_in_both_kernels():
 
 @pytest.mark.parametrize(("nodes", "is_tree"), [(1, False), (6, False), (6, True)])
 def test_a_row_has_the_same_bits_alone_and_among_64(nodes, is_tree):
-    # Alone its splits run side by side; among 64 each tile sees its text whole.
+    # Alone, its splits run in parallel; among 64 rows, each tile reads its whole text.
     rng = random.Random(9)
     lengths = [rng.choice([255, 256, 257, rng.randrange(1200)]) for _ in range(64)]
     ancestors = None if is_tree else chain_ancestors(64, nodes)

@@ -1,4 +1,4 @@
-"""Mixtures of experts, compiled: near float64, blind to other rows, and the same in the engine."""
+"""Mixtures of experts, compiled: near float64, with bits that ignore the other rows."""
 
 import pytest
 import torch

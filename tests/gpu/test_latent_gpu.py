@@ -110,7 +110,7 @@ def test_a_chain_has_the_bits_of_a_decode_in_both_kernels(model):
 @pytest.mark.parametrize("model", [V3, LITE], ids=["v3", "lite"])
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_row_has_the_same_bits_alone_and_among_90(model, nodes):
-    """Among so many, texts are seen whole; alone, in splits."""
+    """Among 90 rows, a program reads a whole text; alone, in splits."""
     rng = random.Random(9)
     lengths = [rng.randrange(2600) for _ in range(90)]
     case = make_case(model, lengths=lengths, nodes=nodes, seed=6)
@@ -160,7 +160,7 @@ def test_a_captured_step_follows_new_lengths():
         assert torch.equal(out, run(backend, case))
 
 
-# --- around it
+# --- the other kernels of latent attention
 
 
 @pytest.mark.parametrize(("latent", "rope"), [(512, 64), (96, 32)])

@@ -1,4 +1,4 @@
-"""The linear kernels, compiled: near a float64 product, and blind to how many rows there are."""
+"""The linear kernels, compiled: near a float64 product, with bits that ignore the other rows."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size):
             assert torch.equal(function(slice(0, count)), whole[:count]), count
 
 
-@pytest.mark.parametrize("first", [0, 1, 8])  # a line of the copy engine, none, the next
+@pytest.mark.parametrize("first", [0, 1, 8])  # aligned for TMA, not aligned, aligned
 def test_rows_that_lie_anywhere_have_the_bits_of_packed_ones(first):
     x, _, residual = operands(130, 6144, 4104, device="cuda", dtype=torch.bfloat16)
     _, weight, _ = operands(1, 6144, 4096, device="cuda", dtype=torch.bfloat16)

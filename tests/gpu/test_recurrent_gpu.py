@@ -13,9 +13,9 @@ from outrider.runtime.draft_kinds import ModelDraft
 from outrider.wire.draft_budget import Budget
 
 pytest.importorskip("triton")
-from support.delta_kernels import DeltaCase, check_gated_norm, check_mixing, check_recurrence
+from support.delta_kernels import DeltaCase, check_causal_conv, check_gated_norm, check_recurrence
 
-from outrider.models.recurrent.recurrent_plan import NEW_TEXT
+from outrider.ops.recurrent.recurrent_rows import NEW_TEXT
 
 CUDA = torch.device("cuda")
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -55,7 +55,7 @@ def test_rows_read_their_states_which_take_in_what_is_committed(case, dtype):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "width", "window"), [(1, 8192, 4), (700, 8192, 4), (7, 37, 4)])
 def test_lanes_are_mixed_over_ring_and_step(num, width, window, dtype):
-    check_mixing(num, width, window, ("cuda", dtype))
+    check_causal_conv(num, width, window, ("cuda", dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -20,7 +20,7 @@ from support.v4_module import save_with_module
 
 from outrider.models.deepseek_v4.v4_module import load_v4_module
 from outrider.models.target import load_target
-from outrider.runtime.stream_draft import StreamDraft
+from outrider.runtime.draft_kinds import ModelDraft
 from outrider.wire.draft_budget import Budget
 
 pytest.importorskip("triton")
@@ -154,7 +154,7 @@ def test_drafts_of_the_module_change_no_token(tmp_path_factory, law, executor):
     oracle = save_with_module(folder)
     target = load_target(folder, dtype="float32", device=CUDA)
     module = load_v4_module(folder, target, dtype="float32")
-    draft = StreamDraft(model=module, budget=Budget(steps=3, topk=1, nodes=4))
+    draft = ModelDraft(model=module, budget=Budget(steps=3, topk=1, nodes=4))
     shape = shape_of(draft, chunk=7, device="cuda", executor=executor, depth=1, pad=4)
     submissions = [
         make_submission(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)

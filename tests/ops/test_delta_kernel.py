@@ -4,9 +4,9 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from support.delta_kernels import DeltaCase, check_gated_norm, check_mixing, check_recurrence
+from support.delta_kernels import DeltaCase, check_causal_conv, check_gated_norm, check_recurrence
 
-from outrider.models.recurrent.recurrent_plan import NEW_TEXT
+from outrider.ops.recurrent.recurrent_rows import NEW_TEXT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bfloat16
@@ -36,7 +36,7 @@ def test_rows_read_their_states_which_take_in_what_is_committed(case, dtype):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "width", "window"), [(1, 3, 4), (7, 37, 4), (3, 1030, 2)])
 def test_lanes_are_mixed_over_ring_and_step(num, width, window, dtype):
-    check_mixing(num, width, window, (DEVICE, dtype))
+    check_causal_conv(num, width, window, (DEVICE, dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

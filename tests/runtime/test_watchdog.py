@@ -143,7 +143,7 @@ def test_a_hanging_step_of_a_real_engine_is_reported_while_it_is_waited_for(mode
 
     def submit_hanging(batch):
         pending = submit(batch)
-        pending._in_flight = replace(pending._in_flight, output_ready=Hanging(complained))
+        pending._output = replace(pending._output, ready=Hanging(complained))
         return pending
 
     engine._runner.submit = submit_hanging

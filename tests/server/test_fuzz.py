@@ -12,7 +12,7 @@ BASES = {
     "/tokenize": {"prompt": "the"},
     "/detokenize": {"tokens": [5]},
 }
-LONG = {"n", "max_tokens", "max_completion_tokens", "max_output_tokens"}  # lawful, but slow
+LONG = {"n", "max_tokens", "max_completion_tokens", "max_output_tokens"}  # valid, but slow
 JSON = st.recursive(
     st.none()
     | st.booleans()

@@ -110,7 +110,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_any_step(server):
 
 
 @pytest.mark.slow
-def test_the_front_answers_while_a_long_text_is_tokenised(server):
+def test_the_server_answers_while_a_long_text_is_tokenised(server):
     text, done = "the tale of " * 150_000, []  # two megabytes, which take seconds
 
     def tokenise():
@@ -127,7 +127,7 @@ def test_the_front_answers_while_a_long_text_is_tokenised(server):
     assert num_answers >= 5 or is_still_busy
 
 
-def test_the_front_answers_while_the_engine_computes(server):
+def test_the_server_answers_while_the_engine_computes(server):
     body = {"prompt": [5] * 3000, "max_tokens": 1000, "ignore_eos": True, "n": 8, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
         wait_for(lambda: server.invariants["queue"]["running"] > 0)

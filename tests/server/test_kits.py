@@ -1,4 +1,4 @@
-"""What SGLang's black-box kits ask of a server, with nothing but an HTTP client."""
+"""What SGLang's black-box test kits request of a server, with only an HTTP client."""
 
 import json
 import random
@@ -94,6 +94,7 @@ def test_an_answer_has_the_logprobs_that_it_has_as_a_prompt(server, temperature)
             assert [entry[0] for entry in flat] == pytest.approx(values, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_lengths_starts_and_reports_of_all_kinds_run_side_by_side(server):
     rng = random.Random(SEED)
     cases = [
@@ -258,7 +259,7 @@ def test_openais_routes_name_the_matched_stop_too(server, path):
     assert end(max_tokens=2, ignore_eos=True) == ("length", None)
 
 
-def test_a_tree_of_prefixes_in_one_call_with_answers_of_any_length(server):
+def test_a_tree_of_prefixes_in_one_request_with_answers_of_any_length(server):
     rng, nodes = random.Random(SEED), [([7] * 37, 5)]
     for _ in range(40):
         parent, _ = rng.choice(nodes)
@@ -290,7 +291,7 @@ def test_a_shared_prefix_is_served_by_the_cache(server):
     assert len(scored["input_token_logprobs"]) == 256
 
 
-def test_a_stream_tells_the_prompts_scores_too(server):
+def test_a_stream_has_the_scores_of_the_prompt_too(server):
     body = {
         "text": "the tale",
         "sampling_params": {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True},

@@ -28,10 +28,18 @@ def test_a_conversation_is_tokenised_as_its_template_writes_it(server):
     assert text == "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_the_server_says_that_it_is_well(server):
+def test_the_server_reports_its_health(server):
     assert server.get("/health").status_code == 200
     assert server.get("/health_generate").status_code == 200
     assert server.get("/version").json()["version"]
+
+
+@pytest.fixture(scope="module")
+def metrics_after_an_answer(client, server):
+    """Lines of /metrics after an answer with accepted drafts."""
+    prompt = "the the the the the the the"
+    client.completions.create(model="tiny", prompt=prompt, max_tokens=40, temperature=0)
+    return server.get("/metrics").text.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -63,11 +71,8 @@ def test_the_server_says_that_it_is_well(server):
         "drafter_failures_total",
     ],
 )
-def test_metrics_have_the_names_of_vllm(client, server, name):
-    prompt = "the the the the the the the"
-    client.completions.create(model="tiny", prompt=prompt, max_tokens=40, temperature=0)
-    lines = server.get("/metrics").text.splitlines()
-    assert any(line.startswith(f"outrider:{name}{{") for line in lines)
+def test_metrics_have_the_names_of_vllm(metrics_after_an_answer, name):
+    assert any(line.startswith(f"outrider:{name}{{") for line in metrics_after_an_answer)
 
 
 def test_metrics_count_what_was_generated(client, server):
@@ -96,3 +101,15 @@ def test_the_dashboard_shows_metrics_that_there_are(server):
     rendered = server.get("/metrics").text
     assert named
     assert [name for name in named if name not in rendered] == []
+
+
+def test_the_page_and_its_parts_load_nothing_from_elsewhere(server):
+    answer = server.get("/")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+    assert "<script>" not in answer.text
+    parts = re.findall(r'(?:href|src)="(page/[^"]+)"', answer.text)
+    assert len(set(parts)) == 3
+    for part in parts:
+        assert server.get(f"/{part}").status_code == 200
+    assert server.get("/page/nothing.js").status_code == 404
+    assert server.get("/page/..%2fapp.py").status_code == 404

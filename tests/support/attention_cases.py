@@ -16,7 +16,7 @@ from support.trees import random_tree
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What a layer looks like."""
+    """The sizes of a layer."""
 
     kv_heads: int = 2
     group: int = 3
@@ -74,7 +74,7 @@ def make_case(
     lengths: list[int],  # of the decode rows; row i + 1 of the page table
     nodes: int = 1,
     chunks: dict[int, tuple[int, int]] = NO_CHUNKS,  # page table row: start, count
-    reach: int = 0,  # scratch positions past a length, where more than the nodes
+    reach: int = 0,  # scratch positions past a length, if more than the nodes
     ancestors: torch.Tensor | None = None,  # [rows, nodes]; a random tree if there is none
     seed: int = 1,
 ) -> Case:
@@ -117,7 +117,7 @@ def make_case(
 
 
 def run(backend: AttentionBackend, case: Case, *, largest: StepShape | None = None) -> torch.Tensor:
-    """A step from reserving to running, on an arena that held garbage before it was filled."""
+    """A whole step, from reserve to run, on an arena that holds garbage before it is filled."""
     arena = Arena(torch.device(case.model.device))
     backend.reserve(arena, largest or case.shape)
     plan = backend.bind(arena, case.shape)
@@ -146,7 +146,7 @@ def trace(case: Case) -> dict[str, torch.Tensor]:
 
 
 def assert_like_reference(backend: AttentionBackend, case: Case) -> None:
-    """Close to the reference on the same numbers in fp32, as close as the dtype can be."""
+    """Close to the reference on the same numbers in fp32, within the precision of the dtype."""
     exact = replace(case, query=case.query.float(), layer=case.layer.float())
     reference = ReferenceAttention(page_size=case.model.page_size, dtype=torch.float32)
     right = run(reference, exact)
@@ -185,7 +185,7 @@ def assert_nodes_equal_decodes(backend: AttentionBackend, case: Case) -> None:
 
 
 def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[int]) -> None:
-    """Row 1 of the case is one chunk from position 0; cut, its tokens have the same bits."""
+    """Row 1 of the case is one chunk from position 0. Cut into chunks, it has the same bits."""
     whole = run(backend, case)
     count = case.shape.chunk.tokens
     for start, end in zip([0, *cuts], [*cuts, count], strict=True):

@@ -1,5 +1,5 @@
 """What the kernels of recurrent layers must do on any device: interpreted on a CPU, compiled on a
-GPU. The torch laws on a CPU say what is right.
+GPU. The references on a CPU say what is right.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -7,16 +7,17 @@ from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 
-from outrider.kv.ring_plan import RingPlan, RingTokens
-from outrider.models.recurrent.recurrence import Recurrence
-from outrider.models.recurrent.recurrent_cache import StateStore
-from outrider.models.recurrent.recurrent_plan import NEW_TEXT, RecurrentPlan, StateRows
-from outrider.ops.recurrent import delta_rule as delta
-from outrider.ops.recurrent import delta_rule_triton as kernels
+from outrider.ops.norm_rope.rms_norm import RmsNorm
+from outrider.ops.recurrent.causal_conv import causal_conv_reference
+from outrider.ops.recurrent.causal_conv_triton import causal_conv_triton
 from outrider.ops.recurrent.delta_chunk_triton import MIN_CHUNK
-from outrider.ops.recurrent.delta_rule import DeltaRule
-from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
-from outrider.wire.draft_budget import Budget
+from outrider.ops.recurrent.delta_rule import DeltaRule, gated_delta_rule_reference
+from outrider.ops.recurrent.delta_rule_triton import gated_delta_rule_triton
+from outrider.ops.recurrent.delta_sizes import DeltaSizes
+from outrider.ops.recurrent.gated_norm_triton import gated_norm_triton
+from outrider.ops.recurrent.recurrent_rows import NEW_TEXT, RecurrentRows, RecurrentState, StateRows
+from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_tokens import RingPlan, RingTokens
 
 STATE_BY_BLOCKS = {torch.float32: 1e-4}  # products of half precision keep ten bits
 STATE_BY_BLOCKS |= dict.fromkeys([torch.float16, torch.bfloat16], 1e-2)
@@ -29,27 +30,25 @@ class DeltaCase:
     value_heads: int
     key_dim: int
     value_dim: int
-    accepted_counts: tuple[int, ...] = (0, 2, NEW_TEXT)  # of uniform rows, then of chunks
+    accepted_counts: tuple[int, ...] = (0, 2, NEW_TEXT)  # of decode rows, then of chunks
     nodes: int = 3
     chunks: tuple[int, ...] = (5,)  # tokens of each
-    most: int = 4  # nodes that may be pending
+    most: int = 4  # nodes of the longest chain
     is_fixed: bool = False
-    repeats: bool = False  # all tokens are alike, and hardly anything is forgotten
+    repeats: bool = False  # all tokens are alike, and decays are near one
 
     @property
-    def sizes(self) -> Recurrence:
-        return Recurrence(
-            layers=frozenset({0}),
+    def sizes(self) -> DeltaSizes:
+        return DeltaSizes(
             key_heads=self.key_heads,
             value_heads=self.value_heads,
             key_dim=self.key_dim,
             value_dim=self.value_dim,
-            window=4,
         )
 
     @property
     def is_one_by_one(self) -> bool:
-        """Whether chunks take the same sums as the law, rather than those of blocks."""
+        """Whether chunks take the same sums as the reference, rather than those of blocks."""
         return self.is_fixed or max(self.chunks, default=0) < MIN_CHUNK
 
     @property
@@ -69,38 +68,35 @@ def moved(record, device):
     )
 
 
-def make_plan(case: DeltaCase) -> RecurrentPlan:
-    counts = [case.nodes] * case.rows + list(case.chunks)
-    num_chunk, num_rows = sum(case.chunks), len(counts)
-    chunk = ChunkShape(rows=len(case.chunks), tokens=num_chunk, width=max(case.chunks, default=0))
-    tree = Budget(steps=max(case.nodes - 1, 1), topk=1, nodes=case.nodes)
-    shape = StepShape(
-        rows=case.rows, tree=tree, chunk=chunk, pages=1, sampling_flags=SamplingFlags()
-    )
-    count = torch.tensor(counts)
+def make_rows(case: DeltaCase) -> RecurrentRows:
+    count = torch.tensor([case.nodes] * case.rows + list(case.chunks))
+    num_rows = count.shape[0]
     nothing = torch.zeros(0, dtype=torch.int64)
-    return RecurrentPlan(
-        shape=shape,
-        query_index=torch.arange(shape.num_query),
-        owners=torch.arange(num_rows).repeat_interleave(count),
-        window=RingPlan(sources=nothing, writes=nothing),
+    return RecurrentRows(
         states=StateRows(
             rows=torch.randperm(num_rows) + 1,
             accepted_counts=torch.tensor(case.accepted_counts),
             firsts=count.cumsum(0) - count,
             counts=count,
         ),
-        paged=(),
+        window=WindowPlan(
+            query_index=torch.arange(int(count.sum())),
+            owners=torch.arange(num_rows).repeat_interleave(count),
+            ring=RingPlan(sources=nothing, writes=nothing),
+        ),
+        num_rows=case.rows,
+        nodes=case.nodes,
+        chunk_width=max(case.chunks, default=0),
     )
 
 
 def check_recurrence(case: DeltaCase, where, seed: int = 0) -> None:
-    """What is read, what the states become, and what is left pending."""
+    """What is read, what the states become, and which node inputs are saved."""
     torch.manual_seed(seed)
     device, dtype = where
-    sizes, plan = case.sizes, make_plan(case)
-    num_query, table_rows = plan.shape.num_query, len(case.accepted_counts) + 2
-    law = DeltaRule(
+    sizes, rows = case.sizes, make_rows(case)
+    num_query, table_rows = rows.window.owners.shape[0], len(case.accepted_counts) + 2
+    rule = DeltaRule(
         sizes=sizes,
         conv_weight=torch.zeros(0),
         decay_scale=-torch.rand(sizes.value_heads) * (1e-3 if case.repeats else 1.0),
@@ -108,32 +104,32 @@ def check_recurrence(case: DeltaCase, where, seed: int = 0) -> None:
         is_fixed=case.is_fixed,
     )
     heads = (table_rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
-    store = StateStore(
+    layer = RecurrentState(
         window=torch.zeros(0),
         node_inputs=torch.randn(table_rows, case.most, sizes.node_inputs).to(dtype),
         state=torch.randn(heads),
     )
-    # Lanes come as parts of a wider map.
+    # Channels are slices of a wider projection.
     channels = torch.randn(num_query, sizes.qkv + 2 * sizes.value_heads + 3).to(dtype)
     if case.repeats:
         channels = channels[:1].repeat(num_query, 1)
-        channels[:, sizes.qkv : sizes.qkv + sizes.value_heads] = 6.0  # rates near one
-    there = moved(store, device)
+        channels[:, sizes.qkv : sizes.qkv + sizes.value_heads] = 6.0  # betas near one
+    there = moved(layer, device)
     qkv, gates = channels[:, : sizes.qkv], channels[:, sizes.qkv : -3]
-    right = delta.gated_delta_rule(qkv, gates, store, plan, law)
+    right = gated_delta_rule_reference(qkv, gates, layer, rows, rule)
     far = channels.to(device)
-    far_plan = replace(plan, states=moved(plan.states, device))
-    found = delta.recur_on_gpu(
-        far[:, : sizes.qkv], far[:, sizes.qkv : -3], there, far_plan, moved(law, device)
+    far_rows = replace(rows, states=moved(rows.states, device))
+    found = gated_delta_rule_triton(
+        far[:, : sizes.qkv], far[:, sizes.qkv : -3], there, far_rows, moved(rule, device)
     )
     close = {"rtol": 0, "atol": TOLERANCES[dtype]}
     torch.testing.assert_close(found.cpu(), right, **close)
     atol = 2e-5 if case.is_one_by_one else STATE_BY_BLOCKS[dtype]
-    torch.testing.assert_close(there.state.cpu(), store.state, rtol=0, atol=atol)
-    assert torch.equal(there.node_inputs.cpu(), store.node_inputs)
+    torch.testing.assert_close(there.state.cpu(), layer.state, rtol=0, atol=atol)
+    assert torch.equal(there.node_inputs.cpu(), layer.node_inputs)
 
 
-def check_mixing(num_query: int, width: int, window: int, where, seed: int = 0) -> None:
+def check_causal_conv(num_query: int, width: int, window: int, where, seed: int = 0) -> None:
     torch.manual_seed(seed)
     device, dtype = where
     slots = 11
@@ -143,10 +139,9 @@ def check_mixing(num_query: int, width: int, window: int, where, seed: int = 0) 
     )
     sources = torch.randint(-1, slots + num_query, (num_query, window))
     conv_weight = torch.randn(width, window)
-    part = RingPlan(sources=sources, writes=sources[:, 0])
-    right = delta.causal_conv(RingTokens(ring, channels[:, :width]), part, conv_weight)
+    right = causal_conv_reference(RingTokens(ring, channels[:, :width]), sources, conv_weight)
     far = [each.to(device) for each in (ring, channels, sources, conv_weight)]
-    found = kernels.causal_conv(far[0], far[1][:, :width], far[2], far[3])
+    found = causal_conv_triton(RingTokens(far[0], far[1][:, :width]), far[2], far[3])
     torch.testing.assert_close(found.cpu(), right, rtol=0, atol=4 * TOLERANCES[dtype])
 
 
@@ -159,5 +154,5 @@ def check_gated_norm(num_query: int, heads: int, dim: int, where, seed: int = 0)
     normed = F.rms_norm(read.float(), (dim,), eps=1e-6).to(dtype).float() * weight.float()
     right = (normed.flatten(1) * F.silu(gate.float())).to(dtype)
     far = channels.to(device)[:, : heads * dim]
-    found = kernels.gated_norm(read.to(device), far, weight.to(device), 1e-6)
+    found = gated_norm_triton(read.to(device), far, RmsNorm(weight.to(device), 1e-6))
     torch.testing.assert_close(found.cpu(), right, rtol=0, atol=TOLERANCES[dtype])

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from outrider.engine.engine import Engine
-from outrider.runtime.pending_result import Pending
-from outrider.runtime.runner import Runner
+from outrider.runtime.runner import PendingResult, Runner
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.executor import Executor
@@ -69,10 +68,10 @@ def break_steps(
     runner._executor = FaultyExecutor(runner._executor, runner, at_submit)
     submit, numbers = runner.submit, iter(range(1, 10**9))
 
-    def submit_some(batch: ScheduledBatch) -> Pending:
+    def submit_some(batch: ScheduledBatch) -> PendingResult:
         number, pending = next(numbers), submit(batch)
         if number in at_wait:
-            pending._in_flight = replace(pending._in_flight, output_ready=BrokenEvent())
+            pending._output = replace(pending._output, ready=BrokenEvent())
         return pending
 
     runner.submit = submit_some  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Grammars over the vocabulary of the tiny models, and what plain decoding says under them."""
+"""Grammars over the vocabulary of the tiny models, and plain decoding with a grammar."""
 
 import re
 from dataclasses import replace
@@ -41,7 +41,7 @@ def spelled(tokens: list[int]) -> str:
 
 
 def is_prefix_of(spec: str, text: str) -> bool:
-    """Whether a cut answer could still become a right one; for grammars that a regex describes."""
+    """Whether a cut answer could still become a valid one; for grammars that a regex describes."""
     if spec == "choice":
         return any(whole.startswith(text) for whole in ("red", "green", "green abc", "12"))
     if spec == "regex":
@@ -51,7 +51,7 @@ def is_prefix_of(spec: str, text: str) -> bool:
 
 
 class PlainMasks:
-    """Which tokens may follow a text: a fresh matcher reads all of it, every time."""
+    """Which tokens may follow a text: a fresh matcher reads the whole text each time."""
 
     def __init__(self, states) -> None:
         self._states = states  # such as MatcherStates
@@ -68,9 +68,9 @@ class PlainMasks:
 def decode_plainly(
     theirs, masks: PlainMasks, prompt, sampling: RowSampling, *, max_tokens: int, stop_ids
 ) -> list[int]:
-    """The reference decoder under a grammar; a ban yields where the grammar leaves nothing else."""
+    """The reference decoder with a grammar; a ban does not count where no other token is left."""
     tokens = list(prompt)
-    law = replace(sampling, ban=Ban())
+    without_ban = replace(sampling, ban=Ban())
     for _ in range(max_tokens):
         with torch.no_grad():
             logits = theirs(torch.tensor([tokens])).logits[0, -1].double().numpy()
@@ -80,7 +80,7 @@ def decode_plainly(
             rest[list(sampling.ban.tokens)] = False
             allowed = rest if rest.any() else allowed
         logits[~allowed] = -np.inf
-        tokens.append(choose(logits, law, tokens, len(prompt)))
+        tokens.append(choose(logits, without_ban, tokens, len(prompt)))
         if tokens[-1] in stop_ids:
             break
     return tokens[len(prompt) :]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.models.decoder import Decoder
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
@@ -66,7 +66,7 @@ class Models:
     relative: Decoder
     stranger: Decoder
     folder: Path  # of the target
-    heads: dict[str, DraftModel]  # random ones, which are kept almost never
+    heads: dict[str, AnyDraftModel]  # random ones, which are kept almost never
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
@@ -98,12 +98,14 @@ class Case:
         return "-".join([*words, self.drafter, *([self.tree] if self.drafter != "none" else [])])
 
 
+DRAFTS = [
+    ("none", "chain"),
+    *product(DRAFTERS[1:], TREES),
+    *product(CHAINS_ONLY, ["one-step", "chain"]),
+]
+
+
 def all_cases() -> list[Case]:
-    drafters = [
-        ("none", "chain"),
-        *product(DRAFTERS[1:], TREES),
-        *product(CHAINS_ONLY, ["one-step", "chain"]),
-    ]
     return [
         Case(
             # Even the largest trees of all rows must leave room for a prompt.
@@ -122,7 +124,7 @@ def all_cases() -> list[Case]:
             [1, 7, 60],
             [False, True],
             [*SAMPLINGS, MIXED],
-            drafters,
+            DRAFTS,
             TARGETS,
         )
         for chunk in [4 * (1 if drafter == "none" else TREES[tree].nodes) + extra]

@@ -15,11 +15,10 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
+from outrider.kv.kv_pool import PageFamily
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.models.recurrent.recurrent_cache import RecurrentPool
-from outrider.models.recurrent.recurrent_plan import RecurrentAttention
+from outrider.models.cache_layout import CacheRoom
 from outrider.models.target import load_target
-from outrider.runtime.target_cache import decoder_layout
 from support.row_harness import CPU, PAGE_SIZE, RowHarness, planner_of
 
 VOCAB = 67
@@ -92,18 +91,28 @@ def expected_logits(model, tokens):
 
 
 def harness_of(
-    folder: Path, *, dtype="float32", pad=1, nodes=1, kept_nodes=None, rows=4, reach=128
+    folder: Path, *, dtype="float32", pad=1, nodes=1, saved_nodes=None, rows=4, reach=128
 ) -> RowHarness:
-    """`nodes` at most per step; as many are kept pending unless said otherwise."""
+    """`nodes` at most per step; the inputs of as many are saved unless said otherwise."""
     decoder = load_target(folder, dtype=dtype, device=CPU)
-    layout = decoder_layout(decoder, page_size=PAGE_SIZE, nodes=kept_nodes or nodes)
-    pool = RecurrentPool(layout, table_rows=rows + 1, num_pages=1, device=CPU)
+    layout = decoder.layout(page_size=PAGE_SIZE, nodes=saved_nodes or nodes)
     backend = ReferenceAttention(page_size=PAGE_SIZE, dtype=decoder.dtype)
-    attention = RecurrentAttention(backend, layout, pool.state_lengths)
+    pages = PageFamily(num_pages=1, device=CPU)
+    cache = layout.open(CacheRoom(pages=pages, table_rows=rows + 1, backend=backend))
+    attention = cache.attention
     planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
-    pool.resize(num_pages)
-    pool.scribble()  # rows begin with what others left
-    return RowHarness(decoder, attention, planner, table, pool)
+    pages.resize(num_pages)
+    fill_with_noise(pages)  # rows begin with what others left
+    return RowHarness(decoder, attention, planner, table, cache.pool)
+
+
+def fill_with_noise(pages: PageFamily) -> None:
+    """Noise in all pages and states; lengths of any size."""
+    for tensor in pages.tensors:
+        if tensor.is_floating_point():
+            tensor.normal_()
+        else:
+            tensor.random_(0, 1 << 20)
 
 
 def prompt(length, seed=0):

@@ -32,7 +32,7 @@ def check_gate(rows: int, size: int, depth: int, like: Case, tile: SmallTile) ->
     with poisoned_outputs():
         got = normed_swiglu_triton(x, RmsNorm(scales, EPS), weight, tile=tile)
     gate, up = F.linear(rounded_norm(x, RmsNorm(scales, EPS)), weight.float()).chunk(2, dim=-1)
-    # A norm that falls on the other side of a rounding is one part in 2^8 of one of `depth` terms.
+    # A norm that rounds the other way changes one of `depth` terms by one part in 2^8.
     assert_close(got, F.silu(gate) * up, roundings=2, cancelled=8.0)
 
 

@@ -1,6 +1,6 @@
-"""A small real HTTP server that streams what a test wrote down: a peer for tests of clients.
+"""A small real HTTP server that streams scripted replies, for tests of HTTP clients.
 
-It knows no times: what must wait waits for other requests or for the client to go.
+It has no timers: a reply that must wait waits for other requests or for the client to leave.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def cut(stream: bytes, seed: int) -> list[bytes]:
-    """The same bytes in pieces that begin and end anywhere."""
+    """The same bytes, cut at arbitrary places."""
     generator = random.Random(seed)
     places = sorted(generator.sample(range(1, len(stream)), k=min(len(stream) - 1, 40)))
     return [stream[a:b] for a, b in zip([0, *places], [*places, len(stream)], strict=True)]
@@ -41,14 +41,14 @@ def cut(stream: bytes, seed: int) -> list[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What one request gets. `then` is what happens after the last piece."""
+    """The reply to one request. `then` is what happens after its last piece."""
 
     pieces: list[bytes] = field(default_factory=list)
     status: int = 200
     content_type: str = "text/event-stream; charset=utf-8"
     headers: tuple[str, ...] = ()
     then: Literal["end", "drop", "hang"] = "end"
-    after_requests: int = 0  # headers are held back until so many requests have come
+    after_requests: int = 0  # headers are sent once this many requests have come
 
 
 @dataclass
@@ -67,7 +67,7 @@ class SseServer:
     def __init__(self, script: Callable[[int, Any], Reply]) -> None:
         self.script = script
         self.models: Reply = json_reply(MODELS)
-        self.metrics: list[str] = []  # one text for every scrape; without one there is no route
+        self.metrics: list[str] = []  # one text per scrape; the route exists only if there is one
         self.seen: list[Seen] = []
         self.hanging = threading.Semaphore(0)  # released by every request that hangs
         self.url = ""
@@ -87,12 +87,12 @@ class SseServer:
             while await self._exchange(reader, writer):
                 pass
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client went
+            pass  # the client has left
         finally:
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: Any) -> bool:
-        """Answer one request; whether the connection goes on."""
+        """Answer one request; returns whether the connection stays open."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         method, path, _ = first.split(" ")
@@ -122,13 +122,13 @@ class SseServer:
             "Transfer-Encoding: chunked",
             *reply.headers,
         ]
-        await _write(writer, "\r\n".join(lines).encode()[:20])  # even headers come in pieces
+        await _write(writer, "\r\n".join(lines).encode()[:20])  # headers come in parts, too
         await _write(writer, "\r\n".join(lines).encode()[20:] + b"\r\n\r\n")
         for piece in reply.pieces:
             await _write(writer, b"%x\r\n%s\r\n" % (len(piece), piece))
         if reply.then == "hang":
             self.hanging.release()
-            await reader.read()  # nothing more comes: returns when the client goes
+            await reader.read()  # returns when the client leaves
         if reply.then == "end":
             await _write(writer, b"0\r\n\r\n")
         return reply.then == "end"

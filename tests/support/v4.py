@@ -8,7 +8,6 @@ import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
 from outrider.models.deepseek_v4.compressed_cache import CompressedPool
-from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
 from outrider.models.target import load_target
 from support.row_harness import CPU, PAGE_SIZE, RowHarness, planner_of
 
@@ -83,10 +82,10 @@ def expected_logits(model, tokens):
 
 
 def harness_of(folder: Path, *, pad=1, nodes=1, ring_nodes=None, rows=4, reach=128) -> RowHarness:
-    """`nodes` at most per step; rings are for as many unless said otherwise."""
+    """`nodes` at most per step; ring buffers are for as many unless said otherwise."""
     decoder = load_target(folder, dtype="float32", device=CPU)
     layout = decoder.layout(page_size=PAGE_SIZE, nodes=ring_nodes or nodes)
-    attention = CompressedAttention(layout, table_rows=rows + 1)
+    attention = layout.attention()
     planner, table, num_pages = planner_of(attention, nodes=nodes, pad=pad, rows=rows, reach=reach)
     pool = CompressedPool(layout, table_rows=rows + 1, num_pages=num_pages, device=CPU)
     return RowHarness(decoder, attention, planner, table, pool)

@@ -1,14 +1,16 @@
 """What DeepSeek-V4's kernels must do on any device: interpreted on a CPU, compiled on a GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
 
-from outrider.kv.ring_plan import RingPlan, RingTokens
-from outrider.models.deepseek_v4.compressed_plan import BlockPlan, CompressedPlan
-from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
-from outrider.models.deepseek_v4.v4_config import StreamsConfig
-from outrider.ops.linear import hyper_connections_triton as stream_kernels
+from outrider.ops.linear.hyper_connections import (
+    MixWeights,
+    collapse_streams_reference,
+    read_streams_reference,
+    write_streams_reference,
+)
+from outrider.ops.linear.hyper_connections_triton import read_streams_triton, write_streams_triton
 from outrider.ops.norm_rope.partial_rope import (
     TailRotation,
     VectorNorm,
@@ -20,16 +22,29 @@ from outrider.ops.norm_rope.partial_rope_triton import (
     rotate_tail_triton,
 )
 from outrider.ops.norm_rope.rms_norm import RmsNorm
-from outrider.ops.sparse import compress_triton as compress
-from outrider.ops.sparse import indexer_triton as index
-from outrider.ops.sparse import sparse_attention as sparse
-from outrider.ops.sparse import sparse_attention_triton as sparse_kernels
-from outrider.ops.sparse.sparse_attention import ListedEntries
-from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
-from outrider.wire.draft_budget import Budget
+from outrider.ops.sparse.compress import Compressor, store_entries_reference
+from outrider.ops.sparse.compress_triton import store_entries_triton
+from outrider.ops.sparse.compressed_index import BlockPlan, CompressedIndex
+from outrider.ops.sparse.indexer import index_scores
+from outrider.ops.sparse.indexer_triton import select_entries_triton
+from outrider.ops.sparse.listed_entries import ListedEntries
+from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_tokens import RingPlan, RingTokens
+from outrider.ops.sparse.sparse_attention import sparse_attention_reference
+from outrider.ops.sparse.sparse_attention_triton import sparse_attention_triton
 from support.layer_kernels import EPS, UNWRITTEN, Case, assert_close, poisoned_outputs, random
 
 CPU = "cpu"
+
+
+def moved(record, device):
+    """The record with all its tensors on a device."""
+    if isinstance(record, torch.Tensor):
+        return record.to(device)
+    if not is_dataclass(record):
+        return record
+    changed = {each.name: moved(getattr(record, each.name), device) for each in fields(record)}
+    return replace(record, **changed)
 
 
 def rotation_of(num: int, pairs: int, seed: int) -> TailRotation:
@@ -88,26 +103,20 @@ def check_entries(case: BlockCase, like: Case) -> None:
     weight = random(case.width, like=(CPU, torch.float32), seed=6)
     rotation = rotation_of(windows, case.pairs, seed=7)
     pool = torch.full((entries, case.width), UNWRITTEN).to(*like)
-    device = like[0]
-    compress.store_entries(
-        tokens.ring,
-        tokens.fresh,
-        (sources.to(device), targets.to(device)),
-        bias.to(device),
-        (weight.to(device), EPS),
-        (rotation.cos.to(device), rotation.sin.to(device)),
-        pool,
-    )
-    right = torch.full((entries, case.width), UNWRITTEN)
-    part = BlockPlan(
+    block = BlockPlan(
         ring=RingPlan(sources=sources, writes=sources[0]),
         starts=targets,
         targets=targets,
         counts=targets,
     )
+    compressor, device = Compressor(bias, VectorNorm(weight, EPS)), like[0]
+    store_entries_triton(
+        tokens, moved(block, device), moved(compressor, device), moved(rotation, device), pool
+    )
+    right = torch.full((entries, case.width), UNWRITTEN)
     reference = RingTokens(tokens.ring.float().cpu(), tokens.fresh.float().cpu())
-    sparse.store_entries(reference, part, bias, VectorNorm(weight, EPS), rotation, right)
-    right[0] = UNWRITTEN  # nobody's: the kernel leaves it alone
+    store_entries_reference(reference, block, compressor, rotation, right)
+    right[0] = UNWRITTEN  # on page 0, which the kernel does not write
     assert_close(pool.cpu(), right, roundings=1, cancelled=8.0)
 
 
@@ -139,7 +148,7 @@ class ChoiceCase:
 
 
 def check_choice(case: ChoiceCase, like: Case) -> None:
-    """The kernel chooses the best of the scores it computes itself; these are the law's."""
+    """The kernel chooses the best of the scores it computes itself; these are the reference's."""
     num, device = len(case.counts), like[0]
     query = random(num, case.heads, case.width, like=like, seed=1)
     weights = random(num, case.heads, like=(CPU, torch.float32), seed=2)
@@ -152,25 +161,12 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
         counts=list(case.counts),
     )
     keys.pool[case.per_page : 2 * case.per_page] = keys.pool[:1]  # equal scores
-    where = tuple(each.to(device) for each in (keys.table, keys.lists, keys.counts))
     with poisoned_outputs():
-        slots = index.select_entries(
-            query,
-            weights.to(device),
-            keys.pool,
-            where,
-            scale=0.5,
-            per_page=case.per_page,
-            top_k=case.top_k,
+        slots = select_entries_triton(
+            query, weights.to(device), moved(keys, device), 0.5, case.top_k
         ).cpu()
-    reference = ListedEntries(
-        pool=keys.pool.float().cpu(),
-        table=keys.table,
-        per_page=keys.per_page,
-        lists=keys.lists,
-        counts=keys.counts,
-    )
-    scores = sparse.index_scores(query.float().cpu(), weights, reference, 0.5)
+    reference = replace(keys, pool=keys.pool.float().cpu())
+    scores = index_scores(query.float().cpu(), weights, reference, 0.5)
     for token, count in enumerate(case.counts):
         count = min(count, case.per_page * case.columns)  # a list has no more
         kept = min(count, case.top_k)
@@ -182,7 +178,7 @@ def check_choice(case: ChoiceCase, like: Case) -> None:
         if count > case.top_k:
             others = scores[token, :count].clone()
             others[places] = float("-inf")
-            # Up to the last digits of a sum, nobody who stayed behind is better.
+            # Up to the last digits of a sum, no entry that was left out is better.
             assert others.max() <= scores[token, places].min() + 1e-4 * case.heads
 
 
@@ -218,60 +214,47 @@ def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
         counts=list(case.counts),
     )
     sinks = random(case.heads, like=(CPU, torch.float32), seed=5)
-    where = tuple(each.to(device) for each in (entries.table, entries.lists, entries.counts))
+    positions = index_of(sources, case)
     with poisoned_outputs():
-        got = sparse_kernels.attend(
+        got = sparse_attention_triton(
             query,
-            (window.ring, window.fresh, sources.to(device)),
-            (entries.pool, *where),
+            window,
+            moved(positions, device),
+            moved(entries, device),
             sinks.to(device),
-            scale=scale,
-            per_page=case.per_page,
-            num_split=case.chains,
+            scale,
         )
-    reference = ListedEntries(
-        pool=entries.pool.float().cpu(),
-        table=entries.table,
-        per_page=entries.per_page,
-        lists=entries.lists,
-        counts=entries.counts,
+    right = sparse_attention_reference(
+        query.float().cpu(),
+        RingTokens(window.ring.float().cpu(), window.fresh.float().cpu()),
+        positions,
+        replace(entries, pool=entries.pool.float().cpu()),
+        sinks,
+        scale,
     )
-    plain = RingTokens(window.ring.float().cpu(), window.fresh.float().cpu())
-    plan = plan_of(sources, case, num)
-    right = sparse.attend(query.float().cpu(), plain, plan, reference, sinks, scale)
     assert got.dtype == query.dtype
     assert_close(got.cpu(), right, roundings=roundings, cancelled=2.0 * roundings)
 
 
-def plan_of(sources: torch.Tensor, case: SparseCase, num: int) -> CompressedPlan:
-    chunk = ChunkShape(rows=1, tokens=num - case.chains, width=num - case.chains)
-    shape = StepShape(
-        rows=case.chains,
-        tree=Budget(),
-        chunk=chunk,
-        pages=case.columns,
-        sampling_flags=SamplingFlags(),
-    )
-    nothing = sources[:, 0]
-    return CompressedPlan(
-        shape=shape,
-        query_index=nothing,
-        owners=nothing,
+def index_of(sources: torch.Tensor, case: SparseCase) -> CompressedIndex:
+    unused = sources[:, 0]
+    ring = RingPlan(sources=sources, writes=unused)
+    return CompressedIndex(
+        num_decode_query=case.chains,
         pages=sources,
-        window=RingPlan(sources=sources, writes=nothing),
+        window=WindowPlan(query_index=unused, owners=unused, ring=ring),
         blocks=(),
     )
 
 
 def check_streams(num: int, streams: int, hidden: int, like: Case, *, roundings: int) -> None:
-    """Reading and writing by the kernels, beside the laws; and the last reading."""
+    """Reading and writing by the kernels, beside the references; and the last reading."""
     device, wide = like[0], (CPU, torch.float32)
     # A mix is off by the roundings of its long sum in float32, and streams it mixes may cancel.
     cancelled = 4.0 * (roundings if like[1] == torch.float32 else 1)
     x = random(num, streams, hidden, like=like, seed=1)
     y = random(num, hidden, like=like, seed=2)
     norm = RmsNorm(random(hidden, like=like, seed=3).float().cpu(), EPS)
-    config = StreamsConfig(num=streams, rounds=4, eps=1e-6)
     for is_last in (False, True):
         mixes = streams if is_last else (2 + streams) * streams
         weights = MixWeights(
@@ -280,28 +263,22 @@ def check_streams(num: int, streams: int, hidden: int, like: Case, *, roundings:
             scale=random(mixes, like=wide, seed=6),
             norm_eps=1e-6,
         )
-        moved = tuple(each.to(device) for each in (weights.projection, weights.base, weights.scale))
+        on_device = RmsNorm(norm.weight.to(device), EPS)
         with poisoned_outputs():
-            got = stream_kernels.read_streams(
-                x,
-                moved,
-                (norm.weight.to(device), EPS),
-                mix_eps=1e-6,
-                eps=1e-6,
-                rounds=0 if is_last else 4,
+            got = read_streams_triton(
+                x, moved(weights, device), on_device, eps=1e-6, rounds=0 if is_last else 4
             )
-        reference = x.float().cpu()
+        wide_x = x.float().cpu()
         if is_last:
-            right = Collapse(config, weights, norm)(reference)
-            assert_close(got[0].cpu(), right, roundings=roundings, cancelled=cancelled)
+            right = collapse_streams_reference(wide_x, weights, norm, eps=1e-6)
+            assert_close(got.x.cpu(), right, roundings=roundings, cancelled=cancelled)
             continue
-        connection = Connection(config, weights, norm)
-        mixed = connection.read(reference)
-        assert_close(got[0].cpu(), mixed.x, roundings=roundings, cancelled=cancelled)
-        torch.testing.assert_close(got[1].cpu(), mixed.post, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(got[2].cpu(), mixed.comb, rtol=1e-4, atol=1e-4)
-        written = stream_kernels.write_streams(y, x, got[1], got[2])
-        right = connection.write(y.float().cpu(), reference, mixed)
+        mixed = read_streams_reference(wide_x, weights, norm, eps=1e-6, rounds=4)
+        assert_close(got.x.cpu(), mixed.x, roundings=roundings, cancelled=cancelled)
+        torch.testing.assert_close(got.post.cpu(), mixed.post, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got.comb.cpu(), mixed.comb, rtol=1e-4, atol=1e-4)
+        written = write_streams_triton(y, x, got)
+        right = write_streams_reference(y.float().cpu(), wide_x, mixed)
         torch.testing.assert_close(
             written.float().cpu(), right, rtol=1e-3 * roundings, atol=3e-4 * roundings
         )

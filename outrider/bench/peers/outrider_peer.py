@@ -11,7 +11,6 @@ from outrider.frontend.llm import LLM
 from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.models.target import read_target
-from outrider.runtime.target_cache import usual_page_size
 
 
 class OurEngine:
@@ -19,7 +18,7 @@ class OurEngine:
 
     def __init__(self, folder: Path, *, dtype: Dtype, lengths: Lengths, max_batch: int) -> None:
         context = lengths.prompt + lengths.answer
-        page_size = usual_page_size(read_target(folder))
+        page_size = read_target(folder).usual_page_size
         self._frontend = LLM(
             folder,
             draft="none",

@@ -1,14 +1,22 @@
-"""Storage of compressed attention: pages of block entries, and a ring per row for what is open.
+"""The cache of compressed attention: pages of compressed entries, and ring buffers per row for the
+sliding window and for blocks that have not ended.
 
-Slot s of row r in a ring of length n is r * n + s; row 0 takes what padding writes.
+Slot s of row r in ring buffers of length n is r * n + s; row 0 takes what padding writes.
 """
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from outrider.errors import ConfigError
 from outrider.kv.ring_buffer import ring_length
+from outrider.models.cache_layout import CacheRoom, OpenCache
+from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
+from outrider.models.model_config import AnyAttention
+from outrider.ops.sparse.compressed_index import BlockSizes, CompressedSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +25,7 @@ class CompressedLayout:
 
     layers: tuple[CompressedBlocks | NoBlocks, ...]
     head_dim: int
-    window: int  # tokens a query sees as they are, itself included
+    window: int  # tokens of a query's sliding window, itself included
     nodes: int
     page_size: int
     dtype: torch.dtype
@@ -41,40 +49,94 @@ class CompressedLayout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row's rings over all layers."""
+        """Bytes of one row's ring buffers over all layers."""
         channels = len(self.layers) * self.ring(self.window) * self.head_dim
         for layer in self.layers:
             if isinstance(layer, CompressedBlocks):
                 channels += self.ring(layer.window) * layer.compressor_width(self.head_dim)
         return channels * self.dtype.itemsize
 
+    @property
+    def heads(self) -> Sequence[AnyAttention]:
+        return ()  # compressed attention does not run on the shared backend
+
     def ring(self, window: int) -> int:
-        """Length of the ring from which windows of that many tokens are read."""
+        """Length of the ring buffers from which windows of that many tokens are read."""
         return ring_length(window, self.nodes)
+
+    def check(self) -> None:
+        """Refuse pages that do not hold whole blocks."""
+        ratios = sorted({blocks.ratio for blocks in self.blocks})
+        if any(self.page_size % ratio for ratio in ratios):
+            raise ConfigError(
+                f"this model compresses blocks of {' and '.join(map(str, ratios))} tokens, and a "
+                f"page of {self.page_size} does not hold whole ones; use "
+                f"block_size={math.lcm(*ratios)}"
+            )
+
+    def open(self, room: CacheRoom) -> "OpenCache[CompressedPool, CompressedAttention]":
+        pages = room.pages
+        pool = CompressedPool(
+            self, table_rows=room.table_rows, num_pages=pages.num_pages, device=pages.device
+        )
+        return OpenCache(pool=pages.adopt(pool), attention=self.attention())
+
+    def attention(self) -> CompressedAttention:
+        """What plans attention over this cache."""
+        sizes = CompressedSizes(
+            window_ring=self.ring(self.window),
+            blocks=tuple(
+                BlockSizes(ratio=kind.ratio, ring=self.ring(kind.window)) for kind in self.blocks
+            ),
+            page_size=self.page_size,
+        )
+        return CompressedAttention(
+            window=self.window, kinds=self.blocks, sizes=sizes, nodes=self.nodes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStore:
-    """What a layer without blocks keeps."""
+    """The cache of a layer without blocks."""
 
-    window: torch.Tensor  # [slots, head_dim] of the rings, row after row
+    window: torch.Tensor  # [slots, head_dim] ring buffers, row after row
+
+    @property
+    def rings(self) -> tuple[torch.Tensor, ...]:
+        """The ring buffers."""
+        return (self.window,)
+
+    @property
+    def paged(self) -> tuple[torch.Tensor, ...]:
+        """What lies in pages."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockStore:
-    """What a layer with blocks keeps."""
+    """The cache of a layer with blocks."""
 
     window: torch.Tensor  # [slots, head_dim]
-    state: torch.Tensor  # [slots, state_width] rings of what open blocks are made of
+    states: torch.Tensor  # [slots, compressor_width] ring buffers of compressor states
     entries: torch.Tensor  # [pages * page_size / ratio, head_dim]
     keys: torch.Tensor  # [pages * page_size / ratio, index_width]
+
+    @property
+    def rings(self) -> tuple[torch.Tensor, ...]:
+        """The ring buffers."""
+        return (self.window, self.states)
+
+    @property
+    def paged(self) -> tuple[torch.Tensor, ...]:
+        """What lies in pages."""
+        return (self.entries, self.keys)
 
 
 LayerStore = WindowStore | BlockStore
 
 
 class CompressedPool:
-    """Owns pages and rings of all layers."""
+    """Owns the pages and the ring buffers of all layers."""
 
     def __init__(
         self, layout: CompressedLayout, *, table_rows: int, num_pages: int, device: torch.device
@@ -82,6 +144,7 @@ class CompressedPool:
         self.layout = layout
         self._table_rows = table_rows
         self._device = device
+        self._num_pages = 0
         self._rings = tuple(self._make_rings(layer) for layer in layout.layers)
         self.resize(num_pages)
 
@@ -89,31 +152,27 @@ class CompressedPool:
     def page_bytes(self) -> int:
         return self.layout.page_bytes
 
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        for store in self.layers:
+            yield from (*store.rings, *store.paged)
+
     def resize(self, num_pages: int) -> None:
-        """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
+        self._num_pages = num_pages
         self.layers: tuple[LayerStore, ...] = ()  # the old pages go before the new come
         self.layers = tuple(
-            self._make_store(layer, rings, num_pages)
+            self._make_store(layer, rings)
             for layer, rings in zip(self.layout.layers, self._rings, strict=True)
         )
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
-        """Make the pages what they were at first, and all rings: no row lives on without them."""
-        for layer, store in zip(self.layout.layers, self.layers, strict=True):
-            store.window.zero_()
-            if isinstance(store, BlockStore) and isinstance(layer, CompressedBlocks):
-                store.state.zero_()
-                for pool in (store.entries, store.keys):
-                    per_page = self.layout.page_size // layer.ratio
-                    pool.view(-1, per_page, pool.shape[1]).index_fill_(0, pages, 0)
-
-    def scribble(self) -> None:
-        """Fill every page and every ring with noise."""
+        """Zero the pages, and the ring buffers of all rows, which have ended."""
         for store in self.layers:
-            store.window.normal_()
-            if isinstance(store, BlockStore):
-                for part in (store.state, store.entries, store.keys):
-                    part.normal_()
+            for ring in store.rings:
+                ring.zero_()
+            for part in store.paged:
+                per_page = part.shape[0] // self._num_pages
+                part.view(self._num_pages, per_page, part.shape[1]).index_fill_(0, pages, 0)
 
     def _make_rings(self, layer: CompressedBlocks | NoBlocks) -> tuple[torch.Tensor, ...]:
         layout, rows = self.layout, self._table_rows
@@ -124,15 +183,15 @@ class CompressedPool:
         return window, self._zeros(rows * layout.ring(layer.window), width)
 
     def _make_store(
-        self, layer: CompressedBlocks | NoBlocks, rings: tuple[torch.Tensor, ...], num_pages: int
+        self, layer: CompressedBlocks | NoBlocks, rings: tuple[torch.Tensor, ...]
     ) -> LayerStore:
         if isinstance(layer, NoBlocks):
             return WindowStore(window=rings[0])
-        num_entries = num_pages * self.layout.page_size // layer.ratio
-        window, state = rings
+        num_entries = self._num_pages * self.layout.page_size // layer.ratio
+        window, states = rings
         return BlockStore(
             window=window,
-            state=state,
+            states=states,
             entries=self._zeros(num_entries, self.layout.head_dim),
             keys=self._zeros(num_entries, layer.index_width),
         )

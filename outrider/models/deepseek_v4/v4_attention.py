@@ -1,27 +1,27 @@
-"""The attention part of a DeepSeek-V4 layer: low-rank queries over one shared vector per token,
-a window of them and entries of older blocks, and a grouped low-rank output.
+"""The attention part of a DeepSeek-V4 layer: low-rank queries over one shared vector per token, in a
+sliding window and in compressed entries of older blocks, and a grouped low-rank output.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from outrider.kv.ring_plan import RingTokens
 from outrider.models.deepseek_v4.compressed_cache import LayerStore
-from outrider.models.deepseek_v4.grouped_linear import GroupedLinear
 from outrider.models.deepseek_v4.v4_blocks import BlockInputs, BlockReader, NoBlockReader, V4Step
 from outrider.models.deepseek_v4.v4_config import HeadsConfig
+from outrider.ops.linear.grouped_linear import GroupedLinear
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import VectorNorm, norm_and_rotate, rotate_tail
 from outrider.ops.norm_rope.rms_norm import Norm
-from outrider.ops.sparse.sparse_attention import attend
+from outrider.ops.sparse.ring_tokens import RingTokens
+from outrider.ops.sparse.sparse_attention import sparse_attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionProjections:
-    """The linear maps of a layer, those with one input fused."""
+    """The projections of a layer; those that share their input are fused."""
 
-    read: Linear  # x to low-rank query, vector, state of open blocks, index weights
+    read: Linear  # x to low-rank query, vector, compressor state, index weights
     query: Linear  # low-rank query to heads, index heads
     groups: GroupedLinear
     output: Linear
@@ -47,7 +47,7 @@ class V4Attention:
         projections: AttentionProjections,
         norms: AttentionNorms,
         blocks: BlockReader,
-        widths: tuple[int, int],  # of a state, and of index weights
+        widths: tuple[int, int],  # of compressor states, and of index weights
     ) -> None:
         self._config = config
         self._projections = projections
@@ -64,7 +64,7 @@ class V4Attention:
     ) -> torch.Tensor:  # [num_query, hidden]
         config, norms, num_query = self._config, self._norms, x.shape[0]
         rotation = step.in_window if isinstance(self._blocks, NoBlockReader) else step.in_blocks
-        low, vector, state, weights = torch.split(
+        low, vector, states, weights = torch.split(
             self._projections.read(x), self._read_widths, dim=1
         )
         wide = config.heads * config.head_dim
@@ -73,10 +73,10 @@ class V4Attention:
         query = norm_and_rotate(query, norms.query, rotation)
         vector = norm_and_rotate(vector[:, None], norms.vector, rotation).squeeze(1)
         window = RingTokens(store.window, vector)
-        inputs = BlockInputs(state=state, index=heads[:, wide:], weights=weights)
+        inputs = BlockInputs(states=states, index=heads[:, wide:], weights=weights)
         entries = self._blocks(inputs, store, step)
-        out = attend(query, window, step.plan, entries, norms.sinks, self._scale)
-        window.save(step.plan.window)
+        out = sparse_attention(query, window, step.index, entries, norms.sinks, self._scale)
+        window.save(step.index.window.ring)
         self._blocks.save(inputs, store, step)
         out = rotate_tail(out, rotation, back=True)  # values had turned with their keys
         return self._projections.output(

@@ -5,27 +5,27 @@ from typing import Protocol
 
 import torch
 
-from outrider.kv.ring_plan import RingTokens
 from outrider.models.deepseek_v4.compressed_cache import BlockStore, LayerStore
-from outrider.models.deepseek_v4.compressed_plan import BlockPlan, CompressedPlan
 from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.models.deepseek_v4.v4_config import IndexConfig
-from outrider.ops.norm_rope.partial_rope import TailRotation, VectorNorm, rotate_tail
-from outrider.ops.sparse.sparse_attention import (
+from outrider.ops.norm_rope.partial_rope import TailRotation, rotate_tail
+from outrider.ops.sparse.compress import Compressor, store_entries
+from outrider.ops.sparse.compressed_index import BlockPlan, CompressedIndex
+from outrider.ops.sparse.indexer import select_entries
+from outrider.ops.sparse.listed_entries import (
     ListedEntries,
     all_entries,
     no_entries,
-    select_entries,
     selected_entries,
-    store_entries,
 )
+from outrider.ops.sparse.ring_tokens import RingTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V4Step:
     """What all layers of one step share."""
 
-    plan: CompressedPlan
+    index: CompressedIndex
     page_size: int
     in_window: TailRotation  # of query tokens, in layers without blocks
     in_blocks: TailRotation  # of query tokens, in layers with blocks
@@ -34,20 +34,20 @@ class V4Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockInputs:
-    """What a layer's maps made of the query tokens, beside queries and vectors."""
+    """What a layer's projections give for its blocks, per query token."""
 
-    state: torch.Tensor  # [num_query, state_width]
+    states: torch.Tensor  # [num_query, compressor_width] of the compressor
     index: torch.Tensor  # [num_query, index heads * index width] to match keys of entries
     weights: torch.Tensor  # [num_query, index heads]
 
 
 class BlockReader(Protocol):
-    """Updates the blocks of a layer and says which of their entries each query token reads."""
+    """Updates the blocks of a layer and lists the entries that each query token reads."""
 
     def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries: ...
 
     def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
-        """Write the step's states to the ring, when nobody reads its windows any more."""
+        """Write the step's compressor states to the ring buffers, after all reads of the step."""
         ...
 
 
@@ -55,18 +55,11 @@ class NoBlockReader:
     """For a layer without blocks."""
 
     def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries:
-        return no_entries(RingTokens(store.window, inputs.state), step.plan)
+        del inputs
+        return no_entries(store.window, step.index)
 
     def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
         pass
-
-
-@dataclass(frozen=True, slots=True)
-class Compressor:
-    """What turns a window of states into an entry."""
-
-    bias: torch.Tensor  # [window, width] float32
-    norm: VectorNorm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +68,20 @@ class BlockPlace:
 
     kind: CompressedBlocks
     index: int  # of the kind in the layout, and so in every plan
-    channels: int  # of a state that make the entry; what follows makes its key
+    channels: int  # of a compressor state that make the entry; the others make its key
 
-    def part(self, step: V4Step) -> BlockPlan:
-        return step.plan.blocks[self.index]
+    def plan(self, step: V4Step) -> BlockPlan:
+        return step.index.blocks[self.index]
 
     def listed(self, pool: torch.Tensor, step: V4Step) -> ListedEntries:
-        """All entries of the pool that each query token may see."""
-        return all_entries(pool, step.plan, self.part(step), step.page_size // self.kind.ratio)
+        """All entries of the pool that each query token may read."""
+        return all_entries(pool, step.index, self.plan(step), step.page_size // self.kind.ratio)
 
     def store(
         self, tokens: RingTokens, compressor: Compressor, step: V4Step, pool: torch.Tensor
     ) -> None:
-        """Write what ends in this step."""
-        rotation = step.at_starts[self.index]
-        part, bias, norm = self.part(step), compressor.bias, compressor.norm
-        store_entries(tokens, part, bias, norm, rotation, pool)
+        """Write the entries of blocks that end in this step."""
+        store_entries(tokens, self.plan(step), compressor, step.at_starts[self.index], pool)
 
 
 class DenseBlocks:
@@ -103,13 +94,13 @@ class DenseBlocks:
     def __call__(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> ListedEntries:
         assert isinstance(store, BlockStore)
         place, channels = self._place, self._place.channels
-        tokens = RingTokens(store.state[:, :channels], inputs.state[:, :channels])
+        tokens = RingTokens(store.states[:, :channels], inputs.states[:, :channels])
         place.store(tokens, self._compressor, step, store.entries)
         return place.listed(store.entries, step)
 
     def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
         assert isinstance(store, BlockStore)
-        RingTokens(store.state, inputs.state).save(self._place.part(step).ring)
+        RingTokens(store.states, inputs.states).save(self._place.plan(step).ring)
 
 
 class SparseBlocks:
@@ -128,12 +119,12 @@ class SparseBlocks:
         assert isinstance(store, BlockStore)
         place, channels, config = self._place, self._place.channels, self._config
         entries = self._dense(inputs, store, step)
-        tokens = RingTokens(store.state[:, channels:], inputs.state[:, channels:])
+        tokens = RingTokens(store.states[:, channels:], inputs.states[:, channels:])
         place.store(tokens, self._keys, step, store.keys)
         heads = inputs.index.view(-1, config.heads, config.head_dim)
         query, keys = rotate_tail(heads, step.in_blocks), place.listed(store.keys, step)
         slots = select_entries(query, inputs.weights, keys, self._scale, config.top_k)
-        return selected_entries(entries.pool, slots, step.plan, place.part(step))
+        return selected_entries(entries.pool, slots, step.index, place.plan(step))
 
     def save(self, inputs: BlockInputs, store: LayerStore, step: V4Step) -> None:
         self._dense.save(inputs, store, step)

@@ -2,10 +2,12 @@
 transformers. Strict: what is not understood is refused by name.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outrider.config.settings import USUAL_PAGE
 from outrider.errors import ConfigError
 from outrider.models.config_fields import (
     read_list,
@@ -107,6 +109,18 @@ class V4Config:
     attention: V4AttentionConfig
     streams: StreamsConfig
     feed: FeedConfig
+
+    @property
+    def usual_page_size(self) -> int:
+        """Tokens per page unless the user sets another number: a page holds whole blocks."""
+        layers = self.attention.layers
+        ratios = (layer.ratio for layer in layers if isinstance(layer, CompressedBlocks))
+        return math.lcm(USUAL_PAGE, *ratios)
+
+    @property
+    def has_row_state(self) -> bool:
+        """Rows keep ring buffers outside of pages."""
+        return True
 
 
 def parse_v4(fields: Mapping[str, Any]) -> V4Config:

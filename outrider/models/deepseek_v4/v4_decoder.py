@@ -1,4 +1,4 @@
-"""The forward pass of DeepSeek-V4: a pure function of a plan, the weights, pages and rings."""
+"""The forward pass of DeepSeek-V4: a pure function of a plan, the weights and the cache."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from outrider.models.deepseek_v4.compressed_cache import (
     LayerStore,
 )
 from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
-from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection
+from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
 from outrider.models.deepseek_v4.v4_attention import V4Attention
 from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
@@ -62,7 +62,7 @@ class V4Parts:
 
 
 class V4Decoder:
-    """Owns the weights. `dtype` is that of activations, pages and rings."""
+    """Owns the weights. `dtype` is that of activations and of the cache."""
 
     def __init__(self, config: V4Config, parts: V4Parts) -> None:
         self.config = config
@@ -74,7 +74,7 @@ class V4Decoder:
         return self._parts.embedding
 
     def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
-        """What it stores, for chains of up to that many nodes."""
+        """What it caches, for chains of up to that many nodes."""
         attention = self.config.attention
         return CompressedLayout(
             layers=attention.layers,
@@ -86,15 +86,15 @@ class V4Decoder:
         )
 
     def rotate_in_window(self, positions: torch.Tensor) -> TailRotation:  # [n]
-        """How vectors of layers without blocks turn."""
+        """The rotation of vectors in layers without blocks."""
         return self._parts.rotaries[0].at(positions)
 
     def run(
         self, plan: StepPlan, kv: CompressedPool, attention: AttentionPlanner, aux_layers: AuxLayers
     ) -> TargetOutput:
-        """The final state of every query token; the final tap is all its streams side by side."""
-        del attention  # its part of the plan is all there is to know
-        assert not aux_layers.layers, "a tap after a layer has one stream; these are several"
+        """The final hidden state of every query token; its aux hidden state is all its streams."""
+        del attention  # all that layers need of it is in the plan
+        assert not aux_layers.layers, "an aux layer is one residual stream, and this model has more"
         parts, queries = self._parts, plan.queries
         step = self._step(plan, kv.layout.page_size)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=step.page_size)
@@ -112,13 +112,13 @@ class V4Decoder:
         return widen_logits(scores)
 
     def _step(self, plan: StepPlan, page_size: int) -> V4Step:
-        in_window, in_blocks = self._parts.rotaries
         assert isinstance(plan.attention, CompressedPlan)
-        positions, blocks = plan.queries.positions, plan.attention.blocks
+        in_window, in_blocks = self._parts.rotaries
+        positions, index = plan.queries.positions, plan.attention.index
         return V4Step(
-            plan=plan.attention,
+            index=index,
             page_size=page_size,
             in_window=in_window.at(positions),
             in_blocks=in_blocks.at(positions),
-            at_starts=tuple(in_blocks.at(part.starts) for part in blocks),
+            at_starts=tuple(in_blocks.at(block.starts) for block in index.blocks),
         )

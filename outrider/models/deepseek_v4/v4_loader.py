@@ -8,8 +8,7 @@ from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
-from outrider.models.deepseek_v4.grouped_linear import make_grouped
-from outrider.models.deepseek_v4.hyper_connections import Collapse, Connection, MixWeights
+from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
 from outrider.models.deepseek_v4.v4_attention import (
     AttentionNorms,
     AttentionProjections,
@@ -18,7 +17,6 @@ from outrider.models.deepseek_v4.v4_attention import (
 from outrider.models.deepseek_v4.v4_blocks import (
     BlockPlace,
     BlockReader,
-    Compressor,
     DenseBlocks,
     NoBlockReader,
     SparseBlocks,
@@ -48,10 +46,13 @@ from outrider.ops.linear.choose_linear import (
     computed_dtype,
     is_computed_in_float32,
 )
+from outrider.ops.linear.grouped_linear import make_grouped
+from outrider.ops.linear.hyper_connections import MixWeights
 from outrider.ops.linear.linear import Linear
 from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.partial_rope import VectorNorm
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+from outrider.ops.sparse.compress import Compressor
 
 
 def load_v4(
@@ -165,7 +166,7 @@ class V4Builder:
         return Connection(self._config.streams, mixes, self.norm(f"{layer}{part}_norm.weight"))
 
     def _mixes(self, prefix: str, sizes: tuple[int, ...]) -> MixWeights:
-        """The scale is stored once for each kind of mix."""
+        """Mixing weights; one scale is stored per kind of mix."""
         repeats = torch.tensor(sizes, device=self._device)
         return MixWeights(
             projection=self._wide(prefix + "_fn"),
@@ -217,7 +218,7 @@ class V4Builder:
 
     def _compressor(self, prefix: str, kind: CompressedBlocks) -> Compressor:
         bias = self._wide(prefix + "ape")  # [ratio, series * width]
-        # By place in the window: the block before has the first series, the block itself the other.
+        # By place in the window: the previous block reads the first series, the block itself the second.
         series = bias.chunk(2, dim=1) if kind.is_overlapping else (bias,)
         return Compressor(torch.cat(series), self._vector_norm(prefix + "norm.weight"))
 
@@ -251,7 +252,7 @@ class V4Builder:
         return VectorNorm(self._wide(name), self._config.norm_eps)
 
     def linear(self, *names: str) -> Linear:
-        """One map for several weights that share their input, stacked."""
+        """One linear layer for several weights that share their input, stacked."""
         return self._make_linear(self.read(*names))
 
     def read(self, *names: str) -> torch.Tensor:
@@ -268,7 +269,7 @@ class V4Builder:
 
 
 def _read_names(prefix: str, kind: CompressedBlocks | NoBlocks) -> list[str]:
-    """The maps that read a layer's input, in the order in which `V4Attention` splits them."""
+    """The projections of a layer's input, in the order in which `V4Attention` splits them."""
     names = ["wq_a", "wkv"]
     if isinstance(kind, CompressedBlocks):
         names += ["compressor.wkv", "compressor.wgate"]

@@ -1,8 +1,8 @@
-"""The draft module inside a DeepSeek-V4 checkpoint: a layer that reads a window, on streams made
-of a token's embedding and the streams of the token before.
+"""The draft module inside a DeepSeek-V4 checkpoint: one layer with a sliding window, whose residual
+streams are made of a token's embedding and the streams of the token before.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
 from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
 from outrider.models.deepseek_v4.compression import NoBlocks
-from outrider.models.deepseek_v4.hyper_connections import Collapse
+from outrider.models.deepseek_v4.residual_streams import Collapse
 from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Block, V4Decoder
@@ -32,7 +32,7 @@ from outrider.models.deepseek_v4.v4_tensors import (
 )
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.layers.mlp import FeedStep
-from outrider.models.model_config import AttentionConfig
+from outrider.models.model_config import AnyAttention, AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.ops.linear.choose_linear import WeightType
 from outrider.ops.linear.linear import Linear
@@ -56,41 +56,46 @@ class V4ModuleParts:
     score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V4ModuleFacts(ModelFacts):
+    """The facts of a module: it caches a ring buffer per row for its window, and no pages."""
+
+    window: int
+
+    @property
+    def heads(self) -> Sequence[AnyAttention]:
+        return ()  # its attention does not run on the shared backend
+
+    def layout(self, *, page_size: int, dtype: torch.dtype, nodes: int) -> CompressedLayout:
+        return CompressedLayout(
+            layers=(NoBlocks(),),
+            head_dim=self.attention.width,
+            window=self.window,
+            nodes=nodes,
+            page_size=page_size,
+            dtype=dtype,
+        )
+
+
 class V4Module:
-    """A draft model whose state is all streams of a token side by side, before they are one."""
+    """A draft model whose state is all residual streams of a token, concatenated."""
 
     def __init__(self, target: V4Decoder, parts: V4ModuleParts) -> None:
         self._target = target
         self._parts = parts
-        config, device = target.config, target.embedding.device
-        self._width = config.streams.num * config.hidden
-        self.target_ids = torch.arange(config.vocab_size, device=device)
-
-    @property
-    def facts(self) -> ModelFacts:
-        heads = self._target.config.attention.heads
-        return ModelFacts(
+        config, heads = target.config, target.config.attention.heads
+        self.target_ids = torch.arange(config.vocab_size, device=target.embedding.device)
+        self.facts = V4ModuleFacts(
             aux_layers=AuxLayers(final=True),
-            width=self._width,
+            width=config.streams.num * config.hidden,
             lead=0,
             num_layers=1,
             attention=AttentionConfig(heads=heads.heads, kv_heads=1, head_dim=heads.head_dim),
-        )
-
-    def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
-        """What it stores: a ring for its window, and nothing in pages."""
-        attention = self._target.config.attention
-        return CompressedLayout(
-            layers=(NoBlocks(),),
-            head_dim=attention.heads.head_dim,
-            window=attention.window,
-            nodes=nodes,
-            page_size=page_size,
-            dtype=self._target.dtype,
+            window=config.attention.window,
         )
 
     def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        """The target's streams are states as they are."""
+        """The target's streams are the states."""
         return aux_hidden_states
 
     def advance(
@@ -100,14 +105,14 @@ class V4Module:
         kv: CompressedPool,
         attention: AttentionPlanner,
     ) -> torch.Tensor:  # [num_query, width]
-        """Run the query tokens of a plan; writes their vectors to the rings."""
-        del attention  # its part of the plan is all there is to know
+        """Run the query tokens of a plan; writes their vectors to the ring buffers."""
+        del attention  # all that the layer needs of it is in the plan
         parts, queries, target = self._parts, plan.queries, self._target
         assert isinstance(plan.attention, CompressedPlan)
         page_size = kv.layout.page_size
         rotation = target.rotate_in_window(queries.positions)
         step = V4Step(
-            plan=plan.attention,
+            index=plan.attention.index,
             page_size=page_size,
             in_window=rotation,
             in_blocks=rotation,

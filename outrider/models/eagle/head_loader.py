@@ -8,7 +8,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.draft_model import DraftModel, ModelFacts
+from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.eagle.eagle import EagleHead, EagleParts
 from outrider.models.eagle.eagle3 import Eagle3Head, Eagle3Norms, Eagle3Parts
 from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
@@ -44,7 +44,7 @@ def load_head(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> DraftModel:
+) -> AnyDraftModel:
     """The head in a folder, for a target. It may share weights of the target."""
     head = open_head(folder, target.config, target_folder)
     problems, config = head.report.problems, head.report.config
@@ -64,7 +64,7 @@ def build_head(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> DraftModel:
+) -> AnyDraftModel:
     """A head from tensors that are already checked."""
     return _Builder(
         config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
@@ -90,7 +90,7 @@ class _Builder:
         self._make_linear = choose_linear(dtype, device, arithmetic)
         self._device = device
 
-    def build(self) -> DraftModel:
+    def build(self) -> AnyDraftModel:
         config = self._config
         facts = ModelFacts(
             aux_layers=config.aux.aux_layers,

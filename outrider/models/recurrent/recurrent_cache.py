@@ -1,17 +1,21 @@
-"""Storage of models with recurrent layers: pages for those that attend, and for the others a state
-per row, the tokens it does not contain yet, and a ring of what its convolution reads.
+"""The cache of models with recurrent layers: pages of KV for the layers that attend, and per row a
+recurrent state, the node inputs of the last step, and a ring buffer for the convolution.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.kv.ring_buffer import ring_length
+from outrider.models.cache_layout import CacheRoom, OpenCache
+from outrider.models.model_config import AnyAttention
 from outrider.models.recurrent.recurrence import Recurrence
+from outrider.models.recurrent.recurrent_plan import RecurrentAttention
+from outrider.ops.recurrent.recurrent_rows import RecurrentState
 
-_STATE_BYTES = 4  # states are kept in float32: errors of thousands of tokens add up in them
-_FAR = 1 << 20  # positions that noise may name
+_STATE_BYTES = 4  # states are float32: rounding errors of thousands of tokens add up in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class RecurrentLayout:
     """Sizes of all layers' caches. `nodes` is the longest chain that one step may write."""
 
     kv: KVLayout  # of the layers that attend
+    attention: AnyAttention
     recurrence: Recurrence
     num_layers: int
     nodes: int
@@ -33,32 +38,47 @@ class RecurrentLayout:
 
     @property
     def ring(self) -> int:
-        """Length of the ring that the convolution reads."""
+        """Length of the ring buffer that the convolution reads."""
         return ring_length(self.recurrence.window, self.nodes)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of what one row keeps over all layers."""
+        """Bytes of one row's state over all layers."""
         sizes = self.recurrence
         channels = self.ring * sizes.qkv + self.nodes * sizes.node_inputs
         each = sizes.state * _STATE_BYTES + channels * self.dtype.itemsize
         return len(sizes.layers) * each
 
+    @property
+    def heads(self) -> Sequence[AnyAttention]:
+        return (self.attention,)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateStore:
-    """What a recurrent layer keeps of every row."""
+    def check(self) -> None:
+        pass  # the backend says which page sizes it has
 
-    window: torch.Tensor  # [slots, mixed] rings, row after row
-    node_inputs: torch.Tensor  # [table_rows, nodes, pending] tokens of the last step, node by node
-    state: torch.Tensor  # [table_rows, value_heads, key_dim, value_dim] float32
+    def open(self, room: CacheRoom) -> "OpenCache[RecurrentPool, RecurrentAttention]":
+        pages = room.pages
+        pool = RecurrentPool(
+            self, table_rows=room.table_rows, num_pages=pages.num_pages, device=pages.device
+        )
+        attention = RecurrentAttention(
+            room.backend,
+            pool.state_lengths,
+            window=self.recurrence.window,
+            ring=self.ring,
+            nodes=self.nodes,
+        )
+        return OpenCache(pool=pages.adopt(pool), attention=attention)
 
 
-LayerStore = torch.Tensor | StateStore  # [pages, page_size, vectors, width], or states
+LayerStore = torch.Tensor | RecurrentState  # [pages, page_size, vectors, width], or row state
 
 
 class RecurrentPool:
-    """Owns pages and states of all layers. `stands[row]` tokens are contained in a row's states."""
+    """Owns the pages and the row state of all layers.
+
+    The recurrent states of a row contain its first `state_lengths[row]` tokens.
+    """
 
     def __init__(
         self, layout: RecurrentLayout, *, table_rows: int, num_pages: int, device: torch.device
@@ -67,7 +87,7 @@ class RecurrentPool:
         self.state_lengths = torch.zeros(table_rows, dtype=torch.int64, device=device)
         self._kv = KVPool(layout.kv, num_pages=num_pages, device=device)
         num_states = len(layout.recurrence.layers)
-        self._states = tuple(_make_store(layout, table_rows, device) for _ in range(num_states))
+        self._states = tuple(_make_state(layout, table_rows, device) for _ in range(num_states))
 
     @property
     def layers(self) -> tuple[LayerStore, ...]:
@@ -83,32 +103,32 @@ class RecurrentPool:
     def page_bytes(self) -> int:
         return max(1, self.layout.kv.page_bytes)
 
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        yield from self._kv.tensors
+        yield from self._row_state
+
+    @property
+    def _row_state(self) -> Iterator[torch.Tensor]:
+        yield self.state_lengths
+        for layer in self._states:
+            yield from (layer.window, layer.node_inputs, layer.state)
+
     def resize(self, num_pages: int) -> None:
-        """Start anew with that many pages, page 0 included; nothing may be recorded yet."""
         self._kv.resize(num_pages)
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
-        """Make the pages what they were at first, and all states: no row lives on without them."""
+        """Zero the pages, and the state of all rows, which have ended."""
         self._kv.clean(pages)
-        self.state_lengths.zero_()
-        for store in self._states:
-            for part in (store.window, store.node_inputs, store.state):
-                part.zero_()
-
-    def scribble(self) -> None:
-        """Fill every page and every state with noise."""
-        self._kv.scribble()
-        self.state_lengths.random_(0, _FAR)
-        for store in self._states:
-            for part in (store.window, store.node_inputs, store.state):
-                part.normal_()
+        for tensor in self._row_state:
+            tensor.zero_()
 
 
-def _make_store(layout: RecurrentLayout, rows: int, device: torch.device) -> StateStore:
+def _make_state(layout: RecurrentLayout, rows: int, device: torch.device) -> RecurrentState:
     sizes, nodes, dtype = layout.recurrence, layout.nodes, layout.dtype
     shape = (rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
-    # Zeros, not empty: padding runs on row 0, and what it computes should be numbers.
-    return StateStore(
+    # Zeros, not empty: padding computes with row 0, and its results should be finite.
+    return RecurrentState(
         window=torch.zeros(rows * layout.ring, sizes.qkv, dtype=dtype, device=device),
         node_inputs=torch.zeros(rows, nodes, sizes.node_inputs, dtype=dtype, device=device),
         state=torch.zeros(shape, dtype=torch.float32, device=device),

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.recurrent.delta_layer import GatedDelta, GatedNorm
+from outrider.models.recurrent.delta_layer import GatedDelta
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.registry import RecurrentProjections
 from outrider.ops.linear.linear import Linear
@@ -74,7 +74,7 @@ def load_recurrent_layer(
     return GatedDelta(
         rule,
         channels=reader.make_linear(channels),
-        gated_norm=GatedNorm(make_norm(reader.read(prefix + "norm.weight"), eps)),
+        norm=make_norm(reader.read(prefix + "norm.weight"), eps),
         output=reader.make_linear(reader.read(prefix + "out_proj.weight")),
     )
 

@@ -19,6 +19,7 @@ from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
     SPLIT,
+    Partials,
     combine,
     cut,
     dim_tile,
@@ -29,7 +30,7 @@ from outrider.ops.attention.splits_triton import (
     split_start,
     splits_before,
 )
-from outrider.ops.attention.tree_paths_triton import MAX_NODES, path_slots, slots_of
+from outrider.ops.attention.tree_paths_triton import MAX_NODES, DecodeTexts, path_slots, slots_of
 
 FEW_ROWS = 4  # up to this many rows a step does not fill the GPU
 ROOMY = 128 << 10  # bytes of shared memory with room for one more stage at any head dim
@@ -330,21 +331,19 @@ def attend_decode(
     is_whole = _is_whole(tiles, num_tiles=num_rows * layer.shape[2] // 2, splits=splits)
     per_row = nodes * splits * partial_width(heads, head_dim)
     at_once = num_rows if is_whole else min(num_rows, partials.numel() // per_row)
+    texts = DecodeTexts(pages=pages, lengths=lengths, limits=limits, tails=tails)
+    unused = Partials(values=partials, maxima=partials, weights=partials)
     for first in range(0, num_rows, at_once):
-        rows, tokens = (
-            slice(first, first + at_once),
-            slice(first * nodes, (first + at_once) * nodes),
-        )
-        count = splits * limits[tokens].shape[0] * heads
-        parts = [partials] * 3 if is_whole else cut(partials, count, head_dim)
-        inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
-        num_parallel = 1 if is_whole else splits
+        tokens = slice(first * nodes, (first + at_once) * nodes)
+        some = texts.of_rows(slice(first, first + at_once), tokens)
+        count = splits * some.limits.shape[0] * heads
+        parts = unused if is_whole else cut(partials, count, head_dim)
         _attend(
-            query[tokens], layer, out[tokens], inputs, parts,
-            num_parallel, scale, tiles, is_tree=is_tree, is_whole=is_whole,
+            query[tokens], layer, out[tokens], some, parts,
+            1 if is_whole else splits, scale, tiles, is_tree=is_tree, is_whole=is_whole,
         )  # fmt: skip
         if not is_whole:
-            combine(parts, out[tokens], limits[tokens], tiles.split)
+            combine(parts, out[tokens], some.limits, tiles.split)
 
 
 def _is_whole(tiles: DecodeTiles, *, num_tiles: int, splits: int) -> bool:
@@ -356,8 +355,8 @@ def _attend(
     query: torch.Tensor,
     layer: torch.Tensor,
     out: torch.Tensor,
-    inputs: list[torch.Tensor],  # pages, lengths, limits, tails
-    parts: list[torch.Tensor],
+    texts: DecodeTexts,
+    parts: Partials,
     splits: int,  # in parallel
     scale: float,
     tiles: DecodeTiles,
@@ -366,7 +365,7 @@ def _attend(
     is_whole: bool,
 ) -> None:
     heads, head_dim = query.shape[1:]
-    num_rows, num_pages = inputs[0].shape
+    num_rows, num_pages = texts.pages.shape
     kv_heads, page_size, nodes = layer.shape[2] // 2, layer.shape[1], query.shape[0] // num_rows
     group = heads // kv_heads
     spread = tiles.rows // group
@@ -376,7 +375,8 @@ def _attend(
     num_tiles = triton.cdiv(nodes, spread)
     kernel: Any = _attend_kernel[(num_tiles * kv_heads, num_rows, splits)]
     kernel(
-        query, layer, out, *inputs, *parts,
+        query, layer, out, texts.pages, texts.lengths, texts.limits, texts.tails,
+        parts.values, parts.maxima, parts.weights,
         query.stride(0), nodes, spread, num_pages, num_tiles, scale * LOG2_E,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,

@@ -30,11 +30,12 @@ from outrider.ops.attention.splits_triton import (
     EXACT,
     MOST_PARTIALS,
     NOTHING_SEEN,
+    Partials,
     cut,
     dim_tile,
     partial_width,
 )
-from outrider.ops.attention.tree_paths_triton import MAX_NODES
+from outrider.ops.attention.tree_paths_triton import MAX_NODES, DecodeTexts
 
 _FEW_HEADS = 32
 
@@ -179,17 +180,17 @@ def attend_latent_decode(
             way for way in ways_to_slice(keys, tiles.split, room=room) if way.span == span
         )
     at_once = rows_at_once(num_rows, slices, room)
+    texts = DecodeTexts(pages=pages, lengths=lengths, limits=limits, tails=tails)
     for first in range(0, num_rows, at_once):
-        rows = slice(first, first + at_once)
         tokens = slice(first * nodes, (first + at_once) * nodes)
-        parts = cut(partials, limits[tokens].shape[0] * heads * slices.num_partials, latent)
-        inputs = [pages[rows], lengths[rows], limits[tokens], tails[tokens]]
+        some = texts.of_rows(slice(first, first + at_once), tokens)
+        parts = cut(partials, some.limits.shape[0] * heads * slices.num_partials, latent)
         _attend(
-            query[tokens], layer, out[tokens], inputs, parts,
+            query[tokens], layer, out[tokens], some, parts,
             slices, scale * LOG2_E, packing, tiles, is_tree=is_tree,
         )  # fmt: skip
         if slices.count > 1:
-            combine_slices(parts, out[tokens], limits[tokens], slices, tiles.split)
+            combine_slices(parts, out[tokens], some.limits, slices, tiles.split)
 
 
 def num_latent_partials(*, rows: int, nodes: int, keys: int, heads: int, latent: int) -> int:
@@ -223,8 +224,8 @@ def _attend(
     query: torch.Tensor,
     layer: torch.Tensor,
     out: torch.Tensor,
-    inputs: list[torch.Tensor],  # pages, lengths, limits, tails
-    parts: list[torch.Tensor],
+    texts: DecodeTexts,
+    parts: Partials,
     slices: Slices,
     scale: float,
     packing: _Packing,
@@ -232,12 +233,14 @@ def _attend(
     *,
     is_tree: bool,
 ) -> None:
-    num_rows, num_pages = inputs[0].shape
+    num_rows, num_pages = texts.pages.shape
     heads, width = query.shape[1:]
     latent, page_size, nodes = out.shape[2], layer.shape[1], query.shape[0] // num_rows
     kernel: Any = _attend_kernel[(packing.num_tiles, num_rows, slices.count)]
     kernel(
-        query, layer, out, *inputs, *parts, query.stride(0), nodes, packing.spread, num_pages,
+        query, layer, out, texts.pages, texts.lengths, texts.limits, texts.tails,
+        parts.values, parts.maxima, parts.weights,
+        query.stride(0), nodes, packing.spread, num_pages,
         slices.splits, slices.span, slices.levels, tiles.split, scale,
         HEADS=heads, OF_NODE=packing.of_node, LATENT=latent, ROPE=width - latent,
         LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(width - latent), PAGE_SIZE=page_size,

@@ -17,7 +17,13 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile, merge_softmax
+from outrider.ops.attention.splits_triton import (
+    EXACT,
+    NOTHING_SEEN,
+    Partials,
+    dim_tile,
+    merge_softmax,
+)
 
 SHORT_SPLITS = 16  # splits of the size of `LatentTiles.split`; later ones are twice as long
 
@@ -260,18 +266,20 @@ def _combine_kernel(
 
 
 def combine_slices(
-    parts: list[torch.Tensor],
+    parts: Partials,
     out: torch.Tensor,
     limits: torch.Tensor,
     slices: Slices,
     split: int,
 ) -> None:
+    """Write the merged slices of every head of every token."""
     num_tokens, heads, latent = out.shape
     levels = (slices.count - 1).bit_length()
     columns = min(dim_tile(latent), _MERGED_COLUMNS)
     kernel: Any = _combine_kernel[(num_tokens * heads, triton.cdiv(latent, columns))]
     kernel(
-        *parts, out, limits, heads, slices.count, slices.span, slices.depth, split,
+        parts.values, parts.maxima, parts.weights, out, limits, heads,
+        slices.count, slices.span, slices.depth, split,
         LATENT=latent, LEVELS=levels, COLUMNS=columns,
         PDL=overlap.is_on(out), num_warps=triton.cdiv(columns, 32), **EXACT,
         **overlap.options(out),

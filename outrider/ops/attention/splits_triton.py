@@ -6,6 +6,7 @@ launch. So the bits of a node depend on its text only.
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ _EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
 _MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
 # Below every score, and finite: a block without visible keys leaves the running softmax unchanged.
 NOTHING_SEEN = tl.constexpr(-1.0e30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partials:
+    """Results of single splits, float32: the softmax over the keys of one split."""
+
+    values: torch.Tensor  # [count * head_dim] sums of weighted values
+    maxima: torch.Tensor  # [count] of scores
+    weights: torch.Tensor  # [count] sums of weights
 
 
 def num_splits(keys: int, *, split: int = SPLIT) -> int:
@@ -119,18 +129,19 @@ def _combine_kernel(
     tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
 
 
-def combine(parts: list[torch.Tensor], out: torch.Tensor, limits: torch.Tensor, split: int) -> None:
+def combine(parts: Partials, out: torch.Tensor, limits: torch.Tensor, split: int) -> None:
+    """Write the merged splits of every head of every token."""
     num_tokens, heads, head_dim = out.shape
     kernel: Any = _combine_kernel[(triton.cdiv(num_tokens * heads, _PAIRS),)]
     kernel(
-        *parts, out, limits, num_tokens * heads,
+        parts.values, parts.maxima, parts.weights, out, limits, num_tokens * heads,
         HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
         PAIRS=_PAIRS, AHEAD=_AHEAD, PDL=overlap.is_on(out),
         num_warps=2, **EXACT, **overlap.options(out),
     )  # fmt: skip
 
 
-def cut(partials: torch.Tensor, count: int, head_dim: int) -> list[torch.Tensor]:
-    """The workspace as sums of values, maxima and sums of weights of `count` partial results."""
-    values, rest = partials[: count * head_dim], partials[count * head_dim :]
-    return [values, rest[:count], rest[count : 2 * count]]
+def cut(workspace: torch.Tensor, count: int, head_dim: int) -> Partials:
+    """The workspace as `count` partial results."""
+    values, rest = workspace[: count * head_dim], workspace[count * head_dim :]
+    return Partials(values=values, maxima=rest[:count], weights=rest[count : 2 * count])

@@ -4,6 +4,7 @@ node; and the slots of their keys.
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,25 @@ MAX_NODES = 64
 COPY_BLOCK = 1024  # page ids copied by one program
 
 _MAX_NODES = tl.constexpr(MAX_NODES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeTexts:
+    """What `trace_paths` writes: the texts of decode rows, all int32."""
+
+    pages: torch.Tensor  # [rows, pages] of each row in order
+    lengths: torch.Tensor  # [rows] cached tokens
+    limits: torch.Tensor  # [rows * nodes] length of each node's text, itself included
+    tails: torch.Tensor  # [rows * nodes, 64] nodes of each path in order, then the others
+
+    def of_rows(self, rows: slice, tokens: slice) -> "DecodeTexts":
+        """The same for some rows and their nodes."""
+        return DecodeTexts(
+            pages=self.pages[rows],
+            lengths=self.lengths[rows],
+            limits=self.limits[tokens],
+            tails=self.tails[tokens],
+        )
 
 
 # Views into packed buffers have any alignment, and sizes change from step to step.

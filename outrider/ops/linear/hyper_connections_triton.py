@@ -1,6 +1,6 @@
-"""Hyper-connections of DeepSeek-V4: three launches around a part of a layer.
+"""Hyper-connections, as `hyper_connections.py` defines them: three launches around a part of a layer.
 
-Sums are in float32 and split by channel only: no token depends on the others.
+Sums are float32 and split by channel alone: no token's bits depend on other tokens.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.linear.hyper_connections import MixedStreams, MixWeights
+from outrider.ops.norm_rope.rms_norm import Norm
 
 _TOKENS = 16  # of a tile
 _SPLIT = 512  # channels of all streams that a program sums over
@@ -148,26 +150,23 @@ def _write_kernel(
     tl.store(out + at, new.to(out.dtype.element_ty), mask=inside[None, :])
 
 
-def read_streams(
-    streams: torch.Tensor,  # [n, streams, hidden] contiguous
-    mixes: tuple[torch.Tensor, ...],  # weight [mixes, streams * hidden], base, scale: float32
-    norm: tuple[torch.Tensor, float],  # weight [hidden] and eps, of the input
+def read_streams_triton(
+    streams: torch.Tensor,  # contiguous
+    weights: MixWeights,
+    norm: Norm,
     *,
-    mix_eps: float,  # of the norm over all streams
     eps: float,
-    rounds: int,  # 0 after the last layer, where nothing is written back
-) -> tuple[torch.Tensor, ...]:  # x [n, hidden], post [n, streams], comb [n, streams, streams]
-    """The normalised input of a part of a layer, and the weights that write its output back."""
+    rounds: int,  # 0 after the last layer, where only `x` is computed
+) -> MixedStreams:
+    """`read_streams` in two launches."""
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape
-    projection, base, scale = mixes
+    projection = weights.projection
     splits = triton.cdiv(num * hidden, _SPLIT)
     sums = projection.new_empty((splits, num_tokens, projection.shape[0]))
     squares = projection.new_empty((splits, num_tokens))
-    post, comb = (
-        projection.new_empty((num_tokens, num)),
-        projection.new_empty((num_tokens, num, num)),
-    )
+    post = projection.new_empty((num_tokens, num))
+    comb = projection.new_empty((num_tokens, num, num))
     x = torch.empty((num_tokens, hidden), dtype=streams.dtype, device=streams.device)
     _project(streams, projection, sums, squares)
     kernel: Any = _read_kernel[(num_tokens,)]
@@ -175,16 +174,16 @@ def read_streams(
         streams,
         sums,
         squares,
-        base,
-        scale,
-        norm[0],
+        weights.base,
+        weights.scale,
+        norm.weight,
         x,
         post,
         comb,
         num_tokens,
         splits,
-        mix_eps,
-        norm[1],
+        weights.norm_eps,
+        norm.eps,
         eps,
         STREAMS=num,
         HIDDEN=hidden,
@@ -197,7 +196,7 @@ def read_streams(
         num_warps=8,
         **overlap.options(streams),
     )
-    return x, post, comb
+    return MixedStreams(x=x, post=post, comb=comb)
 
 
 def _project(
@@ -217,7 +216,7 @@ def _project(
         TOKENS=_TOKENS,
         SPLIT=_SPLIT,
         CHANNELS=_CHANNELS,
-        # Half-precision inputs are exact in tf32, and weights as a sum of two keep 22 bits.
+        # Half-precision streams are exact in tf32; weights split in two tf32 parts keep 22 bits.
         PRECISION="ieee" if streams.dtype == torch.float32 else "tf32x3",
         PDL=overlap.is_on(streams),
         num_warps=4,
@@ -225,13 +224,12 @@ def _project(
     )
 
 
-def write_streams(
-    y: torch.Tensor,  # [n, hidden] contiguous
-    streams: torch.Tensor,  # [n, streams, hidden] contiguous
-    post: torch.Tensor,  # [n, streams] float32
-    comb: torch.Tensor,  # [n, streams, streams] float32
-) -> torch.Tensor:  # [n, streams, hidden]
-    """The streams mixed among themselves, plus the share of each in the output of the part."""
+def write_streams_triton(
+    y: torch.Tensor,  # contiguous
+    streams: torch.Tensor,  # contiguous
+    mixed: MixedStreams,
+) -> torch.Tensor:
+    """`write_streams` in one launch."""
     assert y.is_contiguous()
     assert streams.is_contiguous()
     num_tokens, num, hidden = streams.shape
@@ -240,8 +238,8 @@ def write_streams(
     kernel(
         y,
         streams,
-        post,
-        comb,
+        mixed.post,
+        mixed.comb,
         out,
         STREAMS=num,
         HIDDEN=hidden,

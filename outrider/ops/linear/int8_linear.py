@@ -1,8 +1,8 @@
 """Linear layers with int8 weights for x86 CPUs: a quarter of the bytes that bound decoding.
 
 Weights are quantised symmetrically per output channel. Each row of activations has its own step and
-two int8 digits. One digit costs 5% of perplexity on SmolLM2-135M; two add nothing to the 0.6% of the
-weights. Sums are exact in int32, so the result of a row does not depend on the other rows.
+two int8 digits. One digit costs 5% of perplexity on SmolLM2-135M; two add nothing to the 0.6% that
+the weights cost. Sums are exact in int32, so the result of a row does not depend on the other rows.
 """
 
 import warnings

@@ -1,8 +1,8 @@
-"""The gated delta rule for prompts, by products of sixteen tokens rather than one after another.
+"""The gated delta rule for long chunks, by matrix products over blocks of sixteen tokens.
 
-What the tokens of a block add to a state S is U = T (V - e^F K S), with F the logarithms of decays
-summed so far, and T = (1 + A)^-1 diag(b): b are the rates, A says how a key sees those before it.
-T knows no state, so it is found for all blocks at once.
+The tokens of a block add K^T U to a state S, with U = T (V - e^F K S). F is the running sum of log
+decays, T = (1 + A)^-1 diag(beta), and A holds the decayed products of each key with earlier keys.
+T does not depend on S, so one launch finds it for all blocks.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,17 +15,19 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.recurrent.delta_rule_triton import apply_accepted, softplus
+from outrider.ops.recurrent.delta_rule import EPS, DeltaRule
+from outrider.ops.recurrent.delta_state_triton import apply_accepted, softplus
+from outrider.ops.recurrent.recurrent_rows import RecurrentState, StateRows
 
-BLOCK = 16  # tokens: what tensor cores take, and few enough for T to be found row by row
-MIN_CHUNK = 32  # tokens of a chunk from which on it pays
-_FEW_STATES = 64  # that leave some of a GPU idle
+BLOCK = 16  # tokens: the least that tensor cores take, and few enough to find T row by row
+MIN_CHUNK = 32  # tokens of the longest chunk from which on blocks are faster
+_FEW_STATES = 64  # so few leave a part of the GPU idle
 _BLOCK = tl.constexpr(BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaTile:
-    """What one program owns of a state, and how it goes through the blocks."""
+    """Columns of a state that one program owns, and how it is compiled."""
 
     columns: int
     warps: int
@@ -41,19 +43,19 @@ def _units(at, is_token, channel, KEY_DIM: tl.constexpr, eps):
 
 
 @triton.jit
-def _resolve(lower):  # [BLOCK, BLOCK], below the diagonal
-    """The inverse of 1 + sees. Row by row: powers of `sees` grow large where keys repeat."""
+def _invert(lower):  # [BLOCK, BLOCK], below the diagonal
+    """The inverse of 1 + lower. Row by row: powers of `lower` grow large where keys repeat."""
     row, column = tl.arange(0, _BLOCK)[:, None], tl.arange(0, _BLOCK)[None, :]
-    solved = (row == column).to(tl.float32)
+    inverse = (row == column).to(tl.float32)
     for index in tl.static_range(1, _BLOCK):
         weights = tl.sum(tl.where(column == index, lower.T, 0.0), 1)  # of the rows before
-        solved -= tl.where(row == index, tl.sum(weights[:, None] * solved, 0)[None, :], 0.0)
-    return solved
+        inverse -= tl.where(row == index, tl.sum(weights[:, None] * inverse, 0)[None, :], 0.0)
+    return inverse
 
 
 @triton.jit(do_not_specialize_on_alignment=["firsts", "counts"])
-def _resolve_kernel(
-    qkv, gates, firsts, counts, decay_scales, dt_biases, solved, scores, log_decays,
+def _invert_kernel(
+    qkv, gates, firsts, counts, decay_scales, dt_biases, inverse, scores, log_decays,
     qkv_stride, gates_stride, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, KEY_DIM: tl.constexpr,
     KEY_BLOCK: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
@@ -83,24 +85,24 @@ def _resolve_kernel(
         lower = tl.where(place[:, None] > place[None, :], lower, 0.0)
         index = token * VALUE_HEADS + head
         square = index[:, None] * _BLOCK + place[None, :]
-        tl.store(solved + square, _resolve(lower) * beta[None, :], mask=is_token[:, None])
+        tl.store(inverse + square, _invert(lower) * beta[None, :], mask=is_token[:, None])
         score = tl.dot(query, key.T, input_precision=PRECISION) * decay
         tl.store(scores + square, score, mask=is_token[:, None])
         tl.store(log_decays + index, log_decay, mask=is_token)
 
 
 @triton.jit(
-    do_not_specialize=["most"],
+    do_not_specialize=["most_nodes"],
     do_not_specialize_on_alignment=["rows", "accepted_counts", "firsts", "counts"],
 )
-def _pass_kernel(
-    qkv, state, node_inputs, rows, accepted_counts, firsts, counts, decay_scales, dt_biases, solved, scores, log_decays,
-    out, qkv_stride, most, eps, scale,
+def _chunk_kernel(
+    qkv, state, node_inputs, rows, accepted_counts, firsts, counts, decay_scales, dt_biases,
+    inverse, scores, log_decays, out, qkv_stride, most_nodes, eps, scale,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A chunk, a head, and some columns of its state: through all blocks in turn."""
+    """A chunk, a head, and some columns of its state: through all blocks in order."""
     chunk, head = tl.program_id(0), tl.program_id(1)
     key_head = head // (VALUE_HEADS // KEY_HEADS)
     channel, place = tl.arange(0, KEY_BLOCK), tl.arange(0, _BLOCK)
@@ -117,8 +119,8 @@ def _pass_kernel(
     own += channel[:, None] * VALUE_DIM + column[None, :]
     s = tl.load(own, mask=inside & (num_accepted >= 0), other=0.0)
     s = apply_accepted(
-        s, node_inputs + row * most * ((KEY_HEADS * KEY_DIM) + VALUE_HEADS * (VALUE_DIM + 2)), num_accepted,
-        head, key_head, channel, column, decay_scale, dt_bias, eps,
+        s, node_inputs + row * most_nodes * ((KEY_HEADS * KEY_DIM) + VALUE_HEADS * (VALUE_DIM + 2)),
+        num_accepted, head, key_head, channel, column, decay_scale, dt_bias, eps,
         KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
     )  # fmt: skip
     for start in range(0, count, _BLOCK):
@@ -130,18 +132,20 @@ def _pass_kernel(
         query = _units(at, is_token, channel, KEY_DIM, eps) * scale
         key = _units(at + KEY_HEADS * KEY_DIM, is_token, channel, KEY_DIM, eps)
         values = qkv + token * qkv_stride + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM
-        wanted = is_token[:, None] & is_value[None, :]
-        value = tl.load(values[:, None] + column[None, :], mask=wanted, other=0.0).to(tl.float32)
+        inside_values = is_token[:, None] & is_value[None, :]
+        value = tl.load(values[:, None] + column[None, :], mask=inside_values, other=0.0).to(
+            tl.float32
+        )
         log_decay = tl.load(log_decays + index, mask=is_token, other=0.0)
-        solve = tl.load(solved + square, mask=is_token[:, None], other=0.0)
+        inverted = tl.load(inverse + square, mask=is_token[:, None], other=0.0)
         score = tl.load(scores + square, mask=is_token[:, None], other=0.0)
         decayed = tl.exp(log_decay)[:, None]
         old = tl.dot(key, s, input_precision=PRECISION)
-        added = tl.dot(solve, value - decayed * old, input_precision=PRECISION)
+        added = tl.dot(inverted, value - decayed * old, input_precision=PRECISION)
         read = decayed * tl.dot(query, s, input_precision=PRECISION)
         read = tl.dot(score, added, read, input_precision=PRECISION)
         target = out + index[:, None] * VALUE_DIM + column[None, :]
-        tl.store(target, read.to(out.dtype.element_ty), mask=wanted)
+        tl.store(target, read.to(out.dtype.element_ty), mask=inside_values)
         last = tl.min(log_decay, 0)  # decays only add up
         late = key * tl.where(is_token, tl.exp(last - log_decay), 0.0)[:, None]
         s = tl.dot(late.T, added, s * tl.exp(last), input_precision=PRECISION)
@@ -156,30 +160,28 @@ def choose_tile(num_states: int) -> DeltaTile:
     return DeltaTile(columns=64, warps=4, stages=2)
 
 
-def pass_chunks(
-    qkv: torch.Tensor,  # [num_query, mixed] queries, keys, values
-    gates: torch.Tensor,  # [num_query, 2 * value_heads] of rates, of paces
-    state: torch.Tensor,  # [table_rows, value_heads, key_dim, value_dim] float32, advanced
-    node_inputs: torch.Tensor,  # [table_rows, nodes, pending]
-    spans: tuple[torch.Tensor, ...],  # rows, accepted_counts, firsts, counts: [chunks] int64
-    weights: tuple[torch.Tensor, torch.Tensor],  # pace, pace_bias: [value_heads] float32
+def run_chunks(
+    qkv: torch.Tensor,  # [num_query, qkv]
+    gates: torch.Tensor,  # [num_query, 2 * value_heads]
+    layer: RecurrentState,  # its state is advanced
+    states: StateRows,  # of chunks
+    rule: DeltaRule,
     out: torch.Tensor,  # [num_query, value_heads, value_dim], written where chunks are
     *,
     width: int,  # tokens of the longest chunk
-    key_heads: int,
-    eps: float,
     tile: DeltaTile | None = None,
 ) -> None:
-    """What every token of the chunks reads from its row's state, which takes all of them in."""
+    """What every token of the chunks reads from its row's state; all tokens change the state."""
+    state, node_inputs = layer.state, layer.node_inputs
     _, heads, key_dim, value_dim = state.shape
-    num_chunks, num_query = spans[0].shape[0], qkv.shape[0]
+    num_chunks, num_query = states.rows.shape[0], qkv.shape[0]
     squares = qkv.new_empty((2, num_query, heads, BLOCK), dtype=torch.float32)
     log_decays = qkv.new_empty((num_query, heads), dtype=torch.float32)
     found = (squares[0], squares[1], log_decays)
     tile = tile or choose_tile(num_chunks * heads)
     columns = max(16, min(tile.columns, triton.next_power_of_2(value_dim)))
     options = {
-        "KEY_HEADS": key_heads,
+        "KEY_HEADS": rule.sizes.key_heads,
         "VALUE_HEADS": heads,
         "KEY_DIM": key_dim,
         "KEY_BLOCK": max(16, triton.next_power_of_2(key_dim)),
@@ -187,15 +189,17 @@ def pass_chunks(
         "PDL": overlap.is_on(qkv),
         **overlap.options(qkv),
     }
-    resolve: Any = _resolve_kernel[(triton.cdiv(width, BLOCK), heads, num_chunks)]
-    resolve(
-        qkv, gates, *spans[2:], *weights, *found,
-        qkv.stride(0), gates.stride(0), eps, key_dim**-0.5, num_warps=1, **options,
+    weights = (rule.decay_scale, rule.dt_bias)
+    invert: Any = _invert_kernel[(triton.cdiv(width, BLOCK), heads, num_chunks)]
+    invert(
+        qkv, gates, states.firsts, states.counts, *weights, *found,
+        qkv.stride(0), gates.stride(0), EPS, key_dim**-0.5, num_warps=1, **options,
     )  # fmt: skip
-    passing: Any = _pass_kernel[(num_chunks, heads, triton.cdiv(value_dim, columns))]
-    passing(
-        qkv, state, node_inputs, *spans, *weights, *found, out,
-        qkv.stride(0), node_inputs.shape[1], eps, key_dim**-0.5,
+    run: Any = _chunk_kernel[(num_chunks, heads, triton.cdiv(value_dim, columns))]
+    run(
+        qkv, state, node_inputs,
+        states.rows, states.accepted_counts, states.firsts, states.counts, *weights, *found, out,
+        qkv.stride(0), node_inputs.shape[1], EPS, key_dim**-0.5,
         VALUE_DIM=value_dim, COLUMNS=columns, num_warps=tile.warps, num_stages=tile.stages,
         **options,
     )  # fmt: skip

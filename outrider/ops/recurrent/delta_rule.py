@@ -1,8 +1,8 @@
-"""What recurrent layers compute on a plan, in plain torch: the gated delta rule, token by token.
+"""The gated delta rule of recurrent layers.
 
-A state S [key_dim, value_dim] reads a token with key k, value v, decay d and rate b as
-    S := d S;   S := S + k (b (v - k S));   and a query q reads q S.
-Drafted tokens go through the same sums when they are kept as when they were drafted.
+A token with key k, value v, decay d and rate beta changes a state S [key_dim, value_dim] by
+    S := d S;   S := S + k (beta (v - k S));   and a query q reads q S.
+Accepted nodes go through the same sums in the next step as when they were drafted.
 """
 
 from dataclasses import dataclass
@@ -10,28 +10,26 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from outrider.kv.ring_plan import RingPlan, RingTokens
-from outrider.models.recurrent.recurrence import Recurrence
-from outrider.models.recurrent.recurrent_cache import StateStore
-from outrider.models.recurrent.recurrent_plan import NEW_TEXT, RecurrentPlan
+from outrider.ops.recurrent.delta_sizes import DeltaSizes
+from outrider.ops.recurrent.recurrent_rows import NEW_TEXT, RecurrentRows, RecurrentState
 
 EPS = 1e-6  # added to squared lengths of keys and queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRule:
-    """The sizes of a layer, and its weights that are no linear maps."""
+    """The sizes of a layer, and its weights besides projections."""
 
-    sizes: Recurrence
-    conv_weight: torch.Tensor  # [mixed, window] float32, of the convolution
+    sizes: DeltaSizes
+    conv_weight: torch.Tensor  # [qkv, window] float32, of the convolution
     decay_scale: torch.Tensor  # [value_heads] float32, at most 0: how fast each head forgets
     dt_bias: torch.Tensor  # [value_heads] float32
-    is_fixed: bool  # a token's bits do not depend on the step that takes it in
+    is_fixed: bool  # a token's bits do not depend on the other tokens of its chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inputs:
-    """What a state reads of tokens, in float32."""
+    """What tokens change a state by, in float32."""
 
     keys: torch.Tensor  # [rows, tokens, value_heads, key_dim]
     values: torch.Tensor  # [rows, tokens, value_heads, value_dim]
@@ -39,102 +37,62 @@ class _Inputs:
     betas: torch.Tensor  # [rows, tokens, value_heads]
 
 
-def causal_conv(
-    tokens: RingTokens,  # of width mixed
-    part: RingPlan,
-    conv_weight: torch.Tensor,  # [mixed, window] float32
-) -> torch.Tensor:  # [num_query, mixed]
-    """Every lane mixed over the window of each query token, and activated."""
-    if tokens.fresh.is_cuda:
-        from outrider.ops.recurrent.delta_rule_triton import (
-            causal_conv as launch,  # a CPU installation has no Triton
-        )
-
-        return launch(tokens.ring, tokens.fresh, part.sources, conv_weight)
-    total = torch.zeros(tokens.fresh.shape, dtype=torch.float32, device=conv_weight.device)
-    for place in range(part.sources.shape[1]):
-        sources = part.sources[:, place : place + 1]
-        channels = tokens.read(sources).squeeze(1).float()
-        total.addcmul_(channels.masked_fill_(sources < 0, 0.0), conv_weight[:, place])
-    return F.silu(total).to(tokens.fresh.dtype)
-
-
 def gated_delta_rule(
-    qkv: torch.Tensor,  # [num_query, mixed] queries, keys, values
-    gates: torch.Tensor,  # [num_query, 2 * value_heads] of rates, of decays
-    store: StateStore,
-    plan: RecurrentPlan,
+    qkv: torch.Tensor,  # [num_query, qkv] queries, keys, values
+    gates: torch.Tensor,  # [num_query, 2 * value_heads] of betas, of decays
+    layer: RecurrentState,
+    rows: RecurrentRows,
     rule: DeltaRule,
 ) -> torch.Tensor:  # [num_query, value_heads, value_dim]
     """What every query token reads from its row's state.
 
-    States take in what was kept of the last step, and chunks; nodes are left pending.
+    States change by the accepted nodes of the last step, and by chunks. The nodes of this step
+    change no stored state; their inputs are saved.
     """
     if qkv.is_cuda:
-        return recur_on_gpu(qkv, gates, store, plan, rule)
-    shape, sizes, num = plan.shape, rule.sizes, plan.shape.num_decode_query
-    inputs = torch.cat([qkv[:, sizes.keys :], gates], dim=1)  # [num_query, pending]
-    queries = qkv[:, : sizes.keys]
-    state = _apply_accepted(store, plan, rule)  # [step_rows, value_heads, key_dim, value_dim]
-    nodes, chunks = state[: shape.rows], state[shape.rows :]
+        from outrider.ops.recurrent.delta_rule_triton import gated_delta_rule_triton
+
+        return gated_delta_rule_triton(qkv, gates, layer, rows, rule)
+    return gated_delta_rule_reference(qkv, gates, layer, rows, rule)
+
+
+def gated_delta_rule_reference(
+    qkv: torch.Tensor,
+    gates: torch.Tensor,
+    layer: RecurrentState,
+    rows: RecurrentRows,
+    rule: DeltaRule,
+) -> torch.Tensor:
+    """The same in torch, token by token."""
+    keys, num_rows, num_nodes = rule.sizes.keys, rows.num_rows, rows.num_decode_query
+    inputs = torch.cat([qkv[:, keys:], gates], dim=1)  # [num_query, node_inputs]
+    queries = qkv[:, :keys]
+    state = _apply_accepted(layer, rows, rule)  # [step_rows, value_heads, key_dim, value_dim]
+    nodes, chunks = state[:num_rows], state[num_rows:]
     out = []
-    if shape.rows:
-        rows = plan.states.rows[: shape.rows]
-        store.state.index_copy_(0, rows, nodes)
-        by_row = inputs[:num].view(shape.rows, shape.nodes, -1)
-        by_row_queries = queries[:num].view(shape.rows, shape.nodes, -1)
+    if num_rows:
+        table_rows = rows.states.rows[:num_rows]
+        layer.state.index_copy_(0, table_rows, nodes)
+        by_row = inputs[:num_nodes].view(num_rows, rows.nodes, -1)
+        by_row_queries = queries[:num_nodes].view(num_rows, rows.nodes, -1)
         out.append(_scan(nodes, _inputs(by_row, rule), by_row_queries, rule))
-        _save_nodes(by_row, rows, store)
-    if shape.chunk.rows:
-        out.append(_run_chunks(chunks, inputs[num:], queries[num:], plan, rule))
-        store.state.index_copy_(0, plan.states.rows[shape.rows :], chunks)
+        _save_nodes(by_row, table_rows, layer)
+    if rows.num_chunks:
+        out.append(_run_chunks(chunks, inputs[num_nodes:], queries[num_nodes:], rows, rule))
+        layer.state.index_copy_(0, rows.states.rows[num_rows:], chunks)
     return torch.cat(out).to(qkv.dtype)
 
 
-def recur_on_gpu(
-    qkv: torch.Tensor,
-    gates: torch.Tensor,
-    store: StateStore,
-    plan: RecurrentPlan,
-    rule: DeltaRule,
-) -> torch.Tensor:
-    """The same; nothing may be left pending before all has been taken in.
-
-    Long chunks go by blocks of tokens, unless their bits must be those of one after another.
-    """
-    from outrider.ops.recurrent import delta_chunk_triton as delta_blocks
-    from outrider.ops.recurrent import delta_rule_triton as delta
-
-    states, shape, sizes = plan.states, plan.shape, rule.sizes
-    out = qkv.new_empty((qkv.shape[0], sizes.value_heads, sizes.value_dim))
-    by_blocks = not rule.is_fixed and shape.chunk.width >= delta_blocks.MIN_CHUNK
-    end = shape.rows if by_blocks else None
-    spans = (states.rows, states.accepted_counts, states.firsts, states.counts)
-    in_turn, chunks = tuple(s[:end] for s in spans), tuple(s[shape.rows :] for s in spans)
-    weights = (rule.decay_scale, rule.dt_bias)
-    delta.gated_delta_rule(
-        qkv, gates, store.state, store.node_inputs, in_turn, weights, out,
-        num_rows=shape.rows, key_heads=sizes.key_heads, eps=EPS,
-    )  # fmt: skip
-    if by_blocks:
-        delta_blocks.pass_chunks(
-            qkv, gates, store.state, store.node_inputs, chunks, weights, out,
-            width=shape.chunk.width, key_heads=sizes.key_heads, eps=EPS,
-        )  # fmt: skip
-    delta.save_node_inputs(qkv, gates, store.node_inputs, states.rows[: shape.rows], shape.nodes)
-    return out
-
-
-def _apply_accepted(store: StateStore, plan: RecurrentPlan, rule: DeltaRule) -> torch.Tensor:
-    """The states of all rows of the step at the beginning of it."""
-    states = plan.states
-    state = store.state.index_select(0, states.rows)
+def _apply_accepted(layer: RecurrentState, rows: RecurrentRows, rule: DeltaRule) -> torch.Tensor:
+    """The states of all rows at the beginning of the step."""
+    states = rows.states
+    state = layer.state.index_select(0, states.rows)
     state.masked_fill_((states.accepted_counts == NEW_TEXT)[:, None, None, None], 0.0)
-    node_inputs = store.node_inputs.index_select(0, states.rows)  # [step_rows, nodes, pending]
-    place = torch.arange(node_inputs.shape[1], device=state.device)
-    inputs = _idle(_inputs(node_inputs, rule), place < states.accepted_counts[:, None])
-    for token in range(node_inputs.shape[1]):
-        _advance_(state, inputs, token)
+    saved = layer.node_inputs.index_select(0, states.rows)  # [step_rows, nodes, node_inputs]
+    place = torch.arange(saved.shape[1], device=state.device)
+    inputs = _masked(_inputs(saved, rule), place < states.accepted_counts[:, None])
+    for token in range(saved.shape[1]):
+        _apply_token(state, inputs, token)
     return state
 
 
@@ -142,21 +100,21 @@ def _run_chunks(
     state: torch.Tensor,  # [chunk.rows, value_heads, key_dim, value_dim], advanced in place
     channels: torch.Tensor,  # [chunk.tokens, node_inputs]
     queries: torch.Tensor,  # [chunk.tokens, keys]
-    plan: RecurrentPlan,
+    rows: RecurrentRows,
     rule: DeltaRule,
 ) -> torch.Tensor:  # [chunk.tokens, value_heads, value_dim]
     """Chunks differ in length: they lie in a rectangle, whose unused places change no state."""
-    shape, chunk, states = plan.shape, plan.shape.chunk, plan.states
-    owners = plan.owners[shape.num_decode_query :]
-    offsets = plan.query_index[shape.num_decode_query :] - states.firsts[owners]
-    places = (owners - shape.rows) * chunk.width + offsets
+    num_chunks, width = rows.num_chunks, rows.chunk_width
+    owners = rows.window.owners[rows.num_decode_query :]
+    offsets = rows.window.query_index[rows.num_decode_query :] - rows.states.firsts[owners]
+    places = (owners - rows.num_rows) * width + offsets
 
-    def spread(given: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk.width, ...]
-        rectangle = given.new_zeros(chunk.rows * chunk.width, given.shape[1])
-        return rectangle.index_copy_(0, places, given).view(chunk.rows, chunk.width, -1)
+    def spread(given: torch.Tensor) -> torch.Tensor:  # [chunk.rows, chunk_width, ...]
+        rectangle = given.new_zeros(num_chunks * width, given.shape[1])
+        return rectangle.index_copy_(0, places, given).view(num_chunks, width, -1)
 
     is_used = spread(torch.ones_like(channels[:, :1])).squeeze(2) > 0
-    inputs = _idle(_inputs(spread(channels), rule), is_used)
+    inputs = _masked(_inputs(spread(channels), rule), is_used)
     return _scan(state, inputs, spread(queries), rule).index_select(0, places)
 
 
@@ -166,17 +124,17 @@ def _scan(
     queries: torch.Tensor,  # [rows, tokens, keys]
     rule: DeltaRule,
 ) -> torch.Tensor:  # [rows * tokens, value_heads, value_dim]
-    """Token after token of every row: the state takes it in, and its query reads the state."""
+    """Token after token of every row: the token changes the state, then its query reads it."""
     query = _unit_heads(queries, rule.sizes) * rule.sizes.key_dim**-0.5
     read = torch.empty_like(inputs.values)
     for token in range(queries.shape[1]):
-        _advance_(state, inputs, token)
+        _apply_token(state, inputs, token)
         torch.sum(state * query[:, token, :, :, None], dim=-2, out=read[:, token])
     return read.flatten(0, 1)
 
 
-def _advance_(state: torch.Tensor, inputs: _Inputs, token: int) -> None:
-    """Let the states of all rows take in their token of that number."""
+def _apply_token(state: torch.Tensor, inputs: _Inputs, token: int) -> None:
+    """Change the states of all rows by their token of that index."""
     key = inputs.keys[:, token, :, :, None]  # [rows, value_heads, key_dim, 1]
     state.mul_(inputs.decays[:, token, :, None, None])
     change = inputs.values[:, token] - (state * key).sum(-2)  # [rows, value_heads, value_dim]
@@ -184,10 +142,10 @@ def _advance_(state: torch.Tensor, inputs: _Inputs, token: int) -> None:
     state.addcmul_(key, change[:, :, None])
 
 
-def _inputs(inputs: torch.Tensor, rule: DeltaRule) -> _Inputs:  # [rows, tokens, pending]
+def _inputs(channels: torch.Tensor, rule: DeltaRule) -> _Inputs:  # [rows, tokens, node_inputs]
     sizes, heads = rule.sizes, rule.sizes.value_heads
-    channels = torch.split(inputs, [sizes.keys, sizes.values, heads, heads], dim=-1)
-    keys, values, betas, decay_gates = channels
+    parts = torch.split(channels, [sizes.keys, sizes.values, heads, heads], dim=-1)
+    keys, values, betas, decay_gates = parts
     return _Inputs(
         keys=_unit_heads(keys, sizes),
         values=values.float().reshape(*values.shape[:-1], heads, sizes.value_dim),
@@ -196,8 +154,8 @@ def _inputs(inputs: torch.Tensor, rule: DeltaRule) -> _Inputs:  # [rows, tokens,
     )
 
 
-def _idle(inputs: _Inputs, is_used: torch.Tensor) -> _Inputs:  # [rows, tokens]
-    """The same, but tokens that are not used leave a state exactly as it is, numbers or not."""
+def _masked(inputs: _Inputs, is_used: torch.Tensor) -> _Inputs:  # [rows, tokens]
+    """The same, but unused tokens leave a state bit for bit as it is, even if they hold NaN."""
     unused = ~is_used[..., None]
     return _Inputs(
         keys=inputs.keys.masked_fill(unused[..., None], 0.0),
@@ -207,16 +165,16 @@ def _idle(inputs: _Inputs, is_used: torch.Tensor) -> _Inputs:  # [rows, tokens]
     )
 
 
-def _unit_heads(channels: torch.Tensor, sizes: Recurrence) -> torch.Tensor:
+def _unit_heads(channels: torch.Tensor, sizes: DeltaSizes) -> torch.Tensor:
     """Keys or queries of unit length, one for every value head: [..., value_heads, key_dim]."""
     heads = channels.float().reshape(*channels.shape[:-1], sizes.key_heads, sizes.key_dim)
     unit = heads * torch.rsqrt((heads * heads).sum(-1, keepdim=True) + EPS)
     return unit.repeat_interleave(sizes.value_heads // sizes.key_heads, dim=-2)
 
 
-def _save_nodes(by_row: torch.Tensor, rows: torch.Tensor, store: StateStore) -> None:
-    """Leave the nodes of all rows pending: [rows, nodes, pending]."""
-    num_nodes, most = by_row.shape[1], store.node_inputs.shape[1]
+def _save_nodes(by_row: torch.Tensor, rows: torch.Tensor, layer: RecurrentState) -> None:
+    """Save the inputs of the nodes of all rows: [rows, nodes, node_inputs]."""
+    num_nodes, most_nodes = by_row.shape[1], layer.node_inputs.shape[1]
     node = torch.arange(num_nodes, device=rows.device)
-    places = (rows[:, None] * most + node).flatten()
-    store.node_inputs.view(-1, by_row.shape[2]).index_copy_(0, places, by_row.flatten(0, 1))
+    places = (rows[:, None] * most_nodes + node).flatten()
+    layer.node_inputs.view(-1, by_row.shape[2]).index_copy_(0, places, by_row.flatten(0, 1))

@@ -1,7 +1,7 @@
-"""Entries of blocks that end in a step, as `ops/sparse/sparse_attention.py` says them, in one launch.
+"""Entries of compressed blocks that end in a step, as `compress.py` defines them, in one launch.
 
-One program per block that may end; those that do not return at once. All in float32 and rounded
-once. Sources and targets are int64, angles, bias and norm float32; states are of any float type.
+One program per block that may end; those that do not end return at once. Sums are float32 and
+rounded once. Sources and targets are int64, angles, bias and norm float32, states any float type.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -13,7 +13,11 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.norm_rope.partial_rope import TailRotation
 from outrider.ops.norm_rope.partial_rope_triton import rotated_tail
+from outrider.ops.sparse.compress import Compressor
+from outrider.ops.sparse.compressed_index import BlockPlan
+from outrider.ops.sparse.ring_tokens import RingTokens
 
 _TOKENS = 8  # of a window at once
 # Below every gate, and finite: tokens that are absent leave the running state as it is.
@@ -48,7 +52,7 @@ def _entries_kernel(
     inside = channel < WIDTH
     overlap.begin(PDL)
     target = tl.load(targets + window)
-    if target == 0:  # page 0 is nobody's: the block does not end in this step
+    if target == 0:  # on page 0, which is padding: the block does not end in this step
         return
     best = tl.full((DIM,), _NOTHING_SEEN, tl.float32)
     total = tl.zeros((DIM,), tl.float32)
@@ -56,14 +60,14 @@ def _entries_kernel(
     for first in range(0, WINDOW, TOKENS):
         place = first + tl.arange(0, TOKENS)
         source = tl.load(sources + window * WINDOW + place, mask=place < WINDOW, other=-1)
-        is_kept = (source >= 0) & (source < num_slots)
+        is_old = (source >= 0) & (source < num_slots)
         is_fresh = source >= num_slots
         # The first half of a window reads the first of two series, the second half the other.
         series = (place * SERIES // WINDOW) * WIDTH
         column = series[:, None] + channel[None, :]
         old = ring + source[:, None] * ring_stride + column
         new = fresh + (source - num_slots)[:, None] * fresh_stride + column
-        old_mask = is_kept[:, None] & inside[None, :]
+        old_mask = is_old[:, None] & inside[None, :]
         new_mask = is_fresh[:, None] & inside[None, :]
         value = tl.load(old, mask=old_mask, other=0.0).to(tl.float32)
         value += tl.load(new, mask=new_mask, other=0.0).to(tl.float32)
@@ -75,9 +79,9 @@ def _entries_kernel(
         gate = tl.where(is_known, gate, float("-inf"))
         new_best = tl.maximum(best, tl.max(gate, 0))
         share = tl.exp(gate - new_best[None, :])
-        kept = tl.exp(best - new_best)
-        total = total * kept + tl.sum(share, 0)
-        mean = mean * kept + tl.sum(share * value, 0)
+        rescale = tl.exp(best - new_best)
+        total = total * rescale + tl.sum(share, 0)
+        mean = mean * rescale + tl.sum(share * value, 0)
         best = new_best
     mean = tl.where(inside, mean / total, 0.0)
     mean = mean * tl.rsqrt(tl.sum(mean * mean) / WIDTH + eps)
@@ -90,18 +94,16 @@ def _entries_kernel(
     tl.store(pool + target * WIDTH + channel, entry.to(pool.dtype.element_ty), mask=inside)
 
 
-def store_entries(
-    ring: torch.Tensor,  # [slots, 2 * series * width] lanes side by side
-    fresh: torch.Tensor,  # [num_query, 2 * series * width]
-    where: tuple[torch.Tensor, torch.Tensor],  # sources [windows, window], targets [windows]
-    bias: torch.Tensor,  # [window, width] float32
-    norm: tuple[torch.Tensor, float],  # weight [width] float32, eps
-    angles: tuple[torch.Tensor, torch.Tensor],  # cos, sin: [windows, pairs] float32
-    pool: torch.Tensor,  # [entries, width]
+def store_entries_triton(
+    tokens: RingTokens,  # contiguous channels
+    block: BlockPlan,
+    compressor: Compressor,
+    rotation: TailRotation,
+    pool: torch.Tensor,
 ) -> None:
-    """Write the entry of every block that has a target."""
-    (sources, targets), (weight, eps) = where, norm
-    window, width = bias.shape
+    """`store_entries` in one launch."""
+    ring, fresh, targets = tokens.ring, tokens.fresh, block.targets
+    window, width = compressor.bias.shape
     assert ring.stride(1) == fresh.stride(1) == 1
     assert pool.is_contiguous()
     if not targets.numel():
@@ -110,20 +112,21 @@ def store_entries(
     kernel(
         ring,
         fresh,
-        sources,
+        block.ring.sources,
         targets,
-        bias,
-        weight,
-        *angles,
+        compressor.bias,
+        compressor.norm.weight,
+        rotation.cos,
+        rotation.sin,
         pool,
         ring.stride(0),
         fresh.stride(0),
         ring.shape[0],
-        eps,
+        compressor.norm.eps,
         WINDOW=window,
         SERIES=ring.shape[1] // (2 * width),
         WIDTH=width,
-        PAIRS=angles[0].shape[1],
+        PAIRS=rotation.cos.shape[1],
         TOKENS=_TOKENS,
         DIM=triton.next_power_of_2(width),
         PDL=overlap.is_on(pool),

@@ -1,7 +1,7 @@
-"""Which entries score best with a query token, as `ops/sparse/sparse_attention.py` says it: two launches.
+"""Selects the compressed entries that score best, as `indexer.py` defines it, in two launches.
 
-Scores are float32. The best are found digit by digit of their order, so the result is exact; of
-equal scores the older entry wins. Tables, lists and counts are int64.
+Scores are float32. The best are found digit by digit of their sort order, so the result is exact;
+of equal scores the older entry wins. Tables, lists and counts are int64.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -14,11 +14,12 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.sampling.sortable_floats_triton import order_of
+from outrider.ops.sparse.listed_entries import ListedEntries
 
-MOST_SCORES = 1 << 26  # of a workspace: more query tokens are taken in turns
+MOST_SCORES = 1 << 26  # of the workspace: more query tokens run in groups
 _ENTRIES = 64  # scored by a program
-_TILE = 2048  # scores looked through at once
-_LEAST_TILE = 256  # as many as there are threads: each has one of its own to count
+_TILE = 2048  # scores read at once
+_LEAST_TILE = 256  # as many as there are threads: each counts at least one
 _BINS = tl.constexpr(256)
 
 
@@ -30,8 +31,8 @@ def _score_kernel(
     table,  # [lists, columns]
     lists,
     counts,
-    scores,  # [turn, longest]
-    first,  # query token of the turn
+    scores,  # [group, longest]
+    first,  # query token of the group
     query_stride,
     weight_stride,
     columns,
@@ -99,7 +100,7 @@ def _digit_of_kth(scores, count, prefix, wanted, SHIFT: tl.constexpr, TILE: tl.c
 
 @triton.jit(do_not_specialize=["first", "columns", "longest"])
 def _select_kernel(
-    scores,  # [turn, longest]
+    scores,  # [group, longest]
     table,  # [lists, columns]
     lists,
     counts,
@@ -118,7 +119,7 @@ def _select_kernel(
     pages = table + tl.load(lists + token) * columns
     out = slots + token * TOP_K
     own = scores + tl.program_id(0).to(tl.int64) * longest
-    least = -0x80000000  # in the order of scores: where all are chosen, all are above it
+    least = -0x80000000  # in the order of scores: where all are selected, all are above it
     ties = 0
     if count > TOP_K:
         digit, above = _digit_of_kth(own, count, 0, TOP_K, 24, TILE)
@@ -132,7 +133,7 @@ def _select_kernel(
         wanted -= above
         digit, above = _digit_of_kth(own, count, prefix, wanted, 0, TILE)
         least = (prefix << 8) | digit
-        ties = wanted - above  # of those that equal the least, so many are chosen
+        ties = wanted - above  # of those that equal the least, so many are selected
     selected = 0
     equal = 0
     for start in range(0, tl.maximum(count, TOP_K), TILE):
@@ -147,45 +148,42 @@ def _select_kernel(
         tl.store(out + at, page * PER_PAGE + place % PER_PAGE, mask=is_selected)
         selected += tl.sum(is_selected.to(tl.int32), 0)
         equal += tl.sum(is_equal.to(tl.int32), 0)
-        # What follows the last chosen one is nobody's, but must be a place in the pool.
+        # Slots past the last selected entry are not used, but must lie in the pool.
         tl.store(out + place, tl.zeros((TILE,), tl.int64), mask=(place >= count) & (place < TOP_K))
 
 
-def select_entries(
-    query: torch.Tensor,  # [num_query, heads, width] contiguous heads
-    weights: torch.Tensor,  # [num_query, heads]
-    keys: torch.Tensor,  # [entries, width]
-    listed: tuple[torch.Tensor, ...],  # table [lists, columns], lists, counts [num_query]
-    *,
+def select_entries_triton(
+    query: torch.Tensor,  # contiguous heads
+    weights: torch.Tensor,
+    keys: ListedEntries,
     scale: float,
-    per_page: int,
     top_k: int,
-) -> torch.Tensor:  # [num_query, at most top_k] int64 slots of entries, older ones first
-    """The entries that score best; past a query token's count there is slot 0."""
-    table, lists, counts = listed
+) -> torch.Tensor:
+    """`select_entries` in two launches: older entries come first, past the count there is slot 0."""
+    table = keys.table
     assert query.stride(2) == weights.stride(1) == 1
     assert query.stride(1) == query.shape[2]
     assert table.is_contiguous()
-    assert keys.is_contiguous()
-    num_query, longest = query.shape[0], table.shape[1] * per_page
+    assert keys.pool.is_contiguous()
+    num_query, longest = query.shape[0], keys.longest
     top_k = min(top_k, longest)
     slots = torch.empty((num_query, top_k), dtype=torch.int64, device=query.device)
     group = max(1, min(num_query, MOST_SCORES // longest))
     scores = torch.empty((group, longest), dtype=torch.float32, device=query.device)
     for first in range(0, num_query, group):
         num = min(group, num_query - first)
-        _score(query, weights, keys, listed, scores, (first, num), scale=scale, per_page=per_page)
+        _score(query, weights, keys, scores, first=first, num=num, scale=scale)
         kernel: Any = _select_kernel[(num,)]
         kernel(
             scores,
             table,
-            lists,
-            counts,
+            keys.lists,
+            keys.counts,
             slots,
             first,
             table.shape[1],
             longest,
-            PER_PAGE=per_page,
+            PER_PAGE=keys.per_page,
             TOP_K=top_k,
             TILE=min(_TILE, max(_LEAST_TILE, triton.next_power_of_2(longest))),
             PDL=overlap.is_on(query),
@@ -198,33 +196,33 @@ def select_entries(
 def _score(
     query: torch.Tensor,
     weights: torch.Tensor,
-    keys: torch.Tensor,
-    listed: tuple[torch.Tensor, ...],
-    scores: torch.Tensor,  # [turn, longest]
-    group: tuple[int, int],  # first query token, and how many
+    keys: ListedEntries,
+    scores: torch.Tensor,  # [group, longest] written
     *,
+    first: int,  # query token
+    num: int,  # query tokens
     scale: float,
-    per_page: int,
 ) -> None:
-    """Write the scores of some query tokens, as far as each may see."""
-    first, num = group
+    """Write the scores of some query tokens with the entries that each may read."""
     heads, width = query.shape[1:]
     kernel: Any = _score_kernel[(num, triton.cdiv(scores.shape[1], _ENTRIES))]
     kernel(
         query,
         weights,
-        keys,
-        *listed,
+        keys.pool,
+        keys.table,
+        keys.lists,
+        keys.counts,
         scores,
         first,
         query.stride(0),
         weights.stride(0),
-        listed[0].shape[1],
+        keys.table.shape[1],
         scores.shape[1],
         scale,
         HEADS=heads,
         WIDTH=width,
-        PER_PAGE=per_page,
+        PER_PAGE=keys.per_page,
         HEAD_BLOCK=max(16, triton.next_power_of_2(heads)),
         DIM=max(16, triton.next_power_of_2(width)),
         ENTRIES=_ENTRIES,

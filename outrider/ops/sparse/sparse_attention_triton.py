@@ -1,12 +1,13 @@
-"""Attention over a window and listed entries with sinks, as `ops/sparse/sparse_attention.py` says it.
+"""Attention over a sliding window and compressed entries, as `sparse_attention.py` defines it.
 
-Keys are taken in blocks and splits by their place in window and list, so the bits of a query
-token do not depend on the others. Tokens of chains have a program per split and are merged; those
-of chunks, of which there are many, run through all keys at once.
+Keys are taken in blocks and splits by their place in window and list, so the bits of a query token
+do not depend on the others. Tokens of chains have a program per split, and the splits are merged.
+Tokens of chunks are many: one program runs all keys.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +15,12 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.sparse.compressed_index import CompressedIndex
+from outrider.ops.sparse.listed_entries import ListedEntries
+from outrider.ops.sparse.ring_tokens import RingTokens
 
 SPLIT = 64  # keys of a split
-MOST_PARTIALS = 1 << 26  # floats of the workspace: more query tokens are taken in turns
+MOST_PARTIALS = 1 << 26  # floats of the workspace: more query tokens run in groups
 _HEADS = 32  # of a tile at most
 _LOG2_E = 1.4426950408889634
 _EXACT = {"enable_fp_fusion": False}  # as in ops/attention/decode_triton.py: bits must not differ
@@ -27,16 +31,25 @@ _SINK_SCALE = tl.constexpr(_LOG2_E)  # a softmax in base 2
 _NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Keys:
+    """What the query tokens read."""
+
+    window: RingTokens
+    sources: torch.Tensor  # [num_query, window] int64
+    entries: ListedEntries
+
+
 @triton.jit
 def _accumulate(best, total, mean, query, vectors, is_seen, scale):
-    """A block of vectors enters the running softmax, which is in base 2."""
+    """The running softmax, in base 2, after a block of vectors."""
     score = tl.dot(query, tl.trans(vectors), input_precision="ieee") * scale
     score = tl.where(is_seen[None, :], score, float("-inf"))
     new_best = tl.maximum(best, tl.max(score, 1))
     share = tl.exp2(score - new_best[:, None])
-    kept = tl.exp2(best - new_best)
-    total = total * kept + tl.sum(share, 1)
-    mean = tl.dot(share.to(vectors.dtype), vectors, mean * kept[:, None], input_precision="ieee")
+    rescale = tl.exp2(best - new_best)
+    total = total * rescale + tl.sum(share, 1)
+    mean = tl.dot(share.to(vectors.dtype), vectors, mean * rescale[:, None], input_precision="ieee")
     return new_best, total, mean
 
 
@@ -52,11 +65,11 @@ def _accumulate_window(
     for start in range(begin, end, BLOCK):
         place = start + tl.arange(0, BLOCK)
         source = tl.load(sources + token * WINDOW + place, mask=place < end, other=-1)
-        is_kept = (source >= 0) & (source < num_slots)
+        is_old = (source >= 0) & (source < num_slots)
         is_fresh = source >= num_slots
         old = ring + source[:, None] * ring_stride + channel[None, :]
         new = fresh + (source - num_slots)[:, None] * fresh_stride + channel[None, :]
-        vectors = tl.load(old, mask=is_kept[:, None] & is_channel, other=0.0)
+        vectors = tl.load(old, mask=is_old[:, None] & is_channel, other=0.0)
         vectors += tl.load(new, mask=is_fresh[:, None] & is_channel, other=0.0)
         best, total, mean = _accumulate(best, total, mean, query, vectors, source >= 0, scale)
     return best, total, mean
@@ -94,12 +107,12 @@ def _attend_kernel(
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     channel = tl.arange(0, DIM)
     is_head = head < NUM_HEADS
-    wanted = is_head[:, None] & (channel < WIDTH)[None, :]
+    inside = is_head[:, None] & (channel < WIDTH)[None, :]
     overlap.begin(PDL)
     count = tl.minimum(tl.load(counts + token).to(tl.int32), longest)
     pages = table + tl.load(lists + token) * columns
     at = token * query_stride + head[:, None] * WIDTH + channel[None, :]
-    query_tile = tl.load(query + at, mask=wanted, other=0.0)
+    query_tile = tl.load(query + at, mask=inside, other=0.0)
     best = tl.full((HEADS,), _NOTHING_SEEN, tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
     mean = tl.zeros((HEADS, DIM), tl.float32)
@@ -122,7 +135,7 @@ def _attend_kernel(
         part = (tl.program_id(0).to(tl.int64) * num_splits + split) * NUM_HEADS + head
         tl.store(part_best + part, best, mask=is_head)
         tl.store(part_total + part, total, mask=is_head)
-        tl.store(part_mean + part[:, None] * WIDTH + channel[None, :], mean, mask=wanted)
+        tl.store(part_mean + part[:, None] * WIDTH + channel[None, :], mean, mask=inside)
     else:
         best, total, mean = _accumulate_window(
             best, total, mean, query_tile, ring, fresh, sources, token, num_slots, ring_stride,
@@ -135,7 +148,7 @@ def _attend_kernel(
         total += tl.exp2(sink - best)
         result = mean / total[:, None]
         to = out + (token * NUM_HEADS + head)[:, None] * WIDTH + channel[None, :]
-        tl.store(to, result.to(out.dtype.element_ty), mask=wanted)
+        tl.store(to, result.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["first", "num_splits"])
@@ -157,39 +170,37 @@ def _merge_kernel(
         own_total = tl.load(part_total + part)
         own_mean = tl.load(part_mean + part * WIDTH + channel, mask=inside, other=0.0)
         new_best = tl.maximum(best, own_best)
-        kept = tl.exp2(best - new_best)
+        rescale = tl.exp2(best - new_best)
         share = tl.exp2(own_best - new_best)
-        total = total * kept + own_total * share
-        mean = mean * kept + own_mean * share
+        total = total * rescale + own_total * share
+        mean = mean * rescale + own_mean * share
         best = new_best
     to = out + ((first + token) * NUM_HEADS + head) * WIDTH + channel
     tl.store(to, (mean / total).to(out.dtype.element_ty), mask=inside)
 
 
-def attend(
-    query: torch.Tensor,  # [num_query, heads, width] contiguous
-    tokens: tuple[torch.Tensor, ...],  # ring, fresh, sources [num_query, window] int64
-    entries: tuple[torch.Tensor, ...],  # pool, table [lists, columns], lists, counts: int64
-    sinks: torch.Tensor,  # [heads] float32
-    *,
+def sparse_attention_triton(
+    query: torch.Tensor,  # contiguous
+    window: RingTokens,
+    index: CompressedIndex,
+    entries: ListedEntries,
+    sinks: torch.Tensor,
     scale: float,
-    per_page: int,
-    num_split: int,  # query tokens of chains, which come first
-) -> torch.Tensor:  # [num_query, heads, width]
-    """One softmax over window, entries and sink for every head of every query token."""
+) -> torch.Tensor:
+    """`sparse_attention` by kernels, with the keys of chains split over programs."""
     assert query.is_contiguous()
-    assert tokens[0].stride(1) == tokens[1].stride(1) == 1
-    assert entries[0].is_contiguous()
-    assert entries[1].stride(1) == 1 or not entries[1].shape[1]
+    assert window.ring.stride(1) == window.fresh.stride(1) == 1
+    assert entries.pool.is_contiguous()
+    assert entries.table.stride(1) == 1 or not entries.table.shape[1]
+    keys = _Keys(window=window, sources=index.window.ring.sources, entries=entries)
+    num_split, (num_query, heads, width) = index.num_decode_query, query.shape
     out = torch.empty_like(query)
-    num_query, heads, width = query.shape
-    longest = entries[1].shape[1] * per_page
-    splits = triton.cdiv(tokens[2].shape[1], SPLIT) + triton.cdiv(longest, SPLIT)
+    splits = triton.cdiv(keys.sources.shape[1], SPLIT) + triton.cdiv(entries.longest, SPLIT)
     group = max(1, MOST_PARTIALS // (splits * heads * (width + 2)))
     for first in range(0, num_split, group):
         num = min(group, num_split - first)
         parts = _new_parts(query, num * splits * heads)
-        _launch(query, tokens, entries, sinks, out, parts, (first, num, splits), scale, per_page)
+        _launch(query, keys, sinks, out, parts, (first, num, splits), scale)
         kernel: Any = _merge_kernel[(num, heads)]
         kernel(
             *parts,
@@ -206,9 +217,9 @@ def attend(
             **overlap.options(query),
         )
     if num_split < num_query:
-        nobody = (sinks, sinks, sinks)
+        unused = (sinks, sinks, sinks)
         rest = (num_split, num_query - num_split, 0)
-        _launch(query, tokens, entries, sinks, out, nobody, rest, scale, per_page)
+        _launch(query, keys, sinks, out, unused, rest, scale)
     return out
 
 
@@ -220,39 +231,43 @@ def _new_parts(query: torch.Tensor, num: int) -> tuple[torch.Tensor, ...]:
 
 def _launch(
     query: torch.Tensor,
-    tokens: tuple[torch.Tensor, ...],
-    entries: tuple[torch.Tensor, ...],
+    keys: _Keys,
     sinks: torch.Tensor,
     out: torch.Tensor,
-    parts: tuple[torch.Tensor, ...],
+    parts: tuple[torch.Tensor, ...],  # as `_new_parts` makes them
     group: tuple[int, int, int],  # first query token, how many, splits of each or 0
     scale: float,
-    per_page: int,
 ) -> None:
     first, num, splits = group
     _, heads, width = query.shape
+    ring, fresh, entries = keys.window.ring, keys.window.fresh, keys.entries
     tile = _tile(query, is_split=splits > 0)
     kernel: Any = _attend_kernel[(num, triton.cdiv(heads, tile["HEADS"]), max(splits, 1))]
     kernel(
         query,
-        *tokens,
-        *entries,
+        ring,
+        fresh,
+        keys.sources,
+        entries.pool,
+        entries.table,
+        entries.lists,
+        entries.counts,
         sinks,
         out,
         *parts,
         first,
-        tokens[0].shape[0],
-        entries[1].stride(0),
-        entries[1].shape[1] * per_page,
+        ring.shape[0],
+        entries.table.stride(0),
+        entries.longest,
         splits,
         query.stride(0),
-        tokens[0].stride(0),
-        tokens[1].stride(0),
+        ring.stride(0),
+        fresh.stride(0),
         scale * _LOG2_E,
         NUM_HEADS=heads,
-        WINDOW=tokens[2].shape[1],
+        WINDOW=keys.sources.shape[1],
         WIDTH=width,
-        PER_PAGE=per_page,
+        PER_PAGE=entries.per_page,
         SPLIT=SPLIT,
         IS_SPLIT=splits > 0,
         PDL=overlap.is_on(query),

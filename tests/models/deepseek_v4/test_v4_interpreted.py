@@ -5,28 +5,30 @@ import torch
 from support.v4 import C, H, S, expected_logits, harness_of, prompt, tiny_v4
 
 pytest.importorskip("triton")
-from outrider.models.deepseek_v4 import hyper_connections as streams
+from outrider.models.deepseek_v4 import compressed_plan as plans
 from outrider.models.deepseek_v4 import v4_attention as attention
 from outrider.models.deepseek_v4 import v4_blocks as blocks
-from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
-from outrider.ops.norm_rope import partial_rope_triton as kernels
-from outrider.ops.sparse import sparse_attention as sparse
+from outrider.ops.linear import hyper_connections
+from outrider.ops.norm_rope.partial_rope_triton import norm_and_rotate_triton, rotate_tail_triton
+from outrider.ops.sparse.compress_triton import store_entries_triton
+from outrider.ops.sparse.fill_compressed_triton import fill_compressed_triton
+from outrider.ops.sparse.indexer_triton import select_entries_triton
+from outrider.ops.sparse.sparse_attention_triton import sparse_attention_triton
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them compiled")
 
 
 @pytest.fixture
 def on_kernels(monkeypatch):
-    """Every operation with a kernel runs it."""
-
-    monkeypatch.setattr(CompressedAttention, "fill", CompressedAttention.fill_on_gpu)
-    monkeypatch.setattr(blocks, "store_entries", sparse.store_on_gpu)
-    monkeypatch.setattr(blocks, "select_entries", sparse.select_on_gpu)
-    monkeypatch.setattr(blocks, "rotate_tail", kernels.rotate_tail_triton)
-    monkeypatch.setattr(attention, "attend", sparse.attend_on_gpu)
-    monkeypatch.setattr(attention, "rotate_tail", kernels.rotate_tail_triton)
-    monkeypatch.setattr(attention, "norm_and_rotate", kernels.norm_and_rotate_triton)
-    monkeypatch.setattr(streams, "_is_fused", lambda _: True)
+    """Every operation runs its kernel."""
+    monkeypatch.setattr(plans, "fill_compressed", fill_compressed_triton)
+    monkeypatch.setattr(blocks, "store_entries", store_entries_triton)
+    monkeypatch.setattr(blocks, "select_entries", select_entries_triton)
+    monkeypatch.setattr(blocks, "rotate_tail", rotate_tail_triton)
+    monkeypatch.setattr(attention, "sparse_attention", sparse_attention_triton)
+    monkeypatch.setattr(attention, "rotate_tail", rotate_tail_triton)
+    monkeypatch.setattr(attention, "norm_and_rotate", norm_and_rotate_triton)
+    monkeypatch.setattr(hyper_connections, "_is_fused", lambda _: True)
 
 
 @pytest.fixture(scope="module")

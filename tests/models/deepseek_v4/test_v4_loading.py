@@ -14,13 +14,13 @@ from support.v4 import CPU, PAGE_SIZE, harness_of, prompt
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
+from outrider.models.deepseek_v4.compressed_cache import CompressedPool
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.v4_config import parse_v4
 from outrider.models.deepseek_v4.v4_tensors import canonical
 from outrider.models.target import load_target, read_target
 from outrider.runtime import target_cache as store
 from outrider.runtime.draft_kinds import NgramDraft
-from outrider.runtime.target_cache import usual_page_size
 from outrider.wire.draft_budget import Budget
 
 # As the hub has it, with ratios by layer (the last is a draft module's) and scaling apart.
@@ -97,7 +97,7 @@ def test_a_hub_config_says_the_same_in_its_own_words(tmp_path):
     assert config.attention.block_rope.theta == 160000
     assert config.attention.block_rope.scaling.attention_factor == 1.0
     assert config.feed.hashed == {0, 1, 2}
-    assert usual_page_size(config) == 128
+    assert config.usual_page_size == 128
 
 
 @pytest.mark.parametrize(
@@ -222,11 +222,23 @@ def test_more_rows_than_there_is_memory_for_their_rings_are_refused(target, monk
 
 def test_rings_are_as_large_as_they_say(target):
     harness_rows, layout = 5, target.layout(page_size=PAGE_SIZE, nodes=6)
-    pool = store.CompressedPool(layout, table_rows=harness_rows, num_pages=3, device=CPU)
-    rings = [ring for layer in pool.layers for ring in vars_of(layer, ("window", "state"))]
+    pool = CompressedPool(layout, table_rows=harness_rows, num_pages=3, device=CPU)
+    rings = [ring for layer in pool.layers for ring in vars_of(layer, ("window", "states"))]
     pages = [pages for layer in pool.layers for pages in vars_of(layer, ("entries", "keys"))]
     assert sum(ring.nbytes for ring in rings) == harness_rows * layout.row_bytes
     assert sum(each.nbytes for each in pages) == 3 * layout.page_bytes
+
+
+def test_restart_zeroes_pages_and_ring_buffers(target):
+    layout = target.layout(page_size=PAGE_SIZE, nodes=6)
+    pool = CompressedPool(layout, table_rows=5, num_pages=3, device=CPU)
+    for tensor in pool.tensors:
+        tensor.fill_(1.0)
+    pool.clean(torch.tensor([0, 2]))
+    for layer in pool.layers:
+        assert not any(ring.any() for ring in layer.rings)
+        for part in layer.paged:
+            assert part.sum() == part.numel() // 3  # page 1 is as it was
 
 
 def vars_of(layer, names):

@@ -17,14 +17,13 @@ from support.v4_module import save_with_module
 from outrider import LLM
 from outrider.cli.main import run
 from outrider.errors import ConfigError
-from outrider.models.deepseek_v4 import compressed_plan as compressed
 from outrider.models.deepseek_v4.compressed_cache import CompressedPool
-from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
 from outrider.models.deepseek_v4.v4_module import count_v4_modules, load_v4_module
 from outrider.models.deepseek_v4.v4_tensors import canonical
 from outrider.models.target import load_target
+from outrider.ops.sparse import ring_plan
 from outrider.ops.tree.chain import chain
-from outrider.runtime.stream_draft import StreamDraft
+from outrider.runtime.draft_kinds import ModelDraft
 from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.wire.draft_budget import Budget
 
@@ -56,9 +55,9 @@ class Runner:
     """The module on rings and a planner of its own."""
 
     def __init__(self, module):
-        layout = module.layout(page_size=PAGE_SIZE, nodes=NODES)
+        layout = module.facts.layout(page_size=PAGE_SIZE, dtype=torch.float32, nodes=NODES)
         self.module = module
-        self.attention = CompressedAttention(layout, table_rows=5)
+        self.attention = layout.attention()
         self.planner, self.table, num_pages = planner_of(self.attention, nodes=NODES)
         self.pool = CompressedPool(layout, table_rows=5, num_pages=num_pages, device=CPU)
 
@@ -121,7 +120,7 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
         assert_close(ours.view_as(right[piece]), right[piece])
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "steps", "executor"),
     [
@@ -132,7 +131,7 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
     ],
 )
 def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps, executor):
-    draft = StreamDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
+    draft = ModelDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
     submissions = [
         make_submission(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
@@ -148,7 +147,7 @@ def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps
 def wrong_proposals(oracle, target, module):
     """Drafts of a greedy answer that are not what the definition says, recomputed from scratch."""
     text, steps = prompt(30, seed=3), 3
-    draft = StreamDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
+    draft = ModelDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     engine = engine_of(target, shape_of(draft, chunk=64), draft)
     drafter, trees = engine._runner._program.drafter._drafter, []
     propose = drafter.propose
@@ -186,12 +185,12 @@ def test_steps_that_all_write_to_the_targets_of_the_first_give_away(
     oracle, target, module, monkeypatch
 ):
     """The targets of a round are not cut into steps: later drafts cover earlier ones."""
-    original = compressed.fill_owners
+    original = ring_plan.fill_owners
 
-    def uncut(shape, scope, **written):
-        return original(shape, replace(scope, first_node=0), **written)
+    def uncut(plan, step):
+        return original(plan, replace(step, decode=replace(step.decode, first_node=0)))
 
-    monkeypatch.setattr(compressed, "fill_owners", uncut)
+    monkeypatch.setattr(ring_plan, "fill_owners", uncut)
     assert wrong_proposals(oracle, target, module)
 
 

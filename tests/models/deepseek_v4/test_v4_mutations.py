@@ -1,4 +1,4 @@
-"""Known mistakes, put back one at a time into DeepSeek-V4's plans and rings: each is noticed."""
+"""Known mistakes, put back one at a time into DeepSeek-V4's plans and ring buffers: each is noticed."""
 
 from dataclasses import replace
 
@@ -6,81 +6,87 @@ import pytest
 import torch
 from support.row_matrix import CHAIN, LONGEST, Case, mismatches, run_case, shape_of
 
-from outrider.models.deepseek_v4 import compressed_plan as compressed
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout
 from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
+from outrider.ops.sparse import fill_compressed, ring_plan
 from outrider.step.buckets import Buckets
 
 
 def count_tokens_before_padding(monkeypatch):
     """Where a chunk's tokens lie is counted without the rows that padding added."""
-    original = compressed.fill_owners
+    original = ring_plan.fill_owners
 
-    def unpadded(shape, scope, **written):
-        step = original(shape, scope, **written)
-        num_padding = (scope.decode.rows == 0).sum() * shape.nodes
-        is_chunk = torch.arange(step.firsts.shape[0]) >= shape.rows
-        return replace(step, firsts=step.firsts - num_padding * is_chunk)
+    def unpadded(plan, step):
+        rows = original(plan, step)
+        num_padding = (step.decode.rows == 0).sum() * step.decode.nodes
+        is_chunk = torch.arange(rows.firsts.shape[0]) >= step.num_rows
+        return replace(rows, firsts=rows.firsts - num_padding * is_chunk)
 
-    monkeypatch.setattr(compressed, "fill_owners", unpadded)
+    monkeypatch.setattr(ring_plan, "fill_owners", unpadded)
+
+
+def replace_fill_writes(monkeypatch, changed):
+    for module in (ring_plan, fill_compressed):  # of windows, and of compressor states
+        monkeypatch.setattr(module, "fill_writes", changed)
 
 
 def write_targets_of_the_widest_step(monkeypatch):
     """The targets of a chain are baked for the longest one, and a shorter step does not cut them:
     it takes the first of the flat list, which are other rows'.
     """
-    original = compressed.fill_writes
+    original = ring_plan.fill_writes
 
-    def uncut(part, step, owners, *, length):
-        original(part, step, owners, length=length)
-        widest = length + 2 - part.sources.shape[1]
-        position = step.starts[:, None] + torch.arange(widest)
-        flat = (step.rows[:, None] * length + position % length).flatten()
-        num = min(part.writes.shape[0], flat.shape[0])
-        part.writes[:num] = flat[:num]
+    def uncut(plan, rows, owners, *, length):
+        original(plan, rows, owners, length=length)
+        widest = length + 2 - plan.sources.shape[1]
+        position = rows.starts[:, None] + torch.arange(widest)
+        flat = (rows.rows[:, None] * length + position % length).flatten()
+        num = min(plan.writes.shape[0], flat.shape[0])
+        plan.writes[:num] = flat[:num]
 
-    monkeypatch.setattr(compressed, "fill_writes", uncut)
+    replace_fill_writes(monkeypatch, uncut)
 
 
 def write_all_nodes_to_the_slot_of_the_first(monkeypatch):
     """A step's targets are not those of its own position."""
-    original = compressed.fill_writes
+    original = ring_plan.fill_writes
 
-    def first(part, step, owners, *, length):
-        at_start = replace(step, positions=step.starts[owners])
-        original(part, at_start, owners, length=length)
+    def first(plan, rows, owners, *, length):
+        at_start = replace(rows, positions=rows.starts[owners])
+        original(plan, at_start, owners, length=length)
 
-    monkeypatch.setattr(compressed, "fill_writes", first)
+    replace_fill_writes(monkeypatch, first)
 
 
 def make_rings_as_long_as_what_is_read(monkeypatch):
-    """Nobody thought of the drafts that are taken back."""
+    """Ring buffers without room for drafts that are rejected."""
     monkeypatch.setattr(CompressedLayout, "ring", lambda self, window: window)
 
 
 def count_visible_entries_only_once(monkeypatch):
     """Metadata counts as ready because some earlier step made it so."""
-    original, done = CompressedAttention._fill_blocks, set()
+    original, done = fill_compressed._fill_blocks, set()
 
-    def once(self, part, kind, step, plan, page_table):
-        key = (plan.shape, kind)
-        kept = part.counts.clone()
-        original(self, part, kind, step, plan, page_table)
+    def once(plan, kind, rows, ends, page_table, page_size):
+        key = (plan.counts.shape, plan.starts.shape, kind)
+        before = plan.counts.clone()
+        original(plan, kind, rows, ends, page_table, page_size)
         if key in done:
-            part.counts.copy_(kept)
+            plan.counts.copy_(before)
         done.add(key)
 
-    monkeypatch.setattr(CompressedAttention, "_fill_blocks", once)
+    monkeypatch.setattr(fill_compressed, "_fill_blocks", once)
 
 
 def end_blocks_one_token_late(monkeypatch):
     """A block that ends with the step's last token is forgotten."""
-    original = compressed._block_ends
+    original = fill_compressed._block_ends
 
-    def late(ratio, step, shape):
-        return original(ratio, replace(step, counts=step.counts - 1), shape)
+    def late(ratio, rows, step, *, num_windows):
+        shorter = replace(rows, counts=rows.counts - 1)
+        return original(ratio, shorter, step, num_windows=num_windows)
 
-    monkeypatch.setattr(compressed, "_block_ends", late)
+    monkeypatch.setattr(fill_compressed, "_block_ends", late)
 
 
 CASES = [
@@ -104,7 +110,7 @@ def test_the_unharmed_engine_passes_where_mutants_are_caught(theirs, target, cas
     assert not mismatches(theirs, target, case)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_a_wrong_answer_gives_away(theirs, target, monkeypatch, mutate):
     """A mutant that does not even run proves nothing."""

@@ -1,4 +1,4 @@
-"""A tiny target that heads are made for."""
+"""A tiny target for draft heads."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from support.tiny import save_tiny
 
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
-from outrider.models.draft_model import DraftModel
+from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import HeadReport, inspect_head
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Target:
-    """The same weights twice: as transformers runs them and as we load them."""
+    """The same weights twice: as a transformers model and as our decoder."""
 
     theirs: object
     folder: Path
@@ -28,7 +28,7 @@ class Target:
     def config(self):
         return self.decoder.config
 
-    def load(self, head: Path) -> DraftModel:
+    def load(self, head: Path) -> AnyDraftModel:
         return load_head(
             head, target=self.decoder, target_folder=self.folder, dtype="float32", device=CPU
         )

@@ -6,37 +6,24 @@ from support.recurrent import expected_logits, harness_of, prompt, saved_recurre
 
 pytest.importorskip("triton")
 from outrider.models.recurrent import delta_layer as layers
-from outrider.models.recurrent.recurrent_plan import RecurrentAttention
-from outrider.ops.recurrent import delta_rule as laws
-from outrider.ops.recurrent import delta_rule_triton as kernels
+from outrider.models.recurrent import recurrent_plan as plans
+from outrider.ops.recurrent.causal_conv_triton import causal_conv_triton
+from outrider.ops.recurrent.delta_rule_triton import gated_delta_rule_triton
+from outrider.ops.recurrent.fill_recurrent_triton import fill_recurrent_triton
+from outrider.ops.recurrent.gated_norm_triton import gated_norm_triton
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them compiled")
 
 
 @pytest.fixture
 def on_kernels(monkeypatch):
-    """Every law with a kernel runs it."""
-    fill, fill_on_gpu = RecurrentAttention.fill, RecurrentAttention.fill_on_gpu
-
-    def fill_by_kernels(self, plan, scope):
-        before = self._state_lengths.clone()
-        fill(self, plan, scope)  # for the backend's part
-        self._state_lengths.copy_(before)
-        fill_on_gpu(self, plan, scope)
-
-    def causal_conv(tokens, part, conv_weight):
-        return kernels.causal_conv(tokens.ring, tokens.fresh, part.sources, conv_weight)
-
-    def gated_norm(self, read, gate):
-        return kernels.gated_norm(read, gate, self._norm.weight, self._norm.eps)
-
-    monkeypatch.setattr(RecurrentAttention, "fill", fill_by_kernels)
-    monkeypatch.setattr(layers, "causal_conv", causal_conv)
-    monkeypatch.setattr(layers, "gated_delta_rule", laws.recur_on_gpu)
-    monkeypatch.setattr(layers.GatedNorm, "__call__", gated_norm)
+    """Every operation runs its kernel."""
+    monkeypatch.setattr(plans, "fill_recurrent", fill_recurrent_triton)
+    monkeypatch.setattr(layers, "causal_conv", causal_conv_triton)
+    monkeypatch.setattr(layers, "gated_delta_rule", gated_delta_rule_triton)
+    monkeypatch.setattr(layers, "gated_norm", gated_norm_triton)
 
 
-@pytest.mark.slow
 def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
     folders, on_kernels
 ):

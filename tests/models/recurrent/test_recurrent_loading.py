@@ -29,7 +29,6 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.model_config import read_config
 from outrider.models.target import load_target
 from outrider.runtime.draft_kinds import NgramDraft
-from outrider.runtime.target_cache import decoder_layout
 from outrider.wire.draft_budget import Budget
 
 OLD_ROPE = {"rope_parameters": None, "rope_theta": 1e4, "partial_rotary_factor": 0.25}
@@ -159,7 +158,7 @@ def test_it_scores_no_texts(target):
 
 
 def test_the_past_of_a_row_is_what_the_floor_counts(target):
-    layout = decoder_layout(target, page_size=16, nodes=1)
+    layout = target.layout(page_size=16, nodes=1)
     states = kv_bytes(target.config, "float32", batch=1, context=0.0)
     assert states == 2 * 3 * 6 * 12 * 10 * 4  # read and written: layers, heads, keys, values
     assert layout.row_bytes > states / 2

@@ -5,9 +5,9 @@ import torch
 from support.recurrent import CPU, saved_recurrent
 from support.row_matrix import CHAIN, Case, mismatches, run_case, shape_of
 
-from outrider.models.recurrent import recurrent_plan as recurrent
-from outrider.models.recurrent.recurrent_plan import RecurrentAttention
 from outrider.models.target import load_target
+from outrider.ops.recurrent import fill_recurrent
+from outrider.ops.sparse import ring_plan
 
 CASES = [
     Case("sampled", CHAIN, shape_of(CHAIN, chunk=7, pad=4, executor="tape", depth=1)),
@@ -22,44 +22,43 @@ def models(folders):
 
 
 def after_fill(monkeypatch, change):
-    original = RecurrentAttention._fill_states
+    original = fill_recurrent._fill_states
 
-    def changed(self, plan, step):
-        original(self, plan, step)
-        change(self, plan)
+    def changed(states, state_lengths, rows, **sizes):
+        original(states, state_lengths, rows, **sizes)
+        change(states.accepted_counts, states.counts)
 
-    monkeypatch.setattr(RecurrentAttention, "_fill_states", changed)
+    monkeypatch.setattr(fill_recurrent, "_fill_states", changed)
 
 
 def apply_all_drafts(monkeypatch):
-    """Rejected drafts enter the state with the kept ones."""
+    """Rejected drafts change the state like the accepted ones."""
 
-    def change(self, plan):
-        accepted_counts = plan.states.accepted_counts
-        accepted_counts.copy_(torch.where(accepted_counts > 0, plan.shape.nodes, accepted_counts))
+    def change(accepted_counts, counts):
+        accepted_counts.copy_(torch.where(accepted_counts > 0, counts[0], accepted_counts))
 
     after_fill(monkeypatch, change)
 
 
 def apply_no_draft(monkeypatch):
-    """What was kept of a step is forgotten."""
-    after_fill(monkeypatch, lambda self, plan: plan.states.accepted_counts.clamp_max_(0))
+    """The accepted drafts of a step are forgotten."""
+    after_fill(monkeypatch, lambda accepted_counts, _: accepted_counts.clamp_max_(0))
 
 
 def go_on_with_the_state_of_the_former_owner(monkeypatch):
-    """A text that begins in a used row does not begin anew."""
-    after_fill(monkeypatch, lambda self, plan: plan.states.accepted_counts.clamp_min_(0))
+    """A text that begins in a used row goes on from the row's old state."""
+    after_fill(monkeypatch, lambda accepted_counts, _: accepted_counts.clamp_min_(0))
 
 
 def convolve_without_the_ring(monkeypatch):
     """The first tokens of a step see nothing of the step before."""
-    original = recurrent.fill_sources
+    original = ring_plan.fill_sources
 
-    def fresh_only(part, step, owners, lasts, *, length, table_rows):
-        original(part, step, owners, lasts, length=length, table_rows=table_rows)
-        part.sources.masked_fill_(part.sources < table_rows * length, -1)
+    def fresh_only(plan, rows, owners, lasts, *, length, table_rows):
+        original(plan, rows, owners, lasts, length=length, table_rows=table_rows)
+        plan.sources.masked_fill_(plan.sources < table_rows * length, -1)
 
-    monkeypatch.setattr(recurrent, "fill_sources", fresh_only)
+    monkeypatch.setattr(ring_plan, "fill_sources", fresh_only)
 
 
 MUTATIONS = [

@@ -8,7 +8,8 @@ import torch
 from support.recurrent import PAGE_SIZE, harness_of, saved_recurrent
 from support.steps import NO_FLAGS, batch_of
 
-from outrider.models.recurrent.recurrent_plan import NEW_TEXT, RecurrentAttention
+from outrider.models.recurrent import recurrent_plan
+from outrider.ops.recurrent.recurrent_rows import NEW_TEXT
 from outrider.ops.tree.chain import chain
 from outrider.step.fill_plan import fill, resolve_lengths
 
@@ -67,18 +68,18 @@ def test_fill_writes_every_element_of_every_view(small, pad, step):
 def test_states_take_in_what_was_kept_and_stand_before_what_may_be_taken_back(small):
     harness = harness_of(small, nodes=NODES)
     plan, state_lengths = planned(harness, *STEPS[0])
-    assert plan.states.rows.tolist() == [2, 1, 3, 4]
+    assert plan.rows.states.rows.tolist() == [2, 1, 3, 4]
     # Row 1 kept two of the step before; row 4 was somebody else's, and begins.
-    assert plan.states.accepted_counts.tolist() == [0, 2, 0, NEW_TEXT]
-    assert plan.states.counts.tolist() == [5, 5, 19, 2]
-    assert plan.states.firsts.tolist() == [0, 5, 10, 29]
+    assert plan.rows.states.accepted_counts.tolist() == [0, 2, 0, NEW_TEXT]
+    assert plan.rows.states.counts.tolist() == [5, 5, 19, 2]
+    assert plan.rows.states.firsts.tolist() == [0, 5, 10, 29]
     assert state_lengths == [0, 30, 5, 23, 2]
 
 
 def test_padding_leaves_row_0_where_it_is(small):
     plan, state_lengths = planned(harness_of(small, pad=4, nodes=NODES), *STEPS[0])
-    assert plan.states.rows.tolist() == [2, 1, 0, 0, 3, 4, 0, 0]
-    assert plan.states.accepted_counts.tolist() == [
+    assert plan.rows.states.rows.tolist() == [2, 1, 0, 0, 3, 4, 0, 0]
+    assert plan.rows.states.accepted_counts.tolist() == [
         0,
         2,
         NEW_TEXT,
@@ -91,12 +92,11 @@ def test_padding_leaves_row_0_where_it_is(small):
     assert state_lengths == [0, 30, 5, 23, 2]
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
 @pytest.mark.parametrize("pad", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_kernels_write_what_the_law_writes(small, pad, seed, monkeypatch):
-    pytest.importorskip("triton")
     rng, harness = random.Random(seed), harness_of(small, pad=pad, nodes=NODES)
     state_lengths = [0, *(rng.randrange(60) for _ in range(4))]
     decodes = {row: rng.randrange(60) for row in rng.sample([1, 2], rng.randrange(3))}
@@ -108,7 +108,8 @@ def test_the_kernels_write_what_the_law_writes(small, pad, seed, monkeypatch):
     right = {k: v.clone() for k, v in views(plan).items()}
     harness.planner._arena.poison()
     harness.planner.forget()
-    monkeypatch.setattr(RecurrentAttention, "fill", RecurrentAttention.fill_on_gpu)
+    kernels = pytest.importorskip("outrider.ops.recurrent.fill_recurrent_triton")
+    monkeypatch.setattr(recurrent_plan, "fill_recurrent", kernels.fill_recurrent_triton)
     plan, found_lengths = planned(harness, state_lengths, decodes, chunks)
     assert found_lengths == right_lengths
     for name, view in views(plan).items():

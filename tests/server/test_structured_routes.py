@@ -1,4 +1,4 @@
-"""Structured answers over HTTP: they have the form that was asked for, and are the offline ones."""
+"""Structured answers over HTTP: they follow the grammar, and equal the offline answers."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def test_a_schema_shapes_a_chat_and_drafts_change_nothing(client, llm):
     assert llm.chat(MESSAGES, params, use_tqdm=False)[0].outputs[0].text == text
 
 
-def test_a_streamed_answer_has_the_form_too(client):
+def test_a_streamed_answer_follows_the_grammar_too(client):
     chunks = client.chat.completions.create(**ASKED, response_format=FORMAT, stream=True)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert json.loads(text) in SCHEMA["enum"]
@@ -51,7 +51,7 @@ def test_a_completion_takes_vllms_structured_outputs(client):
     assert re.fullmatch("[ab]{3}", answer.choices[0].text)
 
 
-def test_a_call_may_bring_more_grammars_than_may_wait(server):
+def test_one_request_may_have_more_grammars_than_may_wait(server):
     lengths = range(1, MAX_PENDING + 9)
     params = [{"regex": f"[ab]{{{n}}}", "max_new_tokens": 60} for n in lengths]
     body = {"input_ids": [[5, 6]] * len(lengths), "sampling_params": params}
@@ -70,6 +70,6 @@ def test_a_call_may_bring_more_grammars_than_may_wait(server):
     ],
     ids=lambda form: str(form)[:40],
 )
-def test_a_form_that_makes_no_sense_is_refused_before_any_work(client, form):
+def test_a_grammar_that_makes_no_sense_is_refused_before_any_work(client, form):
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(**ASKED, response_format=form)

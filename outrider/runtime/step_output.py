@@ -1,4 +1,4 @@
-"""A step's output: packed on the device, copied to the host while the next step runs, unpacked."""
+"""The output of a step: packed on the device, copied to the host while the next step runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ import torch
 
 from outrider.ops.sampling.logprobs import LogprobTensors
 from outrider.ops.tree.draft_tree import VerifyResult
+from outrider.step.device_stream import DeviceEvent
 from outrider.step.host_copy import download
 from outrider.step.shape import StepShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedOutput:
-    """All integers of an output in one tensor, all reals in another, in the order of `pack`."""
+    """All integers of an output in one tensor, all reals in another, as `pack_output` orders them."""
 
     integers: torch.Tensor  # [n] int64
     reals: torch.Tensor  # [m] float32
@@ -22,7 +23,7 @@ class PackedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTokens:
-    """The tokens of every row of a step, on the host."""
+    """What every row of a step emits."""
 
     num_accepted: list[int]  # [rows]
     drafted: list[int]  # [rows]
@@ -32,7 +33,7 @@ class UnpackedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedDetails:
-    """What only some requests want, on the host."""
+    """What some rows want besides."""
 
     path: list[list[int]]  # [rows, most_emitted]
     logprobs: "UnpackedLogprobs"
@@ -41,7 +42,7 @@ class UnpackedDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedLogprobs:
-    """Of every sampled query token, then of every chunk token; empty if no row wants them."""
+    """Of every sampled query token, then of every chunk token; empty when not wanted."""
 
     chosen: list[float]
     rank: list[int]
@@ -52,9 +53,9 @@ class UnpackedLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTrees:
-    """Draft trees; empty if no row wants them."""
+    """The drafted trees; empty when not wanted."""
 
-    tokens: list[list[int]]  # [rows, nodes] -1 for absent nodes, which are the last ones
+    tokens: list[list[int]]  # [rows, nodes] -1 for an absent node; absent nodes come last
     parents: list[list[int]]  # [rows, nodes]
 
 
@@ -64,7 +65,7 @@ def pack_output(
     logprobs: LogprobTensors,
     trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
 ) -> PackedOutput:
-    """One tensor per type, so that one copy per type is enough."""
+    """One tensor per type, so that one copy each brings them to the host."""
     drafts = (
         verify_result.num_accepted,
         verify_result.drafted,
@@ -72,9 +73,9 @@ def pack_output(
         verify_result.emitted,
         chunk_choice,
     )
-    reported = (logprobs.rank, logprobs.top_ids)
+    wanted = (logprobs.rank, logprobs.top_ids)
     return PackedOutput(
-        integers=torch.cat([part.flatten() for part in (*drafts, *reported, *trees)]),
+        integers=torch.cat([part.flatten() for part in (*drafts, *wanted, *trees)]),
         reals=torch.cat(
             [logprobs.chosen, logprobs.top_values.flatten(), logprobs.named_values.flatten()]
         ),
@@ -82,12 +83,12 @@ def pack_output(
 
 
 def copy_to_host(packed: PackedOutput) -> PackedOutput:
-    """Host copies in flight: they are valid after an event recorded behind them has passed."""
-    return PackedOutput(integers=_send(packed.integers), reals=_send(packed.reals))
+    """Start to copy an output to the host. The copy is valid after an event recorded now."""
+    return PackedOutput(integers=_copy(packed.integers), reals=_copy(packed.reals))
 
 
 def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
-    """The tokens of a finished host copy."""
+    """The tokens of a host copy that is complete."""
     num_accepted, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
     return UnpackedTokens(
         num_accepted=num_accepted.tolist(),
@@ -98,30 +99,50 @@ def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
 
 
 def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
-    """Everything else in a finished host copy."""
-    num, top, named = (
+    """The details in a host copy that is complete."""
+    wanted, top, named = (
         sum(shape.num_reported),
         shape.sampling_flags.top_logprobs,
         shape.sampling_flags.named_logprobs,
     )
-    num_nodes = shape.num_decode_query if shape.sampling_flags.trees else 0
-    sizes = [*_token_sizes(shape), num, num * top, num_nodes, num_nodes]
+    shown = shape.num_decode_query if shape.sampling_flags.trees else 0
+    sizes = [*_token_sizes(shape), wanted, wanted * top, shown, shown]
     _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
-    chosen, values, others = _cut(packed.reals, [num, num * top, num * named])
+    chosen, values, others = _cut(packed.reals, [wanted, wanted * top, wanted * named])
     trees = (shape.rows if shape.sampling_flags.trees else 0, shape.nodes)
     return UnpackedDetails(
         path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         logprobs=UnpackedLogprobs(
             chosen=chosen.tolist(),
             rank=rank.tolist(),
-            top_ids=top_ids.reshape(num, top).tolist(),
-            top_values=values.reshape(num, top).tolist(),
-            named_values=others.reshape(num, named).tolist(),
+            top_ids=top_ids.reshape(wanted, top).tolist(),
+            top_values=values.reshape(wanted, top).tolist(),
+            named_values=others.reshape(wanted, named).tolist(),
         ),
         trees=UnpackedTrees(
             tokens=tokens.reshape(trees).tolist(), parents=parents.reshape(trees).tolist()
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """The output of one step, being copied to the host."""
+
+    shape: StepShape
+    started: DeviceEvent  # the step began
+    ready: DeviceEvent  # the copy is complete
+    packed: PackedOutput  # on the host, valid once `ready` has passed
+
+    def wait(self) -> None:
+        """Return once the copy is complete."""
+        self.ready.wait()
+
+    def tokens(self) -> UnpackedTokens:
+        return unpack_tokens(self.packed, self.shape)
+
+    def details(self) -> UnpackedDetails:
+        return unpack_details(self.packed, self.shape)
 
 
 def _token_sizes(shape: StepShape) -> list[int]:
@@ -131,7 +152,7 @@ def _token_sizes(shape: StepShape) -> list[int]:
 
 
 def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The parts of a tensor in order, as numpy views, which are cheaper than torch views."""
+    """Its parts in order, as numpy views: they cost less than torch views."""
     values, parts, first = tensor.numpy(), [], 0
     for size in sizes:
         parts.append(values[first : first + size])
@@ -139,10 +160,10 @@ def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
     return parts
 
 
-def _send(tensor: torch.Tensor) -> torch.Tensor:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
-        return _EMPTY[tensor.dtype]
+        return _NOTHING[tensor.dtype]
     return download(tensor)
 
 
-_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}
+_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.float32)}

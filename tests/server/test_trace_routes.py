@@ -26,7 +26,7 @@ def test_the_texts_of_every_chunks_rounds_are_its_content(server):
     assert any(token["depth"] == 1 for each in rounds for token in each["emitted"])
 
 
-def test_a_kept_draft_is_on_the_path_and_every_node_has_its_text(server):
+def test_an_accepted_draft_is_on_the_path_and_every_node_has_its_text(server):
     for chunk in chunks(server, {**ASKED, "trace": True}):
         for each in chunk["choices"][0].get("rounds", []):
             accepted = [token["token"] for token in each["emitted"] if token["depth"]]

@@ -183,6 +183,7 @@ def check_call(name, arguments):
         assert json.loads(arguments) == {}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("ask", [whole, streamed])
 @pytest.mark.parametrize("choice", ["required", ONLY_ADD], ids=["required", "named"])
 @pytest.mark.parametrize("seed", [5, 6])
@@ -201,7 +202,7 @@ def test_a_forced_call_is_the_same_whole_and_streamed(client):
     assert one[0] is None
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [whole, streamed])
 def test_a_forced_call_that_was_cut_says_so(client, ask):
     _, ((_, _, complete),), _ = ask(client, **FORCED, tool_choice=ONLY_ADD)
@@ -310,7 +311,7 @@ def test_tools_that_make_no_sense_are_refused_before_any_work(client, name, stre
     assert refused.value.body["message"]
 
 
-def test_a_form_is_welcome_where_nothing_may_be_called(client):
+def test_a_grammar_is_accepted_where_nothing_may_be_called(client):
     regex = {"structured_outputs": {"regex": "[ab]{3}"}}
     content, calls, _ = whole(client, **FORCED, tool_choice="none", extra_body=regex)
     assert set(content) <= set("ab")

@@ -8,7 +8,7 @@ import httpx
 from outrider import SamplingParams
 
 
-def test_generate_says_what_sglang_says(server, llm):
+def test_generate_answers_in_the_format_of_sglang(server, llm):
     asked = {"max_new_tokens": 16, "temperature": 0, "ignore_eos": True}
     answer = server.post("/generate", {"text": "the tale", "sampling_params": asked}).json()
     params = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
@@ -58,7 +58,7 @@ def test_logprobs_are_triples(server):
         assert [logprob, token, text] == top[0]  # greedy takes the likeliest
 
 
-def test_the_server_describes_itself_without_places(server, served_folder):
+def test_the_server_describes_itself_without_paths(server, served_folder):
     about = server.get("/server_info").json()
     assert about["internal_states"][0]["avg_spec_accept_length"] >= 1
     assert about == server.get("/get_server_info").json()

@@ -1,4 +1,4 @@
-"""What a server must not choke on: wrong, odd and hostile requests are answered in one shape."""
+"""Wrong, odd and hostile requests are answered with an error in one format."""
 
 import json
 
@@ -128,7 +128,7 @@ def test_json_that_is_sent_as_something_else_is_refused_with_the_header_it_needs
 
 
 @pytest.mark.parametrize("name", NOT_YET)
-def test_what_is_not_there_yet_is_refused_by_name(server, name):
+def test_an_unsupported_field_is_refused_by_name(server, name):
     path, body = NOT_YET[name]
     error = assert_is_error(server.post(path, body))
     assert error["param"] == name
@@ -149,11 +149,11 @@ def test_a_wrong_prompt_is_refused(server, prompt):
 
 
 @pytest.mark.parametrize("tokens", [[-1], [999_999], [10**30], ["a"], 5])
-def test_tokens_out_of_this_world_are_refused(server, tokens):
+def test_tokens_out_of_the_vocabulary_are_refused(server, tokens):
     assert_is_error(server.post("/detokenize", {"tokens": tokens}))
 
 
-def test_odd_but_lawful_numbers_are_served(server):
+def test_odd_but_valid_numbers_are_served(server):
     for odd in ({"top_k": 10**30}, {"temperature": 1e-300}, {"max_tokens": 10**30, "stop": "e"}):
         response = server.post("/v1/chat/completions", {**CHAT, **odd})
         assert response.status_code == 200, response.text

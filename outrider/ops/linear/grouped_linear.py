@@ -1,4 +1,4 @@
-"""A linear map of several groups: each has inputs, a weight and outputs of its own."""
+"""A linear layer in groups: each group has its own inputs, weight and outputs."""
 
 from typing import Protocol
 
@@ -25,15 +25,13 @@ class BatchedGroups:
 
 
 class FixedGroups:
-    """Our own kernel for each group: the bits of a row depend on nothing but the row."""
+    """Our own kernel for each group: the bits of a row depend on that row alone."""
 
     def __init__(self, weight: torch.Tensor) -> None:  # [groups, out, in] on CUDA
-        self._projections = tuple(FixedLinear(group) for group in weight)
+        self._linears = tuple(FixedLinear(group) for group in weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat(
-            [linear(x[:, group]) for group, linear in enumerate(self._projections)], dim=1
-        )
+        return torch.cat([linear(x[:, group]) for group, linear in enumerate(self._linears)], dim=1)
 
 
 def make_grouped(weight: torch.Tensor, arithmetic: Arithmetic) -> GroupedLinear:
