@@ -183,6 +183,7 @@ def test_a_value_that_fills_the_room_alone_is_kept_whole():
     assert_filters_keep_the_same(logits, samplings)
 
 
+@pytest.mark.slow
 def test_a_row_chooses_in_any_batch_what_it_chooses_alone():
     rng = random.Random(8)
     samplings = [random_sampling(rng, 2500) for _ in range(3)]
