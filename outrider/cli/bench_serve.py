@@ -49,7 +49,7 @@ TpotFlag = Annotated[float, _report("Goodput: largest mean time per token.", min
 PlotFlag = Annotated[Path | None, _report("Also draw the run as this PNG.")]
 
 
-def serve(
+def bench_serve(
     prompts: PromptsFlag,
     base_url: UrlFlag = "http://127.0.0.1:8000",
     model: ModelFlag = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, SamplingFlags, expand_flags
+from outrider.cli.flags import DraftFlags, ModelFlags, SamplingParamFlags, expand_flags
 
 
 @expand_flags
@@ -13,7 +13,7 @@ def chat(
     *,
     model_flags: ModelFlags,
     draft_flags: DraftFlags,
-    sampling_flags: SamplingFlags,
+    sampling_flags: SamplingParamFlags,
     system: Annotated[str, typer.Option(help="System message.", show_default=False)] = "",
 ) -> None:
     """Talk to a model; it remembers the conversation."""

@@ -153,7 +153,7 @@ def _json_object(flag: str, text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingFlags:
+class SamplingParamFlags:
     """How tokens are chosen and when an answer ends."""
 
     max_tokens: Annotated[int, _sampling_flag("Longest answer.")] = 512

@@ -1,13 +1,22 @@
 """`outrider generate`: answers one prompt on the terminal, or a file of prompts."""
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, SamplingFlags, expand_flags
+from outrider.cli.flags import DraftFlags, ModelFlags, SamplingParamFlags, expand_flags
 from outrider.errors import ConfigError, RequestError
+
+if TYPE_CHECKING:
+    from outrider.cli.batch.run_batch import Framing
+    from outrider.frontend.frontend import Frontend
+    from outrider.frontend.llm import LLM, Stream
+    from outrider.frontend.outputs import RequestOutput
+    from outrider.frontend.prompts import TextPrompt
+    from outrider.frontend.sampling_params import SamplingParams
 
 
 @expand_flags
@@ -16,7 +25,7 @@ def generate(
     *,
     model_flags: ModelFlags,
     draft_flags: DraftFlags,
-    sampling_flags: SamplingFlags,
+    sampling_flags: SamplingParamFlags,
     n: Annotated[int, typer.Option("--n", help="Answers per prompt.")] = 1,
     logprobs: Annotated[int | None, typer.Option(help="Likeliest tokens in the JSON.")] = None,
     system: Annotated[str, typer.Option(help="System message.", show_default=False)] = "",
@@ -41,22 +50,81 @@ def generate(
     text = "" if files else _prompt_text(prompt)
 
     # These import torch, so wrong flags fail first.
-    from outrider.cli import generate_answers as answers
-    from outrider.cli.batch.run_batch import BatchDefaults
+    from outrider.cli.batch.run_batch import BatchDefaults, answer_file
     from outrider.frontend.llm import WINDOW
 
     llm = model_flags.load(draft)
-    framing = answers.choose_framing(llm.frontend, raw=raw, system=system)
+    framing = _choose_framing(llm.frontend, raw=raw, system=system)
     if files:
         defaults = BatchDefaults(params=params, framing=framing, window=WINDOW, system=system)
-        if not answers.answer_file(llm.frontend, files, defaults):
+        if not answer_file(llm.frontend, files, defaults):
             raise typer.Exit(1)
         return
-    show = answers.print_json if as_json else answers.print_text
+    show = _print_json if as_json else _print_text
     output = show(llm, framing(text), params)
     if output.error:
         print(f"error: {output.error}", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _choose_framing(frontend: "Frontend", *, raw: bool, system: str) -> "Framing":
+    """The chat template, unless the user wants raw text or the model has no template."""
+    from outrider.frontend.prompts import TextPrompt
+    from outrider.frontend.tokenizer.chat_template import NoChatTemplate
+
+    if raw:
+        return TextPrompt
+    if not isinstance(frontend.tokenizer.chat_template, NoChatTemplate):
+        opening = [{"role": "system", "content": system}] if system else []
+        return lambda text: frontend.render([*opening, {"role": "user", "content": text}])
+    if system:
+        raise RequestError("--system needs a chat template and this model has none; leave it out")
+    print("note: this model has no chat template; prompts are used as with --raw", file=sys.stderr)
+    return TextPrompt
+
+
+def _print_json(llm: "LLM", prompt: "TextPrompt", params: "SamplingParams") -> "RequestOutput":
+    """One object on stdout and nothing else."""
+    from outrider.frontend.output_json import describe_output
+
+    (output,) = llm.generate(prompt, params, use_tqdm=False)
+    print(json.dumps(describe_output(output), ensure_ascii=False))
+    return output
+
+
+def _print_text(llm: "LLM", prompt: "TextPrompt", params: "SamplingParams") -> "RequestOutput":
+    """One answer as a stream, or several answers one after the other. Numbers go to stderr."""
+    if params.n == 1:
+        output = _print_stream(llm.stream(prompt, params))
+        _print_closing_line(output)
+        return output
+    (output,) = llm.generate(prompt, params, use_tqdm=False)
+    for completion in output.outputs:
+        print(f"[{completion.index}, seed {completion.seed}]\n{completion.text}\n")
+    _print_closing_line(output)
+    return output
+
+
+def _print_stream(stream: "Stream") -> "RequestOutput":
+    """Print an answer while it is streamed; returns the finished output."""
+    for delta in stream:
+        print(delta.text, end="", flush=True)
+    print()
+    return stream.output
+
+
+def _print_closing_line(output: "RequestOutput") -> None:
+    first, usage, timing = output.outputs[0], output.usage, output.timing
+    facts = [
+        f"{usage.completion_tokens} tokens",
+        f"{timing.tokens_per_s:.1f} tokens/s",
+        f"first after {timing.first_token_s:.2f} s",
+        f"seed {first.seed}",
+        f"ended by {first.finish_reason}",
+    ]
+    if first.acceptance.drafted:
+        facts.insert(2, f"{first.acceptance.accept_length:.1f} tokens per round")
+    print(f"[{', '.join(facts)}]", file=sys.stderr)
 
 
 def _batch_files(source: Path | None, target: Path | None) -> tuple[Path, ...]:

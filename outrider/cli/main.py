@@ -42,7 +42,7 @@ app.command("models")(models_command.models)
 app.command("check")(check_command.check)
 app.command("doctor")(doctor.doctor)
 bench.app.command("acceptance")(bench_acceptance.acceptance)
-bench.app.command("serve")(bench_serve.serve)
+bench.app.command("serve")(bench_serve.bench_serve)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train_command.app, name="train")
 

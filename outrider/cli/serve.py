@@ -84,13 +84,13 @@ def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") ->
     from outrider.frontend.find_drafter import find_drafter
     from outrider.hub.download_bars import BarReporter
     from outrider.hub.resolve_model import resolve_model
-    from outrider.server.run_server import serve
+    from outrider.server.run_server import run_server
     from outrider.server.start_progress import terminal_display
 
     folder = resolve_model(model, BarReporter())
     draft = find_drafter(config.draft, model=model, reporter=BarReporter())
     with terminal_display(settings.model_name) as display:
-        serve(settings, folder, replace(config, draft=draft), display)
+        run_server(settings, folder, replace(config, draft=draft), display)
 
 
 def _config(flags: ModelFlags, draft: DraftConfig, server_flags: ServerFlags) -> EngineConfig:

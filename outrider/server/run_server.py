@@ -48,7 +48,9 @@ class Display:
     ready: Callable[[str], None]  # with the URL
 
 
-def serve(settings: ServeSettings, folder: Path, config: EngineConfig, display: Display) -> None:
+def run_server(
+    settings: ServeSettings, folder: Path, config: EngineConfig, display: Display
+) -> None:
     """Serve a model until a signal. After the first one, running answers still finish."""
     listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
     limits = replace(config.limits, queued=_UNBOUNDED)

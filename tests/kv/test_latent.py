@@ -58,7 +58,7 @@ def test_the_reference_reads_latents_as_keys_and_their_first_channels_as_values(
         torch.testing.assert_close(out[8 + offset].double(), right, atol=1e-5, rtol=0)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("nodes", [1, 5])
 def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):

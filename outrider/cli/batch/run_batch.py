@@ -1,5 +1,6 @@
 """Runs a batch file: reads lines as there is room, and answers each once, in any order."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from outrider.cli.batch.batch_input import InputLine, LineRequest, parse_line, read_lines
 from outrider.cli.batch.batch_output import BatchOutput
 from outrider.errors import CapacityError, ConfigError, RequestError
-from outrider.frontend.batch_bar import Advance
+from outrider.frontend.batch_bar import Advance, batch_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.output_json import describe_output
 from outrider.frontend.prompts import (
@@ -110,3 +111,18 @@ def count_lines(source: Path, written: BatchOutput) -> int:
             "or delete it to start again"
         )
     return total
+
+
+def answer_file(frontend: Frontend, files: tuple[Path, ...], defaults: BatchDefaults) -> bool:
+    """Answer the lines of a file that have no answer yet; returns whether all have one now."""
+    source, target = files
+    with BatchOutput(target) as written:
+        total, num_done = count_lines(source, written), len(written.done)
+        batch = BatchRun(frontend, defaults, written)
+        with batch_bar(total, done=num_done) as advance:
+            batch.run(source, advance)
+    facts = [f"{num_done} from before", f"{written.num_failed} failed"]
+    if batch.refusals:
+        facts.append(f"{len(batch.refusals)} left to the next run ({batch.refusals[0]})")
+    print(f"{total} lines in {target}: {', '.join(facts)}", file=sys.stderr)
+    return not written.num_failed and not batch.refusals

@@ -120,7 +120,7 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
         assert_close(ours.view_as(right[piece]), right[piece])
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "steps", "executor"),
     [

@@ -110,7 +110,7 @@ def test_the_unharmed_engine_passes_where_mutants_are_caught(theirs, target, cas
     assert not mismatches(theirs, target, case)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_a_wrong_answer_gives_away(theirs, target, monkeypatch, mutate):
     """A mutant that does not even run proves nothing."""
