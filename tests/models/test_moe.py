@@ -48,7 +48,7 @@ def _fixed_seed():
 
 
 def step_of(num_query, *, padded=(), page_size=4):
-    """A step whose padded query tokens lie on page 0."""
+    """A step whose padding tokens are on page 0."""
     slots = torch.arange(num_query) + page_size
     slots[list(padded)] = 1
     return FeedStep(tokens=torch.arange(num_query), slots=slots, page_size=page_size)
@@ -64,7 +64,7 @@ def mixture(routing=SOFTMAX, *, num_experts=EXPERTS, hidden=HIDDEN, wide=WIDE):
 
 
 def one_by_one(x, routing, gate_up, down):
-    """Each token through each of its experts, by the plain formula."""
+    """The weighted sum of the experts of each token, by the plain formula."""
     rows = []
     for row, experts, weights in zip(x, routing.experts, routing.weights, strict=True):
         total = torch.zeros_like(row)
@@ -86,7 +86,7 @@ def assert_routes_like(ours, theirs):
 # --- routing
 
 
-def test_groups_bias_and_scale_are_those_of_deepseek_v3():
+def test_groups_bias_and_scale_equal_deepseek_v3():
     config = DeepseekV3Config(
         hidden_size=HIDDEN,
         n_routed_experts=24,
@@ -112,7 +112,7 @@ def test_groups_bias_and_scale_are_those_of_deepseek_v3():
         assert_routes_like(ours, theirs(x))
 
 
-def test_groups_scored_by_one_expert_are_those_of_deepseek_v2():
+def test_groups_scored_by_one_expert_equal_deepseek_v2():
     config = DeepseekV2Config(
         hidden_size=HIDDEN,
         num_attention_heads=2,
@@ -146,7 +146,7 @@ def v4_config():
     )
 
 
-def test_scores_of_a_root_of_softplus_are_those_of_deepseek_v4():
+def test_sqrt_softplus_scores_equal_deepseek_v4():
     theirs = DeepseekV4TopKRouter(v4_config())
     torch.nn.init.normal_(theirs.weight)
     theirs.e_score_correction_bias.normal_()
@@ -156,7 +156,7 @@ def test_scores_of_a_root_of_softplus_are_those_of_deepseek_v4():
         assert_routes_like(ours, theirs(x))
 
 
-def test_a_table_of_token_ids_routes_like_that_of_deepseek_v4():
+def test_routing_by_token_id_equals_deepseek_v4():
     theirs = DeepseekV4HashRouter(v4_config())
     torch.nn.init.normal_(theirs.weight)
     theirs.tid2eid.copy_(torch.stack([torch.randperm(8)[:3] for _ in range(40)]))
@@ -167,7 +167,7 @@ def test_a_table_of_token_ids_routes_like_that_of_deepseek_v4():
         assert_routes_like(ours, theirs(x, tokens))
 
 
-def test_shared_experts_are_added_like_those_of_deepseek_v3():
+def test_shared_experts_equal_deepseek_v3():
     config = DeepseekV3Config(
         hidden_size=HIDDEN,
         n_routed_experts=8,
@@ -214,7 +214,7 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(is_normed, n
     torch.testing.assert_close(moe(x, residual.clone(), step), expected)
 
 
-def test_pairs_are_placed_by_expert_at_blocks_of_their_own():
+def test_pairs_are_sorted_by_expert_into_separate_blocks():
     selected = torch.tensor([2, 0, 2, 3, 2, 2, 2, 3])  # 3 is padding
     places, ends = place_by_expert(selected, 3)
     assert places.tolist() == [4, 0, 5, 12, 6, 7, 8, 13]
@@ -249,13 +249,13 @@ def test_padding_is_routed_to_no_expert_and_keeps_its_residual():
     torch.testing.assert_close(out[real], alone)
 
 
-def test_a_step_of_padding_alone_leaves_everything_alone():
+def test_a_step_of_padding_only_changes_nothing():
     moe, *_ = mixture()
     x, residual = torch.randn(5, HIDDEN), torch.randn(5, HIDDEN)
     assert torch.equal(moe(x, residual.clone(), step_of(5, padded=range(5))), residual)
 
 
-def test_rows_below_the_query_tokens_are_returned_as_they_came():
+def test_rows_after_the_query_tokens_are_not_changed():
     moe, *_ = mixture()
     x, residual = torch.randn(4, HIDDEN), torch.randn(4, HIDDEN)
     out = moe(x, residual.clone(), step_of(2))
@@ -272,7 +272,7 @@ def test_experts_of_odd_widths_are_refused():
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3-moe-mixed"])
-def test_decoding_and_chunks_equal_running_the_prompt_whole(family, tmp_path):
+def test_decoding_and_chunks_equal_one_prompt_of_all_tokens(family, tmp_path):
     model = save_tiny(family, tmp_path)
     harness = harness_of(tmp_path)
     tokens = prompt(17)
@@ -298,7 +298,7 @@ def test_a_padded_step_gives_the_same_logits_and_replays_from_a_tape(family, tmp
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3-moe-mixed"])
-def test_stacked_and_separate_experts_load_alike(family, tmp_path):
+def test_stacked_and_separate_experts_give_equal_decoders(family, tmp_path):
     model = tiny_model(family)
     for name, is_apart in {"apart": True, "stacked": False}.items():
         model.save_pretrained(tmp_path / name, save_original_format=is_apart)
@@ -309,7 +309,7 @@ def test_stacked_and_separate_experts_load_alike(family, tmp_path):
     assert torch.equal(apart, harness_of(tmp_path / "stacked").run({}, tokens))
 
 
-def test_half_precision_experts_follow_those_of_float32(tmp_path):
+def test_half_precision_experts_are_close_to_float32(tmp_path):
     save_tiny("mixtral", tmp_path)
     _, router, gate_up, down = mixture(wide=24)
     x = torch.randn(9, HIDDEN).bfloat16()
@@ -339,7 +339,7 @@ FIELDS = {
 }
 
 
-def test_a_config_says_which_layers_have_experts():
+def test_the_layers_with_experts_follow_from_the_config():
     config = parse_config(FIELDS | {"decoder_sparse_step": 2, "mlp_only_layers": [3]})
     assert config.experts.layers == {1}
     assert config.experts_at(3) == NoExperts()
@@ -366,12 +366,12 @@ def test_both_spellings_of_the_number_of_experts_are_read():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_mixture_that_is_not_understood_is_refused_by_name(changes, named):
+def test_an_unsupported_expert_field_is_refused_by_name(changes, named):
     with pytest.raises(ConfigError, match=named):
         parse_config(FIELDS | changes)
 
 
-def test_a_missing_expert_is_named(tmp_path):
+def test_a_missing_expert_is_refused_by_name(tmp_path):
     save_tiny("mixtral", tmp_path)
     lost = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
     tensors = load_file(tmp_path / "model.safetensors")
@@ -381,7 +381,7 @@ def test_a_missing_expert_is_named(tmp_path):
         load_decoder(tmp_path, dtype="float32", device=CPU)
 
 
-def test_more_experts_than_the_config_says_are_unexpected(tmp_path):
+def test_more_experts_than_the_config_says_are_refused(tmp_path):
     save_tiny("mixtral", tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(fields | {"num_local_experts": 4}))
@@ -390,7 +390,7 @@ def test_more_experts_than_the_config_says_are_unexpected(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_weights_that_no_grouped_product_takes_are_refused(dtype, tmp_path):
+def test_weight_types_without_an_expert_kernel_are_refused(dtype, tmp_path):
     save_tiny("mixtral", tmp_path)
     with pytest.raises(ConfigError, match=f"experts cannot be stored as {dtype}"):
         load_decoder(tmp_path, dtype=dtype, device=CPU)
@@ -402,17 +402,17 @@ def test_weights_that_no_grouped_product_takes_are_refused(dtype, tmp_path):
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-def test_drafts_of_a_twin_change_no_token_of_a_mixture(sampling, executor, tmp_path):
+def test_drafting_with_an_equal_model_changes_no_token_of_a_mixture(sampling, executor, tmp_path):
     theirs = save_tiny("mixtral", tmp_path)
     target = load_decoder(tmp_path, dtype="float32", device=CPU)
     twin = StandaloneDraft(target, target_vocab=target.config.vocab_size)
     shape = Shape(pad=4, executor=executor, depth=1)
-    asked = [
+    requests = [
         make_submission(f"r{i}", tokens, SAMPLINGS[sampling], max_tokens=9)
         for i, tokens in enumerate(PROMPTS)
     ]
     drafts = NoDraft(), ModelDraft(model=twin, budget=TREES["chain"])
-    plain, drafted = (run_all(engine_of(target, shape, draft), asked) for draft in drafts)
+    plain, drafted = (run_all(engine_of(target, shape, draft), requests) for draft in drafts)
     for i, tokens in enumerate(PROMPTS):
         right = decode(theirs, tokens, SAMPLINGS[sampling], max_tokens=9).tokens
         assert plain[f"r{i}"].tokens == right
