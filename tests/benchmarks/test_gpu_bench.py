@@ -1,4 +1,4 @@
-"""`outrider bench decode`, `iteration` and `prefill` on a tiny body, and floors by hand."""
+"""`python -m benchmarks decode`, `iteration` and `prefill` on a tiny body, and floors by hand."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`outrider bench host`: the engine over a device that runs nothing."""
+"""`python -m benchmarks host`: the engine over a device that runs nothing."""
 
 import json
 
