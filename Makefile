@@ -17,6 +17,6 @@ test:
 	pytest
 
 size:  ## lines per folder
-	@for folder in outrider/*/ tests docs; do \
+	@for folder in outrider/*/ benchmarks tests docs; do \
 		printf "%6d %s\n" "$$(find $$folder -name '*.py' -o -name '*.md' | xargs cat | wc -l)" $$folder; \
 	done

@@ -1,6 +1,6 @@
 """Runs tests/gpu in many processes side by side: compiling kernels is what takes the time.
 
-Run on a GPU: PYTHONPATH=. python scripts/gpu/run_tests.py [--seconds 240] [-k words]
+Run on a GPU: python -m benchmarks.run_gpu_tests [--seconds 240] [-k words] [--rest FILE]
 Tests that failed or were not reached are written to --rest; of such a file only those are run.
 """
 

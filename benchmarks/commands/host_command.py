@@ -1,4 +1,4 @@
-"""`outrider bench host`: what steps cost besides running them."""
+"""`python -m benchmarks host`: the host's share of a step."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`outrider bench decode`, `iteration` and `prefill`: one engine against its floors."""
+"""`python -m benchmarks decode`, `iteration` and `prefill`: one engine against its floors."""
 
 from dataclasses import dataclass
 from pathlib import Path

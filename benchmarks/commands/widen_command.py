@@ -1,4 +1,4 @@
-"""`outrider bench widen`, and `bench iteration --widened`: a small model at a large one's cost."""
+"""`python -m benchmarks widen`, and `iteration --widened`: a small model at a large one's cost."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ def widen(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenedFlags:
-    """The flags of `bench iteration` that go with --widened; None: not given."""
+    """The flags of `iteration` that go with --widened; None: not given."""
 
     widened: Annotated[
         str, typer.Option(help="Real model to run in the body's shapes: alias or folder.")

@@ -1,4 +1,4 @@
-"""What the flags of `bench host` ask for. No torch."""
+"""The parsed flags of `host`. No torch."""
 
 from dataclasses import dataclass
 

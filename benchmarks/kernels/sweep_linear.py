@@ -1,6 +1,6 @@
 """Times tiles of the linear kernels against torch's library, inside CUDA graphs over cold weights.
 
-Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.sweep_linear 96,192,384 [llama-8b | smollm2]
+Run on a GPU: python -m benchmarks.kernels.sweep_linear 96,192,384 [llama-8b | smollm2]
 """
 
 import itertools

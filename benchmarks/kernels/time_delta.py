@@ -1,6 +1,6 @@
 """Times the gated delta rule of prompts: token after token, and by blocks at several tiles.
 
-Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_delta [8192]
+Run on a GPU: python -m benchmarks.kernels.time_delta [8192]
 """
 
 import itertools

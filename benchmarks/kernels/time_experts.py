@@ -1,7 +1,7 @@
 """Times one layer's mixture of experts inside a CUDA graph over cold weights, beside its floor.
 
 The floor reads every selected expert once, or multiplies at the matrix rate, whichever takes
-longer. Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_experts [--sweep]
+longer. Run on a GPU: python -m benchmarks.kernels.time_experts [--sweep]
 """
 
 import itertools

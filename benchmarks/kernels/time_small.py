@@ -3,7 +3,7 @@
 One CUDA graph holds all layers over cold weights, overlapped as in the engine. First each fused
 linear is timed with every tile in place of its separate kernels; then whole layers with attention.
 
-Run on a GPU: PYTHONPATH=. python -m benchmarks.kernels.time_small 1,8,16,64
+Run on a GPU: python -m benchmarks.kernels.time_small 1,8,16,64
 """
 
 import itertools

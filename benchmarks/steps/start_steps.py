@@ -1,4 +1,4 @@
-"""From checked flags to a printed report: the bodies of `bench decode`, `iteration`, `prefill`."""
+"""`decode`, `iteration` and `prefill`, from checked flags to a printed report."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the flags of `bench decode`, `iteration` and `prefill` ask for. No torch."""
+"""The parsed flags of `decode`, `iteration` and `prefill`. No torch."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `bench widen` and widened iterations are asked for. No torch."""
+"""The parsed flags of `widen` and of `iteration --widened`. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

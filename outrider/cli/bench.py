@@ -15,10 +15,30 @@ from outrider.cli.bench_flags import (
     find_drafts,
     open_model,
 )
+from outrider.errors import ConfigError
 from outrider.frontend.interrupts import import_torch
 from outrider.hub.aliases import DEFAULT_ALIAS
 
 app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_help=True)
+
+_LAB = ("decode", "iteration", "prefill", "host", "widen")  # benchmarks that are not in the package
+_ANY_FLAGS = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "help_option_names": [],
+}
+
+
+def _point_to_lab(context: typer.Context) -> None:
+    name = context.info_name
+    raise ConfigError(
+        f"`outrider bench {name}` is not part of the package; in a checkout of the repository, "
+        f"run python -m benchmarks {name}"
+    )
+
+
+for _name in _LAB:
+    app.command(_name, hidden=True, context_settings=_ANY_FLAGS)(_point_to_lab)
 
 
 @app.command("offline")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import app as lab
 from benchmarks.steps import body
 from outrider.cli import main as cli
 from outrider.cli.flags import DraftFlags, ModelFlags
@@ -26,7 +27,8 @@ KINDS = {name for name in vars(drafts) if name.endswith("Draft")}
 ARGUMENTS = sorted(set(inspect.signature(LLM).parameters) - {"inert"})
 SHARED = {each.name for record in (ModelFlags, DraftFlags) for each in fields(record)}
 SERVER_FLAGS = sorted(set(inspect.signature(cli.serve.serve).parameters) - SHARED)
-BENCHMARKS = [str(each.name) for each in cli.bench.app.registered_commands]
+BENCHMARKS = [str(each.name) for each in cli.bench.app.registered_commands if not each.hidden]
+LAB = [str(each.name) for each in lab.registered_commands]
 METRICS = [each.name.partition(":")[2] for each in Meter("model")._registry.collect()]
 SOURCE = "".join(path.read_text() for path in sorted((ROOT / "outrider").rglob("*.py")))
 VARIABLES = sorted(set(re.findall(r'"((?:OUTRIDER|XDG|OMP|GOMP|ONEDNN)_[A-Z_]+)"', SOURCE)))
@@ -107,6 +109,11 @@ def test_every_metric_is_explained(name):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_is_in_the_table(name):
     assert f"| `outrider bench {name}` |" in page("docs/benchmarks.md")
+
+
+@pytest.mark.parametrize("name", LAB)
+def test_every_benchmark_of_the_lab_is_in_the_table(name):
+    assert f"| `python -m benchmarks {name}` |" in page("docs/benchmarks.md")
 
 
 def test_the_readme_has_the_numbers_of_its_picture():

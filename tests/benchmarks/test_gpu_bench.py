@@ -1,4 +1,4 @@
-"""`outrider bench decode`, `iteration` and `prefill` on a tiny body, and floors by hand."""
+"""`python -m benchmarks decode`, `iteration` and `prefill` on a tiny body, and floors by hand."""
 
 import json
 import subprocess
@@ -241,7 +241,7 @@ LATE = [
 ]
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("flags", "reason"), LATE, ids=lambda value: str(value)[:60])
 def test_what_the_engine_cannot_do_is_said_in_one_line(flags, reason, capsys):
     assert run([*flags]) == 1

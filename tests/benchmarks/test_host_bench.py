@@ -1,4 +1,4 @@
-"""`outrider bench host`: the engine over a device that runs nothing."""
+"""`python -m benchmarks host`: the engine over a device that runs nothing."""
 
 import json
 
@@ -60,8 +60,9 @@ def test_steps_that_outgrow_the_model_are_refused_by_flags_of_this_command(capsy
     assert "plain, 1 rows" not in shown.err  # nothing was measured first
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize(("draft_steps", "most"), [(0, 30), (5, 36)])
+@pytest.mark.parametrize(
+    ("draft_steps", "most"), [(0, 30), pytest.param(5, 36, marks=pytest.mark.slow)]
+)
 def test_a_decoding_row_costs_few_calls(draft_steps, most, tmp_path):
     """Counts, not times: with a record per row and step they were 73 and 80."""
     flags = ["--rows", "20,60", "--draft-steps", str(draft_steps), "--tokens", "32", "--profile"]

@@ -1,4 +1,4 @@
-"""`outrider bench` on bodies with latents and experts, and their floors by hand."""
+"""The lab on bodies with latents and experts, and their floors by hand."""
 
 import json
 

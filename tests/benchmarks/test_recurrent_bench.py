@@ -1,4 +1,4 @@
-"""Bodies that keep states in `outrider bench`: timed, pretended and drafted for like others."""
+"""Bodies with recurrent states in the lab: timed, pretended and drafted for like others."""
 
 import json
 

@@ -58,7 +58,7 @@ def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsy
     assert "tree" not in shown
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [["--disable-cuda-graph"], ["--executor", "eager"]])
 def test_only_the_executor_that_was_asked_for_is_checked(command, one_prompt, capsys, asked):
     """With --executor eager, it must not claim to have checked graphs."""

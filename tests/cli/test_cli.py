@@ -37,6 +37,8 @@ WRONG = [
     ([*GENERATE, "--speculative-config", ""], 1, "not JSON"),
     ([*GENERATE, "--top-q", "1"], 2, "see outrider generate --help"),
     (["bench", "offline", "--bogus"], 2, "see outrider bench offline --help"),
+    (["bench", "decode", "--body", "tiny"], 1, "python -m benchmarks decode"),
+    (["bench", "widen", "--help"], 1, "python -m benchmarks widen"),
     (["frobnicate"], 2, "see outrider --help"),
     (["chat", "--min-p", "2"], 1, "min_p"),
     (["pull", "no-such-model"], 1, "unknown model"),

@@ -99,14 +99,14 @@ def test_drafts_and_kv_follow_from_the_text_alone(monkeypatch, made, name, execu
     wrong, notes, verifier, _ = check(monkeypatch, made(name), shape, [PROMPT])
     assert not wrong
     assert len(notes) > 4
-    assert (verifier.total_kept[: NUM + 1] > 0).sum() > 2  # several lengths of acceptance
+    assert (verifier.total_accepted[: NUM + 1] > 0).sum() > 2  # several lengths of acceptance
 
 
 SAMPLINGS = [GREEDY, SAMPLED, GREEDY, SAMPLED, SAMPLED]
 PROMPTS = [PROMPT, [50], PROMPT[:7], [4, 66, 12, 9, 33, 8, 8], [13, 2]]
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("step_tokens", [21, 23, 64])  # five windows of four, and what is left
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -126,7 +126,7 @@ def test_many_rows_in_small_chunks_follow_from_their_texts_alone(
     assert not wrong
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("num", [2, 3, 5])
 def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, num, seed):
@@ -136,7 +136,7 @@ def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, 
         monkeypatch, target, shape, PROMPTS, num=num, seed=seed, laws=SAMPLINGS
     )
     assert not wrong
-    assert (verifier.total_kept > 0).sum() >= num
+    assert (verifier.total_accepted > 0).sum() >= num
 
 
 def test_a_batch_above_the_largest_bucket_is_exact(monkeypatch, made):
@@ -154,7 +154,7 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
     assert not wrong
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num", [2, 4])
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body,
         monkeypatch, target, shape, PROMPTS, num=num, seed=seed, oracle=TheirModules
     )
     assert not wrong
-    assert (verifier.total_kept > 0).sum() >= num
+    assert (verifier.total_accepted > 0).sum() >= num
     assert sum(one.is_decoding for one in notes) > 10
 
 
@@ -221,7 +221,7 @@ def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made
     assert not wrong
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
 def test_rows_that_draft_less_than_there_are_modules_stay_exact(monkeypatch, made, steps):
     """A short draft leaves fewer rejected rows, so the window is as wide as the modules ask."""

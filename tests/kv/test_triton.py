@@ -30,7 +30,7 @@ def backend_of(model):
     return TritonAttention(page_size=model.page_size, users=users)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("nodes", [1, 5, 9])
 def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
@@ -71,6 +71,7 @@ def test_a_page_may_be_longer_than_any_tile(page_size):
     assert page_size in backend_of(model).capabilities.page_sizes
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_a_draft_level_sees_the_scratch_nodes_of_earlier_steps(step):
     model, topk = Model(), 3

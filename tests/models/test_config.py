@@ -51,7 +51,7 @@ def test_absent_fields_take_the_defaults_of_the_format():
     ],
     ids=["rope_parameters", "rope_scaling", "both spellings", "both forms"],
 )
-def test_every_spelling_of_rope_settings_means_the_same(fields):
+def test_all_spellings_of_rope_settings_are_equal(fields):
     rope = parsed(**fields).rope
     assert rope.theta == 5e5
     assert rope.scaling == Llama3Scaling(
@@ -59,19 +59,19 @@ def test_every_spelling_of_rope_settings_means_the_same(fields):
     )
 
 
-def test_mixtral_turns_as_its_own_format_says_where_the_file_is_silent():
+def test_mixtral_without_rope_theta_has_the_default_of_its_format():
     config = parsed(
         architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2
     )
     assert config.rope.theta == 1e6
 
 
-def test_linear_scaling_in_its_oldest_spelling_is_read():
+def test_the_oldest_spelling_of_linear_scaling_is_read():
     scaling = parsed(rope_scaling={"type": "linear", "factor": 2}).rope.scaling
     assert scaling == LinearScaling(factor=2.0)
 
 
-def test_yarn_without_an_original_context_starts_from_the_models_own():
+def test_yarn_without_an_original_context_uses_the_context_of_the_model():
     scaling = parsed(rope_scaling={"rope_type": "yarn", "factor": 4.0}).rope.scaling
     assert isinstance(scaling, YarnScaling)
     assert scaling.original_context == 128
@@ -115,12 +115,12 @@ def test_yarn_without_an_original_context_starts_from_the_models_own():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_decoder_does_not_compute_is_refused_by_name(changes, named):
+def test_an_unsupported_field_is_refused_by_name(changes, named):
     with pytest.raises(ConfigError, match=named):
         parsed(**changes)
 
 
-def test_a_window_that_qwen_does_not_use_is_no_obstacle():
+def test_a_sliding_window_that_qwen_does_not_use_is_accepted():
     parsed(
         architectures=["Qwen2ForCausalLM"],
         use_sliding_window=False,
@@ -130,7 +130,7 @@ def test_a_window_that_qwen_does_not_use_is_no_obstacle():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])
-def test_a_damaged_config_is_named(text, tmp_path):
+def test_a_damaged_config_is_refused_by_name(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"config\.json"):
         read_config(tmp_path)
@@ -146,7 +146,7 @@ def test_a_config_is_read_from_its_folder(tmp_path):
     assert read_config(tmp_path) == parsed()
 
 
-def test_what_a_folder_lacks_is_said_with_its_path(tmp_path):
+def test_a_missing_field_is_refused_with_the_path_of_the_folder(tmp_path):
     (tmp_path / "config.json").write_text('{"architectures": []}')
     with pytest.raises(ConfigError, match="must name one architecture") as caught:
         read_config(tmp_path)
@@ -169,13 +169,13 @@ GLM = {
         ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.75}}, 0.75),
     ],
 )
-def test_glm_says_in_either_place_how_much_of_a_head_is_rotated(fields, share):
+def test_the_rotated_share_of_glm_is_read_from_either_place(fields, share):
     assert parsed(**GLM, **fields).rope.share == share
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("has_norm", [True, False])
-def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
+def test_glm_has_the_biases_and_head_norms_of_its_config(has_bias, has_norm):
     family = parsed(**GLM, attention_bias=has_bias, use_qk_norm=has_norm).family
     assert (family.has_qkv_bias, family.has_head_norm) == (has_bias, has_norm)
 
@@ -196,7 +196,7 @@ def test_glm_says_whether_it_has_biases_and_head_norms(has_bias, has_norm):
         ),
     ],
 )
-def test_rotations_that_are_not_computed_are_refused_by_name(fields, named):
+def test_unsupported_rope_settings_are_refused_by_name(fields, named):
     with pytest.raises(ConfigError, match=named):
         parsed(**fields)
 
@@ -218,7 +218,7 @@ QWEN3_MOE = GLM | {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 8}
         (QWEN3_MOE, "mlp_only_layers", [{}]),
     ],
 )
-def test_a_field_of_another_kind_is_refused_by_name(family, field, junk):
+def test_a_field_of_another_type_is_refused_by_name(family, field, junk):
     with pytest.raises(ConfigError, match=field):
         parsed(**family | {field: junk})
 
@@ -227,6 +227,6 @@ def test_a_field_of_another_kind_is_refused_by_name(family, field, junk):
     "settings",
     [{"rope_type": []}, {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 1e999}],
 )
-def test_rope_settings_of_another_kind_are_refused(settings):
+def test_rope_settings_of_another_type_are_refused(settings):
     with pytest.raises(ConfigError, match="rope scaling of type"):
         parsed(rope_parameters=settings)

@@ -44,7 +44,7 @@ def test_prompt_logits_equal_those_of_transformers(family, tmp_path):
     [{"head_dim": 20}, {"rope_parameters": YARN, "max_position_embeddings": 256}],
     ids=["head_dim", "yarn"],
 )
-def test_llama_settings_off_the_beaten_path_equal_transformers(changes, tmp_path):
+def test_unusual_llama_settings_equal_transformers(changes, tmp_path):
     model = small_llama(**changes)
     model.save_pretrained(tmp_path)
     tokens = prompt(33)
@@ -53,7 +53,7 @@ def test_llama_settings_off_the_beaten_path_equal_transformers(changes, tmp_path
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 5])
-def test_decoding_after_a_prompt_equals_running_it_whole(num_rows, tmp_path):
+def test_decoding_after_a_prompt_equals_one_prompt_of_all_tokens(num_rows, tmp_path):
     model = save_tiny("qwen3", tmp_path)
     harness = harness_of(tmp_path)
     prompts = {row: prompt(6 + row, seed=row) for row in range(1, num_rows + 1)}
@@ -74,7 +74,7 @@ def test_the_forward_pass_replays_from_a_tape(dtype, tmp_path):
         assert torch.equal(taped.run({}, {1: (0, tokens)}, tape.run), expected)
 
 
-def test_int8_logits_follow_those_of_float32(tmp_path):
+def test_int8_logits_are_close_to_float32(tmp_path):
     small_llama().save_pretrained(tmp_path)
     tokens = prompt(33)
     exact = harness_of(tmp_path).run({}, {1: (0, tokens)})
@@ -84,7 +84,7 @@ def test_int8_logits_follow_those_of_float32(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("num_others", [1, 4])
-def test_logits_of_a_row_do_not_depend_on_its_batch_mates(num_others, dtype, tmp_path):
+def test_logits_of_a_row_do_not_depend_on_other_rows(num_others, dtype, tmp_path):
     save_tiny("llama", tmp_path)
     rows = {row: (0, token) for row, token in enumerate(prompt(num_others + 1), start=1)}
     alone = harness_of(tmp_path, dtype).run({1: rows[1]}, {})
@@ -93,7 +93,7 @@ def test_logits_of_a_row_do_not_depend_on_its_batch_mates(num_others, dtype, tmp
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_logits_follow_those_of_float32(dtype, tmp_path):
+def test_half_precision_logits_are_close_to_float32(dtype, tmp_path):
     small_llama().save_pretrained(tmp_path)
     tokens = prompt(9)
     exact = harness_of(tmp_path).run({}, {1: (0, tokens)})

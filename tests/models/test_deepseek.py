@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 against transformers: latents, routing, and what is refused by name."""
+"""DeepSeek-V2 and V3 against transformers: latents, routing and refusals."""
 
 import json
 import random
@@ -35,7 +35,7 @@ TOLERANCE = 1e-4  # largest difference of any logit, in float32
 
 
 @pytest.mark.parametrize("family", LATENT_FAMILIES)
-def test_decoding_and_chunks_equal_running_the_prompt_whole(family, tmp_path):
+def test_decoding_and_chunks_equal_one_prompt_of_all_tokens(family, tmp_path):
     model = save_tiny(family, tmp_path)
     harness, tokens = harness_of(tmp_path), prompt(17)
     chunked = [
@@ -73,7 +73,7 @@ def test_a_padded_step_gives_the_same_logits_and_replays_from_a_tape(tmp_path):
             assert (eager[: len(right)] - right).abs().max() <= TOLERANCE
 
 
-def test_stacked_and_separate_experts_load_alike(tmp_path):
+def test_stacked_and_separate_experts_give_equal_decoders(tmp_path):
     model = tiny_model("deepseek-v3")
     for name, is_apart in {"apart": True, "stacked": False}.items():
         model.save_pretrained(tmp_path / name, save_original_format=is_apart)
@@ -83,24 +83,24 @@ def test_stacked_and_separate_experts_load_alike(tmp_path):
     assert torch.equal(apart, harness_of(tmp_path / "stacked").run({}, tokens))
 
 
-def test_half_precision_follows_float32(tmp_path):
+def test_half_precision_is_close_to_float32(tmp_path):
     save_tiny("deepseek-v2-lite", tmp_path)
     tokens = {1: (0, prompt(9))}
     exact, rounded = (
         harness_of(tmp_path, dtype).run({}, tokens) for dtype in ("float32", "bfloat16")
     )
-    # An expert or two may be others; most of the logits are what they were.
+    # A few rows may select other experts, so only most logits are close.
     assert (rounded - exact).norm() <= 0.3 * exact.norm()
 
 
-# --- what config.json says
+# --- config.json
 
 FIELDS = SIZES | LATENTS | {"rms_norm_eps": 1e-6, "q_lora_rank": 16, "n_shared_experts": 2}
 V2 = FIELDS | {"architectures": ["DeepseekV2ForCausalLM"]}
 V3 = FIELDS | {"architectures": ["DeepseekV3ForCausalLM"], "n_group": 4, "topk_group": 2}
 
 
-def test_a_token_stores_one_vector_of_latent_and_rotated_key():
+def test_a_token_stores_one_vector_of_latent_and_rotary_key():
     config = parse_config(V3)
     assert (config.attention.vectors, config.attention.width) == (1, 24 + 8)
     layout = KVLayout(layers=2, vectors=1, width=32, page_size=4, dtype=torch.float16)
@@ -112,7 +112,7 @@ def test_a_token_stores_one_vector_of_latent_and_rotated_key():
     assert family.page_bytes == layout.page_bytes + 4 * 4 * 8 * 2
 
 
-def test_experts_follow_the_law_of_each_version():
+def test_routing_follows_the_rules_of_each_version():
     v2, v3 = parse_config(V2).experts, parse_config(V3).experts
     assert (v2.routing.score, v2.routing.is_normed, v2.has_bias) == ("softmax", False, False)
     assert (v3.routing.score, v3.routing.is_normed, v3.has_bias) == ("sigmoid", True, True)
@@ -122,7 +122,7 @@ def test_experts_follow_the_law_of_each_version():
     assert parse_config(V3).experts_at(0) == NoExperts()
 
 
-def test_fields_that_are_absent_say_what_they_say_to_transformers():
+def test_absent_fields_have_the_defaults_of_transformers():
     silent = {key: value for key, value in V3.items() if key not in ("n_group", "topk_group")}
     silent |= {"n_routed_experts": 32}
     v3, v2 = parse_config(silent).experts.routing, parse_config(V2).experts.routing
@@ -130,7 +130,7 @@ def test_fields_that_are_absent_say_what_they_say_to_transformers():
     assert (v2.scale, v2.groups) == (1.0, ONE_GROUP)
 
 
-def test_the_published_scaling_of_deepseek_v3_grows_its_scores():
+def test_the_published_rope_scaling_of_deepseek_v3_scales_attention_scores():
     scaling = {
         "type": "yarn",
         "factor": 40,
@@ -167,7 +167,7 @@ def test_the_published_scaling_of_deepseek_v3_grows_its_scores():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_computed_is_refused_by_name(fields, named):
+def test_an_unsupported_field_is_refused_by_name(fields, named):
     with pytest.raises(ConfigError, match=named):
         parse_config(fields)
 
@@ -181,7 +181,7 @@ def test_what_is_not_computed_is_refused_by_name(fields, named):
         "mlp.shared_experts.up_proj.weight",
     ],
 )
-def test_a_missing_tensor_is_named(lost, tmp_path):
+def test_a_missing_tensor_is_refused_by_name(lost, tmp_path):
     save_tiny("deepseek-v3", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors[f"model.layers.1.{lost}"]
@@ -190,7 +190,7 @@ def test_a_missing_tensor_is_named(lost, tmp_path):
         load_decoder(tmp_path, dtype="float32", device=CPU)
 
 
-def test_blocks_of_fp8_are_refused_with_the_way_out_though_config_is_silent(tmp_path):
+def test_fp8_blocks_are_refused_with_the_fix_even_without_quantization_config(tmp_path):
     save_tiny("deepseek-v3", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.layers.0.self_attn.o_proj.weight_scale_inv"] = torch.zeros(1, 1)
@@ -200,7 +200,7 @@ def test_blocks_of_fp8_are_refused_with_the_way_out_though_config_is_silent(tmp_
 
 
 @pytest.mark.parametrize(("family", "is_read"), [("deepseek-v3", True), ("deepseek-v2", False)])
-def test_draft_modules_past_the_last_layer_are_no_part_of_the_target(family, is_read, tmp_path):
+def test_draft_modules_after_the_last_layer_are_not_part_of_the_target(family, is_read, tmp_path):
     save_tiny(family, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.layers.3.eh_proj.weight"] = torch.zeros(2, 2)
@@ -212,7 +212,7 @@ def test_draft_modules_past_the_last_layer_are_no_part_of_the_target(family, is_
         load_decoder(tmp_path, dtype="float32", device=CPU)
 
 
-def test_training_a_head_for_such_a_target_is_refused_by_name(tmp_path):
+def test_training_a_head_for_a_target_with_latents_is_refused(tmp_path):
     from outrider.train.head_design import HeadDesign, head_fields
 
     (tmp_path / "config.json").write_text(json.dumps(V3 | {"num_hidden_layers": 6}))
@@ -225,7 +225,7 @@ def test_training_a_head_for_such_a_target_is_refused_by_name(tmp_path):
 
 
 def drafts_for(target, folder):
-    """Drafters of usual attention beside latents, the target as its own, and none with KV."""
+    """Drafters with keys and values, the target as its own drafter, and drafters without KV."""
     save_tiny("llama", folder / "llama", seed=7)
     stranger = load_decoder(folder / "llama", dtype="float32", device=CPU)
     vocab = target.config.vocab_size

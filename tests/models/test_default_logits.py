@@ -10,8 +10,8 @@ from outrider import LLM, SamplingParams
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 
 TEXT = "The sky is blue because sunlight is scattered by the air, and blue light most of all."
-# Logits reach 30 and transformers' own float32 is 6e-5 from float64 here. Ours, whose packed projections
-# sum in another order, was 1.2e-4 from theirs; a wrong weight or position is off by whole units.
+# Logits reach 30, and float32 in transformers differs from float64 by 6e-5. Our fused projections
+# sum in another order and differed by 1.2e-4. A wrong weight or position differs by whole units.
 TOLERANCE = 3e-4
 
 
@@ -44,7 +44,7 @@ def llm(smollm2_folder, reference) -> LLM:
     return LLM(smollm2_folder, draft="ngram", max_model_len=128, kv_tokens=512)
 
 
-def test_log_probabilities_of_real_text_are_those_of_transformers(llm, reference):
+def test_log_probabilities_of_real_text_equal_transformers(llm, reference):
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=20)
     tokens = reference.tokens
     prompts = [{"prompt_token_ids": tokens[:n]} for n in range(4, len(tokens))]
@@ -55,7 +55,7 @@ def test_log_probabilities_of_real_text_are_those_of_transformers(llm, reference
             assert abs(logprob.logprob - expected[token].item()) <= TOLERANCE
 
 
-def test_a_greedy_answer_is_that_of_transformers(llm, reference):
+def test_a_greedy_answer_equals_transformers(llm, reference):
     params = SamplingParams(temperature=0, max_tokens=NUM_GENERATED)
     [answer] = llm.generate({"prompt_token_ids": reference.tokens}, params, use_tqdm=False)
     assert answer.outputs[0].token_ids == reference.greedy

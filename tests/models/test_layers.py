@@ -26,7 +26,7 @@ def rounded_to_int8(weight):
 
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 70])
 @pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, Int8Linear])
-def test_every_kind_of_linear_layer_multiplies_and_adds_for_any_number_of_rows(kind, num_rows):
+def test_every_kind_of_linear_layer_gives_the_product_for_any_number_of_rows(kind, num_rows):
     weight, bias = torch.randn(OUT, IN), torch.randn(OUT)
     x, residual = torch.randn(num_rows, IN), torch.randn(num_rows, OUT)
     linear = kind(weight)
@@ -41,7 +41,7 @@ def test_every_kind_of_linear_layer_multiplies_and_adds_for_any_number_of_rows(k
     )
 
 
-def test_int8_keeps_small_activations_beside_a_large_one():
+def test_int8_represents_small_activations_beside_a_large_one():
     weight = torch.randn(OUT, IN)
     x = torch.randn(1, IN)
     x[0, 3] = 100.0  # one digit would round the others to multiples of 0.8
@@ -49,7 +49,7 @@ def test_int8_keeps_small_activations_beside_a_large_one():
     assert (Int8Linear(weight)(x) - expected).abs().max() <= 0.02
 
 
-def test_int8_without_vnni_keeps_two_digits_of_7_bits(monkeypatch):
+def test_int8_without_vnni_has_two_digits_of_7_bits(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     weight, x = torch.randn(OUT, IN), torch.randn(3, IN)
     expected = F.linear(x, rounded_to_int8(weight))
@@ -60,14 +60,14 @@ def test_int8_gives_zeros_for_a_row_of_zeros():
     assert not Int8Linear(torch.randn(OUT, IN))(torch.zeros(2, IN)).any()
 
 
-def test_int8_weights_are_refused_off_the_cpu():
+def test_int8_weights_are_refused_on_a_gpu():
     with pytest.raises(ConfigError, match="int8"):
         choose_linear("int8", torch.device("cuda"))
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
-def test_norms_equal_that_of_transformers(kind, scale):
+def test_norms_equal_transformers(kind, scale):
     reference = LlamaRMSNorm(IN, eps=1e-5)
     torch.nn.init.normal_(reference.weight)
     x = torch.randn(5, IN) * scale
@@ -76,5 +76,5 @@ def test_norms_equal_that_of_transformers(kind, scale):
 
 
 @pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
-def test_norms_leave_a_row_of_zeros_alone(kind):
+def test_norms_of_a_row_of_zeros_are_zeros(kind):
     assert not kind(torch.ones(IN), 1e-5)(torch.zeros(2, IN)).any()

@@ -38,39 +38,39 @@ def head_of(decoder):
         return decoder.logits(torch.eye(decoder.config.block.hidden))
 
 
-def test_a_missing_tensor_is_named(folder):
+def test_a_missing_tensor_is_refused_by_name(folder):
     edit(folder, lambda tensors: tensors.pop(DOWN))
     with pytest.raises(ConfigError, match=rf"lacks tensors \(1\): {DOWN}"):
         load(folder)
 
 
-def test_many_missing_tensors_are_counted_and_five_named(folder):
+def test_many_missing_tensors_are_counted_and_five_are_listed(folder):
     edit(folder, lambda tensors: [tensors.pop(n) for n in list(tensors) if "layers.2" in n])
     with pytest.raises(ConfigError, match=r"lacks tensors \(9\): .* and 4 more") as caught:
         load(folder)
     assert str(caught.value).count("model.layers.2") == 5
 
 
-def test_an_unexpected_tensor_is_named(folder):
+def test_an_unexpected_tensor_is_refused_by_name(folder):
     edit(folder, lambda tensors: tensors.update({"model.layers.1.extra": torch.zeros(3)}))
     with pytest.raises(ConfigError, match=r"unexpected tensors \(1\): model\.layers\.1\.extra"):
         load(folder)
 
 
-def test_a_layer_beyond_the_config_is_unexpected(folder):
+def test_a_layer_beyond_the_config_is_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
     with pytest.raises(ConfigError, match=r"unexpected tensors \(9\): model\.layers\.2"):
         load(folder)
 
 
-def test_a_mis_shaped_tensor_is_named_with_both_shapes(folder):
+def test_a_mis_shaped_tensor_is_refused_with_both_shapes(folder):
     edit(folder, lambda tensors: tensors.update({DOWN: torch.zeros(32, 47)}))
     with pytest.raises(ConfigError, match=rf"{DOWN} \[32, 47\] instead of \[32, 48\]"):
         load(folder)
 
 
-def test_a_tensor_that_is_not_floating_point_is_named(folder):
+def test_a_tensor_that_is_not_floating_point_is_refused_by_name(folder):
     edit(folder, lambda tensors: tensors.update({DOWN: torch.zeros(32, 48, dtype=torch.int8)}))
     with pytest.raises(ConfigError, match=rf"{DOWN} as I8"):
         load(folder)
@@ -95,7 +95,7 @@ def test_a_tied_model_may_store_its_head_and_uses_the_embedding(tmp_path):
     torch.testing.assert_close(head_of(load(tmp_path)), weight.T.contiguous())
 
 
-def test_shards_load_like_one_file(tmp_path):
+def test_shards_load_as_one_file(tmp_path):
     model = tiny_model("llama")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(shards_of(tmp_path)) > 2
@@ -111,14 +111,14 @@ def test_weights_stored_in_half_precision_are_converted(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.01, 0.0])
-def test_a_truncated_file_is_named(keep, folder):
+def test_a_truncated_file_is_refused_by_name(keep, folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     with pytest.raises(ConfigError, match=r"model\.safetensors is missing or damaged"):
         load(folder)
 
 
-def test_a_missing_shard_is_named(tmp_path):
+def test_a_missing_shard_is_refused_by_name(tmp_path):
     tiny_model("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     lost = shards_of(tmp_path)[1]
     lost.unlink()
@@ -126,7 +126,7 @@ def test_a_missing_shard_is_named(tmp_path):
         load(tmp_path)
 
 
-def test_a_damaged_index_is_named(folder):
+def test_a_damaged_index_is_refused_by_name(folder):
     (folder / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"index\.json is damaged"):
         load(folder)

@@ -1,4 +1,4 @@
-"""Draft modules in a checkpoint: found by their names, loaded strictly, ignored otherwise."""
+"""Draft modules in a checkpoint: found by tensor names, loaded strictly, no part of the target."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def mimo(tmp_path):
 
 
 def write_model(folder, family):
-    """A tiny model with two modules, as its authors would have saved it."""
+    """A tiny model with two modules, in the published form of its family."""
     if family == "mimo":
         return write_mimo(folder)
     save_tiny(family, folder)
@@ -61,19 +61,19 @@ def count(folder):
     return count_modules(folder, read_config(folder))
 
 
-def test_a_target_is_read_as_if_its_modules_were_not_there(mimo):
+def test_a_target_loads_without_its_modules(mimo):
     plain = load_decoder(mimo, dtype="float32", device=CPU)
     assert plain.config.num_layers == LAYERS
     assert count(mimo) == 2
-    edit_tensors(mimo, lambda stored: stored.update({"model.strange.weight": torch.ones(3)}))
-    with pytest.raises(ConfigError, match=r"unexpected tensors \(1\): model.strange.weight"):
+    edit_tensors(mimo, lambda stored: stored.update({"model.unknown.weight": torch.ones(3)}))
+    with pytest.raises(ConfigError, match=r"unexpected tensors \(1\): model.unknown.weight"):
         load_decoder(mimo, dtype="float32", device=CPU)
 
 
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("steps", [1, 2, "auto"])
 @pytest.mark.parametrize("family", ["mimo", "deepseek-v3", "glm4-moe", "glm4-moe-air"])
-def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_path, family, steps):
+def test_drafting_with_own_modules_changes_no_token(tmp_path, family, steps):
     folder = write_model(tmp_path, family)
     submissions = [
         make_submission(
@@ -98,10 +98,10 @@ def test_a_model_drafts_with_its_own_modules_and_says_what_it_says_without(tmp_p
 
 
 @pytest.mark.parametrize(("num", "step_tokens", "is_room"), [(2, 14, True), (5, 20, False)])
-def test_a_step_must_have_room_for_as_many_nodes_as_there_are_modules(
+def test_step_tokens_must_cover_one_node_more_than_there_are_modules(
     tmp_path, num, step_tokens, is_room
 ):
-    """Not for the four nodes that other draft models get: 4 rows of them are 16 tokens."""
+    """The default of four nodes does not apply: 4 rows of them would take 16 tokens."""
     folder = write_mimo(tmp_path, num=num)
     limits = LimitsConfig(rows=4, step_tokens=step_tokens)
     config = EngineConfig(
@@ -119,7 +119,7 @@ def test_a_step_must_have_room_for_as_many_nodes_as_there_are_modules(
             build_runner(folder, config)
 
 
-def test_modules_that_an_export_dropped_are_missed_by_name(mimo):
+def test_modules_that_an_export_dropped_are_refused_with_the_reason(mimo):
     edit_tensors(mimo, lambda stored: [stored.pop(n) for n in list(stored) if "mtp_layers" in n])
     with pytest.raises(ConfigError, match=r"num_nextn_predict_layers 2, but .* often drop them"):
         count(mimo)
@@ -145,7 +145,7 @@ def test_modules_that_an_export_dropped_are_missed_by_name(mimo):
         ),
     ],
 )
-def test_modules_that_are_not_whole_are_refused_by_name(mimo, change, fault):
+def test_incomplete_modules_are_refused_by_name(mimo, change, fault):
     edit_tensors(mimo, change)
     with pytest.raises(ConfigError, match=fault):
         count(mimo)
@@ -158,7 +158,7 @@ def test_a_target_whose_config_is_damaged_is_not_called_a_head(mimo):
         count_modules(mimo, config)
 
 
-def test_fewer_stored_modules_than_announced_are_refused(mimo):
+def test_fewer_stored_modules_than_the_config_says_are_refused(mimo):
     edit_config(mimo, num_nextn_predict_layers=3)
     with pytest.raises(ConfigError, match=r"lacks .*mtp_layers.2"):
         count(mimo)
@@ -174,7 +174,7 @@ def test_a_family_without_modules_is_refused_with_the_fix(tmp_path):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_names_the_tensors_of_its_modules_and_of_nobody_else(name, tmp_path):
+def test_every_table_owns_exactly_the_tensors_of_its_modules(name, tmp_path):
     table = TABLES[name]
     made = with_modules(tmp_path, table, num=2)
     stored = set(load_file(tmp_path / "model.safetensors"))
@@ -187,7 +187,7 @@ def test_every_table_names_the_tensors_of_its_modules_and_of_nobody_else(name, t
 
 
 @pytest.mark.parametrize("is_copy", [True, False])
-def test_an_embedding_and_a_head_of_their_own_are_used_unless_they_are_copies(tmp_path, is_copy):
+def test_stored_embeddings_and_heads_of_modules_are_used_unless_they_are_copies(tmp_path, is_copy):
     made = with_modules(tmp_path, TABLES["deepseek"], num=1, body="llama")
     theirs = made.theirs
     generator = torch.Generator().manual_seed(3)
@@ -211,7 +211,7 @@ def test_an_embedding_and_a_head_of_their_own_are_used_unless_they_are_copies(tm
         assert int(module.logits(state[None])[0].argmax()) == right(0, state, 0, None)
 
 
-def test_a_module_of_experts_is_read_as_the_targets_layers_are(tmp_path):
+def test_a_module_with_experts_loads_as_the_layers_of_the_target(tmp_path):
     made = with_modules(tmp_path, TABLES["deepseek"], num=2, body="qwen3-moe")
     names = [name for name in load_file(tmp_path / "model.safetensors") if ".layers.4." in name]
     assert any("experts.5.down_proj" in name for name in names)
@@ -219,7 +219,7 @@ def test_a_module_of_experts_is_read_as_the_targets_layers_are(tmp_path):
     assert made.load().target_ids.shape == (VOCAB,)
 
 
-def test_the_doctor_names_the_modules_it_finds(mimo, capsys):
+def test_the_doctor_prints_the_modules_of_a_model(mimo, capsys):
     assert run(["doctor", "mtp", "--model", str(mimo), "--no-probe"]) == 0
     lines = capsys.readouterr().out.splitlines()
     facts = dict(line.split(maxsplit=1) for line in lines if line[:1].isalpha())
@@ -230,14 +230,14 @@ def test_the_doctor_names_the_modules_it_finds(mimo, capsys):
     assert any(line.startswith("the modules fit") for line in lines)
 
 
-def test_the_doctor_says_what_is_wrong_with_modules_and_fails(mimo, capsys):
+def test_the_doctor_prints_the_problem_of_modules_and_fails(mimo, capsys):
     edit_tensors(mimo, lambda stored: stored.pop("model.mtp_layers.0.token_layernorm.weight"))
     assert run(["doctor", "mtp", "--model", str(mimo)]) == 1
     assert "problem: " in (out := capsys.readouterr().out)
     assert "lacks tensors (1): model.mtp_layers.0.token_layernorm.weight" in out
 
 
-def test_the_doctor_of_a_head_mentions_that_the_model_has_modules(mimo, tmp_path, capsys):
+def test_the_doctor_of_a_head_notes_that_the_model_has_modules(mimo, tmp_path, capsys):
     head = write_head(tmp_path / "head", read_config(mimo), layers=(1,))
     assert run(["doctor", str(head), "--model", str(mimo), "--no-probe"]) == 0
     assert "the model has modules of its own (2): --draft mtp" in capsys.readouterr().out

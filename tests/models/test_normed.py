@@ -25,7 +25,7 @@ def norm_of(width=HIDDEN, like=HALF):
 
 
 @pytest.mark.parametrize("rows", [1, MOST_SMALL_ROWS, MOST_SMALL_ROWS + 1])
-def test_a_gate_behind_a_norm_takes_rows_as_they_are(rows):
+def test_a_gate_fused_with_its_norm_reads_unnormalised_rows(rows):
     weight = random(40, HIDDEN, like=HALF, seed=2)
     norm, gate = gate_behind(norm_of(), gate_of(FixedLinear(weight)))
     x = random(rows, HIDDEN, like=HALF, seed=3)
@@ -36,7 +36,7 @@ def test_a_gate_behind_a_norm_takes_rows_as_they_are(rows):
 
 @pytest.mark.parametrize("rows", [1, 5, MOST_SMALL_ROWS + 1])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_projection_behind_a_norm_takes_rows_as_they_are(rows, has_bias):
+def test_a_projection_fused_with_its_norm_reads_unnormalised_rows(rows, has_bias):
     config, x = (
         AttentionConfig(heads=2, kv_heads=1, head_dim=16),
         random(rows, 48, like=HALF, seed=3),
@@ -55,7 +55,7 @@ def test_a_projection_behind_a_norm_takes_rows_as_they_are(rows, has_bias):
     torch.testing.assert_close(layers[1], layers[0], rtol=1e-2, atol=3e-2)
 
 
-def test_layers_that_the_kernel_does_not_fit_stay_separate():
+def test_layers_that_the_fused_kernel_does_not_support_stay_separate():
     norm, wide = norm_of(), ("cpu", torch.float32)
     for gate in (
         gate_of(PlainLinear(random(8, HIDDEN, like=HALF, seed=2))),

@@ -73,7 +73,7 @@ def test_a_trace_lists_the_nodes_of_each_path_in_order():
             assert sorted(views["tails"][token].tolist()) == list(range(64))
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_a_chain_is_the_same_with_and_without_a_tree_kernel(is_tree):
     model = Model(kv_heads=1, group=4)
@@ -94,7 +94,7 @@ def test_texts_past_the_equal_splits_are_merged_too():
     assert torch.equal(out, attend(case, is_tree=False, tiles=SMALL, is_whole=True))
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_texts_read_whole_have_the_bits_of_their_splits(is_tree):
     ancestors = {} if is_tree else {"ancestors": chain_ancestors(3, 4)}

@@ -43,7 +43,7 @@ def attend(case, *, span, is_tree=True, rows_at_once=None):
     return out
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [3, 16, 20])  # several nodes in a tile; one; a part of one
 def test_programs_that_read_more_splits_have_the_bits_of_those_that_read_one(heads):
     case = make_case(latent_model(heads=heads), lengths=[0, 16, 108], nodes=2, seed=heads)

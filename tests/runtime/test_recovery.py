@@ -19,7 +19,7 @@ def draft_of(models, name):
     return models.draft(name, TREES["chain"])
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("drafter", ["none", "relative", "eagle3", "modules", "ngram"])
 @pytest.mark.parametrize("where", ["at_submit", "at_wait"])
@@ -40,7 +40,7 @@ def test_failures_may_repeat(models, depth):
     assert 4 <= len(failed(outputs)) <= 6
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["at_submit", "at_wait"])
 def test_a_tape_is_replayed_after_a_failure(models, where):
     shape = Shape(depth=1, pad=4, max_rows=2, executor="tape")

@@ -94,6 +94,7 @@ def test_an_answer_has_the_logprobs_that_it_has_as_a_prompt(server, temperature)
             assert [entry[0] for entry in flat] == pytest.approx(values, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_lengths_starts_and_reports_of_all_kinds_run_side_by_side(server):
     rng = random.Random(SEED)
     cases = [

@@ -12,7 +12,7 @@ _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new
 _MAX_TOKENS = 4  # of an answer: its length is not what is tested here
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
 def test_no_request_of_the_schema_is_a_server_error(server, mode):
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")

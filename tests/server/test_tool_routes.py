@@ -183,6 +183,7 @@ def check_call(name, arguments):
         assert json.loads(arguments) == {}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("ask", [whole, streamed])
 @pytest.mark.parametrize("choice", ["required", ONLY_ADD], ids=["required", "named"])
 @pytest.mark.parametrize("seed", [5, 6])
@@ -201,7 +202,7 @@ def test_a_forced_call_is_the_same_whole_and_streamed(client):
     assert one[0] is None
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [whole, streamed])
 def test_a_forced_call_that_was_cut_says_so(client, ask):
     _, ((_, _, complete),), _ = ask(client, **FORCED, tool_choice=ONLY_ADD)

@@ -73,7 +73,7 @@ BOMBS = [
 ]
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "text"), BOMBS)
 def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeypatch, kind, text):
     grammar_cache.check(SPECS["choice"])  # the process runs
@@ -116,6 +116,7 @@ def test_brackets_are_counted_as_they_nest():
     check_bounds(GrammarSpec(kind="regex", text="(a)" * 1000))
 
 
+@pytest.mark.slow
 def test_a_cache_with_too_many_pending_grammars_refuses_new_ones_but_not_known_ones():
     grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB, max_pending=2)
     specs = [GrammarSpec(kind="regex", text=text) for text in ("a", "b", "c")]

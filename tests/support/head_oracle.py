@@ -1,4 +1,4 @@
-"""A draft head written down plainly: whole recompute, no cache, no pages, no engine code."""
+"""A reference draft head: recomputes the whole row, without cache, pages or engine code."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ EPS = 1e-5  # of the heads that write_head writes
 
 
 class Oracle:
-    """One head over one row, all of it at once."""
+    """One head over one whole row."""
 
     def __init__(self, model, variant, tensors):
         self._model = model
@@ -17,7 +17,7 @@ class Oracle:
         self._weights = tensors
 
     def aux_hidden_states(self, tokens):
-        """What the head reads of the target at every position."""
+        """The states of the target that the head reads, at every position."""
         model, variant = self._model.model, self._variant
         stream = model.embed_tokens(torch.tensor([tokens]))
         streams = [stream]
@@ -47,7 +47,7 @@ class Oracle:
         return aux_hidden_states @ weights["fc.weight"].T
 
     def advance(self, tokens, states):
-        """States after every row, given those before."""
+        """States after all rows, from the states before them."""
         variant, weights = self._variant, self._weights
         table = weights.get("embed_tokens.weight", self._model.model.embed_tokens.weight)
         embedded = table[torch.tensor(tokens)]
@@ -71,7 +71,7 @@ class Oracle:
         return states @ head.T
 
     def chain(self, tokens, steps, target_ids):
-        """The greedy drafts after a text, of which every feature is the target's own."""
+        """The greedy drafts after a text whose states are all the target's."""
         read, states = list(tokens[1:]), self.project(self.aux_hidden_states(tokens[:-1]))
         drafts = []
         for _ in range(steps):

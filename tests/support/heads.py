@@ -1,4 +1,4 @@
-"""Tiny random draft heads, written the way each project writes them."""
+"""Tiny random draft heads in the formats of all projects."""
 
 import json
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ LAYER = "layers.0."
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What a head computes, whatever its dialect. Zeros and empty tuples follow the target."""
+    """What a head computes, in any dialect. Zeros and empty tuples mean the target's values."""
 
     algorithm: str = "eagle3"
     hidden: int = 0
     head_dim: int = 8
     draft_vocab: int = 0  # 0: two thirds of the target's for eagle3, all of it for eagle
-    layers: tuple[int, ...] = ()  # captured after that many; empty: the usual, not spelled out
+    layers: tuple[int, ...] = ()  # captured after this many layers; empty: the default, not written
     uses_aux: bool = True
     fc_norm: bool = False
     norm_before_fc: bool = False
@@ -110,7 +110,7 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
         norms |= {"input_layernorm": (hidden,), "hidden_norm": (hidden,)}
     if variant.head_norm:
         norms |= {"self_attn.q_norm": (variant.head_dim,), "self_attn.k_norm": (variant.head_dim,)}
-    maps = {
+    projections = {
         "self_attn.q_proj": (query, read),
         "self_attn.k_proj": (key, read),
         "self_attn.v_proj": (key, read),
@@ -119,10 +119,10 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
         "mlp.up_proj": (wide, hidden),
         "mlp.down_proj": (hidden, wide),
     }
-    shapes = {f"{LAYER}{name}.weight": shape for name, shape in (norms | maps).items()}
+    shapes = {f"{LAYER}{name}.weight": shape for name, shape in (norms | projections).items()}
     if variant.attention_bias:
-        biased = [name for name in maps if name.startswith("self_attn")]
-        shapes |= {f"{LAYER}{name}.bias": maps[name][:1] for name in biased}
+        biased = [name for name in projections if name.startswith("self_attn")]
+        shapes |= {f"{LAYER}{name}.bias": projections[name][:1] for name in biased}
     if not is_eagle3:
         shapes["fc.weight"] = (hidden, 2 * hidden)
         shapes |= {"fc.bias": (hidden,)} if variant.fc_bias else {}
@@ -141,7 +141,7 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
 
 
 def _heads(target: ModelConfig) -> tuple[int, int]:
-    """As the target's; for one that stores latents, heads of a head's own."""
+    """The heads of the target; 4 and 2 for a target with latents."""
     attention = target.attention
     return (4, 2) if isinstance(attention, LatentConfig) else (attention.heads, attention.kv_heads)
 
@@ -192,7 +192,7 @@ def _eagle3_fields(variant: Variant, target: ModelConfig) -> dict[str, Any]:
 
 
 def _aux(variant: Variant, *, top_level: bool) -> dict[str, Any]:
-    """The captured layers, in the meaning that goes with the place."""
+    """The captured layers, counted as the place requires."""
     key = "eagle_aux_hidden_state_layer_ids"
     ids = [layer if top_level else layer - 1 for layer in variant.layers]
     if variant.uses_aux and top_level:

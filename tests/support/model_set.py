@@ -13,9 +13,9 @@ from support.tiny import save_tiny
 
 
 def make_models(root: Path, device: str, family: str = "llama") -> Models:
-    """A tiny target, a relative and a stranger of it, and a random head of each kind.
+    """A tiny target, a similar and an unrelated model, and a random head of each kind.
 
-    The stranger and the heads have usual attention, whatever the target has; modules have its own.
+    The unrelated model and the heads store keys and values; modules store what the target stores.
     """
     place = torch.device(device)
 

@@ -1,4 +1,4 @@
-"""Draft modules written down plainly: the whole text at once, no cache, no pages, no engine."""
+"""Reference draft modules: recompute the whole text, without cache, pages or engine code."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class ModuleOracle:
         self._theta = config.rope.theta
 
     def recompute(self, text, sampling=None) -> Recomputed:
-        """What one module per depth drafts after a text, and all their KV."""
+        """The drafts of one module per depth after a text, and the KV of all modules."""
         aux_hidden_states = self._aux_hidden_states(text[:-1])
         read, states, drafts, kv = list(text[1:]), aux_hidden_states, [], []
         for index in range(len(self._weights)):
@@ -42,7 +42,7 @@ class ModuleOracle:
         return Recomputed(drafts, torch.stack(kv))
 
     def repeat(self, text, steps) -> list[int]:
-        """What the first module drafts when it is run again on its own states."""
+        """The drafts of the first module when it is repeated on its own states."""
         read, states, drafts = list(text[1:]), self._aux_hidden_states(text[:-1]), []
         for _ in range(steps):
             last = self._run(0, read, states)[0][-1:]
@@ -134,7 +134,7 @@ class ModuleOracle:
 
 
 class TheirModules:
-    """The same drafts by transformers' own modules, for targets whose layers it can append."""
+    """The same drafts by the MTP modules of transformers, for targets that it supports."""
 
     def __init__(self, made: WithModules, *, num: int):
         self._theirs = made.theirs
@@ -165,7 +165,7 @@ class TheirModules:
 
 
 def _as_theirs(weights):
-    """A module's tensors under the names that transformers gives them; experts are stacked."""
+    """A module's tensors under the names of transformers, with stacked experts."""
     own = {"join": "eh_proj", "token_norm": "enorm", "state_norm": "hnorm"}
     own |= {"output_norm": "post_norm"}
     named = {f"{own[name]}.weight": each for name, each in weights.items() if name in own}

@@ -1,4 +1,4 @@
-"""Tiny targets with random draft modules inside their checkpoints, as each family stores them."""
+"""Tiny targets with random draft modules in their checkpoints, in the form of each family."""
 
 import json
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ TABLES = {
 
 @dataclass(frozen=True)
 class WithModules:
-    """A target as transformers runs it and as we load it, and modules that belong to it."""
+    """A target as a transformers model and as our decoder, and its draft modules."""
 
     theirs: Any
     folder: Path
@@ -52,13 +52,13 @@ def with_modules(
     seed: int = 0,
     is_bigram: bool = False,
 ) -> WithModules:
-    """Save a tiny model of some family, and beside its tensors modules as the table spells them.
+    """Save a tiny model of a family, with draft modules under the names of the table.
 
-    What a bigram says next depends on its last token alone, and its modules say the same.
+    `is_bigram`: the next token depends on the last token only, in the target and its modules.
     """
     theirs = save_tiny(body, folder)
     if is_bigram:
-        silence(folder)
+        remove_layer_outputs(folder)
     place = torch.device(device)
     plain = load_decoder(folder, dtype="float32", device=place)
     family = replace(plain.config.family, modules=table)
@@ -66,7 +66,7 @@ def with_modules(
     weights = [module_tensors(target, seed=seed + index) for index in range(num)]
     if is_bigram:
         weights = [_as_the_target(each, plain._parts.norm.weight) for each in weights]
-    if table.prefix == tables.QWEN3_NEXT.prefix:  # which has one of these for all modules
+    if table.prefix == tables.QWEN3_NEXT.prefix:  # all modules share these tensors
         shared = ("join", "token_norm", "state_norm", "output_norm")
         weights = [each | {name: weights[0][name] for name in shared} for each in weights]
     add_modules(folder, table, weights, num_layers=target.config.num_layers)
@@ -74,7 +74,7 @@ def with_modules(
 
 
 def write_mimo(folder: Path, *, num: int = 2) -> Path:
-    """The folder of a tiny MiMo, as its authors would have saved it."""
+    """The folder of a tiny MiMo, in its published form."""
     save_tiny("qwen2", folder)
     edit_config(folder, architectures=["MiMoForCausalLM"], attention_bias=True)
     target = load_decoder(folder, dtype="float32", device=torch.device("cpu"))
@@ -88,8 +88,8 @@ def edit_config(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def silence(folder: Path) -> None:
-    """Let no layer of a saved model add anything to its stream."""
+def remove_layer_outputs(folder: Path) -> None:
+    """Set the output projections of all layers to zero, so that layers change nothing."""
     stored = load_file(folder / "model.safetensors")
     for name, tensor in stored.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -98,8 +98,8 @@ def silence(folder: Path) -> None:
 
 
 def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
-    """A module that reads its token only, and normalises it as the target does."""
-    silent = {
+    """A module that reads its token only, with the final norm of the target."""
+    zeroed = {
         name: torch.zeros_like(tensor)
         for name, tensor in weights.items()
         if name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -107,7 +107,7 @@ def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
     hidden = final_norm.shape[0]
     return (
         weights
-        | silent
+        | zeroed
         | {
             "join": torch.cat([torch.eye(hidden), torch.zeros(hidden, hidden)], 1),
             "token_norm": torch.ones(hidden),
@@ -117,7 +117,7 @@ def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
 
 
 def add_modules(folder: Path, table: ModuleTable, weights, *, num_layers: int) -> None:
-    """Write modules into a model's folder."""
+    """Add modules to a model folder."""
     stored = load_file(folder / "model.safetensors")
     for index, tensors in enumerate(weights):
         stored |= spelled(table, tensors, index, num_layers)
@@ -126,7 +126,7 @@ def add_modules(folder: Path, table: ModuleTable, weights, *, num_layers: int) -
 
 
 def spelled(table: ModuleTable, tensors, index: int, num_layers: int) -> dict[str, torch.Tensor]:
-    """The tensors of a module under the names that the family gives them."""
+    """The tensors of a module under the stored names of the family."""
     prefix, block = table.places(index, num_layers)
     own = {
         "join": table.names.join,
@@ -146,7 +146,7 @@ def spelled(table: ModuleTable, tensors, index: int, num_layers: int) -> dict[st
 
 
 def module_tensors(target: Decoder, *, seed: int) -> dict[str, torch.Tensor]:
-    """Random weights of a module: its own by our words, its block's by their names."""
+    """Random weights of a module: its own by our names, its layer's by tensor names."""
     generator = torch.Generator().manual_seed(1000 + seed)
     config = target.config
     hidden = config.block.hidden

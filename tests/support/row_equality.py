@@ -29,7 +29,7 @@ def cases():
 class RowEquality:
     """Inherited by a test class beside the fixtures `theirs` and `target`."""
 
-    @pytest.mark.fast_cases(4)
+    @pytest.mark.fast_cases(2)
     @pytest.mark.parametrize("case", list(cases()), ids=str)
     def test_the_tokens_are_those_of_the_reference_decoder(self, theirs, target, case):
         assert not mismatches(theirs, target, case)

@@ -1,4 +1,4 @@
-"""A tiny model that speaks: two random layers, and a real tokenizer of fifty tokens."""
+"""A tiny model with text: two random layers, and a real tokenizer of fifty tokens."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ PIECES = [
 
 
 def write_tokenizer(folder: Path) -> None:
-    """The text files of a model folder."""
+    """Write the tokenizer files of a model folder."""
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocab={piece: token for token, piece in enumerate(PIECES)},

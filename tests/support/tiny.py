@@ -1,4 +1,4 @@
-"""Tiny random models of every family, saved the way their users save them."""
+"""Tiny random models of every family, saved by transformers."""
 
 from pathlib import Path
 
@@ -145,7 +145,7 @@ LATENT_FAMILIES = {
 
 
 def tiny_model(family: str, *, seed: int = 0) -> PreTrainedModel:
-    """Random weights, large enough that greedy and sampled texts wander."""
+    """Random weights, large enough that texts do not repeat one token."""
     torch.manual_seed(seed)
     model = (FAMILIES | SPARSE_FAMILIES | GLM_FAMILIES | LATENT_FAMILIES)[family]().eval()
     with torch.no_grad():
@@ -163,7 +163,7 @@ def tiny_model(family: str, *, seed: int = 0) -> PreTrainedModel:
 def save_tiny(
     family: str, folder: Path, *, seed: int = 0, disturbance: float = 0.0
 ) -> PreTrainedModel:
-    """Save a model; `disturbance` makes a relative of it, which agrees with it now and then."""
+    """Save a model. `disturbance` changes its weights so that it agrees only sometimes."""
     model = tiny_model(family, seed=seed)
     torch.manual_seed(seed + 1)
     with torch.no_grad():

@@ -33,7 +33,7 @@ def test_a_prompt_in_chunks_has_the_same_logits(folder, sizes):
     assert_close(torch.cat(found), expected_logits(saved_v4(folder), tokens))
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("pad", [1, 3])
 def test_decoding_token_by_token_has_the_same_logits(folder, pad):
     tokens = prompt(60, seed=4)
@@ -95,7 +95,7 @@ def test_tokens_taken_back_leave_no_trace(folder, nodes, seed):
     assert_close(found, expected_logits(saved_v4(folder), tokens)[: len(found)])
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [3, 10])
 def test_one_node_more_than_the_rings_are_for_would_be_noticed(folder, nodes):
     """The bound is tight: what is refused at start would be wrong."""

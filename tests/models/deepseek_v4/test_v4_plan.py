@@ -57,7 +57,7 @@ def test_fill_writes_every_element_of_every_view(folder, pad, step):
         assert torch.equal(view, clean[name]), name
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
 @pytest.mark.parametrize("pad", [1, 3])
 @pytest.mark.parametrize("seed", range(6))

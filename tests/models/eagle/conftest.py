@@ -1,4 +1,4 @@
-"""A tiny target that heads are made for."""
+"""A tiny target for draft heads."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Target:
-    """The same weights twice: as transformers runs them and as we load them."""
+    """The same weights twice: as a transformers model and as our decoder."""
 
     theirs: object
     folder: Path

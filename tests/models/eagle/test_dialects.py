@@ -1,4 +1,4 @@
-"""The same head, written by different hands, is the same head."""
+"""One head in the formats of several projects loads as the same head."""
 
 import json
 
@@ -22,7 +22,7 @@ def change_config(folder, **changes):
 
 
 def scores(target, folder):
-    """What the head says of fixed features, taken through everything but attention."""
+    """The logits of a head for fixed aux_hidden_states, without its layer."""
     head = target.load(folder)
     torch.manual_seed(0)
     aux_hidden_states = torch.randn(
@@ -59,14 +59,12 @@ def test_all_dialects_of_one_head_compute_the_same(algorithm, target, tmp_path):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS["eagle3"])
-def test_captured_layers_mean_the_same_after_either_spelling(dialect, target, tmp_path):
+def test_captured_layers_are_equal_in_all_dialects(dialect, target, tmp_path):
     write_head(tmp_path, target.config, dialect=dialect, layers=(1, 3))
     assert target.load(tmp_path).facts.aux_layers == AuxLayers(layers=(1, 3))
 
 
-def test_a_list_at_the_top_level_counts_layers_and_a_nested_one_names_their_output(
-    target, tmp_path
-):
+def test_layer_ids_count_layers_at_the_top_level_and_name_outputs_when_nested(target, tmp_path):
     write_head(tmp_path, target.config, dialect="vllm")
     change_config(tmp_path, **{IDS: [0, 1, 2]})
     assert target.inspect(tmp_path).config.aux.aux_layers.layers == (0, 1, 2)
@@ -98,7 +96,7 @@ def test_the_usual_layers_in_the_other_meaning_are_noted(place, target, tmp_path
     assert any("the other meaning" in note for note in target.inspect(tmp_path).notes)
 
 
-def test_drafted_ids_are_offsets_from_their_own(target, tmp_path):
+def test_d2t_holds_offsets_from_draft_ids(target, tmp_path):
     write_head(tmp_path, target.config, draft_vocab=20)
     stored = load_file(tmp_path / "model.safetensors")
     head = target.load(tmp_path)
@@ -106,7 +104,7 @@ def test_drafted_ids_are_offsets_from_their_own(target, tmp_path):
     assert torch.equal(stored["t2d"].nonzero().squeeze(1), head.target_ids)
 
 
-def test_a_head_without_its_own_vocabulary_scores_with_the_targets_head(target, tmp_path):
+def test_a_head_without_lm_head_uses_the_lm_head_of_the_target(target, tmp_path):
     write_head(tmp_path, target.config, own_head=False)
     head = target.load(tmp_path)
     assert torch.equal(head.target_ids, torch.arange(target.config.vocab_size))
@@ -121,15 +119,15 @@ def test_a_stored_copy_of_the_embedding_is_shared_with_the_target(target, tmp_pa
     assert target.load(tmp_path)._parts.embedding is target.decoder.embedding
 
 
-@pytest.mark.parametrize("said", [True, "absent"])
-def test_a_bias_of_fc_is_used_when_the_config_says_so_or_is_silent(said, target, tmp_path):
+@pytest.mark.parametrize("bias", [True, "absent"])
+def test_a_stored_bias_of_fc_is_used_if_the_config_has_it_or_is_silent(bias, target, tmp_path):
     write_head(tmp_path, target.config, algorithm="eagle", fc_bias=True)
-    change_config(tmp_path, bias=said)
+    change_config(tmp_path, bias=bias)
     assert target.inspect(tmp_path).config.aux.has_bias
     assert not target.inspect(tmp_path).problems
 
 
-def test_names_that_say_nothing_new_are_ignored(target, tmp_path):
+def test_redundant_tensors_are_ignored(target, tmp_path):
     write_head(tmp_path, target.config, dialect="speculators")
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(4)
@@ -148,7 +146,7 @@ def test_prefixes_of_any_depth_are_stripped(target, tmp_path):
     assert not target.inspect(tmp_path).problems
 
 
-def test_rope_is_the_heads_own_and_ten_thousand_when_it_is_silent(target, tmp_path):
+def test_rope_theta_is_the_heads_own_and_10000_by_default(target, tmp_path):
     write_head(tmp_path, target.config, theta=500.0)
     report = target.inspect(tmp_path)
     assert report.config.layer.rope.theta == 500.0
@@ -163,7 +161,7 @@ def test_fewer_positions_than_the_targets_are_noted(target, tmp_path):
     assert any("64 positions" in note for note in target.inspect(tmp_path).notes)
 
 
-def test_a_silent_norm_before_residual_is_false_and_noted(target, tmp_path):
+def test_an_absent_norm_before_residual_is_false_and_noted(target, tmp_path):
     write_head(tmp_path, target.config, dialect="speculators")
     change_config(tmp_path, norm_before_residual="absent")
     report = target.inspect(tmp_path)
@@ -179,5 +177,5 @@ def test_the_two_widths_follow_from_the_config(layers, target, tmp_path):
     assert config.width == target.load(tmp_path).facts.width == 24
 
 
-def test_a_whole_model_is_no_head(target):
+def test_a_whole_model_is_not_a_head(target):
     assert not is_head(target.folder)

@@ -1,4 +1,4 @@
-"""`outrider doctor` on a tiny target, and what a probe says in words."""
+"""`outrider doctor` on a tiny target, and the explanations of its probe."""
 
 import json
 import re
@@ -53,27 +53,27 @@ def test_the_probe_drafts_real_prompts_and_explains_a_random_head(target, tmp_pa
     assert "unknown device 'nowhere'" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there_is_one_line(target, capsys):
+def test_a_missing_folder_is_refused_in_one_line(target, capsys):
     assert run(["doctor", "/nowhere", "--model", str(target.folder)]) == 1
     assert capsys.readouterr().err == (
         "error: there is no file or folder /nowhere; check the path\n"
     )
 
 
-def test_rates_are_of_all_rounds_and_of_those_that_got_there():
-    probe = Probe(rounds=100, kept_per_position=(60, 30, 0, 0))
+def test_rates_are_of_all_rounds_and_of_rounds_that_reached_the_position():
+    probe = Probe(rounds=100, accepted_per_position=(60, 30, 0, 0))
     assert list(probe.rates()) == [(0.6, 0.6), (0.3, 0.5), (0.0, 0.0), (0.0, 0.0)]
     assert probe.accept_length == 1.9
 
 
-@pytest.mark.parametrize("kept", [(0, 0), (3, 1)])
-def test_first_drafts_that_are_never_kept_are_explained(kept):
-    text = "\n".join(explain(Probe(rounds=100, kept_per_position=kept)))
+@pytest.mark.parametrize("accepted", [(0, 0), (3, 1)])
+def test_first_drafts_that_are_never_accepted_are_explained(accepted):
+    text = "\n".join(explain(Probe(rounds=100, accepted_per_position=accepted)))
     for cause in ("Capture layers off by one", "Another target", "norm_before_residual", "rope"):
         assert cause in text
 
 
 def test_a_working_head_gets_its_accept_length():
-    assert list(explain(Probe(rounds=10, kept_per_position=(6, 4)))) == [
+    assert list(explain(Probe(rounds=10, accepted_per_position=(6, 4)))) == [
         "mean accept length 2.00 tokens per round"
     ]

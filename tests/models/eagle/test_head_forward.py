@@ -1,4 +1,4 @@
-"""Heads against a plain recomputation: no cache, no pages, target states from transformers."""
+"""Heads against a recomputation without cache and pages; target states from transformers."""
 
 import random
 from dataclasses import asdict, dataclass
@@ -80,7 +80,7 @@ def close(ours, expected):
 
 
 def true_states(decoder, head, rows):
-    """What the head makes of the target's states at the first positions, by row."""
+    """The head's projection of aux_hidden_states at the first positions, by row."""
     config = decoder.config
     aux_hidden_states = paged(num_layers=config.num_layers, attention=config.attention).run(
         lambda plan, kv, attention: (

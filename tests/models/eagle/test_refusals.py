@@ -1,4 +1,4 @@
-"""One broken head for every way to be broken. What the report lists, the loader refuses."""
+"""One broken head for every kind of fault. The loader refuses what the report lists."""
 
 import json
 
@@ -17,7 +17,7 @@ VOCAB = 67
 
 
 def edit(folder, **changes):
-    """Change tensors by stored name; None takes one away."""
+    """Change tensors by stored name; None removes a tensor."""
     path = folder / "model.safetensors"
     tensors = load_file(path) | changes
     save_file({n: t for n, t in tensors.items() if t is not None}, path)
@@ -33,7 +33,7 @@ def stored(folder, name):
 
 
 def refused(target, folder, words):
-    """The one-line error; the report must list the same problem."""
+    """Checks that the loader refuses with one line, and that the report lists the same problem."""
     report = target.inspect(folder)
     assert any(words in problem for problem in report.problems), report.problems
     with pytest.raises(ConfigError) as caught:
@@ -70,7 +70,7 @@ TENSOR_FAULTS = {
         {"layers.0.self_attn.o_proj.weight": torch.zeros(32, 32)},
         "twice",
     ),
-    "a bias nobody asked for": (
+    "a bias that the config does not have": (
         {"midlayer.self_attn.o_proj.bias": torch.zeros(32)},
         "unexpected tensors (1): layers.0.self_attn.o_proj.bias",
     ),
@@ -87,7 +87,7 @@ TENSOR_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", TENSOR_FAULTS)
-def test_a_tensor_fault_is_named(fault, target, head):
+def test_a_tensor_fault_is_refused_by_name(fault, target, head):
     changes, words = TENSOR_FAULTS[fault]
     edit(head, **changes)
     refused(target, head, words)
@@ -109,7 +109,7 @@ CONFIG_FAULTS = {
     "layers that are no numbers": ({IDS: ["1"]}, f"integers in {IDS}"),
     "a count that disagrees": ({"num_aux_hidden_states": 4}, "num_aux_hidden_states to 4"),
     "fc_norm without its tensors": ({"fc_norm": True}, "lacks tensors (3): fc_norm.0.weight"),
-    "both feature norms": ({"fc_norm": True, "norm_before_fc": True}, "keep one of them"),
+    "both norms of aux states": ({"fc_norm": True, "norm_before_fc": True}, "keep one of them"),
     "several layers": ({"num_hidden_layers": 2}, "heads of 2 layers"),
     "a scale of logits": ({"logit_scale": 0.5}, "logit_scale"),
     "another activation": ({"hidden_act": "gelu"}, "hidden_act to gelu"),
@@ -127,7 +127,7 @@ CONFIG_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", CONFIG_FAULTS)
-def test_a_config_fault_is_named(fault, target, head):
+def test_a_config_fault_is_refused_by_name(fault, target, head):
     changes, words = CONFIG_FAULTS[fault]
     configure(head, **changes)
     refused(target, head, words)
@@ -161,23 +161,23 @@ MAP_FAULTS = {
 
 
 @pytest.mark.parametrize("corrupt", MAP_FAULTS, ids=lambda f: f.__name__)
-def test_a_corrupt_map_is_refused(corrupt, target, head):
+def test_a_corrupt_token_map_is_refused(corrupt, target, head):
     edit(head, d2t=corrupt(stored(head, "d2t")))
     refused(target, head, MAP_FAULTS[corrupt])
 
 
-def test_two_maps_that_disagree_are_refused(target, head):
+def test_d2t_and_t2d_that_disagree_are_refused(target, head):
     t2d = stored(head, "t2d")
     edit(head, t2d=t2d.roll(1))
     refused(target, head, "t2d and d2t name different tokens")
 
 
-def test_a_map_of_another_length_is_a_shape_fault(target, head):
+def test_a_token_map_of_another_length_is_a_shape_fault(target, head):
     edit(head, d2t=stored(head, "d2t")[:-1])
     refused(target, head, "d2t [43] instead of [44]")
 
 
-def test_a_missing_bias_that_the_config_promises_is_named(target, tmp_path):
+def test_a_missing_bias_that_the_config_has_is_refused_by_name(target, tmp_path):
     write_head(tmp_path, target.config, algorithm="eagle")
     configure(tmp_path, bias=True)
     refused(target, tmp_path, "lacks tensors (1): fc.bias")
@@ -218,13 +218,13 @@ def write_tokenizer(folder, vocab):
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"[]", b"\x80\x05garbage"], ids=["empty", "list", "junk"])
-def test_a_damaged_file_is_named(name, content, target, head):
+def test_a_damaged_file_is_refused_by_name(name, content, target, head):
     (head / name).write_bytes(content)
     refused(target, head, name)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02garbage"], ids=["empty", "junk"])
-def test_a_damaged_pickle_is_named(content, target, tmp_path):
+def test_a_damaged_pickle_is_refused_by_name(content, target, tmp_path):
     write_head(tmp_path, target.config, dialect="safeailab")
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     refused(target, tmp_path, "pytorch_model.bin")

@@ -1,4 +1,4 @@
-"""The head that ships: the default model drafts with it, unless one says otherwise."""
+"""The shipped head: the default model drafts with it, unless --draft says otherwise."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ LIMIT_MB = 25
 @pytest.fixture(scope="module")
 def answers(smollm2_folder: Path):
     """The same questions with the head and without it, greedy and sampled."""
-    del smollm2_folder  # it is there, so the alias needs no network
+    del smollm2_folder  # the model is cached now, so the alias needs no network
     params = [
         SamplingParams(temperature=temperature, seed=11, max_tokens=40)
         for temperature in (0.0, 1.0)
     ]
     found = {}
     for draft in ("auto", "none"):
-        # What a busy machine measures must not decide here whether drafts are made.
+        # Adaptive drafting would depend on the speed of the machine.
         config = DraftConfig(drafter=draft, adaptive=False)
         llm = LLM(DEFAULT_ALIAS, draft=config, device="cpu", max_model_len=256, max_num_seqs=2)
         chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
@@ -41,17 +41,17 @@ def tokens(outputs):
 
 
 @pytest.mark.slow
-def test_the_default_model_says_the_same_with_its_head_and_without(answers):
+def test_answers_are_equal_with_and_without_the_shipped_head(answers):
     for drafted, plain in zip(answers["auto"], answers["none"], strict=True):
         assert tokens(drafted) == tokens(plain)
 
 
 @pytest.mark.slow
-def test_the_head_is_in_use_and_is_worth_it(answers):
+def test_the_shipped_head_is_used_and_its_drafts_are_accepted(answers):
     greedy, _sampled = answers["auto"]
     rounds = sum(output.outputs[0].acceptance.rounds for output in greedy)
-    kept = sum(output.outputs[0].acceptance.kept for output in greedy)
-    assert 1 + kept / rounds > 2.2  # a chain of four has 2.85 over all development prompts
+    accepted = sum(output.outputs[0].acceptance.kept for output in greedy)
+    assert 1 + accepted / rounds > 2.2  # a chain of four has 2.85 over all development prompts
     assert not any(output.outputs[0].acceptance.drafted for output in answers["none"][0])
 
 
@@ -63,14 +63,14 @@ def test_every_name_of_the_default_model_has_the_head_and_no_other_model_has():
     assert all(shipped_head(name) is None for name in [*others, "./somewhere"])
 
 
-def test_the_head_is_small_and_says_where_it_comes_from():
+def test_the_shipped_head_is_small_and_its_card_names_its_origin():
     head = shipped_head(DEFAULT_ALIAS)
     sizes = sum(path.stat().st_size for path in head.folder.iterdir())
     assert sizes < LIMIT_MB * 1e6
     assert "Apache-2.0" in (head.folder / "README.md").read_text()
 
 
-def test_sizes_that_are_given_replace_those_of_the_head():
+def test_given_sizes_replace_those_of_the_shipped_head():
     from outrider.frontend.find_drafter import find_drafter
     from outrider.hub.download_bars import BarReporter
 
@@ -86,7 +86,7 @@ def test_sizes_that_are_given_replace_those_of_the_head():
     assert (chain.steps, chain.topk, chain.nodes) == (3, "auto", "auto")
 
 
-def test_the_doctor_finds_nothing_wrong_with_the_head(smollm2_folder, capsys):
+def test_the_doctor_finds_no_problem_with_the_shipped_head(smollm2_folder, capsys):
     head = shipped_head(DEFAULT_ALIAS)
     assert run(["doctor", str(head.folder), "--model", str(smollm2_folder), "--no-probe"]) == 0
     assert "problem" not in capsys.readouterr().out

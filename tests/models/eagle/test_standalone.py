@@ -1,4 +1,4 @@
-"""A whole model as a drafter, and whether two models number their tokens alike."""
+"""A whole model as a drafter, and the comparison of two tokenizers."""
 
 import json
 
@@ -23,7 +23,7 @@ def write_tokenizer(folder, vocab, added=()):
     return folder
 
 
-def test_a_whole_model_runs_ahead_and_reads_nothing_of_the_target(target):
+def test_a_whole_model_has_lead_1_and_no_aux_layers(target):
     draft = StandaloneDraft(target.decoder, target_vocab=VOCAB)
     facts = draft.facts
     assert (facts.lead, facts.aux_layers, facts.width, facts.num_layers) == (1, AuxLayers(), 32, 3)
@@ -31,7 +31,7 @@ def test_a_whole_model_runs_ahead_and_reads_nothing_of_the_target(target):
 
 
 @pytest.mark.parametrize("target_vocab", [VOCAB - 3, VOCAB, VOCAB + 3])
-def test_it_proposes_what_both_vocabularies_have(target_vocab, target):
+def test_a_whole_model_proposes_tokens_of_both_vocabularies(target_vocab, target):
     draft = StandaloneDraft(target.decoder, target_vocab=target_vocab)
     size = min(VOCAB, target_vocab)
     assert torch.equal(draft.target_ids, torch.arange(size))
@@ -39,14 +39,14 @@ def test_it_proposes_what_both_vocabularies_have(target_vocab, target):
         assert draft.logits(torch.zeros(2, 32)).shape == (2, size)
 
 
-def test_it_may_be_shown_every_token_of_a_larger_vocabulary(target):
+def test_a_whole_model_accepts_every_token_of_a_larger_vocabulary(target):
     wider = target.decoder.with_vocabulary(VOCAB + 3)
     assert wider.embedding.shape[0] == VOCAB + 3
     assert torch.equal(wider.embedding[:VOCAB], target.decoder.embedding)
     assert target.decoder.with_vocabulary(VOCAB).embedding is target.decoder.embedding
 
 
-def test_it_loads_from_a_folder_with_the_same_tokenizer(target, tmp_path):
+def test_a_whole_model_with_the_same_tokenizer_loads(target, tmp_path):
     save_tiny("llama-tied", tmp_path / "draft", seed=1)
     places = {"target": target.decoder, "target_folder": tmp_path / "target"}
     write_tokenizer(tmp_path / "draft", {"a": 0})
@@ -60,27 +60,27 @@ def test_it_loads_from_a_folder_with_the_same_tokenizer(target, tmp_path):
         load_standalone(tmp_path / "draft", **places, dtype="float32", device=CPU)
 
 
-def test_a_token_with_another_id_is_named(tmp_path):
+def test_a_token_with_another_id_is_refused_by_name(tmp_path):
     one = write_tokenizer(tmp_path / "one", {"a": 0, "b": 1})
     other = write_tokenizer(tmp_path / "other", {"a": 0, "c": 1})
     with pytest.raises(ConfigError, match="token 'b' has id 1 and none"):
         check_same_tokenizer(one, other)
 
 
-def test_added_tokens_and_both_kinds_of_vocabulary_count(tmp_path):
+def test_added_tokens_and_both_kinds_of_vocabulary_are_compared(tmp_path):
     one = write_tokenizer(tmp_path / "one", {"a": 0, "b": 1}, added=[("<end>", 2)])
     other = write_tokenizer(tmp_path / "other", [["a", -1.0], ["b", -2.0]], added=[("<end>", 2)])
     assert compare_tokenizers(one, other).result == "same"
     check_same_tokenizer(one, other)
 
 
-def test_a_folder_without_a_tokenizer_is_taken_on_trust(tmp_path, caplog):
+def test_a_folder_without_a_tokenizer_is_accepted_with_a_warning(tmp_path, caplog):
     one = write_tokenizer(tmp_path / "one", {"a": 0})
     check_same_tokenizer(one, tmp_path)
     assert "has no tokenizer.json" in caplog.text
 
 
-def test_a_damaged_tokenizer_is_named(tmp_path):
+def test_a_damaged_tokenizer_is_refused_by_name(tmp_path):
     one = write_tokenizer(tmp_path / "one", {"a": 0})
     other = write_tokenizer(tmp_path / "other", {"a": 0})
     (other / "tokenizer.json").write_text("{}")

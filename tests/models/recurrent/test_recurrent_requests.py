@@ -21,7 +21,7 @@ def grammar_cache():
     grammar_cache.close()
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("executor", "depth"), [("eager", 1), ("tape", 0)])
 def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, grammar_cache, executor, depth):
     shape = shape_of(CHAIN, chunk=7, executor=executor, depth=depth, pad=3)
