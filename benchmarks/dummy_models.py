@@ -11,21 +11,20 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import build_decoder
-from outrider.models.decoder_tensors import v4_tensor_shapes
+from outrider.models.decoder_tensors import tensor_shapes
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_loader import build_v4
 from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
 from outrider.models.deepseek_v4.v4_tensors import TABLE
-from outrider.models.deepseek_v4.v4_tensors import v4_module_shapes as v4_module_shapes
-from outrider.models.deepseek_v4.v4_tensors import v4_tensor_shapes as v4_shapes
+from outrider.models.deepseek_v4.v4_tensors import v4_module_shapes, v4_tensor_shapes
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_loader import build_head
 from outrider.models.eagle.head_tensors import TO_DRAFT, TO_TARGET, expected_tensors
 from outrider.models.model_config import AttentionConfig, ModelConfig
-from outrider.models.mtp.inspect_modules import FoundModules, v4_module_shapes
+from outrider.models.mtp.inspect_modules import FoundModules, module_shapes
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import build_modules
 from outrider.models.mtp.module_tables import DEEPSEEK, ModuleTable
@@ -46,7 +45,7 @@ def dummy_decoder(
     arithmetic: Arithmetic = "fast",
 ) -> Decoder:
     """A decoder of this shape; equal on every call."""
-    source = _RandomTensors(v4_tensor_shapes(config), computed_dtype(dtype, device), device)
+    source = _RandomTensors(tensor_shapes(config), computed_dtype(dtype, device), device)
     return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
@@ -58,7 +57,7 @@ def dummy_v4(
     arithmetic: Arithmetic = "fast",
 ) -> V4Decoder:
     """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
-    shapes = v4_shapes(config)
+    shapes = v4_tensor_shapes(config)
     random = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     source = _WithTables(random, shapes, num_experts=config.feed.num)
     return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
@@ -96,7 +95,7 @@ def dummy_modules(
     own = config.family.modules
     table = own if isinstance(own, ModuleTable) else DEEPSEEK
     found = FoundModules(table=table, num=num, are_experts_stacked=False, own=())
-    source = _RandomTensors(v4_module_shapes(config, found), computed_dtype(dtype, device), device)
+    source = _RandomTensors(module_shapes(config, found), computed_dtype(dtype, device), device)
     return build_modules(found, source, target, most=num, dtype=dtype, arithmetic=arithmetic)
 
 
