@@ -16,8 +16,7 @@ from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_loader import build_v4
 from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
-from outrider.models.deepseek_v4.v4_tensors import TABLE
-from outrider.models.deepseek_v4.v4_tensors import v4_module_shapes, v4_tensor_shapes
+from outrider.models.deepseek_v4.v4_tensors import TABLE, v4_module_shapes, v4_tensor_shapes
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
