@@ -1,4 +1,4 @@
-"""Recurrent models compiled: their kernels at real sizes, and the engine eager and recorded."""
+"""Recurrent models compiled: their kernels at real sizes, and the engine eager and captured."""
 
 import pytest
 import torch

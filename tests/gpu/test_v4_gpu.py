@@ -1,4 +1,4 @@
-"""DeepSeek-V4 compiled: its kernels at real sizes, and the engine eager, recorded and exact."""
+"""DeepSeek-V4 compiled: its kernels at real sizes, and the engine eager, captured and exact."""
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def test_window_entries_and_sink_share_one_softmax(case, dtype):
 @pytest.mark.parametrize(
     ("num", "streams", "hidden"), [(1, 4, 4096), (33, 4, 4096), (5, 4, 7168), (3, 2, 32)]
 )
-def test_streams_are_mixed_as_the_reference_says(num, streams, hidden, dtype):
+def test_streams_are_mixed_as_in_the_reference(num, streams, hidden, dtype):
     # Mixes are sums of up to 28,672 products, which a GPU adds in another order.
     roundings = 64 if dtype == torch.float32 else 12
     check_streams(num, streams, hidden, ("cuda", dtype), roundings=roundings)
