@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every family of routes, by hand.
+# One request to each kind of route.
 set -euo pipefail
 url="${1:-http://127.0.0.1:8000}"
 

@@ -1,4 +1,4 @@
-"""The same through LangChain: pip install langchain-openai."""
+"""Stream a chat with LangChain: pip install langchain-openai."""
 
 from langchain_openai import ChatOpenAI
 
@@ -10,6 +10,6 @@ chat = ChatOpenAI(
     seed=7,
     extra_body={"min_p": 0.05, "speculative": {"steps": 3}},
 )
-for piece in chat.stream("Name three rivers."):
-    print(piece.content, end="", flush=True)
+for chunk in chat.stream("Name three rivers."):
+    print(chunk.content, end="", flush=True)
 print()

@@ -18,7 +18,9 @@ class ChatSession:
         self._frontend = frontend
         self._params = params
         self._conversation = Conversation(
-            frontend, system=system, max_tokens=params.max_tokens or frontend.bounds.max_context
+            frontend,
+            system=system,
+            max_tokens=params.max_tokens or frontend.inputs.bounds.max_context,
         )
         self.is_over = False
 

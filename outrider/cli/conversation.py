@@ -27,17 +27,17 @@ class Conversation:
         self._opening: tuple[Message, ...] = (_message("system", system),) if system else ()
         self._messages: tuple[Message, ...] = ()
         # In a short context, a quarter is reserved for the answer.
-        self._reserved = min(max_tokens, frontend.bounds.max_context // 4)
+        self._reserved = min(max_tokens, frontend.inputs.bounds.max_context // 4)
 
     def make_question(self, text: str) -> ChatQuestion:
         """The next question. It joins the messages only with its answer."""
         messages = (*self._messages, _message("user", text))
         for num_dropped in range(0, len(messages), 2):  # a question is dropped with its answer
             recent = messages[num_dropped:]
-            prompt = self._frontend.render((*self._opening, *recent))
+            prompt = self._frontend.inputs.render((*self._opening, *recent))
             if self._fits(prompt):
                 return ChatQuestion(prompt=prompt, messages=recent, num_dropped=num_dropped)
-        room = self._frontend.bounds.max_context - self._reserved
+        room = self._frontend.inputs.bounds.max_context - self._reserved
         raise RequestError(f"the message does not fit in {room} tokens; shorten it")
 
     def add_answer(self, question: ChatQuestion, answer: str) -> None:
@@ -49,8 +49,8 @@ class Conversation:
         self._messages = ()
 
     def _fits(self, prompt: TextPrompt) -> bool:
-        num_tokens = len(self._frontend.encode(prompt))
-        return num_tokens + self._reserved <= self._frontend.bounds.max_context
+        num_tokens = len(self._frontend.inputs.encode(prompt))
+        return num_tokens + self._reserved <= self._frontend.inputs.bounds.max_context
 
 
 def _message(role: str, content: str) -> Message:

@@ -76,7 +76,7 @@ def _choose_framing(frontend: "Frontend", *, raw: bool, system: str) -> "Framing
         return TextPrompt
     if not isinstance(frontend.tokenizer.chat_template, NoChatTemplate):
         opening = [{"role": "system", "content": system}] if system else []
-        return lambda text: frontend.render([*opening, {"role": "user", "content": text}])
+        return lambda text: frontend.inputs.render([*opening, {"role": "user", "content": text}])
     if system:
         raise RequestError("--system needs a chat template and this model has none; leave it out")
     print("note: this model has no chat template; prompts are used as with --raw", file=sys.stderr)

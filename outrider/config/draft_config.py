@@ -94,7 +94,7 @@ def fit_modules(config: DraftConfig, *, num_modules: int) -> DraftConfig:
     if max(steps, nodes) > num_modules:
         raise ConfigError(
             f"the model has {num_modules} draft modules, one for each step, and "
-            f"{max(steps, nodes)} steps are asked for; lower --steps or --nodes"
+            f"{max(steps, nodes)} steps are requested; lower --steps or --nodes"
         )
     return config
 

@@ -69,7 +69,7 @@ class Stream:
         cls, frontend: Frontend, prompt: TextPrompt | TokenPrompt, params: SamplingParams
     ) -> "Stream":
         """Check and submit a request, to be read while it runs."""
-        return cls(frontend, frontend.submit(frontend.prepare(prompt, params)))
+        return cls(frontend, frontend.submit(frontend.inputs.prepare(prompt, params)))
 
     def __iter__(self) -> Iterator[StreamDelta]:
         return self._deltas
@@ -189,7 +189,7 @@ class LLM:
         }
         rendered = _each(
             list_conversations(messages),
-            lambda conversation: self.frontend.render(conversation, **variables),
+            lambda conversation: self.frontend.inputs.render(conversation, **variables),
         )
         return self._run(rendered, sampling_params, use_tqdm=use_tqdm)
 
@@ -200,7 +200,7 @@ class LLM:
     ) -> Stream:
         """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
         if is_conversation(prompt):
-            parsed: TextPrompt | TokenPrompt = self.frontend.render(prompt)
+            parsed: TextPrompt | TokenPrompt = self.frontend.inputs.render(prompt)
         else:
             parsed = parse_prompt(prompt)
         params = self._seeded(sampling_params or self._defaults)
@@ -222,7 +222,7 @@ class LLM:
         asked = self._defaults if sampling_params is None else sampling_params
         params = _params_of_each(asked, len(prompts))
         pairs = list(zip(prompts, map(self._seeded, params), strict=True))
-        prepared = _each(pairs, lambda pair: self.frontend.prepare(*pair))
+        prepared = _each(pairs, lambda pair: self.frontend.inputs.prepare(*pair))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
             for index, done in Feed(self.frontend, enumerate(prepared), window=WINDOW):

@@ -180,7 +180,7 @@ def _attend_latents(
     scale: float,
     latent: int,
 ) -> torch.Tensor:  # [rows * width, heads, latent]
-    """By products of all heads at once: who knows heads apart would repeat the latents for each."""
+    """One product for all heads: attention per head would repeat the latents for each head."""
     rows, _, width, keys = group.mask.shape
     heads, dim = query.shape[1:]
     stored = layer.index_select(0, group.pages).view(rows, keys, dim).float()

@@ -1,4 +1,4 @@
-"""Attention by our own Triton kernels: uniform rows and chunks, over paged KV on the device."""
+"""Attention by our own Triton kernels: decode rows and chunks, over paged KV on the device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ Kernel = Callable[..., None]  # attends for queries over a layer, into an output
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePart:
-    """What the layers of a step share about its uniform rows."""
+    """What the layers of a step share about its decode rows."""
 
     pages: torch.Tensor  # [rows, pages] int32, the pages of each row in order
     lengths: torch.Tensor  # [rows] int32 cached tokens
@@ -54,10 +54,10 @@ class TritonPlan(AttentionPlan):
 class TritonAttention:
     """Attends by texts: the result of a node does not depend on tree, batch or padding.
 
-    Its workspace holds one partial result per split of a text: num_uniform * splits * heads *
+    Its workspace holds one partial result per split of a text: num_decode_query * splits * heads *
     (head_dim + 2) * 4 bytes, with 4 splits for 1k positions, 32 for 8k and 64 for 128k (latents
     are split otherwise): 34 MB for 64 rows of one node and 32 heads of 128 at 8k. It never exceeds
-    256 MiB: larger steps run their rows in turns.
+    256 MiB: larger steps run their rows in groups.
     """
 
     def __init__(self, *, page_size: int, users: Sequence[HeadShape]) -> None:
@@ -172,7 +172,7 @@ def _num_partials(user: HeadShape, *, rows: int, nodes: int, keys: int) -> int:
 
 
 def _attend(
-    kernels: tuple[Kernel, Kernel],  # of uniform rows, and of chunks
+    kernels: tuple[Kernel, Kernel],  # of decode rows, and of chunks
     query: torch.Tensor,
     layer: torch.Tensor,
     out: torch.Tensor,
@@ -196,7 +196,7 @@ def _attend(
             is_tree=_is_tree(plan.shape),
         )
     if plan.shape.chunk.rows:
-        # Its grid follows the widest chunk, and it costs more than its launch: not recorded.
+        # Its grid depends on the widest chunk, and a launch costs little beside it: not captured.
         rest = (query[num_decode_query:], layer, out[num_decode_query:])
         graph_break(_run_chunks, for_chunks, *rest, plan, scale)
 

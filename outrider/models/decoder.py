@@ -127,7 +127,7 @@ class Decoder:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
-        """Logits of the whole vocabulary, before logits processing, in the type of `widen_logits`."""
+        """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
         num_rows = hidden.shape[0]
         padded = pad_rows(hidden, max(num_rows, self._min_rows))
         scores = self._parts.head(padded)[:num_rows]

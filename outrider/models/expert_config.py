@@ -51,7 +51,7 @@ def parse_experts(
     top_k = read_size(fields, "num_experts_per_tok")
     if top_k > num:
         raise ConfigError(
-            f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
+            f"config.json routes a token to {top_k} of {num} experts; fix num_experts_per_tok"
         )
     if family.routing != "softmax":
         return _parse_deepseek(fields, family, num=num, top_k=top_k, num_layers=num_layers)
@@ -112,7 +112,7 @@ def _groups(fields: Mapping[str, Any], family: ExpertFamily, num: int, top_k: in
     each, scored = num // groups, 2 if family.routing == "deepseek-v3" else 1
     if num % groups or selected > groups or each < scored or selected * each < top_k:
         raise ConfigError(
-            f"config.json asks {top_k} of {num} experts in the best {selected} of {groups} groups, "
+            f"config.json selects {top_k} of {num} experts in {selected} of {groups} groups, "
             "which does not work out; fix n_group or topk_group"
         )
     return ExpertGroups(num=groups, num_selected=selected, num_scored=scored)

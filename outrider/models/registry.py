@@ -1,6 +1,4 @@
-"""The supported architectures. They differ by data only and share one decoder, but for DeepSeek-V4,
-which has one of its own.
-"""
+"""The supported architectures. All but DeepSeek-V4 share one decoder and differ by data only."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,13 +19,13 @@ from outrider.models.text_model_fields import FLAT, Nesting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertNames:
-    """How the mixture of a layer is called where every expert is stored apart."""
+    """Names of a layer's experts where each expert has tensors of its own."""
 
-    block: str  # the router and all experts are below it
+    block: str  # prefix of the router and of all experts
     gate: str
     up: str
     down: str
-    shared: str = "mlp.shared_experts."  # the part that every token asks
+    shared: str = "mlp.shared_experts."  # experts that every token is routed to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +34,16 @@ class ExpertFamily:
 
     counts: tuple[str, ...]  # spellings of the number of experts, the usual one first
     intermediate: str  # the field with the width of an expert
-    is_always_normed: bool = False  # else the field norm_topk_prob says it
-    is_usually_normed: bool = False  # what its absence says
+    is_always_normed: bool = False  # else the field norm_topk_prob decides
+    is_usually_normed: bool = False  # where that field is absent
     may_be_dense: bool = False  # fields say which layers have experts; else all do
     routing: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
     usual_scale: float = 1.0  # of weights, where routed_scaling_factor is absent
-    usual_groups: tuple[int, int] = (1, 1)  # and those kept, where n_group and topk_group are
-    shared: str = ""  # the field with the width of a gated part that every token asks, if any
+    usual_groups: tuple[int, int] = (
+        1,
+        1,
+    )  # groups, and those selected, where n_group and topk_group are absent
+    shared: str = ""  # the field with the width of a gated expert of every token, if any
     names: ExpertNames
 
 
@@ -51,7 +52,7 @@ class DenseFamily:
     """No layer of the family has experts."""
 
 
-RecurrentProjections = Literal["none", "fused", "apart"]  # Qwen3-Next stores two maps, Qwen3.5 four
+RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next two, Qwen3.5 four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +62,18 @@ class Family:
     name: str
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
-    has_options: bool = False  # config.json says whether it has these two
-    has_output_gate: bool = False  # beside every query head stands a gate for what it reads
+    has_options: bool = False  # config.json decides about these two
+    has_output_gate: bool = False  # every query head has a gate for its output
     has_zero_centred_norms: bool = False  # norms are stored as their distance from one
     has_latents: bool = False  # a token stores one vector for all heads
-    theta: float = 10000.0  # the base frequency where config.json is silent
-    rotary_share: float = 1.0  # of a head that is rotated where config.json is silent; 1: always
+    theta: float = 10000.0  # the base frequency where config.json has none
+    rotary_share: float = 1.0  # of a head that is rotated where config.json has no share; 1: always
     recurrent_projections: RecurrentProjections = (
-        "none"  # how layers with a state store what they read
+        "none"  # how recurrent layers store their projections
     )
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
-    nesting: Nesting = FLAT  # where the model lies in its folder
+    nesting: Nesting = FLAT  # prefixes of fields and tensors
 
 
 _MIXTRAL = ExpertFamily(
@@ -127,7 +128,7 @@ _QWEN3_5_MOE = replace(
     name="qwen3.5-moe",
     experts=replace(_QWEN3_NEXT, is_always_normed=True, may_be_dense=False),
 )
-# Folders with a model of pictures. transformers keeps these names when it saves the text alone.
+# Folders with an image encoder. transformers keeps these names when it saves the text model alone.
 _WITH_PICTURES = Nesting(
     fields="text_config",
     ours="model.",

@@ -1,4 +1,4 @@
-"""Assembles an engine in the one order that works: weights, pools, backends, planner, runner."""
+"""Assembles a runner in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def build_runner(
 ) -> tuple[Runner, RunnerFacts]:
     """A runner for the model in a folder, and what the deciding half must know about it.
 
-    The vocabulary is read when the first grammar is asked for.
+    The vocabulary is read when the first grammar is compiled.
     """
     model_config = read_target(folder)
     config = replace(config, draft=fit_draft(config.draft, folder))
@@ -95,7 +95,7 @@ def build_runner(
 
 
 def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
-    """Exact shapes on a CPU, where padding is work; on a GPU few, because each is recorded."""
+    """Exact shapes on a CPU, where padding costs time; few on a GPU, because each is captured."""
     host = settings.host
     if settings.device == "cpu":
         return Buckets(page_size=host.page_size)
@@ -116,11 +116,11 @@ def assemble_runner(
     executor: Executor | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[Runner, RunnerFacts]:
-    """Tables, drafter, planner and program around a loaded model; then pages; then recordings."""
+    """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
     settings = adapt_settings(layout, settings)
     stream = open_device_stream(torch.device(settings.device))
-    with stream.active():  # what is made here is ready for the first step, which runs in this lane
+    with stream.active():  # the first step runs on this stream, after all that is made here
         return _assemble(
             _Loaded(
                 model=model,
@@ -140,7 +140,7 @@ def assemble_runner(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
-    """What a runner is made of besides settings."""
+    """The parts of a runner besides settings."""
 
     model: AnyTarget
     layout: Layout
@@ -174,7 +174,7 @@ def _assemble(
         model=model, drafter=drafter, attention=attention, verifier=loaded.verifier, state=state
     )
     planner = _planner(program, attention, room, drafter, buckets)
-    # Recordings hold addresses: nothing that records exists before the pages are where they stay.
+    # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
     num_pages = _open_pages(dummy_runner, room, settings, kv_tokens, reach, masks)
@@ -196,7 +196,7 @@ def _assemble(
 def _make_room(
     loaded: _Loaded, settings: Settings, cache: TargetCache, largest: StepShape
 ) -> tuple[DraftRoom, DeviceState]:
-    """The tables, and pools of one page for now."""
+    """The device tables, with pools of one page for now."""
     host, device = settings.host, torch.device(settings.device)
     vocab = loaded.model.config.vocab_size
     state = DeviceState(
@@ -223,12 +223,12 @@ def _open_pages(
     reach: int,
     mask_bytes: int,
 ) -> int:
-    """Give the KV pools what is left when all else has taken its memory."""
+    """Give the KV pools the memory that is left, and return their usable pages."""
     host, device = settings.host, torch.device(settings.device)
     reserved = 0
     if device.type == "cuda":
-        taken = take_memory(dummy_runner, room.largest, device)  # and recordings take as much again
-        # Laws that filter or report work on whole vocabularies in float32, a few at a time.
+        taken = take_memory(dummy_runner, room.largest, device)  # graphs take as much again
+        # Logits processing and logprobs copy whole vocabularies in float32, three at a time.
         most_logits = max(room.largest.num_sampled, MAX_SCORED)
         reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
     num_pages = count_pages(
@@ -261,7 +261,7 @@ def _planner(
 
 
 def _check_backend(attention: AttentionPlanner, settings: Settings, draft: DraftKind) -> None:
-    """Refuse at start what attention could not do in a step."""
+    """Refuse at start what attention cannot do in a step."""
     can, budget = attention.capabilities, draft.facts.budget
     page_size, nodes = settings.host.page_size, budget.nodes
     if can.chain_only and budget.topk > 1:

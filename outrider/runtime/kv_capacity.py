@@ -1,4 +1,4 @@
-"""How many KV pages fit. Counted once, when everything else that takes memory has taken it."""
+"""How many KV pages fit. Counted once, after everything else has allocated its memory."""
 
 import torch
 
@@ -6,7 +6,7 @@ from outrider.config.engine_config import Auto
 from outrider.errors import ConfigError
 
 CPU_MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
-CPU_KV_BYTES = 4 << 30  # more than a CPU can keep busy
+CPU_KV_BYTES = 4 << 30  # more than a CPU can make use of
 
 
 def count_pages(
@@ -17,7 +17,7 @@ def count_pages(
     most_pages: int,
     free_bytes: int,
 ) -> int:
-    """Usable pages: what the user asked for, or what memory allows up to `most_pages`.
+    """Usable pages: what the user requested, or what memory allows up to `most_pages`.
 
     `most_pages` is the most that can ever be in use: every row at the end of its context.
     """
@@ -39,7 +39,7 @@ def count_pages(
 
 
 def free_bytes(kv_tokens: int | Auto, *, device: torch.device, memory_share: float) -> int:
-    """What a KV cache may take: on a GPU, what is free within the engine's share of its memory."""
+    """Bytes that a KV cache may take; on a GPU, those free within the engine's share of memory."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return free - int((1 - memory_share) * total)

@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
-    """The sizes of trees that the modules of a target can draft, before anything is loaded.
+    """The config with tree sizes that the modules of the target can draft.
 
-    Steps get room by these sizes, so this comes before everything else that reads them.
+    Nothing is loaded. Memory is sized by these numbers, so this runs before all that reads them.
     """
     if config.drafter != MTP:
         return config
@@ -45,7 +45,7 @@ def load_draft(
     arithmetic: Arithmetic,
     max_context: int,
 ) -> DraftKind:
-    """The drafter that was asked for, with trees that fit the target."""
+    """The requested drafter, with trees that fit the target."""
     draft = resolve_budget(config)
     for note in draft.notes:
         _log.warning("note: %s", note)

@@ -54,7 +54,7 @@ def adapt_settings(layout: Layout, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
     if not layout.row_bytes or not settings.host.prefix_cache:
         return settings
-    _log.warning("prefix caching is off: a part of this model's past lives in rows, not in pages")
+    _log.warning("prefix caching is off: this model keeps row state, which pages do not hold")
     return replace(settings, host=replace(settings.host, prefix_cache=False))
 
 
@@ -88,8 +88,8 @@ def check_heads(backend: AttentionBackend, users: Sequence[AnyAttention]) -> Non
         if isinstance(heads, LatentConfig):
             if max(heads.latent, heads.rope) > can.max_latent:
                 raise ConfigError(
-                    f"attention on this device takes latents of up to {can.max_latent} lanes, and "
-                    f"the model has {heads.latent}; use --device cpu"
+                    f"attention on this device takes latents of up to {can.max_latent} channels, "
+                    f"and the model has {heads.latent}; use --device cpu"
                 )
             continue
         group = heads.heads // heads.kv_heads

@@ -13,8 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from outrider.frontend.request_state import PreparedRequest
-from outrider.server.async_engine import AsyncEngine, RequestHandle
+from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
+from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
 
 Result = TypeVar("Result")

@@ -2,19 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
 from outrider.frontend.frontend import Frontend, owner_of
-from outrider.frontend.outputs import StreamDelta
-from outrider.frontend.request_state import DeltaReader, PreparedRequest, RequestState
+from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.request_handle import RequestHandle
 from outrider.server.worker_messages import (
     FlushRequest,
     StatsReply,
@@ -23,7 +23,6 @@ from outrider.server.worker_messages import (
     ToWorker,
 )
 from outrider.wire.engine_stats import EngineStats
-from outrider.wire.step_result import TokenLogprobs
 from outrider.wire.submission import RequestUpdate
 
 Result = TypeVar("Result")
@@ -32,75 +31,11 @@ _NUM_THREADS = 4  # for templates and tokenizers, which would block the event lo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceDelta:
-    """What one output gained since its client last read."""
-
-    choice: int  # place among all outputs of the handle
-    request: int  # place of its request in the handle
-    delta: StreamDelta
-    logprobs: tuple[TokenLogprobs, ...]  # one per token if requested, else empty
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncEngineRules:
     """Settings of the server that concern every request."""
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
     has_priorities: bool = False  # whether requests may have a priority
-
-
-class RequestHandle:
-    """Owns the engine's requests behind one HTTP request, and how far its client has read them.
-
-    There is no queue between the engine and a slow client. New tokens add up in the outputs, which
-    the limits of the request bound, and the client gets them as one delta when it reads again.
-    """
-
-    def __init__(self, requests: Sequence[RequestState]) -> None:
-        self.requests = tuple(requests)
-        self._woken = asyncio.Event()
-        outputs = [
-            (place, request, index)
-            for place, request in enumerate(self.requests)
-            for index in range(len(request.outputs))
-        ]
-        self._readers = [
-            (choice, place, request, DeltaReader(index, request.outputs[index]))
-            for choice, (place, request, index) in enumerate(outputs)
-        ]
-
-    @property
-    def is_finished(self) -> bool:
-        return all(request.is_finished for request in self.requests)
-
-    def wake(self) -> None:
-        """Let the waiting client look for new tokens."""
-        self._woken.set()
-
-    async def finish(self) -> None:
-        """Wait for the end of all outputs."""
-        while not self.is_finished:
-            await self._wait()
-
-    async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """What each output gained, again and again until all have ended."""
-        while True:
-            is_last = self.is_finished
-            for choice, place, request, reader in self._readers:
-                if reader.has_delta:
-                    first = reader.num_tokens
-                    delta = reader.take()
-                    logprobs = request.outputs[delta.index].logprobs[first : reader.num_tokens]
-                    yield ChoiceDelta(
-                        choice=choice, request=place, delta=delta, logprobs=tuple(logprobs)
-                    )
-            if is_last:
-                return
-            await self._wait()
-
-    async def _wait(self) -> None:
-        await self._woken.wait()
-        self._woken.clear()
 
 
 class AsyncEngine:

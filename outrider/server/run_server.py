@@ -20,8 +20,9 @@ from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
-from outrider.server.supervisor import OnProgress, Supervisor
+from outrider.server.supervisor import Supervisor
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
+from outrider.wire.runner_facts import OnProgress
 
 # Kernel buffer per client. By default a client that does not read takes megabytes.
 _SEND_BYTES = 2**17

@@ -28,9 +28,7 @@ from outrider.server.worker_messages import (
     decode_from_worker,
     encode,
 )
-from outrider.wire.runner_facts import RunnerFacts
-
-OnProgress = Callable[[int, int], None]  # graphs captured so far, and graphs in all
+from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between attempts to start a worker
 _EXIT_S = 5.0  # that a worker has to end by itself

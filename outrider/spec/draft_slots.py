@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from outrider.config.draft_config import MAX_NODES
 from outrider.wire.draft_budget import Budget
 
@@ -31,8 +29,3 @@ class DraftSlots:
     def num_branches(self, step: int) -> int:
         """Branches that a step runs. The tokens of the last step are drafted but never run."""
         return self.tree.topk if step < self.tree.steps else 0
-
-    def own_bits(self, step: int, device: torch.device) -> torch.Tensor:  # [branches] int64
-        """One bit per branch: its own place in the ancestor masks of the scratch region."""
-        node = torch.arange(self.num_branches(step), device=device) + self.first_node(step)
-        return torch.ones_like(node) << node

@@ -68,7 +68,7 @@ class Dialogue:
             max_tokens=min(sampling.max_tokens, sampling.max_context - len(tokens)),
             detokenize=False,
         )
-        return self._frontend.prepare(TokenPrompt(tokens), params)
+        return self._frontend.inputs.prepare(TokenPrompt(tokens), params)
 
     def add_answer(self, answer: Sequence[int]) -> None:
         """Append the next answer. An empty answer changes nothing."""
@@ -92,13 +92,13 @@ class Dialogue:
         turn = conversation.turns[self._num_turns]
         if not isinstance(frontend.tokenizer.chat_template, NoChatTemplate):
             self._messages.append({"role": "user", "content": turn})
-            return frontend.encode(frontend.render(self._messages))
+            return frontend.inputs.encode(frontend.inputs.render(self._messages))
         if len(conversation.turns) > 1:
             raise ConfigError(
                 f"prompt {conversation.id} has {len(conversation.turns)} turns and the model has "
                 "no chat template to join them; give single turns"
             )
-        return frontend.encode(TextPrompt(turn))
+        return frontend.inputs.encode(TextPrompt(turn))
 
     def _close_document(self) -> None:
         if not self._answers:

@@ -46,13 +46,13 @@ def turn_prefix(frontend: Frontend) -> tuple[int, ...]:
             "give --prompts of your own"
         )
     message = {"role": "user", "content": _PLACEHOLDER}
-    text = frontend.render([message], add_generation_prompt=False).text
+    text = frontend.inputs.render([message], add_generation_prompt=False).text
     before, placeholder, _ = text.partition(_PLACEHOLDER)
     if not placeholder:
         raise ConfigError(
             "the chat template does not repeat what the user says; give --prompts of your own"
         )
-    return frontend.encode(TextPrompt(before, add_special=False))
+    return frontend.inputs.encode(TextPrompt(before, add_special=False))
 
 
 def write_turns(
@@ -100,7 +100,7 @@ def _sampled(
                 max_tokens=sampling.max_tokens,
                 seed=zlib.crc32(f"turn/{sampling.seed}/{number}".encode()),
             )
-            yield number, frontend.prepare(TokenPrompt(prompt), params)
+            yield number, frontend.inputs.prepare(TokenPrompt(prompt), params)
 
     for number, live in Feed(frontend, requests(), window=max_in_flight):
         if not isinstance(live, RequestState):

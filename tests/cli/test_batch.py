@@ -201,5 +201,5 @@ def test_the_system_message_opens_conversations_that_have_none(frontend, files):
         BatchRun(frontend, defaults, journal).run(source, lambda _tokens: None)
     lengths = [records(target)[number]["prompt_tokens"] for number in (0, 1)]
     kind = {"role": "system", "content": "be kind"}
-    rendered = [frontend.render(each) for each in ([kind, user], [system, user])]
-    assert lengths == [len(frontend.encode(each)) for each in rendered]
+    rendered = [frontend.inputs.render(each) for each in ([kind, user], [system, user])]
+    assert lengths == [len(frontend.inputs.encode(each)) for each in rendered]

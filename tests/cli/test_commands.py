@@ -62,7 +62,7 @@ def test_several_answers_are_all_reported(on_model, capsys):
 
 def test_without_raw_the_prompt_goes_through_the_chat_template(llm, on_model, capsys):
     assert run(["generate", "hello", "--system", "be kind", *on_model]) == 0
-    rendered = llm.frontend.render(
+    rendered = llm.frontend.inputs.render(
         [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}]
     )
     assert capsys.readouterr().out == expected(llm, rendered).text + "\n"

@@ -99,7 +99,7 @@ def test_drafts_and_kv_follow_from_the_text_alone(monkeypatch, made, name, execu
     wrong, notes, verifier, _ = check(monkeypatch, made(name), shape, [PROMPT])
     assert not wrong
     assert len(notes) > 4
-    assert (verifier.total_kept[: NUM + 1] > 0).sum() > 2  # several lengths of acceptance
+    assert (verifier.total_accepted[: NUM + 1] > 0).sum() > 2  # several lengths of acceptance
 
 
 SAMPLINGS = [GREEDY, SAMPLED, GREEDY, SAMPLED, SAMPLED]
@@ -136,7 +136,7 @@ def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, 
         monkeypatch, target, shape, PROMPTS, num=num, seed=seed, laws=SAMPLINGS
     )
     assert not wrong
-    assert (verifier.total_kept > 0).sum() >= num
+    assert (verifier.total_accepted > 0).sum() >= num
 
 
 def test_a_batch_above_the_largest_bucket_is_exact(monkeypatch, made):
@@ -168,7 +168,7 @@ def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body,
         monkeypatch, target, shape, PROMPTS, num=num, seed=seed, oracle=TheirModules
     )
     assert not wrong
-    assert (verifier.total_kept > 0).sum() >= num
+    assert (verifier.total_accepted > 0).sum() >= num
     assert sum(one.is_decoding for one in notes) > 10
 
 

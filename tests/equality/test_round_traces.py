@@ -36,7 +36,7 @@ def test_a_round_that_is_cut_by_the_end_of_the_answer_ends_on_a_kept_draft(model
     engine = engine_of(models.target, Shape(), drafts_of(models)["chain"])
     cut = []
     for max_tokens in range(2, MAX_TOKENS):
-        outputs = listen(engine, traced=range(len(TEXTS)), law="greedy", max_tokens=max_tokens)
+        outputs = listen(engine, traced=range(len(TEXTS)), sampling="greedy", max_tokens=max_tokens)
         for prompt, (tokens, rounds) in zip(TEXTS, outputs.values(), strict=True):
             assert len(tokens) == max_tokens
             assert_tells_how(rounds, prompt, tokens)

@@ -15,7 +15,7 @@ LONG = SamplingParams(max_tokens=30, ignore_eos=True)
 
 
 def finish(frontend, prompt, params):
-    live = frontend.submit(frontend.prepare(prompt, params))
+    live = frontend.submit(frontend.inputs.prepare(prompt, params))
     while not live.is_finished:
         frontend.step()
     return live.output()
@@ -66,22 +66,22 @@ def test_a_model_without_tokenizer_serves_token_ids(make_frontend):
     assert (output.prompt, output.outputs[0].text) == (None, "")
     assert output.outputs[0].token_ids == expected((5, 6, 7), 30)
     with pytest.raises(RequestError, match="prompt_token_ids"):
-        frontend.prepare(TextPrompt("abc"), LONG)
+        frontend.inputs.prepare(TextPrompt("abc"), LONG)
     with pytest.raises(RequestError, match="stop_token_ids"):
-        frontend.prepare(TokenPrompt((5,)), SamplingParams(stop="a"))
+        frontend.inputs.prepare(TokenPrompt((5,)), SamplingParams(stop="a"))
 
 
 def test_a_request_whose_last_child_is_refused_leaves_nothing_behind(make_frontend):
     frontend = make_frontend(max_queued=2)
     with pytest.raises(CapacityError):
-        frontend.submit(frontend.prepare(TextPrompt("abc"), SamplingParams(n=3)))
+        frontend.submit(frontend.inputs.prepare(TextPrompt("abc"), SamplingParams(n=3)))
     assert frontend.is_idle
 
 
 def test_a_feed_waits_for_room_and_answers_every_request(make_frontend):
     frontend = make_frontend(max_queued=2, max_rows=2)
     prompts = [TokenPrompt((token, 9)) for token in range(1, 12)]
-    requests = [(prompt, frontend.prepare(prompt, LONG)) for prompt in prompts]
+    requests = [(prompt, frontend.inputs.prepare(prompt, LONG)) for prompt in prompts]
     answers = {
         key: live.output().outputs[0].token_ids
         for key, live in Feed(frontend, requests, window=8)
@@ -109,7 +109,7 @@ def test_a_feed_draws_no_more_than_its_window(frontend):
     def source():
         for number in range(9):
             drawn.append(number)
-            yield number, frontend.prepare(TokenPrompt((5, number)), LONG)
+            yield number, frontend.inputs.prepare(TokenPrompt((5, number)), LONG)
 
     answers = iter(Feed(frontend, source(), window=3))
     next(answers)
@@ -119,7 +119,7 @@ def test_a_feed_draws_no_more_than_its_window(frontend):
 def test_leaving_a_feed_early_aborts_what_still_runs(frontend):
     sizes = enumerate([2, 30, 30])
     requests = [
-        (number, frontend.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
+        (number, frontend.inputs.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
         for number, size in sizes
     ]
     for _ in Feed(frontend, requests, window=8):
@@ -166,13 +166,13 @@ def test_a_dropped_stream_aborts_its_request(frontend):
 
 
 def test_a_text_that_no_vocabulary_could_fit_is_refused_unread(frontend, monkeypatch):
-    longest = frontend.bounds.max_context * frontend.tokenizer.longest_token
+    longest = frontend.inputs.bounds.max_context * frontend.tokenizer.longest_token
 
     def read(*_, **__):
         raise AssertionError("it takes seconds")
 
     with pytest.raises(RequestError, match="context"):
-        frontend.prepare(TextPrompt("a" * longest), SamplingParams())  # by its tokens
+        frontend.inputs.prepare(TextPrompt("a" * longest), SamplingParams())  # by its tokens
     monkeypatch.setattr(frontend.tokenizer, "encode", read)
     with pytest.raises(RequestError, match="characters"):
-        frontend.prepare(TextPrompt("a" * (longest + 1)), SamplingParams())
+        frontend.inputs.prepare(TextPrompt("a" * (longest + 1)), SamplingParams())

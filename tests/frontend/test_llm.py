@@ -8,7 +8,7 @@ from support.reference import decode
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError, RequestError
-from outrider.frontend.resolve_params import child_seed
+from outrider.frontend.input_processor import child_seed
 from outrider.wire.row_sampling import RowSampling
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

@@ -57,7 +57,7 @@ def check(
         monkeypatch, target, shape, submissions, num=NUM, counts=counts, before=before, rows=rows
     )
     texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(PROMPTS)]
-    assert (verifier.total_kept > 0).sum() >= NUM
+    assert (verifier.total_accepted > 0).sum() >= NUM
     return mistakes(notes, oracle(target, num=NUM), texts, laws), outputs
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.laws import (
+from support.sampling_cases import (
     EVERYTHING,
     TEMPERATURES,
     Choices,

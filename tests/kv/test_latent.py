@@ -35,7 +35,7 @@ def backend_of(model):
 
 
 @pytest.mark.parametrize("page_size", [1, 3])
-def test_the_reference_reads_latents_as_keys_and_their_first_lanes_as_values(page_size):
+def test_the_reference_reads_latents_as_keys_and_their_first_channels_as_values(page_size):
     model = latent_model(heads=3, latent=20, rope=6, page_size=page_size)
     case = make_case(model, lengths=[5, 0], nodes=4, chunks={3: (7, 3)})
     out = run(ReferenceAttention(page_size=page_size, dtype=model.dtype), case)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.laws import (
+from support.sampling_cases import (
     EVERYTHING,
     TEMPERATURES,
     Choices,
@@ -34,7 +34,7 @@ if torch.cuda.is_available():
 
 FLOATS = [torch.float32, torch.bfloat16]
 SMALL = [1, 7, 1000, 3001]
-ASKED = [
+FILTERS = [
     Filters(top_k=1),
     Filters(top_k=50),
     Filters(top_k=5),
@@ -146,9 +146,9 @@ def assert_filters_keep_the_same(logits, samplings):
 def test_filters_keep_exactly_the_tokens_of_the_reference(vocab, dtype):
     samplings = [
         RowSampling(seed=0, temperature=TEMPERATURES[row % 5], filters=filters)
-        for row, filters in enumerate(ASKED)
+        for row, filters in enumerate(FILTERS)
     ]
-    assert_filters_keep_the_same(random_logits(vocab, len(ASKED), vocab, dtype), samplings)
+    assert_filters_keep_the_same(random_logits(vocab, len(FILTERS), vocab, dtype), samplings)
 
 
 def test_top_k_of_every_size_keeps_the_tokens_of_the_reference():
@@ -169,8 +169,8 @@ def test_masses_are_those_of_the_reference():
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_more_candidates_than_there_is_room_for_are_searched_in_place(dtype):
-    asked = [Filters(top_p=0.98), Filters(top_k=5000), Filters(top_k=5500, top_p=0.9)]
-    samplings = [RowSampling(seed=0, temperature=1.0, filters=filters) for filters in asked]
+    wanted = [Filters(top_p=0.98), Filters(top_k=5000), Filters(top_k=5500, top_p=0.9)]
+    samplings = [RowSampling(seed=0, temperature=1.0, filters=filters) for filters in wanted]
     logits = random_logits(3, 3, 6001).div(20)
     assert_filters_keep_the_same(logits.to(dtype), samplings)
 
@@ -178,8 +178,8 @@ def test_more_candidates_than_there_is_room_for_are_searched_in_place(dtype):
 def test_a_value_that_fills_the_room_alone_is_kept_whole():
     logits = torch.zeros(2, 5000)
     logits[:, 4321] = 1.0
-    asked = [Filters(top_k=2), Filters(top_p=0.5)]
-    samplings = [RowSampling(seed=0, temperature=1.0, filters=filters) for filters in asked]
+    wanted = [Filters(top_k=2), Filters(top_p=0.5)]
+    samplings = [RowSampling(seed=0, temperature=1.0, filters=filters) for filters in wanted]
     assert_filters_keep_the_same(logits, samplings)
 
 

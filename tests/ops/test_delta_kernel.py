@@ -35,7 +35,7 @@ def test_rows_read_their_states_which_take_in_what_is_committed(case, dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "width", "window"), [(1, 3, 4), (7, 37, 4), (3, 1030, 2)])
-def test_lanes_are_mixed_over_ring_and_step(num, width, window, dtype):
+def test_the_convolution_reads_ring_buffers_and_the_step(num, width, window, dtype):
     check_causal_conv(num, width, window, (DEVICE, dtype))
 
 

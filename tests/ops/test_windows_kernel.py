@@ -53,9 +53,10 @@ def test_drafts_and_kv_follow_from_the_text_alone_with_kernels_in_the_loop(monke
     calls, rng = use_kernels(monkeypatch), random.Random(0)
     made = with_modules(tmp_path, TABLES["mimo"], num=3)
     prompts = [[5, 16, 27, 38, 49, 60, 4], [50], [13, 2, 9]]
-    laws = [RowSampling(seed=seed_of(i), temperature=0.8) for i in range(len(prompts))]
+    samplings = [RowSampling(seed=seed_of(i), temperature=0.8) for i in range(len(prompts))]
     submissions = [
-        make_submission(f"r{i}", prompt, laws[i], max_tokens=12) for i, prompt in enumerate(prompts)
+        make_submission(f"r{i}", prompt, samplings[i], max_tokens=12)
+        for i, prompt in enumerate(prompts)
     ]
     notes, _, outputs = run(
         monkeypatch,
@@ -66,5 +67,5 @@ def test_drafts_and_kv_follow_from_the_text_alone_with_kernels_in_the_loop(monke
         counts=[rng.randint(0, 3) for _ in range(37)],
     )
     texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(prompts)]
-    assert not mistakes(notes, ModuleOracle(made, num=3), texts, laws)
+    assert not mistakes(notes, ModuleOracle(made, num=3), texts, samplings)
     assert len(calls) > 3

@@ -38,5 +38,5 @@ def test_latents_wider_than_the_backend_takes_are_refused(monkeypatch, tmp_path)
     full = ReferenceAttention.capabilities.fget
     narrow = property(lambda self: replace(full(self), max_latent=16))
     monkeypatch.setattr(ReferenceAttention, "capabilities", narrow)
-    with pytest.raises(ConfigError, match=r"latents of up to 16 lanes, and the model has 24"):
+    with pytest.raises(ConfigError, match=r"latents of up to 16 channels, and the model has 24"):
         engine_of(model, Shape())

@@ -11,8 +11,10 @@ def named(rows):
 
 
 def test_logprobs_and_ranks_are_those_of_the_softmax():
-    law = torch.tensor([[0.1, 0.6, 0.25, 0.05], [0.4, 0.3, 0.2, 0.1]])
-    reported = logprobs_of(law.log() + 3.0, torch.tensor([0, 0]), torch.tensor([[3], [2]]), top=2)
+    shares = torch.tensor([[0.1, 0.6, 0.25, 0.05], [0.4, 0.3, 0.2, 0.1]])
+    reported = logprobs_of(
+        shares.log() + 3.0, torch.tensor([0, 0]), torch.tensor([[3], [2]]), top=2
+    )
     torch.testing.assert_close(reported.chosen.exp(), torch.tensor([0.1, 0.4]))
     assert reported.rank.tolist() == [3, 1]
     assert reported.top_ids.tolist() == [[1, 2], [0, 1]]

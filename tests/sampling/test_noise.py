@@ -16,7 +16,7 @@ from outrider.ops.sampling.gumbel_noise import (
 )
 
 ALPHA = 1e-6
-# Pinned: another law of noise would change the answer to every seed that anybody wrote down.
+# Pinned: other noise would change the answer to every seed that users have stored.
 GOLDEN_BITS = [
     [1045215194, 1013270736, -1087674321],
     [1069222898, -1101919068, 1073759869],
@@ -91,8 +91,8 @@ def test_noise_has_the_distribution_of_gumbel():
     assert stats.chisquare(counts).pvalue > ALPHA
     for quantile in (-2.3, 6.0, 9.0, 11.0):  # far out on both sides
         tail = noise < quantile if quantile < 0 else noise > quantile
-        law = stats.gumbel_r.cdf(quantile) if quantile < 0 else stats.gumbel_r.sf(quantile)
-        assert stats.binomtest(int(tail.sum()), n, law).pvalue > ALPHA
+        share = stats.gumbel_r.cdf(quantile) if quantile < 0 else stats.gumbel_r.sf(quantile)
+        assert stats.binomtest(int(tail.sum()), n, share).pvalue > ALPHA
 
 
 def dependence(a, b):

@@ -33,7 +33,7 @@ SAMPLINGS = st.builds(
 
 
 def table_of(samplings):
-    """Rows 1, 2, ... with these laws, each with a history if it has penalties."""
+    """Rows 1, 2, ... with these parameters, each with a history if it has penalties."""
     table = SamplingTable(rows=len(samplings) + 1, vocab=VOCAB, device=torch.device("cpu"))
     table.admit(
         [
@@ -108,12 +108,12 @@ def test_choosing_reads_nothing_on_the_host():
 def test_a_part_is_needed_if_any_row_needs_it():
     assert joined_flags([]) == SamplingFlags()
     assert decode_flags(RowSampling(seed=1, temperature=0.0)) == SamplingFlags()
-    laws = [
+    samplings = [
         RowSampling(seed=1, temperature=0.0, ban=Ban(before=3, tokens=(1,))),
         RowSampling(seed=2, filters=Filters(min_p=0.1)),
         RowSampling(seed=3, logprobs=LogprobsWanted(chosen=True, top=4)),
     ]
-    assert joined_flags([*map(decode_flags, laws)]) == SamplingFlags(
+    assert joined_flags([*map(decode_flags, samplings)]) == SamplingFlags(
         noise=True, filters=True, bias=True, logprobs=True, top_logprobs=5
     )
 

@@ -10,7 +10,7 @@ from outrider.ops.tree.verify import path_tokens, verify
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 16, 64])
 @pytest.mark.parametrize("seed", range(4))
-def test_verdict_is_the_walk_from_node_0_along_the_targets_own_tokens(nodes, seed):
+def test_verify_walks_from_node_0_along_the_targets_own_tokens(nodes, seed):
     rng = random.Random(seed)
     rows, vocab = 9, 3 if nodes < 6 else 70
     tree = random_tree(rng, rows=rows, nodes=nodes, vocab=vocab)

@@ -1,4 +1,4 @@
-"""The sizes a GPU records: few, never below what is asked, exact past the last."""
+"""The sizes for which a GPU captures graphs: few, never too small, exact past the last."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_size_is_rounded_up_to_the_next_in_the_list_and_kept_past_the_last():
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(1, 1), (3, 4), (9, 16), (65, 96), (97, 100)])
-def test_rows_are_padded_to_a_recorded_number(rows, padded):
+def test_rows_are_padded_to_a_captured_number(rows, padded):
     batch = ScheduledBatch(
         step=1, admissions=(), grants=(), chunks=(), decodes=decodes(rows, bound=40)
     )
@@ -45,7 +45,7 @@ def test_contexts_double(bound, tokens):
     assert buckets_of().fit(batch, sampling_flags=SamplingFlags()).pages == tokens // 16
 
 
-def test_chunks_are_padded_by_a_chunk_of_nobody():
+def test_chunks_are_padded_by_a_chunk_of_row_0():
     chunk = ScheduledChunk(row=1, start=0, tokens=tuple(range(100)), follower=-1)
     batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(chunk,), decodes=NO_DECODES)
     shape = buckets_of().fit(batch, sampling_flags=SamplingFlags())

@@ -51,7 +51,7 @@ def test_replay_runs_no_python_of_the_program():
     assert calls == [1]
 
 
-def test_a_host_value_read_while_recording_stays_frozen():
+def test_a_host_value_read_in_the_first_run_stays_frozen():
     tape, plan, host = TapeExecutor(), plan_of([1.0]), {"scale": 2.0}
 
     def program(plan):

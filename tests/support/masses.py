@@ -1,4 +1,4 @@
-"""A kernel that does nothing but weigh: masses are compared with the law's one by one."""
+"""A kernel that computes masses only, to compare them with the reference one by one."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Runs an engine with draft modules under forced acceptance and notes its state after each step."""
+"""Runs an engine with MTP modules under forced acceptance and notes its drafts after each step."""
 
 from dataclasses import dataclass, replace
 
@@ -12,12 +12,12 @@ from support.module_oracle import ModuleOracle
 
 
 class ScriptedVerifier:
-    """Keeps as many drafts of each row as a table says, by device operations alone."""
+    """Accepts as many drafts of each row as a table says, by device operations alone."""
 
     def __init__(self, counts: list[int], device: str = "cpu") -> None:
         self._counts = torch.tensor(counts, device=device)
         self._clock = torch.zeros((), dtype=torch.int64, device=device)
-        self.total_kept = torch.zeros(8, dtype=torch.int64, device=device)  # by number kept
+        self.total_accepted = torch.zeros(8, dtype=torch.int64, device=device)  # by number accepted
 
     def __call__(self, tree, choice, most_emitted):
         rows, nodes = tree.tokens.shape
@@ -33,7 +33,7 @@ class ScriptedVerifier:
         verify_result = verify(
             replace(tree, tokens=cut), torch.where(is_agreed, agreed, choice), most_emitted
         )
-        self.total_kept.index_add_(
+        self.total_accepted.index_add_(
             0, verify_result.num_accepted, torch.ones_like(verify_result.num_accepted)
         )
         return verify_result
@@ -102,7 +102,7 @@ def mistakes(notes, oracle: ModuleOracle, texts, samplings) -> list[str]:
             continue  # with overlap a round may run after the answer has ended
         right = oracle.recompute(text, samplings[one.request])
         where = f"request {one.request} after {one.length} tokens"
-        # Inside a prompt the newest rows stand on guesses, which are nobody's business.
+        # Inside a prompt the newest positions depend on drafts, which the next chunk replaces.
         for module, theirs in enumerate(right.kv):
             ours = one.kv[module]
             exact = one.length if one.is_decoding else one.length - module

@@ -99,7 +99,7 @@ def remove_layer_outputs(folder: Path) -> None:
 
 def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
     """A module that reads its token only, with the final norm of the target."""
-    silent = {
+    zeroed = {
         name: torch.zeros_like(tensor)
         for name, tensor in weights.items()
         if name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -107,7 +107,7 @@ def _as_the_target(weights, final_norm) -> dict[str, torch.Tensor]:
     hidden = final_norm.shape[0]
     return (
         weights
-        | silent
+        | zeroed
         | {
             "join": torch.cat([torch.eye(hidden), torch.zeros(hidden, hidden)], 1),
             "token_norm": torch.ones(hidden),

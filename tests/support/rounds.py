@@ -1,4 +1,4 @@
-"""Listening to engines that tell their rounds, and what every such report must satisfy."""
+"""Collects the round traces of an engine, and checks what every trace must satisfy."""
 
 from dataclasses import replace
 
@@ -22,14 +22,12 @@ def drafts_of(models):
     }
 
 
-def listen(engine, *, traced, law="sampled", **limits):
+def listen(engine, *, traced, sampling="sampled", **limits):
     """The tokens and the rounds of every prompt; only those numbered in `traced` ask for rounds."""
-    law = replace(SAMPLINGS[law], bias=FEW_WORDS)
+    sampling = replace(SAMPLINGS[sampling], bias=FEW_WORDS)
     for i, text in enumerate(TEXTS):
-        submissions = replace(law, trace=i in traced)
-        engine.add(
-            make_submission(f"r{i}", text, submissions, **{"max_tokens": MAX_TOKENS, **limits})
-        )
+        own = replace(sampling, trace=i in traced)
+        engine.add(make_submission(f"r{i}", text, own, **{"max_tokens": MAX_TOKENS, **limits}))
     outputs = {f"r{i}": ([], []) for i in range(len(TEXTS))}
     while engine.has_work:
         for update in engine.step():

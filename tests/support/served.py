@@ -16,7 +16,9 @@ _MAIN = "from outrider.cli.main import main; main()"
 class ServerProcess:
     """Owns `outrider serve` on a free port, from its ready line to its end."""
 
-    def __init__(self, folder: Path, log: Path, *flags: str) -> None:
+    def __init__(
+        self, folder: Path, log: Path, *flags: str, environment: dict[str, str] | None = None
+    ) -> None:
         arguments = ["--model", str(folder), "--port", "0", "--device", "cpu", *flags]
         self.log = log
         with log.open("wb") as errors:
@@ -25,7 +27,12 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "OMP_WAIT_POLICY": "passive",
+                    "OMP_NUM_THREADS": "1",
+                    **(environment or {}),
+                },
             )
         assert self.process.stdout is not None
         self.ready_line = self.process.stdout.readline().strip()

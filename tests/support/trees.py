@@ -43,7 +43,7 @@ def random_tree(rng: random.Random, *, rows: int, nodes: int, vocab: int) -> Dra
 
 
 def walk(tree: DraftTree, choice: list[list[int]], row: int) -> list[int]:
-    """Nodes kept in one row: from node 0, step to the child that carries the chosen token."""
+    """Accepted nodes of one row: from node 0, step to the child with the chosen token."""
     tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
     path = [0]
     while True:

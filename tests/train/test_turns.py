@@ -84,13 +84,13 @@ def test_a_file_with_other_lines_is_refused_under_python_O(tmp_path):
 
 def test_sampling_stops_at_the_time_limit_when_no_turn_ends(chat_folder, tmp_path, monkeypatch):
     frontend = LLM(chat_folder, draft="none", device="cpu", max_model_len=64).frontend
-    sampled, prepare = [], frontend.prepare
+    sampled, prepare = [], frontend.inputs.prepare
 
     def count(prompt, params):
         sampled.append(params.seed)
         return prepare(prompt, params)
 
-    monkeypatch.setattr(frontend, "prepare", count)
+    monkeypatch.setattr(frontend.inputs, "prepare", count)
     sampling = TurnSampling(count=5, temperature=1.0, max_tokens=1, seed=0, limit_s=0.0)
     path = tmp_path / "turns.jsonl"
     found = write_turns(frontend, sampling, path, max_in_flight=2, on_turn=lambda _: None)

@@ -58,7 +58,7 @@ def _measure(
     llm: LLM, args: AcceptanceArgs, *, drafter: str, tree: str
 ) -> Iterator[AcceptanceAnswer]:
     """Every question at every temperature, except questions that leave no room for an answer."""
-    room = llm.frontend.bounds.max_context - args.max_tokens
+    room = llm.frontend.inputs.bounds.max_context - args.max_tokens
     encoded = [encode_chat(llm.get_tokenizer(), each.text) for each in args.questions]
     fitting = [
         (question, TokenPrompt(tuple(tokens)))

@@ -38,7 +38,8 @@ class OurEngine:
         )
         start = time.perf_counter()
         live = [
-            frontend.submit(frontend.prepare(TokenPrompt(prompt), params)) for prompt in prompts
+            frontend.submit(frontend.inputs.prepare(TokenPrompt(prompt), params))
+            for prompt in prompts
         ]
         steps, before = [], (0,) * len(live)
         while not frontend.is_idle:

@@ -76,13 +76,13 @@ class BatchRun:
     def _prepare(self, line: InputLine) -> PreparedRequest:
         request = parse_line(line)
         params = override(self._defaults.params, request.changes)
-        return self._frontend.prepare(self._prompt(request), params)
+        return self._frontend.inputs.prepare(self._prompt(request), params)
 
     def _prompt(self, request: LineRequest) -> TextPrompt | TokenPrompt:
         if request.kind == "prompt":
             return self._defaults.framing(request.body)
         if request.kind == "messages":
-            return self._frontend.render(_with_system(request.body, self._defaults.system))
+            return self._frontend.inputs.render(_with_system(request.body, self._defaults.system))
         return parse_prompt({request.kind: request.body})
 
     def _fail(self, line: InputLine, error: RequestError, advance: Advance) -> None:

@@ -125,7 +125,7 @@ def _answers(
 def _framed(llm: LLM, text: str) -> TextPrompt:
     if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
         return TextPrompt(text)
-    return llm.frontend.render([{"role": "user", "content": text}])
+    return llm.frontend.inputs.render([{"role": "user", "content": text}])
 
 
 def _mismatches(

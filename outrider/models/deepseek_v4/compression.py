@@ -1,4 +1,4 @@
-"""How a layer compresses older tokens: to one entry per block of tokens, or not at all. No torch."""
+"""How a layer compresses older tokens: one entry per block of tokens, or none. No torch."""
 
 from dataclasses import dataclass
 
@@ -22,5 +22,5 @@ class CompressedBlocks:
         return self.ratio * (2 if self.is_overlapping else 1)
 
     def compressor_width(self, head_dim: int) -> int:
-        """Channels of a token's compressor state: a value and a gate per channel of entry and key."""
+        """Channels of a compressor state: a value and a gate per channel of entry and key."""
         return 2 * (2 if self.is_overlapping else 1) * (head_dim + self.index_width)

@@ -1,4 +1,4 @@
-"""The attention part of a DeepSeek-V4 layer: low-rank queries over one shared vector per token, in a
+"""The attention part of a DeepSeek-V4 layer: low-rank queries over one vector per token, in a
 sliding window and in compressed entries of older blocks, and a grouped low-rank output.
 """
 
@@ -78,7 +78,7 @@ class V4Attention:
         out = sparse_attention(query, window, step.index, entries, norms.sinks, self._scale)
         window.save(step.index.window.ring)
         self._blocks.save(inputs, store, step)
-        out = rotate_tail(out, rotation, back=True)  # values had turned with their keys
+        out = rotate_tail(out, rotation, back=True)  # a value is its key, which was rotated
         return self._projections.output(
             self._projections.groups(out.view(num_query, config.output_groups, -1))
         )

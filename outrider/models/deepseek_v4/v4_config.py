@@ -1,5 +1,5 @@
-"""What config.json says about a DeepSeek-V4 model, in the words of its hub folder or of
-transformers. Strict: what is not understood is refused by name.
+"""Reads the config.json of a DeepSeek-V4 model, with the field names of the hub or of transformers.
+Strict: a field that is not understood is refused by name.
 """
 
 import math
@@ -40,7 +40,10 @@ _SLIDING, _SPARSE, _HEAVY = (
 )
 _KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}  # by the ratios that hub folders list
 _RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config says others
-_OLDER_RATIOS = {"compress_rate_csa": _SPARSE, "compress_rate_hca": _HEAVY}  # which count for more
+_OLDER_RATIOS = {
+    "compress_rate_csa": _SPARSE,
+    "compress_rate_hca": _HEAVY,
+}  # these win over compress_rates
 _USUALLY_HASHED = 3  # layers
 
 
@@ -50,7 +53,7 @@ class HeadsConfig:
 
     heads: int
     head_dim: int
-    rope_dim: int  # the last lanes of a head turn with the position
+    rope_dim: int  # the last channels of a head are rotated by position
     query_rank: int
     output_groups: int
     output_rank: int  # of each group
@@ -58,7 +61,7 @@ class HeadsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig:
-    """By what the entries of overlapping blocks are chosen."""
+    """Sizes of the index that selects entries of overlapping blocks."""
 
     heads: int
     head_dim: int
@@ -67,7 +70,7 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V4AttentionConfig:
-    """What a query sees: a window, and entries of older blocks."""
+    """What a query reads: a sliding window, and entries of older blocks."""
 
     heads: HeadsConfig
     index: IndexConfig
@@ -79,22 +82,22 @@ class V4AttentionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsConfig:
-    """The residual streams and how they are mixed."""
+    """The residual streams, and how they are mixed."""
 
     num: int
-    rounds: int  # of making rows and columns of the mixture sum to one
+    rounds: int  # of Sinkhorn-Knopp, which makes rows and columns of the mixture sum to one
     eps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedConfig:
-    """The experts of every layer. The first `num_hashed` layers choose them by token id."""
+    """The experts of every layer. The layers in `hashed` route by token id."""
 
     num: int
     intermediate: int
     routing: RoutingConfig
     hashed: frozenset[int]
-    limit: float  # gates are cut above it, what they gate beyond it on both sides
+    limit: float  # gates are clamped above it, and the gated values at both signs of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +175,8 @@ def _attention(fields: Mapping[str, Any], num_layers: int, max_context: int) -> 
     ):
         raise ConfigError(
             f"config.json has {heads.heads} heads in {heads.output_groups} o_groups, head_dim "
-            f"{head_dim}, index_head_dim {index.head_dim} and {rope_dim} rotated lanes; groups "
-            "must be equal, and lanes even and part of both"
+            f"{head_dim}, index_head_dim {index.head_dim} and {rope_dim} rotated channels; groups "
+            "must be equal, and channels even and part of both"
         )
     window_rope, block_rope = _ropes(fields, max_context)
     return V4AttentionConfig(
@@ -222,9 +225,7 @@ def _ratios(fields: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, RopeConfig]:
-    """Layers without blocks turn as trained; those with blocks have a base and scaling of their
-    own.
-    """
+    """The rotary settings of layers without blocks, and those of layers with blocks."""
     given = rope_settings(fields)
     if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
         plain, scaled = dict(given["main"]), dict(given["compress"])
@@ -232,7 +233,7 @@ def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, Rop
         plain = {"rope_theta": read_real(fields, "rope_theta")}
         scaled = given | {"rope_theta": read_real(fields, "compress_rope_theta")}
         if "yarn" in (scaled.get("rope_type"), scaled.get("type")):
-            scaled.setdefault("attention_factor", 1.0)  # the model never had another
+            scaled.setdefault("attention_factor", 1.0)  # the model was trained with no other
     return _rope(plain, max_context), _rope(scaled, max_context)
 
 
@@ -244,14 +245,14 @@ def _rope(settings: dict[str, Any], max_context: int) -> RopeConfig:
 
 
 def _rope_dim(fields: Mapping[str, Any]) -> int:
-    """Lanes of a head that turn, by the hub's field or that of transformers."""
+    """Rotated channels of a head, from the hub's field or from that of transformers."""
     head_dim, share = read_size(fields, "head_dim"), fields.get("partial_rotary_factor")
     if share is None:
         return read_size(fields, "qk_rope_head_dim")
     channels = int(head_dim * read_real(fields, "partial_rotary_factor"))
     if (hubs := read_size_or(fields, "qk_rope_head_dim", channels)) != channels:
         raise ConfigError(
-            f"config.json rotates {hubs} lanes by qk_rope_head_dim and {channels} by "
+            f"config.json rotates {hubs} channels by qk_rope_head_dim and {channels} by "
             "partial_rotary_factor; fix one of them"
         )
     return channels

@@ -28,7 +28,7 @@ from outrider.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V4Block:
-    """One layer: two parts, each between reading the streams and writing them."""
+    """One layer. Each of its two parts reads the residual streams and writes them."""
 
     attention_streams: Connection
     attention: V4Attention

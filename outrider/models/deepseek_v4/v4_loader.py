@@ -85,13 +85,13 @@ def build_v4(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> V4Decoder:
-    """A decoder of tensors that are known to have the right shapes, by the names of the hub."""
+    """A decoder from tensors with checked shapes, by the names of the hub."""
     builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     return builder.build()
 
 
 class Renamed:
-    """A source under the names of the hub."""
+    """A tensor source that is read by the names of the hub."""
 
     def __init__(self, source: TensorSource, stored: dict[str, str]) -> None:
         self._source = source
@@ -155,7 +155,7 @@ class V4Builder:
         )
 
     def collapse(self, prefix: str) -> Collapse:
-        """What makes one stream of all, and the norm after it."""
+        """The weights that make one stream of all, and the norm after them."""
         streams = self._config.streams
         mixes = self._mixes(prefix + "hc_head", (streams.num,))
         return Collapse(streams, mixes, self.norm(prefix + NORM))
@@ -218,7 +218,7 @@ class V4Builder:
 
     def _compressor(self, prefix: str, kind: CompressedBlocks) -> Compressor:
         bias = self._wide(prefix + "ape")  # [ratio, series * width]
-        # By place in the window: the previous block reads the first series, the block itself the second.
+        # By place in the window: first the block before, which reads the first series.
         series = bias.chunk(2, dim=1) if kind.is_overlapping else (bias,)
         return Compressor(torch.cat(series), self._vector_norm(prefix + "norm.weight"))
 

@@ -44,7 +44,7 @@ from outrider.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V4ModuleParts:
-    """All weights of a module; embedding and scoring are mostly the target's."""
+    """All weights of a module; embedding and head are usually the target's."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     token_norm: Norm
@@ -181,7 +181,7 @@ def load_v4_module(
 
 
 def _own(found: V4FoundModules, source: TensorSource) -> set[str]:
-    """Which of the target's tensors the first module stores otherwise."""
+    """The target's tensors of which the first module stores different values."""
     prefix = module_prefix(0)
     return {
         shared
@@ -195,11 +195,11 @@ def build_v4_module(
     source: TensorSource,
     target: V4Decoder,
     *,
-    own: Collection[str] = (),  # the target's tensors of which the module has others
+    own: Collection[str] = (),  # the target's tensors of which the module stores different values
     dtype: WeightType,
     arithmetic: Arithmetic = "fast",
 ) -> V4Module:
-    """A module of tensors that are known to have the right shapes, by the names of the hub."""
+    """A module from tensors with checked shapes, by the names of the hub."""
     config, device, prefix = target.config, target.embedding.device, module_prefix(0)
     builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
     embedding, head = (prefix + ALSO_STORED[name] for name in (EMBEDDING, HEAD))

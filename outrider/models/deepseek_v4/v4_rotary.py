@@ -1,4 +1,4 @@
-"""The angles by which vectors turn at their positions."""
+"""The rotation of vectors at their positions."""
 
 import torch
 

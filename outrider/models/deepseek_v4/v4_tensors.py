@@ -1,4 +1,4 @@
-"""The tensors of a DeepSeek-V4 folder by the names of the hub, and how transformers spells them."""
+"""The tensors of a DeepSeek-V4 folder by the names of the hub, and their names in transformers."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from outrider.models.registry import ExpertNames
 EMBEDDING, NORM, HEAD = "embed.weight", "norm.weight", "head.weight"
 EXPERTS = ExpertNames(block="ffn", gate="w1", up="w3", down="w2")
 TABLE = "ffn.gate.tid2eid"
-# What a module may store once more, by the target's name; most that do store a copy.
+# Tensors of the target that a module may store again; most such modules store a copy.
 ALSO_STORED = {EMBEDDING: "emb.tok_emb.weight", HEAD: "head.weight"}
 
 Shape = tuple[int, ...]
@@ -24,13 +24,13 @@ def canonical(stored: str) -> str:
 
 
 def stored_names(stored: Iterable[str]) -> dict[str, str]:
-    """Where each tensor is found, by the hub's name; draft modules are not the decoder's."""
+    """The stored name of each tensor of the decoder, by the hub's name."""
     names = {canonical(name): name for name in stored}
     return {name: found for name, found in names.items() if not name.startswith("mtp.")}
 
 
 def stored_modules(stored: Iterable[str]) -> dict[str, str]:
-    """Where the tensors of draft modules are found, by the hub's name."""
+    """The stored names of the tensors of draft modules, by the hub's name."""
     return {canonical(name): name for name in stored if canonical(name).startswith("mtp.")}
 
 
@@ -57,9 +57,9 @@ def module_prefix(index: int) -> str:
 
 
 def module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
-    """Name and shape of every tensor of a draft module: a layer with a window, and what joins it.
+    """Name and shape of every tensor of a draft module.
 
-    Embedding and head are the target's; a folder may store others.
+    Embedding and head are the target's, unless the folder stores others.
     """
     hidden, streams, prefix = config.hidden, config.streams.num, module_prefix(index)
     own: dict[str, Shape] = {
@@ -78,7 +78,7 @@ def module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
 
 
 def integer_names(config: V4Config) -> set[str]:
-    """Tensors that hold numbers of experts instead of weights."""
+    """Tensors that hold expert ids instead of weights."""
     return {f"layers.{index}.{TABLE}" for index in config.feed.hashed}
 
 

@@ -1,1 +1,1 @@
-"""Layers that keep a recurrent state per row (Qwen3-Next, Qwen3.5): config, tensors, cache, plan."""
+"""Layers with a recurrent state per row (Qwen3-Next, Qwen3.5): config, tensors, cache, plan."""

@@ -1,4 +1,4 @@
-"""What config.json says about layers that keep a state per row."""
+"""Reads from config.json which layers are recurrent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from outrider.models.recurrent.recurrence import Recurrence
 
 _STATE, _FULL = "linear_attention", "full_attention"
 _KINDS = (_STATE, _FULL)
-_USUAL_INTERVAL = 4  # every so manieth layer attends where the file says nothing
+_USUAL_INTERVAL = 4  # every fourth layer attends where the file names no interval
 
 
-# Settings that would change the computation, and the values that are computed.
+# Settings that change the computation, and the values that are supported.
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "attn_output_gate": (True, None),
     "output_gate_type": ("swish", "silu", None),

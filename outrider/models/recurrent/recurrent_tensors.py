@@ -1,4 +1,4 @@
-"""How the tensors of recurrent layers are stored, and how they become one map at load."""
+"""How the tensors of recurrent layers are stored, and how they are fused at load."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -19,7 +19,7 @@ _APART = ("in_proj_qkv.weight", "in_proj_z.weight", "in_proj_b.weight", "in_proj
 
 
 class RecurrentReader(Protocol):
-    """Where tensors come from, and how they become maps."""
+    """Reads tensors, and makes linear layers of them."""
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""
@@ -33,13 +33,13 @@ class RecurrentReader(Protocol):
 
 
 def recurrent_shapes(
-    sizes: Recurrence, hidden: int, maps: RecurrentProjections
+    sizes: Recurrence, hidden: int, stored: RecurrentProjections
 ) -> Iterator[tuple[str, Shape]]:
     """Name below `linear_attn.` and shape of every tensor."""
     heads = sizes.value_heads
     fused = (sizes.qkv + sizes.values, 2 * heads)
     apart = (sizes.qkv, sizes.values, heads, heads)
-    names, widths = (_FUSED, fused) if maps == "fused" else (_APART, apart)
+    names, widths = (_FUSED, fused) if stored == "fused" else (_APART, apart)
     for name, rows in zip(names, widths, strict=True):
         yield name, (rows, hidden)
     yield "conv1d.weight", (sizes.qkv, 1, sizes.window)
@@ -51,15 +51,15 @@ def recurrent_shapes(
 
 def load_recurrent_layer(
     sizes: Recurrence,
-    maps: RecurrentProjections,
+    stored: RecurrentProjections,
     prefix: str,
     reader: RecurrentReader,
     *,
     eps: float,
     is_fixed: bool,
 ) -> GatedDelta:
-    """The layer whose tensors have names that begin so."""
-    if maps == "fused":
+    """The layer whose tensor names have this prefix."""
+    if stored == "fused":
         wide, narrow = (reader.read(prefix + name) for name in _FUSED)
         channels = torch.cat([_ungroup(wide, sizes), _ungroup_gates(narrow, sizes)])
     else:
@@ -80,7 +80,7 @@ def load_recurrent_layer(
 
 
 def _ungroup(weight: torch.Tensor, sizes: Recurrence) -> torch.Tensor:  # [rows, hidden] both
-    """Queries of all heads, then keys, values, gates: stored is a group for every key head."""
+    """Queries of all heads, then keys, values, gates, from one stored group per key head."""
     values = sizes.values // sizes.key_heads
     groups = weight.view(sizes.key_heads, -1, weight.shape[1])
     parts = torch.split(groups, [sizes.key_dim, sizes.key_dim, values, values], dim=1)
@@ -88,6 +88,6 @@ def _ungroup(weight: torch.Tensor, sizes: Recurrence) -> torch.Tensor:  # [rows,
 
 
 def _ungroup_gates(weight: torch.Tensor, sizes: Recurrence) -> torch.Tensor:  # [rows, hidden] both
-    """Rates of all heads, then paces, likewise."""
+    """Betas of all heads, then decay gates, likewise."""
     groups = weight.view(sizes.key_heads, -1, weight.shape[1])
     return torch.cat([part.flatten(0, 1) for part in groups.chunk(2, dim=1)])

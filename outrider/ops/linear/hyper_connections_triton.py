@@ -1,4 +1,4 @@
-"""Hyper-connections, as `hyper_connections.py` defines them: three launches around a part of a layer.
+"""Hyper-connections as `hyper_connections.py` defines them: three launches per part of a layer.
 
 Sums are float32 and split by channel alone: no token's bits depend on other tokens.
 """

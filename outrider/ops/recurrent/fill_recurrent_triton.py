@@ -75,7 +75,7 @@ def fill_recurrent_triton(
         states.firsts,
         states.counts,
         step.num_decode_query,
-        step.decode.nodes,
+        step.nodes,
         step.num_chunks,
         most_nodes,
         CHUNKS=chunk_block(step),

@@ -11,7 +11,7 @@ from outrider.ops.sparse.ring_tokens import RingTokens
 
 @dataclass(frozen=True, slots=True)
 class Compressor:
-    """Weights that turn a window of compressor states into an entry."""
+    """Weights that make an entry of a window of compressor states."""
 
     bias: torch.Tensor  # [window, width] float32, added to gates by place in the window
     norm: VectorNorm

@@ -86,7 +86,7 @@ def _block_ends(ratio: int, rows: QueryRows, step: StepSpans, *, num_windows: in
     A decode row has as many places as its nodes can end blocks; chunks share theirs.
     """
     device, num_rows = rows.rows.device, step.num_rows
-    places = block_ends_per_row(ratio, step.decode.nodes)
+    places = block_ends_per_row(ratio, step.nodes)
     before = rows.starts // ratio  # [step_rows] blocks that ended before the step
     num = (rows.starts + rows.counts) // ratio - before
     place = torch.arange(num_rows * places, device=device)

@@ -159,7 +159,7 @@ def select_entries_triton(
     scale: float,
     top_k: int,
 ) -> torch.Tensor:
-    """`select_entries` in two launches: older entries come first, past the count there is slot 0."""
+    """`select_entries` in two launches: older entries first, and slot 0 past the count."""
     table = keys.table
     assert query.stride(2) == weights.stride(1) == 1
     assert query.stride(1) == query.shape[2]

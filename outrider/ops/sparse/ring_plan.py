@@ -10,6 +10,7 @@ import torch
 
 from outrider.ops.sparse.ring_tokens import ABSENT, RingPlan
 from outrider.ops.sparse.step_spans import StepSpans
+from outrider.ops.tree.plan_rows import chunk_offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +65,15 @@ def fill_owners(plan: WindowPlan, step: StepSpans) -> QueryRows:
     decode, chunk, device = step.decode, step.chunk, plan.owners.device
     torch.arange(plan.owners.shape[0], device=device, out=plan.query_index)
     node = torch.arange(step.num_decode_query, device=device)
-    torch.cat([node // decode.nodes, chunk.owners + step.num_rows], out=plan.owners)
-    offsets = torch.cat([node % decode.nodes, chunk.offsets])
-    starts = torch.cat([decode.lengths + decode.first_node, chunk.starts])
+    torch.cat([node // step.nodes, chunk.owners + step.num_rows], out=plan.owners)
+    offsets = torch.cat([node % step.nodes, chunk_offsets(chunk)])
+    starts = torch.cat([decode.lengths + step.first_node, chunk.starts])
     first_chunk = step.num_decode_query + chunk.counts.cumsum(0) - chunk.counts
     return QueryRows(
         rows=torch.cat([decode.rows, chunk.rows]),
         starts=starts,
-        counts=torch.cat([torch.full_like(decode.lengths, decode.nodes), chunk.counts]),
-        firsts=torch.cat([node[:: decode.nodes], first_chunk]),
+        counts=torch.cat([torch.full_like(decode.lengths, step.nodes), chunk.counts]),
+        firsts=torch.cat([node[:: step.nodes], first_chunk]),
         offsets=offsets,
         positions=starts[plan.owners] + offsets,
     )

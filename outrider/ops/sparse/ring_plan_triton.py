@@ -1,4 +1,4 @@
-"""Kernels that fill the plan of ring buffers: one launch per ring buffer, a program per query token.
+"""Fills the plan of ring buffers: one launch per ring buffer, one program per query token.
 
 All tensors are int64 and contiguous.
 """
@@ -132,8 +132,8 @@ def _fill_tokens(
         step.chunk.owners,
         *parts,
         step.num_decode_query,
-        step.decode.nodes,
-        step.decode.first_node,
+        step.nodes,
+        step.first_node,
         step.num_chunks,
         num_slots,
         WINDOW=window,

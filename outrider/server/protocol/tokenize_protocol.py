@@ -36,7 +36,7 @@ class TokenizeRequest(BaseModel):
         variables = template_variables(
             self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
         )
-        return frontend.render([each.turn for each in self.messages or ()], **variables)
+        return frontend.inputs.render([each.turn for each in self.messages or ()], **variables)
 
 
 class TokenizeAnswer(BaseModel):

@@ -11,7 +11,7 @@ from outrider.frontend.outputs import StreamDelta
 from outrider.frontend.request_state import OutputState, PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import AsyncEngine, ChoiceDelta, RequestHandle
+from outrider.server.async_engine import AsyncEngine
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
     ChatAnswer,
@@ -26,6 +26,7 @@ from outrider.server.protocol.round_traces import RoundWriter
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.protocol.tools import call_delta, new_call
 from outrider.server.protocol.usage_fields import usage_of
+from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import ending_fields, requested_metrics, write_events
 from outrider.wire.step_result import RoundTrace
@@ -51,7 +52,7 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 
 def _prepare(frontend: Frontend, body: ChatRequest) -> list[PreparedRequest]:
     params = body.params()
-    return [frontend.prepare(frontend.render(body.turns, **body.variables), params)]
+    return [frontend.inputs.prepare(frontend.inputs.render(body.turns, **body.variables), params)]
 
 
 class ChatWriter:

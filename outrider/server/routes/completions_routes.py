@@ -10,7 +10,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import AsyncEngine, ChoiceDelta, RequestHandle
+from outrider.server.async_engine import AsyncEngine
 from outrider.server.protocol.completions_protocol import (
     CompletionAnswer,
     CompletionChoice,
@@ -18,6 +18,7 @@ from outrider.server.protocol.completions_protocol import (
 )
 from outrider.server.protocol.logprobs_protocol import CompletionLogprobs, LogprobWriter
 from outrider.server.protocol.usage_fields import usage_of
+from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response
 from outrider.server.routes.stream_events import ending_fields, requested_metrics, write_events
 from outrider.wire.step_result import TokenLogprobs
@@ -43,7 +44,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
 
 def _prepare(frontend: Frontend, body: CompletionRequest) -> list[PreparedRequest]:
     params = body.params()
-    return [frontend.prepare(prompt, params) for prompt in body.prompts]
+    return [frontend.inputs.prepare(prompt, params) for prompt in body.prompts]
 
 
 class CompletionWriter:

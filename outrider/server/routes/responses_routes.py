@@ -12,7 +12,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import AsyncEngine, RequestHandle
+from outrider.server.async_engine import AsyncEngine
 from outrider.server.protocol.logprobs_protocol import LogprobWriter
 from outrider.server.protocol.response_items import (
     CallItem,
@@ -24,6 +24,7 @@ from outrider.server.protocol.response_items import (
 )
 from outrider.server.protocol.responses_protocol import ResponsesRequest
 from outrider.server.protocol.tool_call_parser import AnswerDelta, read_whole
+from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import named_event
 from outrider.wire.step_result import TokenLogprobs
 
@@ -50,7 +51,7 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
 
 def _prepare(frontend: Frontend, body: ResponsesRequest) -> list[PreparedRequest]:
     params = body.params()
-    return [frontend.prepare(frontend.render(body.turns, **body.variables), params)]
+    return [frontend.inputs.prepare(frontend.inputs.render(body.turns, **body.variables), params)]
 
 
 class ResponseWriter:

@@ -13,9 +13,10 @@ from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
-from outrider.server.async_engine import AsyncEngine, RequestHandle
+from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import failed
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
+from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import DONE, event
 
 
@@ -36,7 +37,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     async def health_generate(request: Request) -> Response:
         """200 once the engine has computed a token."""
         params = SamplingParams(max_tokens=1, temperature=0.0)
-        prepared = async_engine.frontend.prepare(TokenPrompt((0,)), params)
+        prepared = async_engine.frontend.inputs.prepare(TokenPrompt((0,)), params)
         await answer_whole(async_engine, request, [prepared])
         return Response(status_code=200)
 
@@ -69,7 +70,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 
 def _prepare(async_engine: AsyncEngine, body: GenerateRequest) -> list[PreparedRequest]:
     pairs = zip(body.prompts, body.params(), strict=True)
-    return [async_engine.frontend.prepare(prompt, params) for prompt, params in pairs]
+    return [async_engine.frontend.inputs.prepare(prompt, params) for prompt, params in pairs]
 
 
 def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:

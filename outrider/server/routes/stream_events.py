@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from outrider.frontend.request_state import RequestState
-from outrider.server.async_engine import ChoiceDelta, RequestHandle
 from outrider.server.http_errors import failed
 from outrider.server.protocol.sampling_fields import RequestFields
 from outrider.server.protocol.usage_fields import metrics_of, usage_of
+from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import DONE, event, set_only
 
 Choice = TypeVar("Choice")

@@ -188,7 +188,7 @@ def test_steps_that_all_write_to_the_targets_of_the_first_give_away(
     original = ring_plan.fill_owners
 
     def uncut(plan, step):
-        return original(plan, replace(step, decode=replace(step.decode, first_node=0)))
+        return original(plan, replace(step, first_node=0))
 
     monkeypatch.setattr(ring_plan, "fill_owners", uncut)
     assert wrong_proposals(oracle, target, module)

@@ -1,4 +1,4 @@
-"""Known mistakes, put back one at a time into DeepSeek-V4's plans and ring buffers: each is noticed."""
+"""Known mistakes, put back one at a time into DeepSeek-V4's plans: each is noticed."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def count_tokens_before_padding(monkeypatch):
 
     def unpadded(plan, step):
         rows = original(plan, step)
-        num_padding = (step.decode.rows == 0).sum() * step.decode.nodes
+        num_padding = (step.decode.rows == 0).sum() * step.nodes
         is_chunk = torch.arange(rows.firsts.shape[0]) >= step.num_rows
         return replace(rows, firsts=rows.firsts - num_padding * is_chunk)
 

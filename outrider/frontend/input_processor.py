@@ -1,11 +1,16 @@
-"""From what a user asked to what the engine runs: complete values, checked against the model."""
+"""From a prompt and sampling parameters to a checked request with complete values."""
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from outrider.errors import RequestError
+from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
+from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
-from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
     MAX_BANNED,
     Ban,
@@ -26,6 +31,75 @@ class ModelBounds:
     vocab_size: int
     eos_ids: frozenset[int]
     special_ids: frozenset[int] = frozenset()
+
+
+class InputChecks(Protocol):
+    """What an engine knows about requests before they are submitted."""
+
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    def check(self, prompt: tuple[int, ...], limits: Limits) -> None: ...
+    def check_grammar(self, spec: GrammarSpec) -> None: ...
+
+
+class InputProcessor:
+    """Renders conversations, encodes prompts, and checks requests against the model."""
+
+    def __init__(self, engine: InputChecks, tokenizer: Tokenizer | NoTokenizer) -> None:
+        self._engine = engine
+        self.tokenizer = tokenizer
+        self.bounds = ModelBounds(
+            max_context=engine.max_context,
+            vocab_size=engine.vocab_size,
+            eos_ids=tokenizer.stop_ids,
+            special_ids=tokenizer.special_ids,
+        )
+
+    def render(self, messages: Sequence[Message], **variables: Any) -> TextPrompt:
+        """A conversation as the model's chat template writes it, up to the answer."""
+        values = {"add_generation_prompt": True, **variables}
+        text = self.tokenizer.chat_template.render(messages, **values)
+        return TextPrompt(text, add_special=False)
+
+    def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
+        """The token ids of a prompt."""
+        if isinstance(prompt, TokenPrompt):
+            return prompt.token_ids
+        if not prompt.text:
+            raise RequestError("the prompt is empty; give at least one character")
+        # Tokenizing megabytes takes seconds; this check takes none.
+        if len(prompt.text) > self.bounds.max_context * self.tokenizer.longest_token:
+            raise RequestError(
+                f"the prompt has {len(prompt.text)} characters, which the context of "
+                f"{self.bounds.max_context} tokens cannot hold; shorten it"
+            )
+        return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
+
+    def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
+        """Check a request against the model, without submitting it."""
+        tokens = self.encode(prompt)
+        if params.stops and isinstance(self.tokenizer, NoTokenizer):
+            raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
+        limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
+        self._engine.check(tokens, limits)
+        if params.grammar_spec.kind != "none":
+            self._engine.check_grammar(params.grammar_spec)
+        seed = admit_seed(params)
+        sampling = resolve_sampling(
+            params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
+        )
+        return PreparedRequest(
+            text=prompt.text if isinstance(prompt, TextPrompt) else None,
+            prompt=tokens,
+            params=params,
+            limits=limits,
+            samplings=tuple(
+                replace(sampling, seed=child_seed(seed, index)) for index in range(params.n)
+            ),
+            budget=params.draft_budget,
+        )
 
 
 def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:

@@ -1,4 +1,4 @@
-"""Sequences drawn through `choose` have exactly the joint law of the model behind the logits."""
+"""Sequences drawn by `choose_tokens` have exactly the joint distribution of the logits."""
 
 import numpy as np
 import pytest
@@ -55,15 +55,15 @@ def count_sequences(model, table, *, batches, positions=range(FIRST_POSITION, FI
     return counts.numpy()
 
 
-def joint_law(model):
-    law = np.ones(1)
+def joint_distribution(model):
+    shares = np.ones(1)
     for logits in model:
-        law = (law[:, None] * logits.double().softmax(1).numpy()).flatten()
-    return law
+        shares = (shares[:, None] * logits.double().softmax(1).numpy()).flatten()
+    return shares
 
 
 def p_value(model, counts):
-    expected = joint_law(model) * counts.sum()
+    expected = joint_distribution(model) * counts.sum()
     return stats.chisquare(counts, expected).pvalue
 
 

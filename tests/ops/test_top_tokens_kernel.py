@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.laws import TEMPERATURES, random_logits, table_of
+from support.sampling_cases import TEMPERATURES, random_logits, table_of
 
 from outrider.ops.sampling.sampling_columns import NoNoise
 from outrider.ops.sampling.top_tokens import top_tokens_reference

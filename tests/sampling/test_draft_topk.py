@@ -1,7 +1,7 @@
 """A drafter guesses with the noise that the target will choose with."""
 
 import torch
-from support.laws import TEMPERATURES, random_logits, table_of
+from support.sampling_cases import TEMPERATURES, random_logits, table_of
 
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampler import choose_tokens
@@ -15,7 +15,9 @@ def test_a_drafter_with_the_logits_of_the_target_guesses_its_token():
     samplings = [RowSampling(seed=5 * t, temperature=x) for t, x in enumerate(TEMPERATURES)]
     table, rows = table_of(samplings, vocab=VOCAB), torch.arange(5) + 1
     logits = random_logits(1, 5, VOCAB)
-    logits[3] += torch.arange(VOCAB) / 1000  # this row has ties, and two laws may break them
+    logits[3] += (
+        torch.arange(VOCAB) / 1000
+    )  # this row has ties, which two forms may break differently
     likely = likely_samples(
         logits, torch.arange(VOCAB), 3, table=table, rows=rows, positions=rows * 7
     )
@@ -25,8 +27,8 @@ def test_a_drafter_with_the_logits_of_the_target_guesses_its_token():
 
 
 def test_tokens_are_ids_of_the_target_with_their_log_probabilities():
-    law = torch.tensor([[0.1, 0.6, 0.3]])
-    likely = likely_tokens(law.log() + 2.0, torch.tensor([4, 8, 9]), 2)
+    shares = torch.tensor([[0.1, 0.6, 0.3]])
+    likely = likely_tokens(shares.log() + 2.0, torch.tensor([4, 8, 9]), 2)
     assert likely.tokens.tolist() == [[8, 9]]
     torch.testing.assert_close(likely.logprobs.exp(), torch.tensor([[0.6, 0.3]]))
 

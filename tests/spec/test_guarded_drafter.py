@@ -64,17 +64,17 @@ def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails
         engine, [make_submission("later", [3, 9, 4], RowSampling(seed=0), max_tokens=12)]
     )["later"]
     assert again.tokens == plain["r0"].tokens
-    assert again.last.progress.drafted == 0  # nothing is drafted, and nothing checked in vain
+    assert again.last.progress.drafted == 0  # nothing is drafted or verified in vain
     assert FailingDraft.num_forwards == before
 
 
-def test_a_failure_to_be_recorded_is_the_recorders_and_leaves_the_drafter_whole(target):
-    class Unrecordable(NullDrafter):
+def test_a_failed_capture_does_not_count_as_a_failed_drafter(target):
+    class Uncapturable(NullDrafter):
         def propose(self, plan, table):
-            raise RuntimeError("no memory for a recording")
+            raise RuntimeError("no memory for a graph")
 
-    drafter = GuardedDrafter(Unrecordable(NoDraft().facts))
-    with capturing(), pytest.raises(RuntimeError, match="no memory for a recording"):
+    drafter = GuardedDrafter(Uncapturable(NoDraft().facts))
+    with capturing(), pytest.raises(RuntimeError, match="no memory for a graph"):
         drafter.propose(None, None)
     assert not drafter.is_broken
 

@@ -21,15 +21,17 @@ VOCAB = 7
 
 
 def toy_logprobs(path: tuple[int, ...], seed: int) -> torch.Tensor:
-    """The law of the next token after a path, made up from the path itself."""
+    """Log-probabilities of the next token after a path, made from the path itself."""
     generator = torch.Generator().manual_seed(hash((seed, *path)) % 2**31)
     return (torch.randn(VOCAB, generator=generator) * 2).log_softmax(0)
 
 
-Law = Callable[[Frontier], torch.Tensor]  # [rows * branches, vocab] logits below each tip
+LogitsBelow = Callable[[Frontier], torch.Tensor]  # [rows * branches, vocab] logits below each tip
 
 
-def growth(tree: Budget, budgets: list[Budget], law: Law) -> tuple[Candidates, DraftTree]:
+def growth(
+    tree: Budget, budgets: list[Budget], logits_below: LogitsBelow
+) -> tuple[Candidates, DraftTree]:
     """Candidates and tree of every row, grown the way a drafter grows them; tokens as they are."""
     root = torch.arange(len(budgets))
     decode = DecodeRows(
@@ -39,7 +41,7 @@ def growth(tree: Budget, budgets: list[Budget], law: Law) -> tuple[Candidates, D
     )
     slots, tips, candidates = DraftSlots(tree=tree), node_0(root), room_for(tree, root)
     for depth in range(1, tree.steps + 1):
-        likely = likely_tokens(law(tips), torch.arange(VOCAB), tree.topk)
+        likely = likely_tokens(logits_below(tips), torch.arange(VOCAB), tree.topk)
         tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
     return candidates, select_nodes(root, candidates, decode.budgets, tree)
 
@@ -56,7 +58,7 @@ def node_0(root: torch.Tensor) -> Frontier:
 
 
 class ToyLaw:
-    """Follows the frontier down, so that the law of each tip depends on its whole path."""
+    """Follows the frontier, so that the logits of each tip depend on its whole path."""
 
     def __init__(self, rows: int, seed: int) -> None:
         self._seed = seed
@@ -73,7 +75,7 @@ class ToyLaw:
 
 
 def naive_paths(budget: Budget, seed: int) -> set[tuple[int, ...]]:
-    """The paths of a row's tree by a beam in plain Python: all candidates, the best nodes kept."""
+    """The paths of a row's tree by a beam in plain Python: all candidates, then the best nodes."""
     frontier, pool = [((), 0.0)], []
     for _ in range(budget.steps):
         children = []
@@ -160,5 +162,3 @@ def test_scratch_nodes_of_all_steps_are_distinct_and_fill_the_region(steps, topk
         for step, branch in itertools.product(range(1, steps), range(topk))
     ]
     assert nodes == list(range(slots.num_nodes))
-    bits = [bit for step in range(1, steps) for bit in slots.own_bits(step, torch.device("cpu"))]
-    assert len({int(bit) for bit in bits}) == len(bits) == slots.num_nodes

@@ -183,7 +183,7 @@ def test_a_preempted_request_brings_its_output_along():
 def test_emitted_tokens_become_text():
     scene = Scene([1, 2, 3, 4])
     plan = scene.plan(CHAIN)
-    emitted = torch.tensor([[1, 2, 2, 2]])  # one draft kept, then the bonus, then nothing
+    emitted = torch.tensor([[1, 2, 2, 2]])  # one accepted draft, then the bonus token, then nothing
     scene.drafter.observe(plan, outcome_of(emitted, num_accepted=1), scene.device.table)
     scene.device.table.lengths[1] += 2
     assert scene.propose(CHAIN) == [[(3,), (3, 4), (3, 4, 1)]]

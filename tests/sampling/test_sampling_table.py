@@ -78,7 +78,7 @@ def test_padding_chooses_greedily(table):
     assert torch.equal(sampling_of(table, 0).argmax(1), torch.tensor([VOCAB - 1]))
 
 
-def test_admitting_nobody_changes_nothing(table):
+def test_admitting_no_request_changes_nothing(table):
     before = sampling_of(table, 1)
     table.admit([])
     assert torch.equal(sampling_of(table, 1), before)

@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.errors import RequestError
-from outrider.frontend.resolve_params import (
+from outrider.frontend.input_processor import (
     ModelBounds,
     admit_seed,
     child_seed,
