@@ -16,9 +16,7 @@ from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_loader import build_v4
 from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
-from outrider.models.deepseek_v4.v4_tensors import TABLE
-from outrider.models.deepseek_v4.v4_tensors import module_shapes as v4_module_shapes
-from outrider.models.deepseek_v4.v4_tensors import tensor_shapes as v4_shapes
+from outrider.models.deepseek_v4.v4_tensors import TABLE, v4_module_shapes, v4_tensor_shapes
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
@@ -58,7 +56,7 @@ def dummy_v4(
     arithmetic: Arithmetic = "fast",
 ) -> V4Decoder:
     """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
-    shapes = v4_shapes(config)
+    shapes = v4_tensor_shapes(config)
     random = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     source = _WithTables(random, shapes, num_experts=config.feed.num)
     return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)

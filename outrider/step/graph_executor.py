@@ -156,7 +156,7 @@ def without_breaks(shape: StepShape) -> bool:
     return not shape.chunk.rows and not shape.sampling_flags.grammar
 
 
-MOST_BROKEN_TOKENS = 2048  # in a longer step the device is busy while the host launches
+MAX_BREAKABLE_TOKENS = 2048  # in a longer step the device is busy while the host launches
 
 
 def up_to_long_chunks(shape: StepShape) -> bool:
@@ -166,4 +166,4 @@ def up_to_long_chunks(shape: StepShape) -> bool:
     """
     if shape.sampling_flags.scores:
         return False
-    return shape.num_query <= MOST_BROKEN_TOKENS or not shape.chunk.rows
+    return shape.num_query <= MAX_BREAKABLE_TOKENS or not shape.chunk.rows

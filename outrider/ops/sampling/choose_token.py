@@ -15,7 +15,7 @@ def choose_token(
 ) -> torch.Tensor:  # [n] int64
     """The id of the best score of each row, noise included; the lowest id of equal scores."""
     if scores.is_cuda:
-        from outrider.ops.sampling.choose_token_triton import choose_token_triton  # a CPU has none
+        from outrider.ops.sampling.choose_token_triton import choose_token_triton
 
         return choose_token_triton(scores, noise, floors)
     return choose_token_reference(scores, noise, floors)

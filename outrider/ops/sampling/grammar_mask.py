@@ -11,7 +11,7 @@ def mask_tokens_(
 ) -> None:
     """Set the logits of all tokens that are not allowed to minus infinity."""
     if logits.is_cuda:
-        from outrider.ops.sampling.grammar_mask_triton import mask_tokens_triton_  # a CPU has none
+        from outrider.ops.sampling.grammar_mask_triton import mask_tokens_triton_
 
         mask_tokens_triton_(logits, bits)
         return

@@ -61,7 +61,7 @@ def gumbel_at(
 ) -> torch.Tensor:  # [n, k] float32, always finite: -3.14 < g < 22.9
     """Noise of the given tokens of each row."""
     if seeds.is_cuda:
-        from outrider.ops.sampling.gumbel_noise_triton import gumbel_at_triton  # a CPU has none
+        from outrider.ops.sampling.gumbel_noise_triton import gumbel_at_triton
 
         return gumbel_at_triton(seeds, positions, tokens)
     return gumbel_at_reference(seeds, positions, tokens)

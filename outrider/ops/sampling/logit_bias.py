@@ -13,7 +13,7 @@ def add_bias_(
 ) -> None:
     """Add the bias, and minus infinity to tokens that are banned at the position."""
     if logits.is_cuda:
-        from outrider.ops.sampling.logit_bias_triton import add_bias_triton_  # a CPU has no Triton
+        from outrider.ops.sampling.logit_bias_triton import add_bias_triton_
 
         add_bias_triton_(logits, tables, rows, positions)
         return

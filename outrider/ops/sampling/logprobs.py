@@ -66,7 +66,7 @@ def total_and_rank(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [n] float32, [n] int64
     """The log of each row's total mass, and the rank of its token; 1 is the most likely."""
     if logits.is_cuda and logits.shape[0]:
-        from outrider.ops.sampling.logprobs_triton import total_and_rank_triton  # a CPU has none
+        from outrider.ops.sampling.logprobs_triton import total_and_rank_triton
 
         return total_and_rank_triton(logits, tokens)
     return total_and_rank_reference(logits, tokens)

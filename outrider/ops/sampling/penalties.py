@@ -13,7 +13,7 @@ def penalise(
 ) -> torch.Tensor:  # [n, vocab] float32
     """The logits with the penalties of each row; tokens on the path count as emitted."""
     if logits.is_cuda:
-        from outrider.ops.sampling.penalties_triton import penalise_triton  # a CPU has no Triton
+        from outrider.ops.sampling.penalties_triton import penalise_triton
 
         return penalise_triton(logits, tables, rows, path)
     return penalise_reference(logits, tables, rows, path)

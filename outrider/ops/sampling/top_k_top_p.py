@@ -29,7 +29,7 @@ def filter_floors(
     a threshold, ties included and the most likely token always, so the highest threshold decides.
     """
     if scores.is_cuda:
-        from outrider.ops.sampling.top_k_top_p_triton import filter_floors_triton  # a CPU has none
+        from outrider.ops.sampling.top_k_top_p_triton import filter_floors_triton
 
         return filter_floors_triton(scores, tables, rows)
     return filter_floors_reference(scores, tables, rows)

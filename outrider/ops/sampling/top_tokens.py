@@ -24,7 +24,7 @@ def top_tokens(
 ) -> TopTokens:
     """The best tokens of each row, most likely first."""
     if logits.is_cuda:
-        from outrider.ops.sampling.top_tokens_triton import top_tokens_triton  # no Triton on a CPU
+        from outrider.ops.sampling.top_tokens_triton import top_tokens_triton
 
         return top_tokens_triton(logits, target_ids, topk, noise)
     return top_tokens_reference(logits, target_ids, topk, noise)

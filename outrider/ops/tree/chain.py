@@ -13,7 +13,7 @@ def single_node(tokens: torch.Tensor) -> DraftTree:  # tokens [rows]
 def chain(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
     """The tree in which every node is the child of the node before it."""
     if tokens.is_cuda:
-        from outrider.ops.tree.chain_triton import chain_triton  # a CPU has no Triton
+        from outrider.ops.tree.chain_triton import chain_triton
 
         return chain_triton(tokens)
     return chain_reference(tokens)

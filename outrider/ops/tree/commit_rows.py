@@ -17,7 +17,7 @@ def commit_rows(
 ) -> None:
     """Write the length and the last token of every row of the step. Row 0 stays empty."""
     if lengths.is_cuda:
-        from outrider.ops.tree.commit_rows_triton import commit_rows_triton  # a CPU has no Triton
+        from outrider.ops.tree.commit_rows_triton import commit_rows_triton
 
         commit_rows_triton(
             decode, verify_result, chunk, chunk_choice, lengths=lengths, last_tokens=last_tokens

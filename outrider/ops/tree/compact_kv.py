@@ -14,7 +14,7 @@ def compact_kv(
 ) -> None:
     """Move the KV of depth d of each accepted path to position L + d, in all layers."""
     if storage.is_cuda:
-        from outrider.ops.tree.compact_kv_triton import compact_kv_triton  # a CPU has no Triton
+        from outrider.ops.tree.compact_kv_triton import compact_kv_triton
 
         compact_kv_triton(storage, decode, verify_result, pages)
         return

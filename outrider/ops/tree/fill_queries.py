@@ -26,7 +26,7 @@ def fill_queries(
 ) -> None:
     """Write every query token and every sampled one. Node n is stored at L + first_node + n."""
     if queries.tokens.is_cuda:
-        from outrider.ops.tree.fill_queries_triton import fill_queries_triton  # a CPU has no Triton
+        from outrider.ops.tree.fill_queries_triton import fill_queries_triton
 
         fill = fill_queries_triton
     else:

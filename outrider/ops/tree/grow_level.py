@@ -20,7 +20,7 @@ def grow_level(
 ) -> Frontier:
     """The next tips. At the last depth, `num_tips` is 0 and the result means nothing."""
     if tips.scores.is_cuda:
-        from outrider.ops.tree.grow_level_triton import grow_level_triton  # a CPU has no Triton
+        from outrider.ops.tree.grow_level_triton import grow_level_triton
 
         return grow_level_triton(tips, top, decode, candidates=candidates, level=level)
     return grow_level_reference(tips, top, decode, candidates=candidates, level=level)

@@ -79,7 +79,7 @@ def open_windows(
 ) -> ModuleInputs:
     """The windows over what a step decided. Stores the step's newest pairs in the table."""
     if outcome.aux_hidden_states.is_cuda and not chunk.rows.shape[0]:
-        from outrider.ops.tree.mtp_window_triton import open_windows_triton  # a CPU has no Triton
+        from outrider.ops.tree.mtp_window_triton import open_windows_triton
 
         return open_windows_triton(
             table, outcome, decode, chunk, catch_up=catch_up, width=width, num_modules=num_modules

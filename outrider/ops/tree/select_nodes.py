@@ -19,7 +19,7 @@ def select_nodes(
     Of equal scores the lower candidate number wins, as in every frontier.
     """
     if root.is_cuda:
-        from outrider.ops.tree.select_nodes_triton import select_nodes_triton  # a CPU has no Triton
+        from outrider.ops.tree.select_nodes_triton import select_nodes_triton
 
         return select_nodes_triton(root, candidates, budgets, tree)
     return select_nodes_reference(root, candidates, budgets, tree)

@@ -15,7 +15,7 @@ def verify(
     No path of the tree has more than `most_emitted` nodes.
     """
     if choice.is_cuda:
-        from outrider.ops.tree.verify_triton import verify_triton  # a CPU has no Triton
+        from outrider.ops.tree.verify_triton import verify_triton
 
         return verify_triton(tree, choice, most_emitted)
     return verify_reference(tree, choice, most_emitted)
