@@ -45,7 +45,15 @@ def made(tmp_path_factory):
 
 
 def check(
-    monkeypatch, target, shape, *, seed, before=(), rows=None, oracle=ModuleOracle, samplings=SAMPLINGS
+    monkeypatch,
+    target,
+    shape,
+    *,
+    seed,
+    before=(),
+    rows=None,
+    oracle=ModuleOracle,
+    samplings=SAMPLINGS,
 ):
     rng = random.Random(seed)
     submissions = [
