@@ -32,8 +32,8 @@ _M_MMAP_THRESHOLD, _MMAP_BYTES = -3, 2**20
 if _LIBC is not None:
     _LIBC.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
 
-# A background job of a script ignores SIGINT, and its child processes inherit that. Tests send it to
-# themselves and to child processes; a child has the default where its parent has a handler.
+# A background job of a script ignores SIGINT, and its child processes inherit that. Tests send it
+# to themselves and to child processes; a child has the default where its parent has a handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -381,7 +381,7 @@ def freeze_the_masks_while_recording(monkeypatch):
 def test_known_mistakes_change_an_answer(
     models, grammar_cache, right, monkeypatch, mutate, executor
 ):
-    # Answers that were cut: their rows emit tokens past the cut, and other answers could begin with t
+    # Rows of answers that are cut emit tokens past the cut. Other answers could begin with those.
     pairs = Grammar(spec=GrammarSpec(kind="regex", text="([0-9][a-e])+"), ends=(END,))
     cut = [
         make_submission("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3)

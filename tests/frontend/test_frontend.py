@@ -94,7 +94,7 @@ def test_a_feed_names_the_request_the_engine_refuses_and_goes_on(make_frontend):
     frontend, roomy = make_frontend(num_pages=8), make_frontend()  # 32 tokens of KV, and 1024
     sizes = {"small": 8, "large": 60, "last": 8}
     requests = [
-        (name, roomy.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
+        (name, roomy.inputs.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
         for name, size in sizes.items()
     ]
     answers = dict(Feed(frontend, requests, window=8))

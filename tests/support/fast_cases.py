@@ -1,4 +1,4 @@
-"""The marker `fast_cases(n)`: of a test's cases, n run in the fast suite and the others are slow."""
+"""The marker `fast_cases(n)`: n cases of a test are fast, the others are slow."""
 
 import random
 from collections import defaultdict
