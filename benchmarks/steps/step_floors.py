@@ -36,7 +36,7 @@ from outrider.config.engine_config import Dtype
 from outrider.models.decoder_tensors import block_shapes, tensor_shapes
 from outrider.models.deepseek_v4.compression import NoBlocks
 from outrider.models.deepseek_v4.v4_config import V4Config
-from outrider.models.deepseek_v4.v4_tensors import module_shapes
+from outrider.models.deepseek_v4.v4_tensors import v4_module_shapes
 from outrider.models.eagle.head_tensors import HEAD, TO_TARGET
 from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
 
@@ -217,7 +217,7 @@ def _layer(shapes: Sequence[Shape], dtype: Dtype, kv: _KVRead, *, tokens: float)
 
 
 def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, context: float) -> Pass:
-    shapes = module_shapes(config, 0)
+    shapes = v4_module_shapes(config, 0)
     window = replace(config, attention=replace(config.attention, layers=(NoBlocks(),)))
     return Pass(
         weight_bytes=v4_bytes_of(config, shapes, dtype, tokens=tokens),

@@ -11,7 +11,7 @@ from outrider.bench.offline.decode_floor import activation_bytes, tensor_bytes
 from outrider.config.engine_config import Dtype
 from outrider.models.deepseek_v4.compression import CompressedBlocks
 from outrider.models.deepseek_v4.v4_config import V4Config
-from outrider.models.deepseek_v4.v4_tensors import EMBEDDING, TABLE, tensor_shapes
+from outrider.models.deepseek_v4.v4_tensors import EMBEDDING, TABLE, v4_tensor_shapes
 
 _FLOAT32_BYTES = 4
 _FLOAT32_TENSORS = ("_fn", "_base", "_scale", "attn_sink", "ape", "gate.bias")  # ends of names
@@ -38,7 +38,7 @@ def v4_bytes_of(
 
 def v4_held_bytes(config: V4Config, dtype: Dtype) -> int:
     """Bytes of all weights."""
-    return sum(_bytes(name, shape, dtype) for name, shape in tensor_shapes(config).items())
+    return sum(_bytes(name, shape, dtype) for name, shape in v4_tensor_shapes(config).items())
 
 
 def v4_cache_bytes(config: V4Config, dtype: Dtype, *, rows: int, context: float) -> int:
@@ -56,7 +56,7 @@ def v4_cache_bytes(config: V4Config, dtype: Dtype, *, rows: int, context: float)
 
 def v4_read_shapes(config: V4Config) -> dict[str, Shape]:
     """Tensors that a step reads whole: not the embedding and the tables, of which it reads rows."""
-    shapes = tensor_shapes(config)
+    shapes = v4_tensor_shapes(config)
     del shapes[EMBEDDING]
     return {name: shape for name, shape in shapes.items() if not name.endswith(TABLE)}
 

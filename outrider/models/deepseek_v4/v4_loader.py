@@ -32,7 +32,7 @@ from outrider.models.deepseek_v4.v4_tensors import (
     TABLE,
     integer_names,
     stored_names,
-    tensor_shapes,
+    v4_tensor_shapes,
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
 from outrider.models.layers.gated_activation import SplitGate
@@ -66,7 +66,7 @@ def load_v4(
     """The decoder in a folder, whose tensors must match its config.json exactly."""
     with Checkpoint(folder) as checkpoint:
         stored = stored_names(checkpoint.names)
-        shapes = {stored.get(name, name): shape for name, shape in tensor_shapes(config).items()}
+        shapes = {stored.get(name, name): shape for name, shape in v4_tensor_shapes(config).items()}
         own = set(stored.values())
         checkpoint.check(
             shapes,

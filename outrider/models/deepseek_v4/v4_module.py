@@ -26,9 +26,9 @@ from outrider.models.deepseek_v4.v4_tensors import (
     HEAD,
     Shape,
     module_prefix,
-    module_shapes,
     stored_modules,
     stored_names,
+    v4_module_shapes,
 )
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.layers.mlp import FeedStep
@@ -154,7 +154,7 @@ def find_v4_modules(folder: Path, config: V4Config, checkpoint: Checkpoint) -> V
         )
     table: Shape = (config.vocab_size, config.hidden)
     also = {prefix + name for name in ALSO_STORED.values()} & stored.keys()
-    shapes, own = module_shapes(config, 0) | dict.fromkeys(also, table), set(stored.values())
+    shapes, own = v4_module_shapes(config, 0) | dict.fromkeys(also, table), set(stored.values())
     checkpoint.check(
         {stored.get(name, name): shape for name, shape in shapes.items()},
         among=lambda name: name in own,

@@ -15,7 +15,7 @@ ALSO_STORED = {EMBEDDING: "emb.tok_emb.weight", HEAD: "head.weight"}
 Shape = tuple[int, ...]
 
 
-def canonical(stored: str) -> str:
+def canonical_v4(stored: str) -> str:
     """The hub's name of a tensor."""
     name = stored.removeprefix("model.")
     name = name.replace(".attn.norm.", ".attn.kv_norm.").replace("hc_head.hc_", "hc_head_")
@@ -25,16 +25,16 @@ def canonical(stored: str) -> str:
 
 def stored_names(stored: Iterable[str]) -> dict[str, str]:
     """The stored name of each tensor of the decoder, by the hub's name."""
-    names = {canonical(name): name for name in stored}
+    names = {canonical_v4(name): name for name in stored}
     return {name: found for name, found in names.items() if not name.startswith("mtp.")}
 
 
 def stored_modules(stored: Iterable[str]) -> dict[str, str]:
     """The stored names of the tensors of draft modules, by the hub's name."""
-    return {canonical(name): name for name in stored if canonical(name).startswith("mtp.")}
+    return {canonical_v4(name): name for name in stored if canonical_v4(name).startswith("mtp.")}
 
 
-def tensor_shapes(config: V4Config) -> dict[str, Shape]:
+def v4_tensor_shapes(config: V4Config) -> dict[str, Shape]:
     """Name and shape of every tensor that the folder of such a model must hold."""
     hidden, streams = config.hidden, config.streams.num
     shapes: dict[str, Shape] = {
@@ -56,7 +56,7 @@ def module_prefix(index: int) -> str:
     return f"mtp.{index}."
 
 
-def module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
+def v4_module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
     """Name and shape of every tensor of a draft module.
 
     Embedding and head are the target's, unless the folder stores others.

@@ -19,7 +19,7 @@ from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.compressed_cache import CompressedPool
 from outrider.models.deepseek_v4.v4_module import count_v4_modules, load_v4_module
-from outrider.models.deepseek_v4.v4_tensors import canonical
+from outrider.models.deepseek_v4.v4_tensors import canonical_v4
 from outrider.models.target import load_target
 from outrider.ops.sparse import ring_plan
 from outrider.ops.tree.chain import chain
@@ -232,7 +232,7 @@ def test_a_module_is_counted(saved, target):
 
 def test_a_module_under_the_names_of_the_hub_is_the_same(changed, target):
     """There the target's own norm.weight is the end of mtp.0.norm.weight."""
-    folder = changed(lambda tensors: {canonical(name): each for name, each in tensors.items()})
+    folder = changed(lambda tensors: {canonical_v4(name): each for name, each in tensors.items()})
     assert "norm.weight" in load_file(folder / "model.safetensors")
     assert count_v4_modules(folder, target.config) == 1
     load_v4_module(folder, target, dtype="float32")
