@@ -11,14 +11,12 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import build_decoder
-from outrider.models.decoder_tensors import v4_tensor_shapes
+from outrider.models.decoder_tensors import tensor_shapes
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_loader import build_v4
 from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
-from outrider.models.deepseek_v4.v4_tensors import TABLE
-from outrider.models.deepseek_v4.v4_tensors import v4_module_shapes as v4_module_shapes
-from outrider.models.deepseek_v4.v4_tensors import v4_tensor_shapes as v4_shapes
+from outrider.models.deepseek_v4.v4_tensors import TABLE, v4_module_shapes, v4_tensor_shapes
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
@@ -46,7 +44,7 @@ def dummy_decoder(
     arithmetic: Arithmetic = "fast",
 ) -> Decoder:
     """A decoder of this shape; equal on every call."""
-    source = _RandomTensors(v4_tensor_shapes(config), computed_dtype(dtype, device), device)
+    source = _RandomTensors(tensor_shapes(config), computed_dtype(dtype, device), device)
     return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
@@ -58,7 +56,7 @@ def dummy_v4(
     arithmetic: Arithmetic = "fast",
 ) -> V4Decoder:
     """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
-    shapes = v4_shapes(config)
+    shapes = v4_tensor_shapes(config)
     random = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     source = _WithTables(random, shapes, num_experts=config.feed.num)
     return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
