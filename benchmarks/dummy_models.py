@@ -1,6 +1,6 @@
 """Models with random weights, made on the device through the builders of real ones.
 
-For measuring: they take the time and the memory of a trained model, and say nothing.
+They take the time and the memory of a trained model; their text means nothing.
 """
 
 import math
@@ -99,7 +99,7 @@ def dummy_modules(
 
 
 def dummy_head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
-    """What such a head would say about itself; its taps are the usual ones."""
+    """The config of such a head, with the usual aux layers."""
     attention, block = _head_attention(target), target.block
     fields = {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -132,7 +132,7 @@ def head_shapes(config: HeadConfig) -> dict[str, Shape]:
 
 
 class _RandomTensors:
-    """Draws tensors in the order in which they are asked for."""
+    """Draws tensors in the order in which they are read."""
 
     def __init__(
         self, shapes: Mapping[str, Shape], dtype: torch.dtype, device: torch.device
@@ -143,7 +143,7 @@ class _RandomTensors:
         self._generator = torch.Generator(device).manual_seed(_SEED)
 
     def read(self, name: str) -> torch.Tensor:
-        """Ones for a norm, noise for a map; a map never has fewer than two axes."""
+        """Ones for a norm, zeros for a bias, noise for anything with two axes or more."""
         tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
         if len(self._shapes[name]) == 1:
             return tensor.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -161,7 +161,7 @@ class _WithTables:
         self._num_experts = num_experts
 
     def read(self, name: str) -> torch.Tensor:
-        """Neighbours for a token, and others for the next."""
+        """Consecutive experts for a token, and the next ones for the next token."""
         if not name.endswith(TABLE):
             return self._source.read(name)
         vocab, top_k = self._shapes[name]

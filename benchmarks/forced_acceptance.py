@@ -1,4 +1,4 @@
-"""A judge for benchmarks: all work is real, but how many drafts are kept is decided beforehand."""
+"""A verifier for benchmarks: all work is real, but the number of accepted drafts is given."""
 
 from dataclasses import replace
 
@@ -8,17 +8,17 @@ from outrider.errors import ConfigError
 from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
 from outrider.ops.tree.verify import verify
 
-_ONE = 1 << 32  # fixed point: the whole part of a count lies above these bits
-_GOLDEN = 0x9E3779B9  # neighbouring rows are this far apart, so that they do not tick together
+_ONE = 1 << 32  # fixed point: the integer part is above these bits
+_GOLDEN = 0x9E3779B9  # distance of neighbouring rows, so that their fractions differ
 _MAX_ROWS = 4096  # more than a step has
 
 
 class ForcedVerifier:
-    """Keeps as many drafts as make rounds emit `mean_emitted` tokens on average.
+    """Accepts as many drafts as make rounds emit `mean_emitted` tokens on average.
 
-    Owns a clock on the device, one tick per step, so that a recorded step needs nothing from the
-    host. In any n rounds a row emits n * mean_emitted tokens to within one, whatever their text;
-    a round never emits more than the deepest path of its tree and the bonus.
+    Owns a clock on the device, one tick per step, so that a captured step needs nothing from the
+    host. In any n rounds a row emits n * mean_emitted tokens, give or take one. A round never emits
+    more than the deepest path of its tree and the bonus.
     """
 
     def __init__(self, mean_emitted: float, *, device: torch.device) -> None:
@@ -32,10 +32,10 @@ class ForcedVerifier:
         self._clock = row * _GOLDEN % _ONE  # [_MAX_ROWS] fixed point, below one whole
 
     def __call__(self, tree: DraftTree, choice: torch.Tensor, most_emitted: int) -> VerifyResult:
-        """The verdict of a target that agrees with the deepest path, down to the depth drawn.
+        """The result of a target that agrees with the deepest path, down to the given depth.
 
-        `choice` is [rows, nodes]. Kept nodes emit their drafts, so text, KV and drafter agree; the
-        bonus is what the target chose.
+        `choice` is [rows, nodes]. Accepted nodes emit their drafts, so text, KV and drafter agree;
+        the bonus is what the target chose.
         """
         assert choice.shape[0] <= _MAX_ROWS, "a benchmark of more rows needs a longer clock"
         if choice.is_cuda:
@@ -53,20 +53,20 @@ class ForcedVerifier:
     def _agree(
         self, tree: DraftTree, choice: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # [rows, nodes] twice, [rows]
-        """The tree without tokens below the depth drawn, choices that agree above, its drafts.
+        """Tree tokens cut at the given depth, choices that agree above it, the number of drafts.
 
-        A token that nobody can choose ends the path where it was meant to end.
+        The token -1, which the target cannot choose, ends the path at that depth.
         """
-        most_kept = self._tick(tree.tokens.shape[0])[:, None] - 1  # [rows, 1]
-        is_accepted = _deepest_path(tree) & (tree.depths > 0) & (tree.depths <= most_kept)
+        most_accepted = self._tick(tree.tokens.shape[0])[:, None] - 1  # [rows, 1]
+        is_accepted = _deepest_path(tree) & (tree.depths > 0) & (tree.depths <= most_accepted)
         return (
-            tree.tokens.masked_fill(tree.depths > most_kept, -1),
+            tree.tokens.masked_fill(tree.depths > most_accepted, -1),
             _agreeing(tree, choice, is_accepted),
             (tree.tokens[:, 1:] >= 0).sum(1),
         )
 
     def _tick(self, num_rows: int) -> torch.Tensor:  # [num_rows] tokens to emit, at least 1
-        """Whole tokens that come due for the first rows; the fractions wait for the next step."""
+        """Tokens to emit in this step, for the first rows; fractions stay for the next step."""
         clock = self._clock[:num_rows]
         due = clock + self._pace
         clock.copy_(due & (_ONE - 1))
@@ -85,9 +85,9 @@ def _deepest_path(tree: DraftTree) -> torch.Tensor:  # [rows, nodes] bool
 def _agreeing(
     tree: DraftTree, choice: torch.Tensor, is_accepted: torch.Tensor
 ) -> torch.Tensor:  # [rows, nodes], as all three
-    """The target's tokens, but before each kept node the node's own."""
+    """The target's choices, replaced by the accepted node's token at the parent of each."""
     nodes = choice.shape[1]
-    # Nodes that are not kept write to one spare column that is cut off again.
+    # Nodes that are not accepted write to a spare column that is cut off again.
     column = torch.where(is_accepted, tree.parents, nodes)
     spare = torch.cat([choice, choice[:, :1]], dim=1)  # [rows, nodes + 1]
     return spare.scatter_(1, column, tree.tokens)[:, :nodes]

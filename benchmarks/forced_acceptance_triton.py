@@ -1,4 +1,4 @@
-"""The forced agreement of `benchmarks/forced_acceptance.py`: one program per row, one launch."""
+"""The Triton form of `ForcedVerifier._agree`: one program per row, one launch."""
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -43,7 +43,7 @@ def _agree_kernel(
     overlap.begin(PDL)
     due = tl.load(clock + row) + pace
     tl.store(clock + row, due & 0xFFFFFFFF)
-    most_kept = (due >> 32) - 1
+    most_accepted = (due >> 32) - 1
 
     token = tl.load(tokens + row * token_stride + node, mask=inside, other=-1)
     parent = tl.load(parents + row * parent_stride + node, mask=inside, other=-1)
@@ -56,15 +56,15 @@ def _agree_kernel(
     tip = NODES - 1 - tl.max(rank, axis=0) % NODES
     tip_ancestors = tl.sum(tl.where(node == tip, ancestor, 0), axis=0)
     on_path = ((tip_ancestors >> node.to(tl.int64)) & 1) > 0
-    is_accepted = on_path & inside & (depth > 0) & (depth <= most_kept)
+    is_accepted = on_path & inside & (depth > 0) & (depth <= most_accepted)
 
-    # Before each kept node stands its own token: a path has one child of each parent.
+    # The parent of an accepted node chooses the node's token: a path has one child per parent.
     is_child = is_accepted[None, :] & (parent[None, :] == node[:, None])  # [parent, child]
     child = tl.sum(tl.where(is_child, token[None, :], 0), axis=1)
     has_child = tl.sum(is_child.to(tl.int32), axis=1) > 0
     base = row * nodes
     tl.store(agreeing + base + node, tl.where(has_child, child, chosen), mask=inside)
-    tl.store(cut + base + node, tl.where(depth > most_kept, -1, token), mask=inside)
+    tl.store(cut + base + node, tl.where(depth > most_accepted, -1, token), mask=inside)
     is_draft = inside & (node > 0) & (token >= 0)
     tl.store(drafted + row, tl.sum(is_draft.to(tl.int64), axis=0))
 
@@ -75,7 +75,7 @@ def agree(
     clock: torch.Tensor,  # [rows or more] int64, advanced
     pace: int,
 ) -> tuple[torch.Tensor, ...]:  # cut tokens, agreeing choice: [rows, nodes]; drafted [rows]
-    """Tokens and choices under which a judge keeps what comes due in each row."""
+    """Tokens and choices with which `verify` accepts the number that is due in each row."""
     rows, nodes = choice.shape
     cut = choice.new_empty(rows, nodes)
     agreeing, drafted = torch.empty_like(cut), choice.new_empty(rows)

@@ -82,7 +82,7 @@ class LengthFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFlags:
-    """What a random head or random modules draft, and what is kept of it; None: as usual."""
+    """The tree of a random head or random modules, and its acceptance; None: the default."""
 
     draft_steps: Annotated[int | None, typer.Option(help="Depth of a draft tree: 5.")] = None
     topk: Annotated[int | None, typer.Option(help="Children per node: 1, a chain.")] = None

@@ -1,4 +1,4 @@
-"""An executor that runs nothing: its steps bring the same tokens at once."""
+"""An executor that runs nothing and returns the same tokens at once."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -34,7 +34,7 @@ class IdleExecutor:
         return self._latest[0][1]
 
     def _make(self, shape: StepShape) -> PackedOutput:
-        """Every row emits token 0, as often as was asked."""
+        """Every row emits `emitted` times token 0."""
         rows, most = shape.rows, shape.tree.most_emitted
         num_accepted = torch.full((rows,), min(self._emitted, most) - 1)
         drafted = torch.full((rows,), shape.nodes - 1)

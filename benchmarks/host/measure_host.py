@@ -26,7 +26,7 @@ from outrider.engine.engine import Engine
 from outrider.ops.tree.verify import verify
 from outrider.wire.draft_budget import Budget
 
-Note = Callable[[str], None]  # hears the name of every run as it begins
+Note = Callable[[str], None]  # called with the name of every run as it begins
 
 _BODY = "tiny"  # any will do: it never runs
 _PROMPT = 16
@@ -39,7 +39,7 @@ class HostCost:
     way: str
     rows: int
     steps_s: tuple[float, ...]  # wall time of each
-    profile: tuple["FunctionShare", ...]  # where it goes, when asked
+    profile: tuple["FunctionShare", ...]  # with --profile, else empty
 
     @property
     def step_s(self) -> float:

@@ -11,7 +11,7 @@ from outrider.wire.runner_facts import DraftFacts
 
 
 class BenchEngine(Engine):
-    """An engine whose prefix cache can be told that prompts are cached."""
+    """An engine whose prompts can be marked as cached."""
 
     def pretend_cached(self, tokens: tuple[int, ...]) -> None:
         """Give these tokens pages of their own in the prefix cache; the pages are not written."""

@@ -61,7 +61,7 @@ class BenchTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What an engine drafts with, and who judges it."""
+    """What an engine drafts with, and the verifier."""
 
     kind: DraftKind
     verifier: Verifier
@@ -76,7 +76,7 @@ class LoadedEngine:
 
 
 def resolve_place(place: Place) -> Settings:
-    """What the engine makes of the place, before anything is known about the work."""
+    """The settings of this place, before the work is known."""
     return _settings(place, context=8, rows=1, budget=PLAIN)
 
 
@@ -128,7 +128,7 @@ def no_drafting() -> Drafting:
 
 
 def head_drafting(target: BenchTarget, tree: Tree, *, draft_vocab: int) -> Drafting:
-    """A random EAGLE-3 head whose drafts are kept as often as was asked."""
+    """A random EAGLE-3 head with forced acceptance."""
     if not isinstance(target.model, Decoder):
         raise ConfigError(f"there is no EAGLE-3 head for {target.name}; use --modules 1")
     head = dummy_head(
@@ -144,7 +144,7 @@ def head_drafting(target: BenchTarget, tree: Tree, *, draft_vocab: int) -> Draft
 
 
 def module_drafting(target: BenchTarget, tree: Tree, *, num: int) -> Drafting:
-    """Random modules inside the target, kept as often: one repeated, or one for each step."""
+    """Random modules inside the target with forced acceptance: one repeated, or one per step."""
     dtype, arithmetic = target.place.dtype, target.execution.arithmetic
     budget, verifier = budget_of(tree), ForcedVerifier(tree.mean_emitted, device=target.device)
     if isinstance(target.model, V4Decoder):
@@ -168,7 +168,7 @@ def budget_of(tree: Tree) -> Budget:
 
 
 def reach_of(work: StepWork, budget: Budget, *, step_tokens: int) -> int:
-    """The longest any row of the work can get: its prompt, and what is emitted before it ends."""
+    """The most tokens a row of the work can have: its prompt, and what it emits until its end."""
     return max(_reach_of(case, work.steps, budget, step_tokens) for case in work.cases)
 
 
@@ -181,7 +181,7 @@ def build(
     executor: Executor | None = None,  # None: the one that the place names
 ) -> LoadedEngine:
     """An engine with room for that many rows of that length, without a prefix cache."""
-    gc.collect()  # engines are full of cycles, and the last one may still hold its KV
+    gc.collect()  # engines hold reference cycles, and the last one may still hold its KV
     if target.device.type == "cuda":
         torch.cuda.empty_cache()
     budget = drafting.kind.facts.budget
@@ -222,7 +222,7 @@ def _fill_with_noise(draft: DraftWithPools, device: torch.device) -> None:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """What is in use: of the device, by whomever, or on a CPU the most this process ever had."""
+    """Memory in use on the device by all processes; on a CPU the peak of this process."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total - free
@@ -241,7 +241,7 @@ def _reach_of(case: Case, steps: int, budget: Budget, step_tokens: int) -> int:
 def _settings(
     place: Place, *, context: int, rows: int, budget: Budget, usual_page: int = USUAL_PAGE
 ) -> Settings:
-    """What the engine makes of the place; its own choice of depth overlaps where that helps."""
+    """The engine's settings for this place."""
     config = EngineConfig(
         dtype=place.dtype,
         device=place.device,

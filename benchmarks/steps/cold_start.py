@@ -1,4 +1,4 @@
-"""The way from weights on the device to the first tokens: assembling, compiling, recording."""
+"""The time from weights on the device to the first tokens: assembling, compiling, capturing."""
 
 import random
 import time

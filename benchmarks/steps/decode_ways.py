@@ -1,4 +1,4 @@
-"""The ways to decode that the benchmarks compare, each with what its steps are held to."""
+"""The ways to decode that the benchmarks compare, each with its floors and peers."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from benchmarks.steps.vllm_numbers import MeasuredModel, drafting_step, plain_st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to decode, and what its steps are held to."""
+    """A way to decode, and what its steps are compared with."""
 
     name: str
     drafting: Drafting
@@ -50,7 +50,7 @@ def drafted_way(
     card: str,
     rates: tuple[DeviceRates, ...],
 ) -> Way:
-    """Iterations of a random EAGLE-3 head and the target, with the acceptance that was asked."""
+    """Iterations of a random EAGLE-3 head and the target, with forced acceptance."""
     shape = DraftShape(
         vocab=draft_vocab,
         steps=tree.steps,
@@ -77,7 +77,7 @@ def drafted_way(
 def module_way(
     target: BenchTarget, tree: Tree, drafting: Drafting, num: int, rates: tuple[DeviceRates, ...]
 ) -> Way:
-    """Iterations of random modules and the target, with the acceptance that was asked."""
+    """Iterations of random modules and the target, with forced acceptance."""
     config, dtype = target.model.config, target.place.dtype
     shape = DraftShape(
         vocab=config.vocab_size,
@@ -100,7 +100,7 @@ def module_way(
 
 
 def verify_way(target: BenchTarget, tree: Tree, rates: tuple[DeviceRates, ...]) -> Way:
-    """The target over trees of as many nodes whose drafts cost nothing and are never kept."""
+    """The target over trees of as many nodes; drafts cost nothing and are never accepted."""
     budget = budget_of(tree)
     nodes = budget.nodes
     verifier = ForcedVerifier(1.0, device=target.device)
@@ -122,7 +122,7 @@ def measure_way(
     extras: Extras,
     note: Note,
 ) -> StepSeries:
-    """Every case in turn on one engine with room for the largest."""
+    """One case after another, on one engine with room for the largest."""
     loaded = engine_for(target, way.drafting, work)
     points, breakdowns = [], []
     for case in work.cases:

@@ -112,7 +112,7 @@ def bench_prefill(
 def _cold_starts(
     target: BenchTarget, drafting: Drafting, work: StepWork, extras: Extras
 ) -> tuple[ColdStart, ...]:
-    """One, where it is asked for; before anything else has run on the device."""
+    """One with --cold-start, else none; runs before anything else on the device."""
     return (measure_cold_start(target, drafting, work),) if extras.has_cold_start else ()
 
 

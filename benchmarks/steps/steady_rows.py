@@ -18,7 +18,7 @@ from outrider.wire.row_sampling import RowSampling
 from outrider.wire.submission import Limits, Submission
 
 _SEED = 0
-_ENDLESS = 1 << 30  # tokens; whoever submits a row also ends it
+_ENDLESS = 1 << 30  # tokens; the benchmark itself ends its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ class Steady:
 
     @property
     def host_share(self) -> float:
-        """Share of the time in which the host did something; near 1 it is what steps wait for."""
+        """Share of the time in which the host did not wait; near 1 the host is the limit."""
         return 1.0 - self.waited_s / sum(self.steps_s)
 
 
 def measure_steady(loaded: LoadedEngine, case: Case, *, steps: int) -> Steady:
     """Time steps of all rows, after their prompts and the first steps.
 
-    Everything runs twice and the second time counts: by then every shape is recorded.
+    Everything runs twice and the second run counts: by then every shape is captured.
     """
     _time_steps(loaded, case, steps=steps)
     return _time_steps(loaded, case, steps=steps)
@@ -75,7 +75,7 @@ def _time_steps(loaded: LoadedEngine, case: Case, *, steps: int) -> Steady:
 
 @contextmanager
 def under_way(engine: BenchEngine, case: Case) -> Iterator[float]:
-    """Rows that all decode; yields their mean length. They are ended, and the engine is idle."""
+    """Rows that all decode; yields their mean length. At the end the rows are aborted."""
     names = [str(index) for index in range(case.rows)]
     draw = random.Random(_SEED)
     for name in names:

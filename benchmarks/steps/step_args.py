@@ -10,7 +10,7 @@ from outrider.config.draft_config import MAX_NODES
 from outrider.config.engine_config import Auto, Dtype, Executor
 from outrider.errors import ConfigError
 
-SKIPPED = 12  # full steps before the clock starts: recording, caches, clocks of the device
+SKIPPED = 12  # full steps before the clock starts: captures, caches, clock rates of the device
 PROFILED = 12  # steps at most that a breakdown takes
 PROMPTS_A_STEP = 8  # that the engine reads at the same time
 DEFAULT_BODY = "llama-8b"
@@ -115,7 +115,7 @@ def parse_executor(value: str) -> Executor | Auto:
 
 
 def choose_body(name: str, model: str, *, layers: int = 0) -> tuple[Body, ...]:
-    """The named body, or none where real weights are asked for."""
+    """The named body, or none where --model names real weights."""
     if (name or layers) and model:
         raise ConfigError("--body has random weights and --model real ones; give one of them")
     return () if model else (find_body(name or DEFAULT_BODY, layers=layers),)

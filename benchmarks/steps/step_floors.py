@@ -1,10 +1,9 @@
 """The least time of a step, an iteration or a prefill, from its bytes and its multiplications.
 
 Each matrix is read once, or multiplied for as long as the matrix rate allows, whichever takes
-longer; of experts, as many as the tokens of a step ask on average. The KV of every row is read
-once, of latents one vector per token, or attended to for as long as the matrix rate allows: 128
-heads on one latent are at the border. Nothing else costs anything here: no launches, no norms, no
-sampling.
+longer. Of the experts a step reads those that its tokens are routed to, on average. The KV of every
+row is read once (of latents one vector per token), or attended to for as long as the matrix rate
+allows, whichever takes longer. Launches, norms and sampling cost nothing here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,18 +88,20 @@ def iteration_passes(
     Catching up yields the state of the first draft, so a round of n steps runs the layer n - 1
     times more, on `topk` branches of every row.
     """
-    assert isinstance(config, ModelConfig), "heads read one stream, which others refuse at start"
+    assert isinstance(config, ModelConfig), (
+        "a head reads one residual stream, and DeepSeek-V4 was refused at start"
+    )
     shapes = _head_groups(config, draft)
     own = dummy_head_config(config, draft_vocab=draft.vocab).layer.attention
     kv = _KVRead(attention=own, rows=rows, context=context)
     emitted, branches = rows * draft.emitted, rows * draft.topk
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
-        _maps(shapes.aux_hidden_states, dtype, tokens=emitted),
+        _linears(shapes.aux_hidden_states, dtype, tokens=emitted),
         _layer(shapes.layer, dtype, kv, tokens=emitted),
-        _maps(shapes.score, dtype, tokens=rows),
+        _linears(shapes.score, dtype, tokens=rows),
         *(_layer(shapes.layer, dtype, kv, tokens=branches) for _ in range(1, draft.steps)),
-        *(_maps(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
+        *(_linears(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
     )
 
 
@@ -120,14 +121,14 @@ def module_passes(
                 _v4_module(config, dtype, rows, tokens=rows * each, context=context)
                 for each in tokens
             ),
-            *(_maps(head, dtype, tokens=rows) for _ in tokens),
+            *(_linears(head, dtype, tokens=rows) for _ in tokens),
         )
     kv = _KVRead(attention=config.attention, rows=rows, context=context)
     head = ((config.vocab_size, config.block.hidden),)
     return (
         *step_passes(config, dtype, rows=rows, nodes=draft.nodes, context=context),
         *(_module_pass(config, dtype, kv, tokens=rows * each) for each in tokens),
-        *(_maps(head, dtype, tokens=rows) for _ in tokens),
+        *(_linears(head, dtype, tokens=rows) for _ in tokens),
     )
 
 
@@ -177,7 +178,7 @@ class _HeadGroups:
 
 def _head_groups(config: ModelConfig, draft: DraftShape) -> _HeadGroups:
     shapes = head_shapes(dummy_head_config(config, draft_vocab=draft.vocab))
-    own = {_AUX_HIDDEN, HEAD, TO_TARGET}  # the map of ids is no weight
+    own = {_AUX_HIDDEN, HEAD, TO_TARGET}  # the table of ids is no weight
     return _HeadGroups(
         aux_hidden_states=(shapes[_AUX_HIDDEN],),
         layer=tuple(shape for name, shape in shapes.items() if name not in own),
@@ -202,7 +203,7 @@ class _KVRead:
         return _kv_flops(self.attention, tokens, self.context)
 
 
-def _maps(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float) -> Pass:
+def _linears(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float) -> Pass:
     return Pass(
         weight_bytes=sum(tensor_bytes(shape, dtype) for shape in shapes),
         kv_bytes=0,
@@ -212,8 +213,8 @@ def _maps(shapes: Sequence[Shape], dtype: Dtype, *, tokens: float) -> Pass:
 
 
 def _layer(shapes: Sequence[Shape], dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
-    maps = _maps(shapes, dtype, tokens=tokens)
-    return replace(maps, kv_bytes=kv.num_bytes(dtype), kv_flops=kv.flops(tokens))
+    linears = _linears(shapes, dtype, tokens=tokens)
+    return replace(linears, kv_bytes=kv.num_bytes(dtype), kv_flops=kv.flops(tokens))
 
 
 def _v4_module(config: V4Config, dtype: Dtype, rows: int, *, tokens: float, context: float) -> Pass:
@@ -245,7 +246,7 @@ def _step_flops(
 
 
 def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: float) -> Pass:
-    """What joins, and a block like the target's last: of experts, those that are asked."""
+    """The join, and a layer like the target's last attending one, with its selected experts."""
     hidden, last = config.block.hidden, config.attending[-1]
     shapes: dict[str, Shape] = block_shapes(
         config.of_modules, layer=last, are_experts_stacked=False
@@ -265,7 +266,7 @@ def _module_pass(config: ModelConfig, dtype: Dtype, kv: _KVRead, *, tokens: floa
 
 
 def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> float:
-    """Products that one token needs: of experts, those that it asks."""
+    """Products that one token needs, with the experts that it is routed to."""
     experts = _num_products(shape for name, shape in shapes.items() if is_of_expert(name))
     return _num_products(shapes.values()) - experts * (1.0 - selected_share(config.experts, 1.0))
 

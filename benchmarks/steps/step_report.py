@@ -1,4 +1,4 @@
-"""The outcome of a run as records, and as plain values that JSON can hold."""
+"""Records of `decode`, `iteration` and `prefill`, and their JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -52,12 +52,12 @@ class StepSeries:
     name: str  # plain, verify, or what the drafts look like
     points: tuple[StepPoint, ...]
     breakdowns: tuple[Breakdown, ...]
-    cold_starts: tuple[ColdStart, ...]  # one, where it was asked for
+    cold_starts: tuple[ColdStart, ...]  # one with --cold-start, else none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Everything one run of `decode` or `iteration` found out; the first series is its subject."""
+    """Everything one run of `decode` or `iteration` found out; the main series comes first."""
 
     setting: StepSetting
     series: tuple[StepSeries, ...]

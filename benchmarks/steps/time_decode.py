@@ -21,7 +21,7 @@ from benchmarks.steps.vllm_numbers import PeerStep
 from outrider.errors import ConfigError
 from outrider.step.executor import Executor
 
-Note = Callable[[str], None]  # hears the name of every run as it begins
+Note = Callable[[str], None]  # called with the name of every run as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepComparison:
-    """What a case is held to: the passes of its step over rows of a length, and a peer's step."""
+    """What a case is compared with: the passes of its step at a length, and a peer's step."""
 
     passes: Callable[[Case, float], tuple[Pass, ...]]
     peers: Callable[[Case], tuple[PeerStep, ...]]
@@ -62,7 +62,7 @@ def engine_for(
 
 
 def checked_reach(target: BenchTarget, drafting: Drafting, work: StepWork, *, flags: str) -> int:
-    """The longest any row can get, which `flags` make too long where the model refuses it."""
+    """The most tokens a row can have; an error names `flags` if the context is shorter."""
     budget = drafting.kind.facts.budget
     context = reach_of(work, budget, step_tokens=target.place.step_tokens)
     most = target.model.config.max_context

@@ -19,7 +19,7 @@ _SPARE = 16  # tokens of context after the prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Runs of one prompt up to its first token; the first run, which records, stands apart."""
+    """Runs of one prompt up to its first token; the first run, which captures, is kept apart."""
 
     tokens: int
     runs_s: tuple[float, ...]
@@ -27,7 +27,7 @@ class Prefill:
     flops: float
     matrix_rate: float  # of one large product, measured in the same run
     memory_bytes: int
-    breakdowns: tuple[Breakdown, ...]  # one, where it was asked for: of the whole prompt
+    breakdowns: tuple[Breakdown, ...]  # of the whole prompt; one, or none
 
     @property
     def prompt_s(self) -> float:
@@ -43,7 +43,7 @@ class Prefill:
 
 
 def count_prompt_runs(repetitions: int) -> int:
-    """How many runs `note` will hear of."""
+    """How often `note` will be called."""
     return 2 + repetitions
 
 
@@ -65,7 +65,7 @@ def measure_prefill(
         )
     engine = build(target, no_drafting(), rows=1, context=tokens + _SPARE).engine
     draw, runs = random.Random(0), []
-    for index in range(2 + repetitions):  # what the first leaves to be made, the second makes
+    for index in range(2 + repetitions):  # two warm-ups: the second makes what the first left out
         note(f"prompt {index}")
         runs.append(_first_token_s(engine, draw, tokens))
     return Prefill(

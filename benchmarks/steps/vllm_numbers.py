@@ -22,7 +22,7 @@ class PeerStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredModel:
-    """What we measure, as far as it decides whether the peer was measured alike."""
+    """The facts that decide whether the peer's numbers are comparable."""
 
     model: str
     dtype: Dtype

@@ -1,11 +1,12 @@
 """Whether a model fits into a larger body, and what the body then is. No torch.
 
-With h of H lanes alive, RMSNorm sees a mean square h/H of the small model's, so
+With h of H channels in use, RMSNorm sees a mean square h/H of the small model's, so
 
     w' x / sqrt(ms h/H + eps h/H)  =  w x / sqrt(ms + eps)    with  w' = w sqrt(h/H)
 
-One more lane holds a constant c from the embedding to the end: the final norm and the head turn it
-into scores that keep added tokens from being chosen. Its c^2/H in the mean square comes out of eps.
+One more channel holds a constant c from the embedding to the end. The final norm and the head turn
+it into low scores of added tokens, so that none is chosen. Its c^2/H in the mean square is taken
+out of eps.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from outrider.models.model_config import AttentionConfig, ModelConfig, RopeConfi
 from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
 
 IDENTITY = -1  # a layer of the body that adds nothing
-_KEPT = ("bos_token_id", "eos_token_id", "pad_token_id")
+_COPIED = ("bos_token_id", "eos_token_id", "pad_token_id")
 _CONSTANT_SHARE = 64  # the constant is at most sqrt(eps h) over this: eps hardly changes
 
 
@@ -31,7 +32,9 @@ class Fit:
     small: ModelConfig
     wide: ModelConfig
     layers: tuple[int, ...]  # [wide layers] which small layer each is, or IDENTITY
-    constant: float  # in the lane after the small model's; 0.0: no token is added, no such lane
+    constant: (
+        float  # in the channel after the small model's; 0.0: no token is added, no such channel
+    )
 
     @property
     def channel_share(self) -> float:
@@ -61,7 +64,7 @@ def fit(small: ModelConfig, body: ModelConfig, *, name: str) -> Fit:
 
 
 def body_fields(body: ModelConfig, rope: RopeConfig, eps: float) -> dict[str, Any]:
-    """What config.json says about layers of the body that turn by another model's angles."""
+    """Fields of config.json for layers of the body with another model's rotary angles."""
     return {
         "model_type": "llama",
         "hidden_size": body.block.hidden,
@@ -87,7 +90,7 @@ def model_fields(found: Fit, small_fields: dict[str, Any], *, dtype: str) -> dic
         "num_hidden_layers": wide.num_layers,
         "vocab_size": wide.vocab_size,
         "max_position_embeddings": wide.max_context,
-        **{key: small_fields[key] for key in _KEPT if key in small_fields},
+        **{key: small_fields[key] for key in _COPIED if key in small_fields},
         "torch_dtype": dtype,
     }
 
@@ -111,9 +114,9 @@ def size_misfits(sizes: dict[str, tuple[int, int]]) -> Iterator[str]:  # the bod
 
 
 def spread(small: int, wide: int) -> tuple[int, ...]:  # [wide]
-    """Small layers among layers that add nothing, so that the usual taps read the same states."""
+    """Small layers among layers that add nothing; the usual aux layers have the same states."""
     cuts = list(zip(_cuts(small), _cuts(wide), strict=True))
-    if small < _FEWEST_TAPPED:
+    if small < _FEWEST_LAYERS:
         cuts = [(0, 0), (small, wide)]
     layers: list[int] = []
     for (begin, _), (end, until) in itertools.pairwise(cuts):
@@ -125,9 +128,9 @@ def spread(small: int, wide: int) -> tuple[int, ...]:  # [wide]
 def spread_aux_layers(aux_layers: tuple[int, ...], layers: tuple[int, ...]) -> tuple[int, ...]:
     """After how many wide layers the states are those after this many small ones."""
     small, wide = sum(layer != IDENTITY for layer in layers), len(layers)
-    if small >= _FEWEST_TAPPED and aux_layers == usual_aux_layers(small):
+    if small >= _FEWEST_LAYERS and aux_layers == usual_aux_layers(small):
         return usual_aux_layers(wide)
-    return tuple(layers.index(tap - 1) + 1 if tap else 0 for tap in aux_layers)
+    return tuple(layers.index(layer - 1) + 1 if layer else 0 for layer in aux_layers)
 
 
 def usual_aux_layers(num_layers: int) -> tuple[int, ...]:
@@ -135,7 +138,7 @@ def usual_aux_layers(num_layers: int) -> tuple[int, ...]:
     return 2, num_layers // 2, num_layers - 3
 
 
-_FEWEST_TAPPED = 5  # layers: with fewer, the usual taps are not in order
+_FEWEST_LAYERS = 5  # with fewer, the usual aux layers are not in order
 
 
 def _cuts(num_layers: int) -> tuple[int, ...]:
@@ -159,7 +162,7 @@ def _misfits(small: ModelConfig, body: ModelConfig) -> Iterator[str]:
         }
     )
     if body.vocab_size > small.vocab_size and body.block.hidden == small.block.hidden:
-        yield "tokens can only be added where one more lane than the model's is left"
+        yield "tokens can only be added where one more channel than the model's is left"
     yield from attention_misfits(small.plain_attention, body.plain_attention)
 
 

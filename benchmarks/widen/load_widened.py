@@ -70,5 +70,5 @@ def build_wide_heads(
 
 
 def _noise(dtype: WeightType, device: torch.device) -> Noise:
-    """In the type the builders ask for, so that they need not convert."""
+    """Noise in the type that the builders use, so that they need not convert."""
     return Noise(computed_dtype(dtype, device), device)

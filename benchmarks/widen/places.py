@@ -1,4 +1,4 @@
-"""Where the numbers of a small map go in a wide one, and what surrounds them."""
+"""Where the weights of a small linear go in a wide one, and what surrounds them."""
 
 import zlib
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ Shape = tuple[int, ...]
 
 
 class Noise:
-    """Draws what only ever meets zeros; the numbers of a tensor follow from its name."""
+    """Draws weights that are multiplied by zeros; the name of a tensor is its seed."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
         self.device = device
 
-    def map(self, name: str, shape: Shape) -> torch.Tensor:
-        """Numbers like those of an untrained map."""
+    def linear(self, name: str, shape: Shape) -> torch.Tensor:
+        """Numbers like those of an untrained linear."""
         return self.zeros(shape).normal_(0.0, _STD, generator=self._generator(name))
 
     def norm(self, name: str, size: int) -> torch.Tensor:  # [size]
@@ -40,7 +40,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenPlace:
-    """Where a small map goes. Around it are zeros in silent rows and columns, and noise."""
+    """Where a small linear goes. Silent rows and columns around it are zero, the rest is noise."""
 
     rows: torch.Tensor  # [small out]
     columns: torch.Tensor  # [small in]
@@ -59,9 +59,9 @@ def widen_linear(
     place: WidenPlace,
     noise: Noise,
 ) -> torch.Tensor:  # [out, in]
-    """The map at its place in a larger one."""
+    """The linear at its place in a larger one."""
     is_silent = place.silent_rows.shape[0] == shape[0]
-    wide = noise.zeros(shape) if is_silent else noise.map(name, shape)
+    wide = noise.zeros(shape) if is_silent else noise.linear(name, shape)
     wide[place.silent_rows.to(noise.device)] = 0.0
     wide[:, place.silent_columns.to(noise.device)] = 0.0
     rows, columns = place.rows.to(noise.device), place.columns.to(noise.device)
@@ -77,7 +77,7 @@ def widen_norm(
     width: int,  # of each part
     noise: Noise,
 ) -> torch.Tensor:  # [parts * width]
-    """The weights of a norm over more lanes; the lane after the live ones reads nothing."""
+    """The weights of a norm over more channels; the one after the used channels is zero."""
     channels = block.shape[0] // parts
     wide = noise.norm(name, parts * width).view(parts, width)
     wide[:, :channels] = noise.cast(block, (channels / width) ** 0.5).view(parts, channels)
@@ -85,8 +85,8 @@ def widen_norm(
     return wide.flatten()
 
 
-def side_by_side(channels: int, *, parts: int, width: int) -> torch.Tensor:  # [parts * lanes]
-    """The first lanes of several vectors of the same width."""
+def side_by_side(channels: int, *, parts: int, width: int) -> torch.Tensor:  # [parts * channels]
+    """Indices of the first channels of several vectors of the same width, side by side."""
     return (torch.arange(parts)[:, None] * width + torch.arange(channels)).flatten()
 
 

@@ -41,7 +41,7 @@ from outrider.runtime.draft_kinds import ModelDraft
 from outrider.wire.draft_budget import Budget
 from outrider.wire.submission import Limits
 
-Note = Callable[[str], None]  # hears the name of every run as it begins
+Note = Callable[[str], None]  # called with the name of every run as it begins
 
 
 def bench_widen(model: SmallModel, body: Body, out: Path, *, dtype: str) -> None:
@@ -123,7 +123,7 @@ def _measure(
     rates: tuple[DeviceRates, ...],
     note: Note,
 ) -> Iterator[WidenedOutcome]:
-    """Every number of rows in turn, on one engine with room for the most."""
+    """One number of rows after another, on one engine with room for the most."""
     context = min(questions.longest, target.model.config.max_context)
     loaded = build(target, drafting, rows=max(rows), context=context)
     for each in rows:
@@ -144,7 +144,7 @@ def _measure(
 def _passes(
     target: BenchTarget, drafting: Drafting, answered: Answered, *, rows: int
 ) -> tuple[Pass, ...]:
-    """What a step is held to: all rows draft, and emit as many tokens as they did here."""
+    """The passes of a step in which all rows draft and emit as many tokens as measured here."""
     config, dtype = target.model.config, target.place.dtype
     kind, context = drafting.kind, answered.speed.context
     if not isinstance(kind, ModelDraft):

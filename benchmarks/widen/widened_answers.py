@@ -39,7 +39,7 @@ class WidenedSpeed:
 
     steps_s: tuple[float, ...]  # wall time from one result to the next
     emitted: int  # tokens of all rows and steps
-    rounds: int  # of all rows; a round emits what it keeps and one token more
+    rounds: int  # of all rows; a round emits the accepted drafts and one token more
     accepted: int
     context: float  # tokens per row, on average
     occupancy: float  # share of the time in which the device ran a step
@@ -60,14 +60,14 @@ class WidenedSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The pace of a case, and the answers that were finished, by question."""
+    """The speed of a case, and the finished answers by question."""
 
     speed: WidenedSpeed
     answers: dict[int, Tokens]
 
 
 class AnsweringRows:
-    """Owns the answers under way; whoever ends makes place for the next question at once."""
+    """Owns the answers under way; when one ends, the next question takes its row at once."""
 
     def __init__(self, engine: Engine, questions: WidenedQuestions, *, rows: int) -> None:
         self._engine = engine
@@ -80,11 +80,11 @@ class AnsweringRows:
         self.emitted = self.rounds = self.accepted = 0
         self.length = 0  # tokens of all live rows, prompts included
         for _ in range(rows):
-            self._ask()
+            self._begin_next()
 
     def step(self) -> None:
         for update in self._engine.step():
-            self._hear(update)
+            self._receive(update)
 
     def end(self) -> None:
         """Leave the engine idle."""
@@ -93,7 +93,7 @@ class AnsweringRows:
         while self._engine.has_work:
             self._engine.step()
 
-    def _ask(self) -> None:
+    def _begin_next(self) -> None:
         number = next(self._numbers)
         self._engine.add(
             Submission(
@@ -107,7 +107,7 @@ class AnsweringRows:
         self.live[str(number)] = []
         self.length += len(self._prompt(number))
 
-    def _hear(self, update: RequestUpdate) -> None:
+    def _receive(self, update: RequestUpdate) -> None:
         if update.finish == "error":
             raise CapacityError(f"an answer broke off: {update.reason}")
         name, progress = update.request_id, update.progress
@@ -129,7 +129,7 @@ class AnsweringRows:
         del self._progress[name]
         self.length -= len(tokens) + len(self._prompt(number))
         self.answers[number % len(self._questions.prompts)] = tokens
-        self._ask()
+        self._begin_next()
 
     def _prompt(self, number: int) -> Tokens:
         prompts = self._questions.prompts
@@ -137,7 +137,7 @@ class AnsweringRows:
 
 
 def measure_answers(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> Answered:
-    """Time rows at work. Everything runs twice and the second time counts: all is recorded then."""
+    """Time rows at work. All of it runs twice and the second run counts: shapes are captured."""
     _answer(loaded, questions, rows=rows)
     return _answer(loaded, questions, rows=rows)
 

@@ -79,7 +79,7 @@ def open_small_head(folder: Path, fit: Fit, target_folder: Path) -> SmallHead:
 def widen_head(head: SmallHead, fit: Fit, source: TensorSource, noise: Noise) -> WideHead:
     """The head in the body's width; `source` is the small target, whose weights it may share.
 
-    It keeps its own vocabulary: nothing could keep added tokens from being proposed.
+    It keeps its own vocabulary: nothing could stop it from proposing added tokens.
     """
     fields = _fields(head.config, fit)
     tensors = dict(_own_tensors(head, fit, source))
@@ -98,7 +98,7 @@ def widen_head(head: SmallHead, fit: Fit, source: TensorSource, noise: Noise) ->
 def _own_tensors(
     head: SmallHead, fit: Fit, source: TensorSource
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """What the wide head stores: a copied embedding is shared again, a shared scoring is copied."""
+    """The tensors of the wide head: without a copied embedding, with a copy of shared scoring."""
     for name, tensor in head.tensors.items():
         is_copy = name == EMBEDDING and _is_equal(tensor, source.read(TARGET_EMBEDDING))
         if name not in MAPS and not is_copy:
@@ -112,7 +112,7 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _fields(config: HeadConfig, fit: Fit) -> dict[str, Any]:
-    """In the layout that SGLang and vLLM share; usual taps are not spelled out."""
+    """config.json in the layout that SGLang and vLLM share; usual aux layers are left out."""
     wide, layer = fit.wide, config.layer
     eps = layer.block.norm_eps * config.width / wide.block.hidden
     aux_layers = spread_aux_layers(config.aux.aux_layers.layers, fit.layers)
@@ -194,7 +194,7 @@ class _Widener:
         )
 
     def _feature_place(self) -> WidenPlace:
-        """It writes the state, so dead lanes get nothing; and it does not read the constant."""
+        """The place of `fc`: unused channels of the state stay zero; the constant is not read."""
         channels, width = self._config.aux.target_hidden, self._config.width
         live = side_by_side(channels, parts=self._num_aux_layers, width=self._hidden)
         with_constant = side_by_side(

@@ -26,7 +26,7 @@ _NORM = "model.norm.weight"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _WRITERS = ("o_proj.weight", "down_proj.weight")  # what they give is added to the stream
 
-# The constant lane leaves the final norm as c * _BAR * sqrt(H/h) / rms, and gives added tokens
+# The constant channel leaves the final norm as c * _BAR * sqrt(H/h) / rms, and gives added tokens
 # -_BAR times that: far below any score while the rms of the last state is in the thousands.
 _BAR = 2.0**15
 
@@ -79,7 +79,7 @@ class WideTensors:
     def _head(self) -> torch.Tensor:  # [V, H]
         small = self._small.read(EMBEDDING if self._fit.small.is_tied else HEAD)
         vocab, channels = small.shape
-        wide = self._noise.map(HEAD, self._shapes[HEAD])
+        wide = self._noise.linear(HEAD, self._shapes[HEAD])
         wide[:, : channels + 1] = 0.0
         wide[:vocab, :channels] = self._noise.cast(small)
         wide[vocab:, channels : channels + 1] = -_BAR
@@ -90,12 +90,12 @@ def layer_places(
     small: AttentionConfig,
     wide: AttentionConfig,
     *,
-    channels: int,  # alive in the stream
-    hidden: int,  # width of the stream
-    intermediate: int,  # units alive in the feed-forward part
-    reads: torch.Tensor,  # [read by attention] where the live lanes are in what it reads
+    channels: int,  # used in the residual stream
+    hidden: int,  # width of the residual stream
+    intermediate: int,  # used units of the feed-forward part
+    reads: torch.Tensor,  # [read by attention] where the used channels are in what it reads
 ) -> dict[str, WidenPlace]:
-    """The place of every map of a layer. Noise reads dead lanes; what is dead is never written."""
+    """The place of every linear of a layer. Unused channels are read by noise and never written."""
     heads = HeadPlaces(small, wide)
     stream, units = torch.arange(channels), torch.arange(intermediate)
     every = torch.arange(hidden)
@@ -111,7 +111,7 @@ def layer_places(
         )
 
     return {
-        # Keys have noise beside the live dims, which meets zeros of the queries.
+        # Keys have noise in unused dims, which is multiplied by zeros of the queries.
         "self_attn.q_proj.weight": reader(
             heads.query, reads, silent=heads.silent_query, scale=heads.query_scale
         ),
@@ -132,7 +132,7 @@ def widen_layer(
     places: Mapping[str, WidenPlace],
     noise: Noise,
 ) -> torch.Tensor:
-    """A map of a layer at its place, or a norm over more lanes."""
+    """A linear of a layer at its place, or a norm over more channels."""
     if rest in places:
         return widen_linear(name, block, shape, places[rest], noise)
     return widen_norm(name, block, parts=1, width=shape[0], noise=noise)
@@ -143,7 +143,7 @@ def widen_embedding(
     shape: Shape,  # (V, H)
     noise: Noise,
 ) -> torch.Tensor:  # [V, H]
-    """Embeddings whose dead lanes are zero; nobody ever looks up an added token."""
+    """Embeddings whose unused channels are zero; added tokens are never looked up."""
     wide = noise.zeros(shape)
     wide[: block.shape[0], : block.shape[1]] = noise.cast(block)
     return wide
@@ -153,4 +153,4 @@ def _idle(name: str, shape: Shape, noise: Noise) -> torch.Tensor:
     """A tensor of a layer that computes as much as any, and adds zero."""
     if name.endswith(_WRITERS):
         return noise.zeros(shape)
-    return noise.norm(name, shape[0]) if len(shape) == 1 else noise.map(name, shape)
+    return noise.norm(name, shape[0]) if len(shape) == 1 else noise.linear(name, shape)

@@ -15,8 +15,8 @@ Probe = Callable[[torch.Tensor], torch.Tensor]  # looks at every element of [n] 
 def read_bandwidth(buffer_bytes: int = BUFFER_BYTES) -> float:
     """Bytes per second that torch's threads read from a large buffer.
 
-    A floor must not be beaten by somebody who reads better than its probe: of several probes, each
-    with the median of its repetitions, the fastest counts.
+    The fastest of several probes counts, each with the median of its repetitions: an engine that
+    reads faster than the probe would beat the floor.
     """
     buffer = torch.ones(buffer_bytes // 4)
     probes = (torch.sum, torch.amax, torch.linalg.vector_norm)

@@ -1,7 +1,7 @@
-"""`outrider bench perplexity`: what a type of weights costs in quality, on texts of the user's.
+"""`outrider bench perplexity`: what a type of weights costs in quality, on the user's texts.
 
 Perplexity is exp of the mean negative log-likelihood of every token after the first of its text,
-under the model's own law. It runs the serving decoder: its weights, planner, attention and pages.
+without temperature or filters. It runs the serving decoder: its weights, planner, attention, pages.
 """
 
 import gc
@@ -53,7 +53,7 @@ class Perplexity:
 
 
 def encode_texts(folder: Path, texts: Sequence[str]) -> list[tuple[int, ...]]:
-    """Token ids of the texts as they stand, without a chat template; those with a prediction."""
+    """Token ids of the texts without a chat template; texts of a single token are left out."""
     limit = min(MAX_TEXT_TOKENS, read_config(folder).max_context)
     tokenizer = load_tokenizer(folder)
     encoded = (tuple(tokenizer.encode(text, add_special=True)[:limit]) for text in texts)

@@ -1,6 +1,6 @@
 """A bar of runs with a line on what runs now. It draws on stderr and only on a terminal.
 
-It redraws between runs only: a thread that draws would take time from what is measured.
+It redraws between runs only: a drawing thread would take time from the runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 @contextmanager
 def run_bar(total: int) -> Iterator[Callable[[str], None]]:
-    """The function to call with the name of every run as it begins; the bar vanishes at the end."""
+    """Yields a function to call with the name of every run; the bar is removed at the end."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(

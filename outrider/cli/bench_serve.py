@@ -28,7 +28,7 @@ def _report(text: str, **more: Any) -> Any:
 UrlFlag = Annotated[str, _server("Address of the server.")]
 ModelFlag = Annotated[str | None, _server("Name of the model; default: the only one listed.")]
 KeyFlag = Annotated[str, _server("What the server wants as a key.", envvar="OUTRIDER_API_KEY")]
-EndpointFlag = Annotated[Literal["chat", "completions"], _server("Which route is asked.")]
+EndpointFlag = Annotated[Literal["chat", "completions"], _server("Which route is used.")]
 TimeoutFlag = Annotated[float, _server("Seconds until a request is given up.", min=0.001)]
 PromptsFlag = Annotated[Path, _load("JSONL file of prompts, used in order.")]
 NumFlag = Annotated[int, _load("Requests; prompts are repeated when they run out.", min=1)]

@@ -23,7 +23,7 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedRows:
-    """One group of rows, all with the same number of query places: which keys each may see."""
+    """Rows with the same number of query places, and which keys each place may read."""
 
     pages: torch.Tensor  # [rows * pages] int64, the pages of each row in order
     mask: torch.Tensor  # [rows, 1, width, pages * page_size] added to the scores: 0 or -inf
@@ -31,7 +31,7 @@ class MaskedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferencePlan(AttentionPlan):
-    """Uniform rows as they lie; chunks moved to a rectangle of [rows, width] places and back."""
+    """Decode rows in place; chunks are copied to a rectangle of [rows, width] places and back."""
 
     shape: StepShape
     decode: MaskedRows
@@ -43,7 +43,7 @@ Attend = Callable[[torch.Tensor, MaskedRows], torch.Tensor]  # from queries to w
 
 
 class ReferenceAttention:
-    """Reads a row's whole page-table prefix of `shape.pages` pages; masks what is not its own."""
+    """Reads the first `shape.pages` pages of a row's page table; masks keys that are not the row's."""
 
     def __init__(self, *, page_size: int, dtype: torch.dtype) -> None:
         self._page_size = page_size

@@ -36,7 +36,7 @@ class DecodePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPart:
-    """What they share about its chunks."""
+    """What the layers of a step share about its chunks."""
 
     pages: torch.Tensor  # [chunk.rows, pages] int32
     bounds: torch.Tensor  # [3, chunk.rows] int32 start, first flat token, number of tokens
@@ -52,7 +52,7 @@ class TritonPlan(AttentionPlan):
 
 
 class TritonAttention:
-    """Attends by texts: the result of a node does not depend on tree, batch or padding.
+    """Attention whose result for a node does not depend on tree, batch or padding.
 
     Its workspace holds one partial result per split of a text: num_decode_query * splits * heads *
     (head_dim + 2) * 4 bytes, with 4 splits for 1k positions, 32 for 8k and 64 for 128k (latents
@@ -179,7 +179,7 @@ def _attend(
     plan: TritonPlan,
     scale: float,
 ) -> None:
-    """Both parts of a step, each where it has any rows."""
+    """Decode rows, then chunks, where the step has any."""
     for_decode, for_chunks = kernels
     num_decode_query, part = plan.shape.num_decode_query, plan.decode
     if plan.shape.rows:

@@ -68,7 +68,7 @@ from outrider.ops.linear.choose_linear import (
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
-from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
 
 _BLOCK_SCALE = "weight_scale_inv"
 
@@ -153,11 +153,11 @@ def norm_weight(
     """The factors of a norm.
 
     Families with zero-centred norms store factor - 1. The sum would lose small values in half
-    precision, so it stays float32 where the kernel accepts that.
+    precision, so it has the type of `widest_norm_dtype`.
     """
     if not family.has_zero_centred_norms:
         return stored.to(device, dtype)
-    return (stored.float() + 1).to(device, torch.float32 if device.type == "cuda" else dtype)
+    return (stored.float() + 1).to(device, widest_norm_dtype(device, dtype))
 
 
 def _ignored(config: ModelConfig) -> tuple[str, ...]:

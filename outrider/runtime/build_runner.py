@@ -19,7 +19,7 @@ from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.target_cache import (
-    Layout,
+    AnyLayout,
     TargetCache,
     adapt_settings,
     check_rows,
@@ -143,7 +143,7 @@ class _Loaded:
     """The parts of a runner besides settings."""
 
     model: AnyTarget
-    layout: Layout
+    layout: AnyLayout
     draft: DraftKind
     grammars: Grammars
     verifier: Verifier

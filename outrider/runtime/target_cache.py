@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 # ring buffers at 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would take 6 GB from the pages.
 MOST_ROW_NODES = 16
 
-Layout = CacheLayout[ModelPool, AttentionPlanner]
+AnyLayout = CacheLayout[ModelPool, AttentionPlanner]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class TargetCache:
 
 
 def open_cache(
-    layout: Layout, settings: Settings, draft: DraftKind, pages: PageFamily
+    layout: AnyLayout, settings: Settings, draft: DraftKind, pages: PageFamily
 ) -> TargetCache:
     """The cache with as many pages as the family has for now."""
     users = (*layout.heads, *draft.attention)
@@ -50,7 +50,7 @@ def open_cache(
     return TargetCache(target=layout.open(room), room=room)
 
 
-def adapt_settings(layout: Layout, settings: Settings) -> Settings:
+def adapt_settings(layout: AnyLayout, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
     if not layout.row_bytes or not settings.host.prefix_cache:
         return settings
@@ -58,7 +58,7 @@ def adapt_settings(layout: Layout, settings: Settings) -> Settings:
     return replace(settings, host=replace(settings.host, prefix_cache=False))
 
 
-def check_rows(layout: Layout, settings: Settings, draft: DraftKind) -> None:
+def check_rows(layout: AnyLayout, settings: Settings, draft: DraftKind) -> None:
     """Refuse pages, chains and numbers of rows that row state does not allow."""
     host, budget = settings.host, draft.facts.budget
     if not layout.row_bytes:

@@ -501,7 +501,7 @@ def ask_once(reply, *, timeout_s=30.0, path=""):
         endpoint = Endpoint(base_url=url + path, name="chat", api_key="k", timeout_s=timeout_s)
         async with open_session(endpoint) as session:
             client = Client(session, endpoint, tick())
-            return await client.ask(3, {"model": "m"}, note_chunk=lambda: chunks.append(1))
+            return await client.send(3, {"model": "m"}, note_chunk=lambda: chunks.append(1))
 
     chunks = []
     with sse_server(lambda number, body: reply) as server:

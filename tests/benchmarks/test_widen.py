@@ -304,7 +304,7 @@ def test_smollm2_fits_into_8b_with_exact_norms_and_angles():
 
 TOO_SMALL = [
     ({"hidden_size": 31, "head_dim": 8}, "hidden size is 31 and the model's 32"),
-    ({"hidden_size": 32}, "one more lane"),
+    ({"hidden_size": 32}, "one more channel"),
     ({"intermediate_size": 47}, "intermediate size is 47"),
     ({"num_hidden_layers": 5}, "number of layers is 5"),
     ({"vocab_size": 66}, "vocabulary is 66"),

@@ -78,7 +78,7 @@ def right(models, grammar_cache):
 @dataclass(frozen=True)
 class Case:
     shape: Shape
-    law: str
+    sampling: str
     drafter: str
     tree: str
     is_prefix_hit: bool
@@ -86,17 +86,17 @@ class Case:
     def __str__(self):
         shape, hit = self.shape, "hit" if self.is_prefix_hit else "cold"
         words = [shape.executor, f"depth{shape.depth}", f"pad{shape.pad}", hit]
-        return "-".join([*words, self.law, self.drafter, self.tree])
+        return "-".join([*words, self.sampling, self.drafter, self.tree])
 
 
 def all_cases():
     drafters = [("none", "chain"), *itertools.product(["twin", "relative", "ngram"], TREES)]
-    for executor, depth, pad, extra, law, (drafter, tree), hit in itertools.product(
+    for executor, depth, pad, extra, sampling, (drafter, tree), hit in itertools.product(
         ["eager", "tape"], [0, 1], [1, 4], [1, 60], SAMPLINGS, drafters, [False, True]
     ):
         nodes = 1 if drafter == "none" else TREES[tree].nodes
         shape = Shape(executor=executor, depth=depth, pad=pad, step_tokens=4 * nodes + extra)
-        yield Case(shape, law, drafter, tree, hit)
+        yield Case(shape, sampling, drafter, tree, hit)
 
 
 def draft_of(models, case):
@@ -105,14 +105,14 @@ def draft_of(models, case):
     return models.draft(case.drafter, TREES[case.tree])
 
 
-def make_submissions(law, *, specs=tuple(SPECS)):
+def make_submissions(sampling, *, specs=tuple(SPECS)):
     """A batch of every grammar and, last, a row without one."""
     grammars = [Grammar(spec=SPECS[name], ends=(END,)) for name in specs]
     submissions = [
         make_submission(
             name,
             PROMPTS[i % len(PROMPTS)],
-            replace(SAMPLINGS[law], seed=SAMPLINGS[law].seed + 1000 * i, grammar=grammar),
+            replace(SAMPLINGS[sampling], seed=SAMPLINGS[sampling].seed + 1000 * i, grammar=grammar),
             max_tokens=MAX_TOKENS,
             stop_ids=(END,),
         )
@@ -120,13 +120,13 @@ def make_submissions(law, *, specs=tuple(SPECS)):
     ]
     return [
         *submissions,
-        make_submission("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS),
+        make_submission("free", PROMPTS[1], SAMPLINGS[sampling], max_tokens=MAX_TOKENS),
     ]
 
 
 def wrong_answers(models, grammar_cache, right, case):
     engine = engine_of(models.target, case.shape, draft_of(models, case), grammar_cache)
-    submissions = make_submissions(case.law)
+    submissions = make_submissions(case.sampling)
     if case.is_prefix_hit:
         run_all(engine, submissions)
     outputs = run_all(engine, submissions)
@@ -155,11 +155,11 @@ def test_every_way_to_run_a_grammar_row_gives_the_plain_answer(
     assert not {case: wrong for case, wrong in found.items() if wrong}
 
 
-@pytest.mark.parametrize("law", SAMPLINGS)
-def test_every_answer_is_of_its_grammar(models, grammar_cache, law):
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_answer_is_of_its_grammar(models, grammar_cache, sampling):
     draft = models.draft("relative", TREES["tree"])
     outputs = run_all(
-        engine_of(models.target, Shape(depth=1), draft, grammar_cache), make_submissions(law)
+        engine_of(models.target, Shape(depth=1), draft, grammar_cache), make_submissions(sampling)
     )
     texts = {name: spelled(entry.tokens) for name, entry in outputs.items() if name in SPECS}
     finishes = {name: outputs[name].last.finish for name in SPECS}
@@ -225,8 +225,10 @@ def test_an_aborted_row_leaves_nothing_to_its_successor(models, grammar_cache, r
 
 @pytest.mark.parametrize("drafter", ["none", "twin", "relative"])
 def test_an_answer_that_must_go_on_repeats_its_end(models, grammar_cache, drafter):
-    law = RowSampling(seed=1, grammar=Grammar(spec=SPECS["choice"], ends=(END, OTHER_END)))
-    submission = make_submission("r", PROMPTS[0], law, max_tokens=MAX_TOKENS)  # nothing stops it
+    sampling = RowSampling(seed=1, grammar=Grammar(spec=SPECS["choice"], ends=(END, OTHER_END)))
+    submission = make_submission(
+        "r", PROMPTS[0], sampling, max_tokens=MAX_TOKENS
+    )  # nothing stops it
     draft = models.draft(drafter, TREES["tree"])
     tokens = run_all(engine_of(models.target, Shape(depth=1), draft, grammar_cache), [submission])[
         "r"
@@ -240,8 +242,8 @@ def test_an_answer_that_must_go_on_repeats_its_end(models, grammar_cache, drafte
 
 def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, grammar_cache):
     ban = Ban(before=len(PROMPTS[0]) + 20, tokens=(END,))
-    law = RowSampling(seed=1, ban=ban, grammar=Grammar(spec=SPECS["choice"], ends=(END,)))
-    submission = make_submission("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
+    sampling = RowSampling(seed=1, ban=ban, grammar=Grammar(spec=SPECS["choice"], ends=(END,)))
+    submission = make_submission("r", PROMPTS[0], sampling, max_tokens=MAX_TOKENS, stop_ids=(END,))
     tokens = run_all(engine_of(models.target, Shape(), grammars=grammar_cache), [submission])[
         "r"
     ].tokens
@@ -252,8 +254,8 @@ def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, gramma
 
 def test_a_grammar_that_cannot_be_spelled_ends_the_answer(models, grammar_cache):
     stuck = replace(SPECS["choice"], text='root ::= "ab" "Z"')  # no token holds a capital letter
-    law = RowSampling(seed=1, grammar=Grammar(spec=stuck, ends=(END,)))
-    submission = make_submission("r", PROMPTS[0], law, max_tokens=MAX_TOKENS, stop_ids=(END,))
+    sampling = RowSampling(seed=1, grammar=Grammar(spec=stuck, ends=(END,)))
+    submission = make_submission("r", PROMPTS[0], sampling, max_tokens=MAX_TOKENS, stop_ids=(END,))
     draft = models.draft("twin", TREES["chain"])
     tokens = run_all(engine_of(models.target, Shape(), draft, grammar_cache), [submission])[
         "r"
@@ -385,7 +387,7 @@ def test_known_mistakes_change_an_answer(
         make_submission("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3)
         for i in range(12)
     ]
-    whole = [each for law in SAMPLINGS for each in make_submissions(law)[:-1]]
+    whole = [each for sampling in SAMPLINGS for each in make_submissions(sampling)[:-1]]
     submissions = [replace(each, request_id=str(i)) for i, each in enumerate([*cut, *whole])]
     answers = [right(each) for each in submissions]
     mutate(monkeypatch)

@@ -64,18 +64,20 @@ def check(
     *,
     num=NUM,
     seed=0,
-    laws=None,
+    samplings=None,
     budgets=None,
     oracle=ModuleOracle,
     **how,
 ):
     """Run prompts to the end of 16 tokens each; what is wrong, and how much was kept."""
-    laws, budgets = laws or [GREEDY] * len(prompts), budgets or [UNLIMITED] * len(prompts)
+    samplings, budgets = samplings or [GREEDY] * len(prompts), budgets or [UNLIMITED] * len(prompts)
     submissions = [
         make_submission(
-            f"r{i}", prompt, replace(law, seed=seed_of(i)), max_tokens=16, budget=budget
+            f"r{i}", prompt, replace(sampling, seed=seed_of(i)), max_tokens=16, budget=budget
         )
-        for i, (prompt, law, budget) in enumerate(zip(prompts, laws, budgets, strict=True))
+        for i, (prompt, sampling, budget) in enumerate(
+            zip(prompts, samplings, budgets, strict=True)
+        )
     ]
     notes, verifier, outputs = run(
         monkeypatch,
@@ -122,7 +124,9 @@ def test_many_rows_in_small_chunks_follow_from_their_texts_alone(
         depth=depth,
         pad=4,
     )
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, seed=step_tokens)
+    wrong, *_ = check(
+        monkeypatch, made("mimo"), shape, PROMPTS, samplings=SAMPLINGS, seed=step_tokens
+    )
     assert not wrong
 
 
@@ -133,7 +137,7 @@ def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, 
     target = made("deepseek", num=5)
     shape = Shape(page_size=4, step_tokens=40, max_rows=3, executor="tape")
     wrong, _, verifier, _ = check(
-        monkeypatch, target, shape, PROMPTS, num=num, seed=seed, laws=SAMPLINGS
+        monkeypatch, target, shape, PROMPTS, num=num, seed=seed, samplings=SAMPLINGS
     )
     assert not wrong
     assert (verifier.total_accepted > 0).sum() >= num
@@ -142,7 +146,7 @@ def test_any_number_of_modules_is_exact_after_any_acceptance(monkeypatch, made, 
 def test_a_batch_above_the_largest_bucket_is_exact(monkeypatch, made):
     shape = Shape(page_size=4, step_tokens=40, max_rows=5, executor="tape")
     wrong, *_ = check(
-        monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, rows=Listed((1, 2))
+        monkeypatch, made("mimo"), shape, PROMPTS, samplings=SAMPLINGS, rows=Listed((1, 2))
     )
     assert not wrong
 
@@ -190,7 +194,7 @@ def test_rows_that_the_prefix_cache_served_are_exact(monkeypatch, made, name, pa
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_requests_that_gave_way_and_came_back_are_exact(monkeypatch, made, executor):
     shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor=executor, kv_tokens=88)
-    wrong, _, _, outputs = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
+    wrong, _, _, outputs = check(monkeypatch, made("mimo"), shape, PROMPTS, samplings=SAMPLINGS)
     assert not wrong
     assert sum(one.last.progress.preemptions for one in outputs.values()) > 0
 
@@ -217,7 +221,7 @@ def test_steps_that_were_run_for_practice_leave_nothing_behind(monkeypatch, made
 
     monkeypatch.setattr(module_rounds, "engine_of", practised)
     shape = Shape(page_size=4, step_tokens=30, max_rows=5, executor="tape")
-    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS)
+    wrong, *_ = check(monkeypatch, made("mimo"), shape, PROMPTS, samplings=SAMPLINGS)
     assert not wrong
 
 
@@ -228,12 +232,12 @@ def test_rows_that_draft_less_than_there_are_modules_stay_exact(monkeypatch, mad
     shape = Shape(page_size=4, step_tokens=40, max_rows=3, executor="tape")
     limited = [Budget(steps=steps, topk=1, nodes=steps + 1), UNLIMITED, Budget()]
     wrong, *_ = check(
-        monkeypatch, made("mimo"), shape, PROMPTS[:3], laws=SAMPLINGS[:3], budgets=limited
+        monkeypatch, made("mimo"), shape, PROMPTS[:3], samplings=SAMPLINGS[:3], budgets=limited
     )
     assert not wrong
     alone = [limited[0]] * 3
     wrong, *_ = check(
-        monkeypatch, made("mimo"), shape, PROMPTS[:3], laws=SAMPLINGS[:3], budgets=alone
+        monkeypatch, made("mimo"), shape, PROMPTS[:3], samplings=SAMPLINGS[:3], budgets=alone
     )
     assert not wrong
 
@@ -327,7 +331,7 @@ def answer_all_prompts(monkeypatch, made, executor):
     """Short chunks, decoding rows beside them, and a prefix that another text left behind."""
     shape = Shape(page_size=4, step_tokens=21, max_rows=5, executor=executor)
     before = [make_submission("before", [*PROMPT[:9], 1, 2, 3, 4, 5], GREEDY, max_tokens=4)]
-    return check(monkeypatch, made("mimo"), shape, PROMPTS, laws=SAMPLINGS, before=before)[0]
+    return check(monkeypatch, made("mimo"), shape, PROMPTS, samplings=SAMPLINGS, before=before)[0]
 
 
 def test_the_unharmed_drafter_passes_where_mutants_are_caught(monkeypatch, made):
@@ -361,9 +365,9 @@ def test_no_two_query_tokens_of_a_catch_up_write_to_one_slot(monkeypatch, made, 
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("law", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("num", [1, 3])
-def test_modules_that_know_the_target_are_always_right(tmp_path, num, law):
+def test_modules_that_know_the_target_are_always_right(tmp_path, num, sampling):
     """The target says what its last token alone tells it, and so do the modules, at every depth."""
     made = with_modules(tmp_path, TABLES["deepseek"], num=num, body="llama", is_bigram=True)
     chain, budget = made.load(), Budget(steps=3, topk=1, nodes=4)
@@ -372,7 +376,7 @@ def test_modules_that_know_the_target_are_always_right(tmp_path, num, law):
         **{"model" if is_one else "modules": chain}, budget=budget
     )
     submissions = [
-        make_submission(f"r{i}", prompt, replace(law, seed=i), max_tokens=13)
+        make_submission(f"r{i}", prompt, replace(sampling, seed=i), max_tokens=13)
         for i, prompt in enumerate(PROMPTS)
     ]
     shape = Shape(step_tokens=23, max_rows=5, executor="tape", depth=1)

@@ -173,12 +173,12 @@ def forget_that_a_whole_model_runs_ahead(monkeypatch):
     monkeypatch.setattr(ModelDrafter, "__init__", forgetful)
 
 
-ALWAYS = [Case(PADDED_TAPE, is_prefix_hit=False, law=law) for law in SAMPLINGS]
+ALWAYS = [Case(PADDED_TAPE, is_prefix_hit=False, sampling=sampling) for sampling in SAMPLINGS]
 EAGER = replace(PADDED_TAPE, executor="eager", step_tokens=40)
 SPECULATIVE = [
-    Case(shape, is_prefix_hit=False, law=law, drafter=drafter, tree=tree)
+    Case(shape, is_prefix_hit=False, sampling=sampling, drafter=drafter, tree=tree)
     for shape in (EAGER, replace(EAGER, executor="tape"))
-    for law in SAMPLINGS
+    for sampling in SAMPLINGS
     for drafter, tree in [("twin", "chain"), ("relative", "tree")]
 ]
 MUTATIONS = [

@@ -28,47 +28,47 @@ def sampling_of(name: str):
     return replace(SAMPLINGS[name], bias=FEW_WORDS)
 
 
-def right_answer(models, law: str, index: int) -> list[int]:
-    if (law, index) not in _answers:
-        answer = decode(models.theirs, PROMPTS[index], sampling_of(law), max_tokens=MAX_TOKENS)
-        _answers[law, index] = answer.tokens
-    return _answers[law, index]
+def right_answer(models, sampling: str, index: int) -> list[int]:
+    if (sampling, index) not in _answers:
+        answer = decode(models.theirs, PROMPTS[index], sampling_of(sampling), max_tokens=MAX_TOKENS)
+        _answers[sampling, index] = answer.tokens
+    return _answers[sampling, index]
 
 
-def ask_all(law: str):
+def ask_all(sampling: str):
     return [
-        make_submission(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(sampling), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
 
 
-def assert_right(models, law, outputs):
+def assert_right(models, sampling, outputs):
     for i in range(len(PROMPTS)):
-        assert outputs[f"r{i}"].tokens == right_answer(models, law, i)
+        assert outputs[f"r{i}"].tokens == right_answer(models, sampling, i)
 
 
 def cases():
-    """Every law, drafter, executor and depth with each other; the sizes are drawn."""
+    """Every sampling, drafter, executor and depth with each other; the sizes are drawn."""
     rng = random.Random(0)
-    for law, draft, executor, depth in itertools.product(
+    for sampling, draft, executor, depth in itertools.product(
         SAMPLINGS, DRAFTS, ("eager", "tape"), (0, 1)
     ):
         page, pad, chunk = rng.choice([1, 4, 16]), rng.choice([1, 3]), rng.choice([1, 7, 30])
         step_tokens = 4 * DRAFTS[draft].budget.nodes + chunk  # the trees of four rows and a chunk
-        name = f"{law}-{draft}-{executor}-depth{depth}-page{page}-pad{pad}-chunk{chunk}"
+        name = f"{sampling}-{draft}-{executor}-depth{depth}-page{page}-pad{pad}-chunk{chunk}"
         shape = Shape(
             executor=executor, depth=depth, page_size=page, pad=pad, step_tokens=step_tokens
         )
-        yield pytest.param(law, DRAFTS[draft], shape, id=name)
+        yield pytest.param(sampling, DRAFTS[draft], shape, id=name)
 
 
 @pytest.mark.fast_cases(4)
-@pytest.mark.parametrize(("law", "draft", "shape"), list(cases()))
-def test_the_tokens_are_those_of_the_reference_decoder(models, law, draft, shape):
+@pytest.mark.parametrize(("sampling", "draft", "shape"), list(cases()))
+def test_the_tokens_are_those_of_the_reference_decoder(models, sampling, draft, shape):
     engine = engine_of(models.target, shape, draft)
-    assert_right(models, law, run_all(engine, ask_all(law)))
-    again = run_all(engine, ask_all(law))  # now from the prefix cache
-    assert_right(models, law, again)
+    assert_right(models, sampling, run_all(engine, ask_all(sampling)))
+    again = run_all(engine, ask_all(sampling))  # now from the prefix cache
+    assert_right(models, sampling, again)
     progress = [entry.last.progress for entry in again.values()]
     assert any(each.cached for each in progress)
     assert 0 < sum(each.num_accepted for each in progress) < sum(each.drafted for each in progress)

@@ -40,16 +40,16 @@ def test_the_object_really_raises():
 
 
 @pytest.mark.parametrize("drafter", ["none", "relative", "eagle3"])
-@pytest.mark.parametrize("law", SAMPLINGS)
-def test_nothing_reads_a_length_on_the_host(models, monkeypatch, law, drafter):
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_nothing_reads_a_length_on_the_host(models, monkeypatch, sampling, drafter):
     result_may_be_read(monkeypatch)
     engine = engine_of(models.target, Shape(depth=1), models.draft(drafter, TREES["tree"]))
     rows = engine._runner._program.state.rows
     rows.lengths = rows.lengths.as_subclass(Untouchable)
     submissions = [
-        make_submission(f"r{i}", prompt, sampling_of(law, i), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(sampling, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
     outputs = run_all(engine, submissions)
     for i in range(len(PROMPTS)):
-        assert outputs[f"r{i}"].tokens == right_answer(models.theirs, law, i).tokens
+        assert outputs[f"r{i}"].tokens == right_answer(models.theirs, sampling, i).tokens

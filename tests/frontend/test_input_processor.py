@@ -22,7 +22,7 @@ def resolved(params, prompt_len=10):
     return sampling, limits
 
 
-def test_defaults_resolve_to_a_law_that_filters_nothing():
+def test_defaults_resolve_to_a_sampling_that_filters_nothing():
     sampling, limits = resolved(SamplingParams())
     assert sampling == RowSampling(seed=5)
     assert (limits.max_tokens, limits.stop_ids) == (16, frozenset({2}))

@@ -38,9 +38,9 @@ def test_generate_returns_what_the_reference_says_in_prompt_order(llm, peer, tem
     params = SamplingParams(temperature=temperature, max_tokens=8, seed=3, ignore_eos=True)
     outputs = llm.generate(prompts, params)
     assert [output.prompt for output in outputs] == ["the rider", None, "goes", None]
-    law = RowSampling(seed=3, temperature=temperature)
+    sampling = RowSampling(seed=3, temperature=temperature)
     for output in outputs:
-        answer = decode(peer, output.prompt_token_ids, law, max_tokens=8)
+        answer = decode(peer, output.prompt_token_ids, sampling, max_tokens=8)
         assert output.outputs[0].token_ids == answer.tokens
 
 

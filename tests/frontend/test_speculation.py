@@ -52,11 +52,11 @@ def answers(llm, prompts, params):
     return [seen(llm.generate([prompt], params, use_tqdm=False)) for prompt in prompts]
 
 
-@pytest.mark.parametrize("law", SAMPLINGS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("sizes", TREES, ids=str)
-def test_a_draft_model_changes_no_token(model_folder, draft_folder, plain, law, sizes):
+def test_a_draft_model_changes_no_token(model_folder, draft_folder, plain, sampling, sizes):
     drafted = LLM(model_folder, draft=draft_folder, **sizes)
-    params = SamplingParams(max_tokens=12, ignore_eos=True, **SAMPLINGS[law])
+    params = SamplingParams(max_tokens=12, ignore_eos=True, **SAMPLINGS[sampling])
     ours = drafted.generate(PROMPTS, params, use_tqdm=False)
     assert [each[:4] for each in seen(ours)] == [
         each[:4] for each in seen(plain.generate(PROMPTS, params, use_tqdm=False))
@@ -69,12 +69,12 @@ def drafted_nodes(outputs):
     return sum(output.outputs[0].acceptance.drafted for output in outputs)
 
 
-@pytest.mark.parametrize("law", SAMPLINGS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("drafter", ["ngram", "eagle", "eagle3"])
-def test_no_other_drafter_does_either(model_folder, plain, tmp_path, drafter, law):
+def test_no_other_drafter_does_either(model_folder, plain, tmp_path, drafter, sampling):
     name = drafter if drafter == "ngram" else a_head(tmp_path, model_folder, drafter)
     drafted = LLM(model_folder, draft=name, steps=3, topk=2, nodes=6)
-    params = SamplingParams(max_tokens=12, ignore_eos=True, **SAMPLINGS[law])
+    params = SamplingParams(max_tokens=12, ignore_eos=True, **SAMPLINGS[sampling])
     ours, theirs = (
         [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)]
         for llm in (drafted, plain)
@@ -159,8 +159,8 @@ def test_the_context_may_end_anywhere_in_a_round(model_folder, draft_folder, len
 
 def test_a_drafter_that_is_the_target_is_always_right(model_folder):
     twin = LLM(model_folder, draft=model_folder, steps=3)
-    for law in ("greedy", "sampled"):
-        params = SamplingParams(max_tokens=13, ignore_eos=True, **SAMPLINGS[law])
+    for sampling in ("greedy", "sampled"):
+        params = SamplingParams(max_tokens=13, ignore_eos=True, **SAMPLINGS[sampling])
         (output,) = twin.generate("the rider", params, use_tqdm=False)
         acceptance = output.outputs[0].acceptance
         assert (acceptance.rounds, acceptance.kept_per_position) == (3, [3, 3, 3])

@@ -44,9 +44,9 @@ def models(request, tmp_path_factory):
     )
 
 
-def answers(models, shape, draft, law, prompts):
+def answers(models, shape, draft, sampling, prompts):
     submissions = [
-        make_submission(f"r{i}", prompt, sampling_of(law, i), max_tokens=24)
+        make_submission(f"r{i}", prompt, sampling_of(sampling, i), max_tokens=24)
         for i, prompt in prompts.items()
     ]
     outputs = run_all(engine_of(models.target, shape, draft), submissions)
@@ -54,15 +54,15 @@ def answers(models, shape, draft, law, prompts):
 
 
 @pytest.mark.parametrize("tree", ["chain", "tree", "wide"])
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 @pytest.mark.parametrize("executor", ["eager", "breakable"])
-def test_drafts_batch_and_chunks_change_no_bit(models, law, tree, executor):
+def test_drafts_batch_and_chunks_change_no_bit(models, sampling, tree, executor):
     alone = {}
     for index, prompt in enumerate(PROMPTS):
         shape = Shape(max_rows=1, **FIXED)
         draft = models.draft("none", TREES[tree])
-        alone |= answers(models, shape, draft, law, {index: prompt})
+        alone |= answers(models, shape, draft, sampling, {index: prompt})
     shape = Shape(pad=4, depth=1, step_tokens=280, executor=executor, **FIXED)
     draft = models.draft("relative", TREES[tree])
-    together = answers(models, shape, draft, law, dict(enumerate(PROMPTS)))
+    together = answers(models, shape, draft, sampling, dict(enumerate(PROMPTS)))
     assert together == alone

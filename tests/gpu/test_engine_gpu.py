@@ -43,11 +43,13 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("law", SAMPLINGS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
-def test_tokens_are_those_of_the_reference_decoder(models, drafter, tree, law, depth, executor):
+def test_tokens_are_those_of_the_reference_decoder(
+    models, drafter, tree, sampling, depth, executor
+):
     shape = Shape(device="cuda", pad=4, depth=depth, step_tokens=90, executor=executor)
-    assert not mismatches(models, Case(shape, False, law, drafter, tree))
+    assert not mismatches(models, Case(shape, False, sampling, drafter, tree))
 
 
 def _some_cases(num, seed):

@@ -41,7 +41,7 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "vocab"), [(1, 67), (5, 9001), (64, 128_256), (3, 151_936)])
-def test_the_compiled_kernel_masks_as_the_law_does(dtype, rows, vocab):
+def test_the_compiled_kernel_masks_as_the_reference_does(dtype, rows, vocab):
     torch.manual_seed(rows)
     logits = torch.randn(rows, vocab).to(dtype)
     bits = torch.randint(-(2**31), 2**31, (rows, -(-vocab // 32)), dtype=torch.int64).int()
@@ -54,12 +54,12 @@ def test_the_compiled_kernel_masks_as_the_law_does(dtype, rows, vocab):
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
 @pytest.mark.parametrize("depth", [0, 1])
-@pytest.mark.parametrize("law", SAMPLINGS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(
     ("drafter", "tree"), [("none", "chain"), ("twin", "chain"), ("relative", "tree")]
 )
 def test_a_grammar_row_answers_as_plain_decoding_does(
-    models, monkeypatch, executor, depth, law, drafter, tree
+    models, monkeypatch, executor, depth, sampling, drafter, tree
 ):
     monkeypatch.setattr(runtime_grammars, "MatcherStates", ChoiceStates)
     grammars = ChoiceGrammars()
@@ -68,13 +68,13 @@ def test_a_grammar_row_answers_as_plain_decoding_does(
         make_submission(
             f"r{i}",
             PROMPTS[i % len(PROMPTS)],
-            replace(SAMPLINGS[law], seed=SAMPLINGS[law].seed + i, grammar=grammar),
+            replace(SAMPLINGS[sampling], seed=SAMPLINGS[sampling].seed + i, grammar=grammar),
             max_tokens=MAX_TOKENS,
             stop_ids=(END,),
         )
         for i in range(6)  # more than there are rows: owners change in flight
     ]
-    free = make_submission("free", PROMPTS[1], SAMPLINGS[law], max_tokens=MAX_TOKENS)
+    free = make_submission("free", PROMPTS[1], SAMPLINGS[sampling], max_tokens=MAX_TOKENS)
     shape = Shape(device="cuda", pad=4, depth=depth, step_tokens=60, executor=executor)
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]), grammars)
     outputs = run_all(engine, [*submissions, free])

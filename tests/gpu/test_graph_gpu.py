@@ -92,9 +92,9 @@ def test_borrowed_memory_is_not_kept_from_later_operations(stream):
 def test_a_steady_loop_never_waits_for_the_device(models, drafter, tree, executor):
     shape = Shape(device="cuda", pad=4, depth=1, step_tokens=90, executor=executor, page_size=4)
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]))
-    law = sampling_of("greedy", 0)
+    sampling = sampling_of("greedy", 0)
     for index, prompt in enumerate(PROMPTS):
-        engine.add(make_submission(f"r{index}", prompt, law, max_tokens=60))
+        engine.add(make_submission(f"r{index}", prompt, sampling, max_tokens=60))
     for _ in range(12):
         engine.step()
     torch.cuda.set_sync_debug_mode("error")

@@ -45,12 +45,20 @@ def made(tmp_path_factory):
 
 
 def check(
-    monkeypatch, target, shape, *, seed, before=(), rows=None, oracle=ModuleOracle, laws=SAMPLINGS
+    monkeypatch,
+    target,
+    shape,
+    *,
+    seed,
+    before=(),
+    rows=None,
+    oracle=ModuleOracle,
+    samplings=SAMPLINGS,
 ):
     rng = random.Random(seed)
     submissions = [
-        make_submission(f"r{i}", prompt, law, max_tokens=16)
-        for i, (prompt, law) in enumerate(zip(PROMPTS, laws, strict=True))
+        make_submission(f"r{i}", prompt, sampling, max_tokens=16)
+        for i, (prompt, sampling) in enumerate(zip(PROMPTS, samplings, strict=True))
     ]
     counts = [rng.randint(0, NUM) for _ in range(37)]
     notes, verifier, outputs = run(
@@ -58,7 +66,7 @@ def check(
     )
     texts = [[*prompt, *outputs[f"r{i}"].tokens] for i, prompt in enumerate(PROMPTS)]
     assert (verifier.total_accepted > 0).sum() >= NUM
-    return mistakes(notes, oracle(target, num=NUM), texts, laws), outputs
+    return mistakes(notes, oracle(target, num=NUM), texts, samplings), outputs
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -102,9 +110,9 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
 @pytest.mark.parametrize("body", ["deepseek-v3", "glm4-moe"])
 def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body, executor):
     shape = Shape(device="cuda", page_size=4, step_tokens=30, max_rows=5, pad=4, executor=executor)
-    greedy = [replace(law, temperature=0.0) for law in SAMPLINGS]
+    greedy = [replace(sampling, temperature=0.0) for sampling in SAMPLINGS]
     target = made("deepseek", body=body)
-    wrong, _ = check(monkeypatch, target, shape, seed=6, oracle=TheirModules, laws=greedy)
+    wrong, _ = check(monkeypatch, target, shape, seed=6, oracle=TheirModules, samplings=greedy)
     assert not wrong
 
 

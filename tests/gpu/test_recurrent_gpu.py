@@ -1,4 +1,4 @@
-"""Recurrent models compiled: their kernels at real sizes, and the engine eager and recorded."""
+"""Recurrent models compiled: their kernels at real sizes, and the engine eager and captured."""
 
 import pytest
 import torch
@@ -66,11 +66,11 @@ def test_heads_are_normalised_and_gated(num, heads, dim, dtype):
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
 @pytest.mark.parametrize("draft", [PLAIN, CHAIN, LONGEST], ids=["plain", "chain", "longest"])
-@pytest.mark.parametrize("law", ["greedy", "sampled", "warped"])
-def test_the_tokens_are_those_of_the_reference_decoder(made, law, draft, executor):
+@pytest.mark.parametrize("sampling", ["greedy", "sampled", "warped"])
+def test_the_tokens_are_those_of_the_reference_decoder(made, sampling, draft, executor):
     theirs, target = made
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=4, device="cuda")
-    assert not mismatches(theirs, target, Case(law, draft, shape))
+    assert not mismatches(theirs, target, Case(sampling, draft, shape))
 
 
 def test_a_preempted_request_is_computed_again_to_the_same_tokens(made):

@@ -1,4 +1,4 @@
-"""DeepSeek-V4 compiled: its kernels at real sizes, and the engine eager, recorded and exact."""
+"""DeepSeek-V4 compiled: its kernels at real sizes, and the engine eager, captured and exact."""
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def test_window_entries_and_sink_share_one_softmax(case, dtype):
 @pytest.mark.parametrize(
     ("num", "streams", "hidden"), [(1, 4, 4096), (33, 4, 4096), (5, 4, 7168), (3, 2, 32)]
 )
-def test_streams_are_mixed_as_the_law_says(num, streams, hidden, dtype):
+def test_streams_are_mixed_as_in_the_reference(num, streams, hidden, dtype):
     # Mixes are sums of up to 28,672 products, which a GPU adds in another order.
     roundings = 64 if dtype == torch.float32 else 12
     check_streams(num, streams, hidden, ("cuda", dtype), roundings=roundings)
@@ -123,11 +123,11 @@ def test_streams_are_mixed_as_the_law_says(num, streams, hidden, dtype):
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
 @pytest.mark.parametrize("draft", [PLAIN, CHAIN, LONGEST], ids=["plain", "chain", "longest"])
-@pytest.mark.parametrize("law", ["greedy", "sampled", "warped"])
-def test_executors_drafts_and_padding_change_no_token(folder, target, law, draft, executor):
+@pytest.mark.parametrize("sampling", ["greedy", "sampled", "warped"])
+def test_executors_drafts_and_padding_change_no_token(folder, target, sampling, draft, executor):
     for depth, pad, chunk in ((0, 1, 30), (1, 4, 7)):
         shape = shape_of(draft, chunk=chunk, device="cuda", executor=executor, depth=depth, pad=pad)
-        assert not mismatches(saved_v4(folder), target, Case(law, draft, shape))
+        assert not mismatches(saved_v4(folder), target, Case(sampling, draft, shape))
 
 
 @pytest.mark.parametrize("executor", ["graph", "breakable"])
@@ -148,8 +148,8 @@ def test_a_steady_loop_never_waits_for_the_device(target, draft, executor):
 
 
 @pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
-def test_drafts_of_the_module_change_no_token(tmp_path_factory, law, executor):
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_drafts_of_the_module_change_no_token(tmp_path_factory, sampling, executor):
     folder = tmp_path_factory.mktemp("module")
     oracle = save_with_module(folder)
     target = load_target(folder, dtype="float32", device=CUDA)
@@ -157,25 +157,25 @@ def test_drafts_of_the_module_change_no_token(tmp_path_factory, law, executor):
     draft = ModelDraft(model=module, budget=Budget(steps=3, topk=1, nodes=4))
     shape = shape_of(draft, chunk=7, device="cuda", executor=executor, depth=1, pad=4)
     submissions = [
-        make_submission(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", text, sampling_of(sampling), max_tokens=MAX_TOKENS)
         for i, text in enumerate(PROMPTS)
     ]
     outputs = run_all(engine_of(target, shape, draft), submissions)
     assert sum(one.last.progress.drafted for one in outputs.values()) > 0
     for i, text in enumerate(PROMPTS):
-        right = decode(oracle.theirs, text, sampling_of(law), max_tokens=MAX_TOKENS)
+        right = decode(oracle.theirs, text, sampling_of(sampling), max_tokens=MAX_TOKENS)
         assert outputs[f"r{i}"].tokens == right.tokens
 
 
-@pytest.mark.parametrize("law", ["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 @pytest.mark.parametrize("executor", ["eager", "breakable"])
-def test_with_fixed_arithmetic_drafts_and_batch_change_no_bit(folder, law, executor):
+def test_with_fixed_arithmetic_drafts_and_batch_change_no_bit(folder, sampling, executor):
     fixed = load_target(folder, dtype="bfloat16", device=CUDA, arithmetic="fixed")
 
     def answers(draft, prompts, **how):
         shape = shape_of(draft, chunk=30, device="cuda", arithmetic="fixed", **how)
         submissions = [
-            make_submission(f"r{i}", PROMPTS[i], sampling_of(law), max_tokens=MAX_TOKENS)
+            make_submission(f"r{i}", PROMPTS[i], sampling_of(sampling), max_tokens=MAX_TOKENS)
             for i in prompts
         ]
         outputs = run_all(engine_of(fixed, shape, draft), submissions)

@@ -61,7 +61,7 @@ def test_the_reference_reads_latents_as_keys_and_their_first_channels_as_values(
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("nodes", [1, 5])
-def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
+def test_decode_rows_see_their_history_and_their_path(page_size, nodes):
     model = latent_model(heads=3, page_size=page_size)
     case = make_case(model, lengths=BORDERS, nodes=nodes, seed=nodes)
     assert_like_reference(backend_of(model), case)

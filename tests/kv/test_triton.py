@@ -33,7 +33,7 @@ def backend_of(model):
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize("nodes", [1, 5, 9])
-def test_uniform_rows_see_their_history_and_their_path(page_size, nodes):
+def test_decode_rows_see_their_history_and_their_path(page_size, nodes):
     model = Model(kv_heads=1, page_size=page_size)
     case = make_case(model, lengths=BORDERS, nodes=nodes, seed=nodes)
     assert_like_reference(backend_of(model), case)

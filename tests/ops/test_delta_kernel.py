@@ -1,4 +1,4 @@
-"""The kernels of recurrent layers, interpreted, do what the torch laws say."""
+"""The kernels of recurrent layers, interpreted, do what the references do."""
 
 import pytest
 import torch

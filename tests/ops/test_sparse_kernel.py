@@ -1,4 +1,4 @@
-"""DeepSeek-V4's kernels, interpreted, do what the torch laws say. tests/gpu compiles them."""
+"""DeepSeek-V4's kernels, interpreted, do what the references do. tests/gpu compiles them."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ CHOICES = [
     ChoiceCase(heads=3, width=12, per_page=4, columns=5, top_k=3, counts=(0, 1, 3, 4, 17, 20)),
     ChoiceCase(heads=8, width=20, per_page=1, columns=90, top_k=64, counts=(90, 64, 65, 2)),
     ChoiceCase(heads=1, width=6, per_page=2, columns=3, top_k=9, counts=(6, 5)),
-    # Padding may be said to see more than its list has.
+    # The count of padding may exceed its list.
     ChoiceCase(heads=3, width=12, per_page=4, columns=5, top_k=3, counts=(40, 20, 33, 1, 17)),
     ChoiceCase(heads=2, width=12, per_page=2, columns=3, top_k=9, counts=(12, 7, 6, 5)),
 ]
@@ -92,5 +92,5 @@ def test_chains_that_exceed_the_workspace_are_taken_in_turns(monkeypatch):
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "streams", "hidden"), [(1, 2, 12), (19, 4, 40), (3, 1, 70)])
-def test_streams_are_mixed_as_the_law_says(num, streams, hidden, dtype):
+def test_streams_are_mixed_as_in_the_reference(num, streams, hidden, dtype):
     check_streams(num, streams, hidden, (DEVICE, dtype), roundings=3)

@@ -48,7 +48,7 @@ def test_a_tape_is_replayed_after_a_failure(models, where):
 
 
 def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models, monkeypatch):
-    run, law = models.target.run, sampling_of("greedy", 0)
+    run, sampling = models.target.run, sampling_of("greedy", 0)
     engine = engine_of(models.target, Shape(max_rows=1))
 
     def run_short(plan, *others):
@@ -57,7 +57,10 @@ def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models,
         return run(plan, *others)
 
     monkeypatch.setattr(models.target, "run", run_short)
-    long, short = make_submission("long", [5] * 10, law), make_submission("short", [5] * 4, law)
+    long, short = (
+        make_submission("long", [5] * 10, sampling),
+        make_submission("short", [5] * 4, sampling),
+    )
     outputs = run_all(engine, [long, short])
     assert (outputs["long"].last.finish, outputs["short"].last.finish) == ("error", "length")
     assert engine.num_failed_steps == 1
@@ -67,9 +70,9 @@ def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeyp
     def lose(mark):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    engine, law = engine_of(models.target, Shape(max_rows=1)), sampling_of("greedy", 0)
-    engine.add(make_submission("runs", [3, 4], law))
-    engine.add(make_submission("waits", [3, 4], law))
+    engine, sampling = engine_of(models.target, Shape(max_rows=1)), sampling_of("greedy", 0)
+    engine.add(make_submission("runs", [3, 4], sampling))
+    engine.add(make_submission("waits", [3, 4], sampling))
     (first,) = engine.step()
     assert (first.finish, len(first.tokens)) == ("running", 1)
     monkeypatch.setattr(HostEvent, "wait", lose)  # an error of CUDA stays
@@ -79,7 +82,7 @@ def test_a_device_that_does_not_answer_any_more_stops_the_engine(models, monkeyp
         ("waits", "error"),
     ]
     with pytest.raises(CapacityError, match="restart the process"):
-        engine.add(make_submission("later", [3, 4], law))
+        engine.add(make_submission("later", [3, 4], sampling))
 
 
 def test_a_restarted_runner_holds_no_row_and_no_broken_number(models):
@@ -113,11 +116,12 @@ def test_a_restarted_drafter_remembers_no_broken_number(models, drafter):
 
 def test_what_a_former_owner_left_is_not_written_to_draft_kv(models):
     """A new row's window has idle places only, and page 0, to which they write, is read masked."""
-    law = sampling_of("greedy", 0)
+    sampling = sampling_of("greedy", 0)
     engine = engine_of(models.target, Shape(), models.draft("modules", TREES["chain"]))
     memory_of(engine).fill_(float("nan"))
     run_all(
-        engine, [make_submission("long", [5] * 13, law), make_submission("short", [3] * 8, law)]
+        engine,
+        [make_submission("long", [5] * 13, sampling), make_submission("short", [3] * 8, sampling)],
     )
     _, drafts = engine._runner._program.state.pages._pools
     assert torch.isfinite(drafts.storage).all()

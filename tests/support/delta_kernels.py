@@ -16,7 +16,7 @@ from outrider.ops.recurrent.delta_rule_triton import gated_delta_rule_triton
 from outrider.ops.recurrent.delta_sizes import DeltaSizes
 from outrider.ops.recurrent.gated_norm_triton import gated_norm_triton
 from outrider.ops.recurrent.recurrent_rows import NEW_TEXT, RecurrentRows, RecurrentState, StateRows
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 from outrider.ops.sparse.ring_tokens import RingPlan, RingTokens
 
 STATE_BY_BLOCKS = {torch.float32: 1e-4}  # products of half precision keep ten bits
@@ -79,7 +79,7 @@ def make_rows(case: DeltaCase) -> RecurrentRows:
             firsts=count.cumsum(0) - count,
             counts=count,
         ),
-        window=WindowPlan(
+        window=QueryWindows(
             query_index=torch.arange(int(count.sum())),
             owners=torch.arange(num_rows).repeat_interleave(count),
             ring=RingPlan(sources=nothing, writes=nothing),

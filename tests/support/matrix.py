@@ -1,4 +1,4 @@
-"""The equality matrix: ways to run the engine, and laws that every way must obey alike."""
+"""The equality matrix: ways to run the engine, and sampling parameters for each of them."""
 
 import random
 from dataclasses import dataclass, replace
@@ -30,14 +30,14 @@ SAMPLINGS = {
         logprobs=ASKED,
     ),
 }
-MIXED = "mixed"  # every prompt of the batch under another law
+MIXED = "mixed"  # every prompt of the batch with other sampling parameters
 
 
 def sampling_of(name: str, index: int) -> RowSampling:
-    """The law of one prompt: every row draws noise of its own."""
-    law = SAMPLINGS[list(SAMPLINGS)[index % len(SAMPLINGS)]] if name == MIXED else SAMPLINGS[name]
+    """The sampling of one prompt; every row draws noise of its own."""
+    base = SAMPLINGS[list(SAMPLINGS)[index % len(SAMPLINGS)] if name == MIXED else name]
     return replace(
-        law, seed=law.seed + 1000 * index, logprobs=LogprobsWanted(chosen=True, top=index)
+        base, seed=base.seed + 1000 * index, logprobs=LogprobsWanted(chosen=True, top=index)
     )
 
 
@@ -85,7 +85,7 @@ class Models:
 class Case:
     shape: Shape
     is_prefix_hit: bool  # the same prompts have been answered before, so their pages are cached
-    law: str
+    sampling: str
     drafter: str = "none"
     tree: str = "chain"
     target: str = "llama"
@@ -93,7 +93,7 @@ class Case:
     def __str__(self) -> str:
         s = self.shape
         words = [f"page{s.page_size}", f"pad{s.pad}", s.executor, f"depth{s.depth}"]
-        words += [f"chunk{s.step_tokens}", "hit" if self.is_prefix_hit else "cold", self.law]
+        words += [f"chunk{s.step_tokens}", "hit" if self.is_prefix_hit else "cold", self.sampling]
         words += [self.target] if self.target != "llama" else []
         return "-".join([*words, self.drafter, *([self.tree] if self.drafter != "none" else [])])
 
@@ -111,12 +111,12 @@ def all_cases() -> list[Case]:
             # Even the largest trees of all rows must leave room for a prompt.
             Shape(page_size=page, pad=pad, executor=executor, depth=depth, step_tokens=chunk),
             is_prefix_hit=hit,
-            law=law,
+            sampling=sampling,
             drafter=drafter,
             tree=tree,
             target=target,
         )
-        for page, pad, executor, depth, extra, hit, law, (drafter, tree), target in product(
+        for page, pad, executor, depth, extra, hit, sampling, (drafter, tree), target in product(
             [1, 4, 16, 64],
             [1, 4],
             ["eager", "tape"],
@@ -140,12 +140,12 @@ def some_cases(num: int, seed: int, drafters: tuple[str, ...] = ()) -> list[Case
 _answers: dict[tuple[Any, str, int], Answer] = {}
 
 
-def right_answer(theirs, law: str, index: int) -> Answer:
-    """The reference decoder's answer; computed once, as it depends on model and law alone."""
-    key = (theirs, law, index)
+def right_answer(theirs, sampling: str, index: int) -> Answer:
+    """The reference decoder's answer; computed once, as it depends on model and sampling alone."""
+    key = (theirs, sampling, index)
     if key not in _answers:
-        sampling = sampling_of(law, index)
-        _answers[key] = decode(theirs, PROMPTS[index], sampling, max_tokens=MAX_TOKENS)
+        own = sampling_of(sampling, index)
+        _answers[key] = decode(theirs, PROMPTS[index], own, max_tokens=MAX_TOKENS)
     return _answers[key]
 
 
@@ -153,7 +153,7 @@ def run_case(models: Models, case: Case):
     """What the engine says to all prompts at once, by request id."""
     engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
     submissions = [
-        make_submission(f"r{i}", prompt, sampling_of(case.law, i), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(case.sampling, i), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(PROMPTS)
     ]
     if case.is_prefix_hit:
@@ -166,7 +166,7 @@ def mismatches(models: Models, case: Case) -> list[str]:
     outputs = run_case(models, case)
     found = []
     for i in range(len(PROMPTS)):
-        right, got = right_answer(models.theirs, case.law, i), outputs[f"r{i}"]
+        right, got = right_answer(models.theirs, case.sampling, i), outputs[f"r{i}"]
         if got.tokens != right.tokens:
             found.append(f"prompt {i}: {got.tokens} instead of {right.tokens}")
         elif max(abs(a - b) for a, b in zip(got.logprobs, right.logprobs, strict=True)) > 1e-4:
@@ -175,7 +175,7 @@ def mismatches(models: Models, case: Case) -> list[str]:
         found.append("the prefix cache served nothing")
     if (
         case.drafter == "twin"
-        and case.law in ("greedy", "sampled")
+        and case.sampling in ("greedy", "sampled")
         and case.tree in ("one-step", "chain")
     ):
         found += _incomplete_acceptance(outputs)

@@ -1,6 +1,6 @@
 """The reference decoder: whole recompute, one request, numpy in float64, no engine code.
 
-It reads the sampling law off its definition: penalties, bias, bans, temperature, top-k, top-p,
+It follows the definition of sampling: penalties, bias, bans, temperature, top-k, top-p,
 min-p, then argmax of logits plus Gumbel noise drawn from a hash of (seed, position, token).
 """
 
@@ -17,11 +17,11 @@ U32, U64 = 2**32 - 1, 2**64 - 1
 @dataclass
 class Answer:
     tokens: list[int]
-    logprobs: list[float]  # of the chosen tokens under the model's own law
+    logprobs: list[float]  # of the chosen tokens under the model's own distribution
 
 
 def decode(model, prompt, sampling: RowSampling, *, max_tokens: int, stop_ids=()) -> Answer:
-    """What the law says this prompt is answered with; `model` is a transformers model."""
+    """The answer to a prompt; `model` is a transformers model."""
     tokens, logprobs = list(prompt), []
     for _ in range(max_tokens):
         with torch.no_grad():

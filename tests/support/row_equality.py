@@ -18,12 +18,14 @@ SAMPLINGS = ("greedy", "sampled", "warped")
 
 
 def cases():
-    """Every law, drafter and executor with each other; depth and sizes are drawn."""
+    """Every sampling, drafter and executor with each other; depth and sizes are drawn."""
     rng = random.Random(0)
-    for law, draft, executor in itertools.product(SAMPLINGS, DRAFTS.values(), ("eager", "tape")):
+    for sampling, draft, executor in itertools.product(
+        SAMPLINGS, DRAFTS.values(), ("eager", "tape")
+    ):
         depth, pad, chunk = rng.choice([0, 1]), rng.choice([1, 3, 4]), rng.choice([1, 7, 30])
         shape = shape_of(draft, chunk=chunk, executor=executor, depth=depth, pad=pad)
-        yield Case(law, draft, shape)
+        yield Case(sampling, draft, shape)
 
 
 class RowEquality:

@@ -26,13 +26,13 @@ _answers: dict[tuple[PreTrainedModel, str, int], list[int]] = {}
 
 @dataclass(frozen=True)
 class Case:
-    law: str
+    sampling: str
     draft: DraftKind
     shape: Shape
 
     def __str__(self) -> str:
         s, nodes = self.shape, self.draft.facts.budget.nodes
-        words = [self.law, f"nodes{nodes}", s.executor, f"depth{s.depth}", f"pad{s.pad}"]
+        words = [self.sampling, f"nodes{nodes}", s.executor, f"depth{s.depth}", f"pad{s.pad}"]
         return "-".join([*words, f"chunk{s.step_tokens}", f"rows{s.max_rows}", f"kv{s.kv_tokens}"])
 
 
@@ -47,24 +47,24 @@ def sampling_of(name: str):
     return replace(SAMPLINGS[name], bias=FEW_WORDS)
 
 
-def right_answer(theirs, law: str, index: int) -> list[int]:
-    """The reference decoder's answer; computed once, as it depends on model and law alone."""
-    key = (theirs, law, index)
+def right_answer(theirs, sampling: str, index: int) -> list[int]:
+    """The reference decoder's answer; computed once, as it depends on model and sampling alone."""
+    key = (theirs, sampling, index)
     if key not in _answers:
-        answer = decode(theirs, PROMPTS[index], sampling_of(law), max_tokens=MAX_TOKENS)
+        answer = decode(theirs, PROMPTS[index], sampling_of(sampling), max_tokens=MAX_TOKENS)
         _answers[key] = answer.tokens
     return _answers[key]
 
 
 def run_case(target, case: Case):
     """What the engine says to all prompts at once, by request id."""
-    return run_all(engine_of(target, case.shape, case.draft), ask_all(case.law, PROMPTS))
+    return run_all(engine_of(target, case.shape, case.draft), ask_all(case.sampling, PROMPTS))
 
 
-def ask_all(law: str, prompts):
-    """All prompts under one law."""
+def ask_all(sampling: str, prompts):
+    """All prompts with the same sampling."""
     return [
-        make_submission(f"r{i}", prompt, sampling_of(law), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", prompt, sampling_of(sampling), max_tokens=MAX_TOKENS)
         for i, prompt in enumerate(prompts)
     ]
 
@@ -73,7 +73,7 @@ def mismatches(theirs, target, case: Case) -> list[str]:
     """Run one case; what differs from the reference decoder, in words."""
     outputs, found = run_case(target, case), []
     for i in range(len(PROMPTS)):
-        right, got = right_answer(theirs, case.law, i), outputs[f"r{i}"]
+        right, got = right_answer(theirs, case.sampling, i), outputs[f"r{i}"]
         if got.tokens != right:
             found.append(f"prompt {i}: {got.tokens} instead of {right}; {got.last.reason}")
     return found

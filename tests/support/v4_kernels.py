@@ -28,7 +28,7 @@ from outrider.ops.sparse.compressed_index import BlockPlan, CompressedIndex
 from outrider.ops.sparse.indexer import index_scores
 from outrider.ops.sparse.indexer_triton import select_entries_triton
 from outrider.ops.sparse.listed_entries import ListedEntries
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 from outrider.ops.sparse.ring_tokens import RingPlan, RingTokens
 from outrider.ops.sparse.sparse_attention import sparse_attention_reference
 from outrider.ops.sparse.sparse_attention_triton import sparse_attention_triton
@@ -242,7 +242,7 @@ def index_of(sources: torch.Tensor, case: SparseCase) -> CompressedIndex:
     return CompressedIndex(
         num_decode_query=case.chains,
         pages=sources,
-        window=WindowPlan(query_index=unused, owners=unused, ring=ring),
+        window=QueryWindows(query_index=unused, owners=unused, ring=ring),
         blocks=(),
     )
 

@@ -1,1 +1,1 @@
-"""`outrider bench acceptance`: how many drafts are kept, by drafter, tree and temperature."""
+"""`outrider bench acceptance`: how many drafts are accepted, by drafter, tree and temperature."""

@@ -1,4 +1,4 @@
-"""What is to be measured, read off the command line."""
+"""The parsed flags of `outrider bench acceptance`."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The outcome of `outrider bench acceptance`: one record per answer, and what they come to."""
+"""What `outrider bench acceptance` found, prints and writes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

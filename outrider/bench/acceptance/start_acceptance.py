@@ -42,7 +42,7 @@ def bench_acceptance(
             draft = _sized(args.drafts[name], tree)
             llm = LLM(model, draft=draft, dtype=dtype, device=device, max_num_seqs=args.rows)
             answers += _measure(llm, args, drafter=name, tree=name_of(tree))
-            del llm  # its memory is the next one's
+            del llm  # free its memory for the next one
     report = AcceptanceReport(
         model=model, device=device, max_tokens=args.max_tokens, answers=tuple(answers)
     )
@@ -57,7 +57,7 @@ def _sized(draft: DraftConfig, tree: TreeSize) -> DraftConfig:
 def _measure(
     llm: LLM, args: AcceptanceArgs, *, drafter: str, tree: str
 ) -> Iterator[AcceptanceAnswer]:
-    """Every question at every temperature; questions that leave no room are left out."""
+    """Every question at every temperature, except questions that leave no room for an answer."""
     room = llm.frontend.inputs.bounds.max_context - args.max_tokens
     encoded = [encode_chat(llm.get_tokenizer(), each.text) for each in args.questions]
     fitting = [

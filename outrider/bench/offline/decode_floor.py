@@ -1,7 +1,7 @@
 """The least time a decode step can take: its bytes, read once at the measured bandwidth.
 
-Computation is not part of this floor. At large batches, where a CPU computes for longer than it
-reads, nobody comes near it.
+Computation is not part of this floor. At large batches a CPU computes for longer than it reads, and
+no engine comes near the floor.
 """
 
 import math
@@ -40,8 +40,8 @@ class DecodeFloor:
 def weight_bytes(config: ModelConfig, dtype: Dtype, *, tokens: float = math.inf) -> int:
     """Bytes of all weights a step reads whole: layers and head, but not an embedding of its own.
 
-    Of experts, those that so many query tokens ask on average. int8 applies to the maps, which then
-    carry a scale per output channel; the rest is float32.
+    Of the experts it counts those that this many tokens are routed to, on average. int8 applies to
+    linears, which then have a scale per output channel; the rest is float32.
     """
     shapes = tensor_shapes(config)
     if not config.is_tied:
@@ -58,7 +58,7 @@ def is_of_expert(name: str) -> bool:
 
 
 def selected_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
-    """The share of experts that anybody asks, on average, if all are equally good."""
+    """Mean share of the experts that these tokens are routed to, if all are equally likely."""
     if isinstance(experts, NoExperts):
         return 1.0
     unselected: float = (1.0 - experts.routing.top_k / experts.num) ** tokens
@@ -66,8 +66,9 @@ def selected_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
 
 
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
-    """Bytes of the past of a batch whose rows have cached `context` tokens each: keys and values,
-    and states, which a step reads and writes.
+    """Bytes of the KV of a batch with `context` cached tokens per row.
+
+    Recurrent states are included; a step reads and writes them.
     """
     attention, recurrence = config.attention, config.recurrence
     values = len(config.attending) * attention.vectors * attention.width  # of one token
@@ -87,5 +88,5 @@ def tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
 
 
 def activation_bytes(dtype: Dtype) -> int:
-    """Bytes of one number that is no weight of a map."""
+    """Bytes of one number that is no weight of a linear."""
     return _ITEM_BYTES["float32"] if dtype == "int8" else _ITEM_BYTES[dtype]

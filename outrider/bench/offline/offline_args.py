@@ -1,4 +1,4 @@
-"""What the flags of a benchmark ask for, before the model is looked at. No torch."""
+"""The parsed flags of `outrider bench offline`. No torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

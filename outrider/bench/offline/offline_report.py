@@ -1,4 +1,4 @@
-"""The outcome of `outrider bench offline` as records, and the ratios between them."""
+"""Records of `outrider bench offline`, and the ratios between them."""
 
 import statistics
 from dataclasses import dataclass
@@ -83,13 +83,13 @@ class OfflineReport:
 
     @property
     def is_floor_beaten(self) -> bool:
-        """Whether the bandwidth was measured too low for the numbers beside it to mean anything."""
+        """Whether an engine was faster than the floor: then the bandwidth was measured too low."""
         return any(
             self.of_floor(each, batch) > 1 for each in self.results for batch in self.batches
         )
 
     def against(self, peer: str, result: EngineResult, batch: int) -> float:
-        """How many times a peer's speed this is: with equal weights, else with the peer's first."""
+        """Speed over a peer's: with the same type of weights, else with the peer's first type."""
         theirs = [other for other in self.results if other.engine == peer]
         alike = [other for other in theirs if other.dtype == result.dtype]
         return result.at(batch).tokens_per_s / (alike or theirs)[0].at(batch).tokens_per_s

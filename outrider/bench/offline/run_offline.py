@@ -1,17 +1,18 @@
 """`outrider bench offline`: engines one after another on one machine, the same work for each.
 
-Every quantity is the median of several runs after one complete run that is thrown away. What the
-speeds mean is defined in `trace`, the floor in `floor`.
+Every number is the median of several runs after one complete run that does not count. The speeds
+are defined in `run_trace`, the floor in `decode_floor`.
 """
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from outrider.bench.bandwidth import read_bandwidth
-from outrider.bench.busy_neighbour import busy_neighbour, no_neighbour
+from outrider.bench.busy_process import busy_process
 from outrider.bench.machine import this_machine
 from outrider.bench.offline.decode_floor import DecodeFloor
 from outrider.bench.offline.offline_args import OfflineArgs
@@ -30,7 +31,7 @@ from outrider.bench.peers.peer_protocol import Peer
 from outrider.config.engine_config import Dtype
 from outrider.models.target import read_target
 
-Note = Callable[[str], None]  # hears the name of every run as it begins
+Note = Callable[[str], None]  # called with the name of every run as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +47,14 @@ class Entry:
 def run_offline(
     model: str, folder: Path, args: OfflineArgs, workload: Workload, note: Note
 ) -> OfflineReport:
-    """Measure every engine in turn, and the bandwidth before and after them.
+    """Measure one engine after another, and the bandwidth before and after them.
 
-    Whatever disturbs the bandwidth makes it smaller, so the larger value counts.
+    Disturbances only lower the measured bandwidth, so the larger value counts.
     """
     machine = this_machine(has_busy_neighbour=args.has_busy_neighbour)
     bandwidth = read_bandwidth()
     entries = [*_our_entries(folder, args, machine.outrider), *_peer_entries(folder, args)]
-    with busy_neighbour() if args.has_busy_neighbour else no_neighbour():
+    with busy_process() if args.has_busy_neighbour else nullcontext():
         results = tuple(_measure(entry, args, workload, note) for entry in entries)
     bandwidth = max(bandwidth, read_bandwidth())
     return OfflineReport(
@@ -67,7 +68,7 @@ def run_offline(
 
 
 def count_offline_runs(args: OfflineArgs) -> int:
-    """How many runs `note` will hear of."""
+    """How often `note` will be called."""
     installed = (peer for peer in args.peers if peer.is_installed)
     num_entries = len(args.dtypes) + sum(len(p.dtypes_for(args.dtypes)) for p in installed)
     num_quantities = 1 + len(args.batches)  # the first token, and decoding at each batch size
@@ -105,7 +106,7 @@ def _measure(entry: Entry, args: OfflineArgs, workload: Workload, note: Note) ->
             speeds.append(decode_speed(peer.run(prompts[:batch], max_tokens=answer)))
         decodes.append(Decode(batch=batch, runs=tuple(speeds[1:])))  # the first run warmed up
     del peer
-    gc.collect()  # models are full of cycles
+    gc.collect()  # models hold reference cycles
     return EngineResult(
         engine=entry.engine,
         version=entry.version,

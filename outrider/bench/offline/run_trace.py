@@ -1,10 +1,10 @@
-"""What one run looked like from outside, step by step, and the two speeds read off it.
+"""One run of an engine step by step, and the two speeds computed from it.
 
-Everybody is measured by these definitions, ours and peers alike:
+All engines, ours and peers, are measured by these definitions:
 
 first token   from handing over a single request to holding its first token
 decode        over the full steps of a run: every row had a token before and gets one now. Prompts
-              are read before the first full step, and nobody has ended before the last. The rate
+              are read before the first full step, and no row has ended before the last. The rate
               is the tokens of the full steps divided by the time they took.
 """
 
@@ -24,7 +24,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSpeed:
-    """The pace of the full steps of a run."""
+    """The speed of the full steps of a run."""
 
     tokens_per_s: float
     step_s: float
@@ -34,12 +34,12 @@ Trace = tuple[Step, ...]
 
 
 def first_token_s(trace: Trace) -> float:
-    """When the first token was there."""
+    """When the first token was emitted."""
     return trace[0].end_s
 
 
 def decode_speed(trace: Trace) -> DecodeSpeed:
-    """The pace at which all rows decode together."""
+    """The speed while all rows decode together."""
     started = [False] * len(trace[0].tokens)
     total_tokens, total_s, num_steps = 0, 0.0, 0
     for before, step in itertools.pairwise(trace):

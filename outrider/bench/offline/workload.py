@@ -1,4 +1,4 @@
-"""What every engine is asked: prompts of equal length, answers of equal length."""
+"""The work of every engine: prompts of equal length, answers of equal length."""
 
 import random
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def random_workload(folder: Path, lengths: Lengths, *, num_prompts: int) -> Work
 def file_workload(folder: Path, lengths: Lengths, *, path: Path, num_prompts: int) -> Workload:
     """Real prompts as the chat template frames them: the ends of those that are long enough.
 
-    The end is kept because the answer follows from it; a cut beginning costs little.
+    The end of a prompt stays, because the answer depends on it most; the beginning is cut off.
     """
     _check_context(read_target(folder), lengths)
     tokenizer = load_tokenizer(folder)

@@ -19,7 +19,7 @@ from optimum.intel import (  # type: ignore[import-not-found]
 from outrider.bench.offline.run_trace import Step, Trace
 from outrider.config.engine_config import Dtype
 
-# Activations and KV as ours has them; left alone it would take bfloat16 where the CPU has it.
+# Activations and KV in float32, as in our engine; the default is bfloat16 where the CPU has it.
 _PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
@@ -50,14 +50,16 @@ class OpenVinoPeer:
 
 
 def _trace(times_ms: Sequence[float], total_s: float, *, num_rows: int) -> Trace:
-    """Our clock says when the last token was there, its own how far the others lie before."""
+    """Our clock times the last token; OpenVINO's own times place the others before it."""
     tokens = (1,) * num_rows
     last_ms = times_ms[-1]
     return tuple(Step(total_s - (last_ms - time_ms) / 1e3, tokens) for time_ms in times_ms)
 
 
 def _export(folder: Path, target: Path, dtype: Dtype) -> None:
-    weights: dict[str, Any] = {"load_in_8bit": False}  # said aloud: it shrinks large models else
+    weights: dict[str, Any] = {
+        "load_in_8bit": False
+    }  # explicit: it would quantize large models by default
     if dtype == "int8":
         weights = {"quantization_config": OVWeightQuantizationConfig(bits=8)}
     with warnings.catch_warnings():

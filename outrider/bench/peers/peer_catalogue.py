@@ -28,7 +28,7 @@ class PeerPackage:
         return importlib.metadata.version(self.name)
 
     def dtypes_for(self, wanted: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
-        """Those of the asked types that the peer has too, or its first one."""
+        """The wanted types that the peer supports, or else its first one."""
         return tuple(dtype for dtype in wanted if dtype in self.dtypes) or self.dtypes[:1]
 
 

@@ -40,7 +40,7 @@ class TransformersPeer:
 
 
 class _Clock(StoppingCriteria):  # type: ignore[misc]
-    """Is asked after every step whether to stop; says no and notes the time."""
+    """Notes the time after every step; transformers calls it to decide whether to stop."""
 
     def __init__(self, num_rows: int) -> None:
         self.steps: list[Step] = []

@@ -9,14 +9,14 @@ from outrider.bench.serve.load_summary import Spread, spread_of
 
 _INTERVAL_S = 0.02
 
-# An idle loop wakes up to a millisecond late; what is far above that ends up in every time.
+# An idle loop wakes up to a millisecond late; far more than that distorts every measured time.
 MAX_LAG_S = 0.005
 MAX_CPU_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLoad:
-    """What the client had to do with the numbers."""
+    """How busy the client itself was."""
 
     lag: Spread  # seconds that the event loop woke late
     cpu_share: float  # of one core: an event loop has no other
@@ -28,7 +28,7 @@ class ClientLoad:
 
 
 class LagMeter:
-    """Sleeps and looks at the clock, for as long as its task runs."""
+    """Measures how late the event loop wakes, while its task runs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

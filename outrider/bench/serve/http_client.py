@@ -1,4 +1,4 @@
-"""One request over HTTP: sent, read as it streams, and told apart by how it ended."""
+"""One request over HTTP: sends it, reads its stream, and returns the outcome."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ class _Reading:
             self.is_finished |= chunk.is_finish
 
     def check(self) -> None:
-        """Refuse an answer that did not come to its end, or has nothing to time."""
+        """Refuse an answer that is incomplete or has no text to time."""
         if not self.is_finished:
             raise StreamError("cut off", "the stream ended before its answer")
         if not self.texts_s:
@@ -72,17 +72,17 @@ class _Reading:
 
 
 class Client:
-    """Asks one endpoint, with every time taken from one clock."""
+    """Sends requests to one endpoint; takes every time from one clock."""
 
     def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint, clock: Clock) -> None:
         self._session = session
         self._endpoint = endpoint
         self._clock = clock
 
-    async def ask(
+    async def send(
         self, index: int, body: dict[str, Any], *, note_chunk: Callable[[], None]
     ) -> Outcome:
-        """What became of a request; `note_chunk` is called at every chunk with text."""
+        """The outcome of a request; `note_chunk` is called at every chunk with text."""
         content = json.dumps(body).encode()
         sent_s = self._clock()
         try:
@@ -132,7 +132,7 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
 
 
 def body_message(text: str) -> str:
-    """The one line that a refusal has for people."""
+    """One line from the body of a refusal."""
     try:
         return error_message(json.loads(text))
     except ValueError:
@@ -140,7 +140,7 @@ def body_message(text: str) -> str:
 
 
 def _describe(error: Exception, endpoint: Endpoint) -> tuple[str, str]:
-    """The kind of an error on the way, and a line about it."""
+    """The kind of a connection error, and one line about it."""
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return "timeout", f"no complete answer after {endpoint.timeout_s:g} s; see --timeout"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -10,13 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from outrider.bench.serve.http_client import Clock
 from outrider.bench.serve.load_journal import LoadJournal
 
-# Drawing takes milliseconds from the loop that is measured with, so it is seldom. A thread that
-# draws would take them too, at moments that nobody chose.
+# Drawing takes milliseconds from the event loop that takes the times, so it is rare. A drawing
+# thread would take them too, at moments that we cannot choose.
 _INTERVAL_S = 0.5
 
 
 class LiveDisplay:
-    """Draws a journal again and again, for as long as its task runs."""
+    """Draws the journal regularly while its task runs."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress

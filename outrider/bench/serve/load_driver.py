@@ -11,7 +11,7 @@ from outrider.bench.serve.serve_args import ClosedLoop, OpenLoop, Pattern
 
 SendRequest = Callable[[int], Awaitable[Outcome]]  # by the index of the request
 
-# Answers after which no other request can succeed; while none has, going on is pointless.
+# After these failures no other request can succeed: the run stops if none has succeeded.
 HOPELESS = ("no connection", "http 401", "http 403", "http 404")
 
 
@@ -20,16 +20,16 @@ def is_hopeless(outcome: Outcome) -> bool:
 
 
 class Driver:
-    """Runs `num` requests and keeps the journal of them."""
+    """Sends requests and writes the journal."""
 
-    def __init__(self, ask: SendRequest, journal: LoadJournal, clock: Clock) -> None:
-        self._ask = ask
+    def __init__(self, send: SendRequest, journal: LoadJournal, clock: Clock) -> None:
+        self._send_request = send
         self._journal = journal
         self._clock = clock
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Send nothing more, and give up what is under way."""
+        """Send no further request, and cancel those under way."""
         self._stop.set()
 
     async def run(self, pattern: Pattern, num: int) -> None:
@@ -64,7 +64,7 @@ class Driver:
     async def _send_in_turn(self, pattern: ClosedLoop, num: int) -> None:
         indices = iter(range(num))
 
-        async def keep_asking() -> None:
+        async def send_next() -> None:
             for index in indices:
                 await self._send(index, self._clock())
                 if self._stop.is_set():
@@ -72,12 +72,12 @@ class Driver:
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(pattern.concurrency, num)):
-                group.create_task(keep_asking())
+                group.create_task(send_next())
 
     async def _send(self, index: int, due_s: float) -> None:
         self._journal.note_start(max(0.0, self._clock() - due_s))
         try:
-            outcome = await self._ask(index)
+            outcome = await self._send_request(index)
         finally:
             self._journal.note_stop()
         self._journal.note_outcome(outcome)

@@ -1,10 +1,10 @@
-"""What has happened in a run so far: the driver writes, the display and the report read."""
+"""The outcomes of a run so far: the driver writes them, the display and the report read them."""
 
 from outrider.bench.serve.request_outcome import Failure, Outcome, ServerAnswer
 
 
 class LoadJournal:
-    """Owns the outcomes. Requests that the user cut short are known by their start only."""
+    """Owns the outcomes. Requests that the user cut short have a start only."""
 
     def __init__(self) -> None:
         self.answers: list[ServerAnswer] = []
@@ -22,7 +22,7 @@ class LoadJournal:
         self.num_chunks += 1
 
     def note_stop(self) -> None:
-        """A request runs no longer, however it ended."""
+        """A request has ended, in any way."""
         self.num_running -= 1
 
     def note_outcome(self, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""What the outcomes of a run come to. Pure: the same outcomes give the same numbers."""
+"""The numbers of a run, computed from its outcomes. The same outcomes give the same numbers."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from outrider.bench.serve.serve_args import Slo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How values are distributed; all zero where there are none."""
+    """The distribution of some values; all zero where there are none."""
 
     mean: float
     p50: float
@@ -43,7 +43,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The numbers of a run. Requests that the user cut short count nowhere but in their number."""
+    """The numbers of a run. Requests that the user cut short are counted, and used nowhere else."""
 
     answers: tuple[ServerAnswer, ...]
     failures: tuple[Failure, ...]
@@ -69,7 +69,7 @@ class Summary:
 
     @property
     def tpot(self) -> Spread:
-        """Over requests: each has one mean, whatever its length."""
+        """Over requests: each counts once, with its mean."""
         return spread_of(tpot_s for answer in self.answers for tpot_s in answer.tpots_s)
 
     @property
@@ -96,7 +96,7 @@ class Summary:
 
     @property
     def tokens_per_chunk(self) -> float:
-        """Above 1 where a server sends several tokens at once: then an ITL is not a token's."""
+        """Above 1 if chunks hold several tokens: then an ITL spans several tokens."""
         num_chunks = sum(len(answer.timeline.texts_s) for answer in self.answers)
         return self.output_tokens / num_chunks if num_chunks else 0.0
 
@@ -135,7 +135,7 @@ class Summary:
 
 
 def is_good(answer: ServerAnswer, slo: Slo) -> bool:
-    """Whether an answer kept both limits; a single token has no time per token to be late in."""
+    """Whether an answer is within both limits; one of a single token has no time per token."""
     is_prompt = answer.timeline.ttft_s <= slo.ttft_s
     return is_prompt and all(tpot_s <= slo.tpot_s for tpot_s in answer.tpots_s)
 
@@ -158,7 +158,7 @@ class LoadCourse:
 
 
 def course_of(summary: Summary, *, num_bins: int) -> LoadCourse:
-    """Requests under way and tokens that arrived; a chunk holds its request's mean of tokens."""
+    """The run in bins of time; each chunk counts its request's mean number of tokens."""
     bin_s = summary.duration_s / num_bins or 1.0
     running, tokens = [0.0] * num_bins, [0.0] * num_bins
     for outcome in summary.outcomes:

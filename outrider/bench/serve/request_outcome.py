@@ -1,4 +1,4 @@
-"""What became of one request: an answer with its times, or a failure with its kind.
+"""The outcome of one request: an answer with its times, or a failure with its kind.
 
              ttft              itl       itl
 sent |----------------| text |------| text |------| text ... | ended
@@ -12,7 +12,7 @@ from outrider.bench.serve.server_acceptance import ServerAcceptance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTokens:
-    """Tokens of one request. A client that counts for itself counts chunks, and no prompt."""
+    """Tokens of one request. Without the server's usage, chunks are counted and prompts are not."""
 
     prompt: int
     output: int
@@ -33,7 +33,7 @@ class Timeline:
 
     @property
     def latency_s(self) -> float:
-        """From sending to the last text, as other load generators have it."""
+        """From sending to the last text, as in other load generators."""
         return self.texts_s[-1] - self.sent_s
 
     @property
@@ -49,7 +49,7 @@ class ServerAnswer:
     index: int  # of the request
     timeline: Timeline
     tokens: AnswerTokens
-    acceptances: tuple[ServerAcceptance, ...]  # as told with the answer
+    acceptances: tuple[ServerAcceptance, ...]  # as reported with the answer; one or none
 
     @property
     def tpots_s(self) -> tuple[float, ...]:

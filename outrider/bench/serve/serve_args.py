@@ -1,4 +1,4 @@
-"""What a run was asked to do, checked."""
+"""The parsed and checked flags of a run."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _OURS = ("model", "messages", "prompt", "stream", "stream_options")  # fields th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Who is asked, and how."""
+    """The address of the server and how requests are sent to it."""
 
     base_url: str  # without /v1 and without a slash at the end
     name: EndpointName
@@ -33,7 +33,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Requests come when they come, however slow the server is."""
+    """Requests are sent at random times, however slow the server is."""
 
     rate: float  # requests per second
     seed: int
@@ -44,7 +44,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """So many clients, each of which asks again once it has its answer."""
+    """A number of clients; each sends its next request when it has its answer."""
 
     concurrency: int
 
@@ -57,7 +57,7 @@ Pattern = OpenLoop | ClosedLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What a request must keep to be a good one."""
+    """The limits within which a request counts as good."""
 
     ttft_s: float
     tpot_s: float
@@ -74,7 +74,7 @@ class LoadQuestions:
     fields: dict[str, Any]  # of the body beside the prompt: max_tokens, temperature, ...
 
     def body(self, index: int, *, model: str, endpoint: EndpointName) -> dict[str, Any]:
-        """The JSON body of one request. Only what is sampled needs a seed."""
+        """The JSON body of one request; a greedy one has no seed."""
         text = self.prompts[index % len(self.prompts)]
         prompt = {"messages": [{"role": "user", "content": text}]}
         seeds = {"seed": self.seed + index} if self.fields.get("temperature") else {}
@@ -101,7 +101,7 @@ class LoadArgs:
 
 
 def parse_base_url(text: str) -> str:
-    """The address without /v1, which clients of OpenAI's are used to giving."""
+    """The address without /v1, which OpenAI's clients include."""
     try:
         parts = urlsplit(text)
         is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -113,7 +113,7 @@ def parse_base_url(text: str) -> str:
 
 
 def choose_pattern(*, rate: float | None, concurrency: int | None, seed: int) -> Pattern:
-    """The one that was given; 16 clients where none was."""
+    """The given pattern; without one, a closed loop of 16 clients."""
     if rate is not None and concurrency is not None:
         raise ConfigError("--rate and --concurrency exclude each other; give one of them")
     if rate is None:
@@ -124,7 +124,7 @@ def choose_pattern(*, rate: float | None, concurrency: int | None, seed: int) ->
 
 
 def parse_extra(text: str) -> dict[str, Any]:
-    """Further fields of the body, once they are known not to be the run's own."""
+    """Further fields of the body; fields that flags set are refused."""
     try:
         fields = json.loads(text)
     except ValueError as error:

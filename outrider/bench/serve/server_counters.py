@@ -1,4 +1,4 @@
-"""What a server says about itself before and after a run: its models and its counters."""
+"""Reads the server's list of models, and its counters before and after a run."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _SHORT = aiohttp.ClientTimeout(total=_CONNECT_S)
 async def find_model(
     session: aiohttp.ClientSession, endpoint: Endpoint, models: tuple[str, ...]
 ) -> str:
-    """The model that was named, or the server's only one. Somebody must be listening."""
+    """The named model, or else the server's only one. Fails if no server answers."""
     served = await list_served_models(session, endpoint)
     if models:
         return models[0]  # even if it is not listed: servers have aliases and adapters
@@ -54,7 +54,7 @@ async def scrape(
             text = await response.text(errors="replace")
             return read_counters(text) if response.status == 200 else ()
     except (aiohttp.ClientError, OSError, TimeoutError):
-        return ()  # the report says that nothing was told
+        return ()  # the report then has no acceptance
 
 
 def explain_failure(failure: Failure, endpoint: Endpoint, model: str) -> str:
@@ -80,6 +80,6 @@ def _explain_key(endpoint: Endpoint) -> str:
 
 def _explain_silence(endpoint: Endpoint, reason: str) -> str:
     return (
-        f"nobody answers at {endpoint.base_url} ({reason or 'no answer in time'}); start a server, "
+        f"no server answers at {endpoint.base_url} ({reason or 'no answer in time'}); start one, "
         "such as outrider serve, or correct --base-url"
     )

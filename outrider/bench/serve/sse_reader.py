@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes that are cut anywhere. Knows nothing of what the events hold."""
+"""Parses server-sent events from bytes that may be cut anywhere; does not read their data."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Event:
 
 
 class EventParser:
-    """Owns what has arrived of a line and of an event that are not complete yet."""
+    """Owns the parts of the current line and event that have arrived so far."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of the line that has not ended

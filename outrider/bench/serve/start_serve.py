@@ -96,19 +96,19 @@ def choose_acceptance(
 def _request_sender(
     client: Client, args: LoadArgs, model: str, journal: LoadJournal
 ) -> SendRequest:
-    def ask(index: int) -> Awaitable[Outcome]:
+    def send(index: int) -> Awaitable[Outcome]:
         body = args.questions.body(index, model=model, endpoint=args.endpoint.name)
-        return client.ask(index, body, note_chunk=journal.note_chunk)
+        return client.send(index, body, note_chunk=journal.note_chunk)
 
-    return ask
+    return send
 
 
 async def _warm_up(client: Client, args: LoadArgs, model: str) -> None:
-    """Requests that nobody counts, and the first to find out what does not work."""
+    """Send requests that are not counted; a failure here ends the run before it begins."""
     journal, num = LoadJournal(), args.num_warm_up
-    ask = _request_sender(client, args, model, journal)
-    # The prompts after those of the run, so that no cache knows the run's own.
-    driver = Driver(lambda index: ask(args.questions.num + index), journal, _CLOCK)
+    send = _request_sender(client, args, model, journal)
+    # Prompts after those of the run: the run's own must not be in a prefix cache.
+    driver = Driver(lambda index: send(args.questions.num + index), journal, _CLOCK)
     with load_display("warm-up", num) as display:
         drawing = asyncio.create_task(display.run(journal, _CLOCK))
         try:
@@ -119,9 +119,11 @@ async def _warm_up(client: Client, args: LoadArgs, model: str) -> None:
         raise ConfigError(explain_failure(failure, args.endpoint, model))
 
 
-async def _drive(ask: SendRequest, args: LoadArgs, journal: LoadJournal) -> tuple[ClientLoad, bool]:
-    """Run the load; how the client fared, and whether the user cut it short."""
-    driver, meter = Driver(ask, journal, _CLOCK), LagMeter(_CLOCK)
+async def _drive(
+    send: SendRequest, args: LoadArgs, journal: LoadJournal
+) -> tuple[ClientLoad, bool]:
+    """Run the load; returns the client's own load, and whether the user cut the run short."""
+    driver, meter = Driver(send, journal, _CLOCK), LagMeter(_CLOCK)
     with load_display("requests", args.questions.num) as display, _interrupts(driver) as arrived:
         beside = [
             asyncio.create_task(meter.run()),
@@ -137,10 +139,10 @@ async def _drive(ask: SendRequest, args: LoadArgs, journal: LoadJournal) -> tupl
 
 @contextmanager
 def _interrupts(driver: Driver) -> Iterator[list[int]]:
-    """The Ctrl-C that arrived: the first stops the driver, a second does not wait for anything."""
+    """Collects the Ctrl-C that arrive: the first stops the driver, the second ends the process."""
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield arrived  # signals are the main thread's alone
+        yield arrived  # only the main thread can handle signals
         return
     loop, handler = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
@@ -157,7 +159,7 @@ def _interrupts(driver: Driver) -> Iterator[list[int]]:
 
 
 def _allow_many_connections() -> None:
-    """Raise the number of open files as far as a user may: every request under way is one."""
+    """Raise the limit of open files: every request under way is an open file."""
     if sys.platform == "win32":
         return
     import resource

@@ -16,7 +16,7 @@ _MAX_MESSAGE = 200  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What an event said. Usage and acceptance come once a stream, mostly with its end."""
+    """The content of an event. Usage and acceptance come once a stream, mostly with its end."""
 
     has_text: bool = False
     is_finish: bool = False
@@ -25,7 +25,7 @@ class Chunk:
 
 
 class StreamError(Exception):
-    """The stream itself says that its answer failed, or says what nobody can read."""
+    """The stream reports an error, or holds an event that cannot be read."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class StreamError(Exception):
 
 
 def read_chunk(event: Event) -> Chunk:
-    """The meaning of an event; an error told by it is raised."""
+    """The meaning of an event; an error event is raised."""
     if event.data.strip() == _DONE:
         return Chunk(is_finish=True)
     try:
@@ -60,7 +60,7 @@ def read_chunk(event: Event) -> Chunk:
 
 
 def error_message(body: Any) -> str:
-    """The one line that an error body has for people, in OpenAI's shape or a similar one."""
+    """One line from an error body in OpenAI's form or a similar one."""
     inner = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(inner, dict):
         inner = inner.get("message") or inner.get("detail") or json.dumps(inner)
@@ -73,7 +73,7 @@ def first_line(text: str) -> str:
 
 
 def _has_text(choice: Mapping[str, Any]) -> bool:
-    """Whether tokens arrived: in chat a first chunk that only says who speaks has none."""
+    """Whether tokens arrived; the first chunk of a chat may hold the role only."""
     delta = choice.get("delta")
     if isinstance(delta, dict):
         return any(delta.get(field) for field in _TEXT_FIELDS)

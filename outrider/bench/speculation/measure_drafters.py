@@ -1,4 +1,4 @@
-"""Answers each prompt with every drafter in turn, so that disturbances hit them all alike."""
+"""Answers each prompt with every drafter before the next prompt, so that noise hits all alike."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from outrider.wire.draft_budget import UNBOUNDED
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.submission import Limits, Progress, Submission
 
-Note = Callable[[str], None]  # hears the name of every run as it begins
+Note = Callable[[str], None]  # called with the name of every run as it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,7 @@ class SpeculationTarget:
 class AnswerRules:
     """How every question is answered.
 
-    Answers end where the model ends them: what it says after that repeats itself and would flatter
-    the drafters.
+    Answers end at the model's end token: text after it repeats itself and is too easy to draft.
     """
 
     limits: Limits
@@ -61,7 +60,7 @@ class DrafterEngine:
         self._engine = _timed_engine(target, draft, self._clock)
 
     def answer(self, question: SpeculationQuestion, sampling: AnswerRules) -> SpeculationRun:
-        """Run one request; the clock starts when its first token is there."""
+        """Run one request; the clock starts at its first token."""
         self._engine.add(
             Submission(
                 request_id="",
@@ -89,7 +88,7 @@ class DrafterEngine:
         )
 
     def _first_token(self) -> tuple[tuple[int, ...], Progress, float]:
-        """What the prompt's own steps give, and the moment after them."""
+        """The tokens and progress of the steps that read the prompt, and the time after them."""
         while True:
             for update in self._engine.step():
                 self._clock.reset()
@@ -103,9 +102,9 @@ def compare(
     repetitions: int,
     note: Note,
 ) -> Iterator[SpeculationRun]:
-    """Every question answered by every contender, after one that is thrown away.
+    """Every question answered by every engine, after a warm-up that does not count.
 
-    Of the repetitions the fastest counts: whatever disturbs a run makes it slower.
+    Of the repetitions the fastest counts: disturbances only make a run slower.
     """
     for engine in engines:
         note(f"{engine.name}, warming up")
@@ -119,7 +118,7 @@ def compare(
 
 
 def count_drafter_runs(*, num_engines: int, num_questions: int, repetitions: int) -> int:
-    """How many runs `note` will hear of."""
+    """How often `note` will be called."""
     return num_engines * (1 + num_questions * repetitions)
 
 
@@ -127,7 +126,7 @@ def _timed_engine(target: SpeculationTarget, draft: DraftConfig, clock: DraftClo
     config = EngineConfig(
         dtype=target.dtype,
         device="cpu",
-        cache=CacheConfig(prefix=False),  # the warm-up must not do the work of a run
+        cache=CacheConfig(prefix=False),  # else the warm-up would cache a prompt of the run
         limits=LimitsConfig(context=target.max_context, rows=1),
         draft=fit_draft(draft, target.folder),
     )

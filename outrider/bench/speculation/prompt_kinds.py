@@ -1,4 +1,4 @@
-"""Prompts by kind: how well drafts do depends on what is asked more than on anything else."""
+"""Prompts by kind: acceptance depends on the kind of text more than on anything else."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The outcome of `outrider bench speculation` as records, and what is read off them."""
+"""Records of `outrider bench speculation`, and the rates computed from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds of decoding, the prompt's own step excluded, and what the drafter had of them."""
+    """Seconds of decoding without the step of the prompt, and the drafter's part of them."""
 
     total_s: float
     draft_s: float
@@ -51,7 +51,7 @@ class TimeShare:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of the tokens after the first, which the prompt's own step gives."""
+        """Without the first token, which the step of the prompt emits."""
         num_tokens = sum(len(run.tokens) - 1 for run in self.runs)
         return num_tokens / max(self.cost.total_s, 1e-9)
 

@@ -1,7 +1,6 @@
-"""Times a drafter from outside: it runs as it is, inside a wrapper that looks at the clock.
+"""Times a drafter by a wrapper around it.
 
-The clock of the host is that of the work only where operations finish before they return: eager,
-on a CPU.
+The host's clock is right only where operations finish before they return: eager, on a CPU.
 """
 
 import time
@@ -47,7 +46,7 @@ class DraftClock:
 
 @dataclass(frozen=True, slots=True)
 class TimedDraft:
-    """A choice of drafter whose drafter will be timed."""
+    """A draft kind whose drafter is timed."""
 
     kind: DraftKind
     clock: DraftClock
@@ -65,7 +64,7 @@ class TimedDraft:
 
 
 class TimedDrafter:
-    """Hands everything on."""
+    """A drafter that times `propose` and `observe` of another and passes on everything else."""
 
     def __init__(self, drafter: Drafter, clock: DraftClock) -> None:
         self._drafter = drafter

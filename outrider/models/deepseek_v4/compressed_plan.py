@@ -14,7 +14,7 @@ from outrider.ops.sparse.compressed_index import (
     num_block_ends,
 )
 from outrider.ops.sparse.fill_compressed import fill_compressed
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 from outrider.ops.sparse.ring_tokens import RingPlan
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
@@ -78,7 +78,7 @@ class CompressedAttention:
 
     def bind(self, arena: Arena, shape: StepShape) -> CompressedPlan:
         rows, query = shape.rows + shape.chunk.rows, shape.num_query
-        window = WindowPlan(
+        window = QueryWindows(
             query_index=arena.view("compressed.query_index", query),
             owners=arena.view("compressed.owners", query),
             ring=RingPlan(

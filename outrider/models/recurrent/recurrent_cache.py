@@ -71,7 +71,7 @@ class RecurrentLayout:
         return OpenCache(pool=pages.adopt(pool), attention=attention)
 
 
-LayerStore = torch.Tensor | RecurrentState  # [pages, page_size, vectors, width], or row state
+RecurrentStore = torch.Tensor | RecurrentState  # [pages, page_size, vectors, width], or row state
 
 
 class RecurrentPool:
@@ -90,7 +90,7 @@ class RecurrentPool:
         self._states = tuple(_make_state(layout, table_rows, device) for _ in range(num_states))
 
     @property
-    def layers(self) -> tuple[LayerStore, ...]:
+    def layers(self) -> tuple[RecurrentStore, ...]:
         """In the order of the model's layers."""
         pages, states = iter(self._kv.layers), iter(self._states)
         recurrent = self.layout.recurrence.layers

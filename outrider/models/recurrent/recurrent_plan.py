@@ -12,7 +12,7 @@ import torch
 from outrider.kv.spans_of import spans_of
 from outrider.ops.recurrent.fill_recurrent import fill_recurrent
 from outrider.ops.recurrent.recurrent_rows import RecurrentRows, StateRows
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 from outrider.ops.sparse.ring_tokens import RingPlan
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope, Capabilities
@@ -69,7 +69,7 @@ class RecurrentAttention:
     def bind(self, arena: Arena, shape: StepShape) -> RecurrentPlan:
         num_rows, query = shape.rows + shape.chunk.rows, shape.num_query
         states = {name: arena.view(f"recurrent.{name}", num_rows) for name in _STATE_ROWS}
-        window = WindowPlan(
+        window = QueryWindows(
             query_index=arena.view("recurrent.query_index", query),
             owners=arena.view("recurrent.owners", query),
             ring=RingPlan(

@@ -78,6 +78,11 @@ def make_norm(weight: torch.Tensor, eps: float) -> Norm:  # weight [..., dim]
     return RmsNorm(weight, eps)
 
 
+def widest_norm_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """The widest type of a norm's weight for activations of `dtype`: the kernel takes float32."""
+    return torch.float32 if device.type == "cuda" else dtype
+
+
 def rms_norm_reference(
     x: torch.Tensor,  # [..., dim]
     weight: torch.Tensor,  # [..., dim]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 
 NEW_TEXT = -1  # instead of an accepted count: the text begins in this step, from a zero state
 
@@ -42,7 +42,7 @@ class RecurrentRows:
     """What the delta rule reads of a step."""
 
     states: StateRows
-    window: WindowPlan  # of the convolution
+    window: QueryWindows  # of the convolution
     num_rows: int  # decode rows
     nodes: int  # of each decode row
     chunk_width: int  # tokens of the longest chunk

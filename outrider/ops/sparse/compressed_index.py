@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 from outrider.ops.sparse.ring_tokens import RingPlan
 
 
@@ -24,7 +24,7 @@ class CompressedIndex:
 
     num_decode_query: int  # query tokens of chains; those of chunks follow
     pages: torch.Tensor  # [step_rows, pages] int64 of decode rows, then of chunks
-    window: WindowPlan  # the sliding window of each query token
+    window: QueryWindows  # the sliding window of each query token
     blocks: tuple[BlockPlan, ...]  # one per kind of blocks
 
 

@@ -14,7 +14,7 @@ from outrider.ops.tree.plan_rows import chunk_offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlan:
+class QueryWindows:
     """A window per query token, which ends with the token itself."""
 
     query_index: torch.Tensor  # [num_query] int64 0, 1, 2, ...
@@ -35,7 +35,7 @@ class QueryRows:
 
 
 def fill_window(
-    plan: WindowPlan,  # written
+    plan: QueryWindows,  # written
     step: StepSpans,
     *,
     length: int,  # of a ring buffer
@@ -51,7 +51,7 @@ def fill_window(
 
 
 def fill_window_reference(
-    plan: WindowPlan, step: StepSpans, *, length: int, table_rows: int
+    plan: QueryWindows, step: StepSpans, *, length: int, table_rows: int
 ) -> QueryRows:
     """The same in torch; also returns the rows, which further parts of a plan are made of."""
     rows, owners = fill_owners(plan, step), plan.owners
@@ -60,7 +60,7 @@ def fill_window_reference(
     return rows
 
 
-def fill_owners(plan: WindowPlan, step: StepSpans) -> QueryRows:
+def fill_owners(plan: QueryWindows, step: StepSpans) -> QueryRows:
     """The row of each query token. A node's position is that of its place in the chain."""
     decode, chunk, device = step.decode, step.chunk, plan.owners.device
     torch.arange(plan.owners.shape[0], device=device, out=plan.query_index)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.sparse.ring_plan import WindowPlan
+from outrider.ops.sparse.ring_plan import QueryWindows
 from outrider.ops.sparse.step_spans import StepSpans
 
 _MIN_CHUNKS = 16  # more than a step usually has
@@ -85,7 +85,9 @@ def _token_kernel(
         tl.store(counts + token, (position + 1) // RATIO)
 
 
-def fill_window_triton(plan: WindowPlan, step: StepSpans, *, length: int, table_rows: int) -> None:
+def fill_window_triton(
+    plan: QueryWindows, step: StepSpans, *, length: int, table_rows: int
+) -> None:
     """`fill_window` in one launch."""
     ring = plan.ring
     parts = (plan.query_index, plan.owners, ring.sources, ring.writes, ring.writes)

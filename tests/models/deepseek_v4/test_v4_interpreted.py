@@ -62,7 +62,7 @@ def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformer
     logits = harness.run({}, {1: (0, texts[1][:15]), 2: (0, texts[2][:4])})
     assert_close(logits[:15], 1, 0, 15)
     assert_close(logits[15:19], 2, 0, 4)
-    wrong = [0, 0]  # taken back by the step after
+    wrong = [0, 0]  # rejected by the next step
     logits = harness.run(
         {1: (15, texts[1][15:16] + wrong), 2: (4, texts[2][4:7])}, {3: (0, texts[3][:5])}, nodes=3
     )

@@ -19,7 +19,7 @@ from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.compressed_cache import CompressedPool
 from outrider.models.deepseek_v4.v4_module import count_v4_modules, load_v4_module
-from outrider.models.deepseek_v4.v4_tensors import canonical_v4
+from outrider.models.deepseek_v4.v4_tensors import hub_name
 from outrider.models.target import load_target
 from outrider.ops.sparse import ring_plan
 from outrider.ops.tree.chain import chain
@@ -52,7 +52,7 @@ def module(saved, target):
 
 
 class Runner:
-    """The module on rings and a planner of its own."""
+    """The module on ring buffers and a planner of its own."""
 
     def __init__(self, module):
         layout = module.facts.layout(page_size=PAGE_SIZE, dtype=torch.float32, nodes=NODES)
@@ -122,7 +122,7 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("law", "steps", "executor"),
+    ("sampling", "steps", "executor"),
     [
         ("greedy", 1, "eager"),
         ("greedy", 3, "tape"),
@@ -130,16 +130,16 @@ def test_drafted_steps_read_each_other_and_leave_no_trace(oracle, module):
         ("sampled", 2, "tape"),
     ],
 )
-def test_drafts_of_the_module_change_no_token(oracle, target, module, law, steps, executor):
+def test_drafts_of_the_module_change_no_token(oracle, target, module, sampling, steps, executor):
     draft = ModelDraft(model=module, budget=Budget(steps=steps, topk=1, nodes=steps + 1))
     shape = shape_of(draft, chunk=7, executor=executor, depth=1, pad=3)
     submissions = [
-        make_submission(f"r{i}", text, sampling_of(law), max_tokens=MAX_TOKENS)
+        make_submission(f"r{i}", text, sampling_of(sampling), max_tokens=MAX_TOKENS)
         for i, text in enumerate(PROMPTS)
     ]
     outputs = run_all(engine_of(target, shape, draft), submissions)
     for i, text in enumerate(PROMPTS):
-        right = decode(oracle.theirs, text, sampling_of(law), max_tokens=MAX_TOKENS)
+        right = decode(oracle.theirs, text, sampling_of(sampling), max_tokens=MAX_TOKENS)
         assert outputs[f"r{i}"].tokens == right.tokens
     assert sum(entry.last.progress.drafted for entry in outputs.values()) > 0
 
@@ -158,9 +158,9 @@ def wrong_proposals(oracle, target, module):
         return tree
 
     drafter.propose = remembering
-    law = replace(sampling_of("greedy"), bias=())
+    sampling = replace(sampling_of("greedy"), bias=())
     said, place = (
-        text + run_all(engine, [make_submission("r", text, law, max_tokens=12)])["r"].tokens,
+        text + run_all(engine, [make_submission("r", text, sampling, max_tokens=12)])["r"].tokens,
         30,
     )
     wrong = []
@@ -232,14 +232,14 @@ def test_a_module_is_counted(saved, target):
 
 def test_a_module_under_the_names_of_the_hub_is_the_same(changed, target):
     """There the target's own norm.weight is the end of mtp.0.norm.weight."""
-    folder = changed(lambda tensors: {canonical_v4(name): each for name, each in tensors.items()})
+    folder = changed(lambda tensors: {hub_name(name): each for name, each in tensors.items()})
     assert "norm.weight" in load_file(folder / "model.safetensors")
     assert count_v4_modules(folder, target.config) == 1
     load_v4_module(folder, target, dtype="float32")
 
 
 def with_rolled_tables(tensors):
-    """Token t of the module is token t - 1 of the target, where it is read and where it is said."""
+    """Token t of the module is token t - 1 of the target, in the embedding and in the head."""
     return tensors | {
         "mtp.0.emb.tok_emb.weight": tensors["model.embed_tokens.weight"].roll(1, 0),
         "mtp.0.head.weight": tensors["head.weight"].roll(1, 0),

@@ -90,9 +90,9 @@ def end_blocks_one_token_late(monkeypatch):
 
 
 CASES = [
-    Case(law, draft, shape_of(draft, chunk=7, pad=4, executor=executor, depth=1))
+    Case(sampling, draft, shape_of(draft, chunk=7, pad=4, executor=executor, depth=1))
     for draft in (CHAIN, LONGEST)
-    for law, executor in (("greedy", "tape"), ("sampled", "eager"))
+    for sampling, executor in (("greedy", "tape"), ("sampled", "eager"))
 ]
 MUTATIONS = [
     count_tokens_before_padding,

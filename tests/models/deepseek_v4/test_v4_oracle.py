@@ -71,7 +71,7 @@ def test_rows_of_one_step_know_nothing_of_each_other(folder, pad):
 
 
 def speculate(harness, tokens, *, nodes, seed):
-    """Go through a text by chains that are right up to a random node; the logits of kept nodes."""
+    """Run a text by chains that are right up to a random node; the logits of accepted nodes."""
     rng, length, found = random.Random(seed), 0, []
     first = rng.randint(1, 12)
     found.append(harness.run({}, {3: (0, tokens[:first])}))

@@ -1,4 +1,4 @@
-"""Every element of DeepSeek-V4's part of a plan is written by fill; padding writes to nobody."""
+"""Every element of DeepSeek-V4's part of a plan is written by fill; padding writes to no row."""
 
 import random
 from dataclasses import fields, is_dataclass
@@ -61,7 +61,7 @@ def test_fill_writes_every_element_of_every_view(folder, pad, step):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
 @pytest.mark.parametrize("pad", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_kernels_write_what_the_law_writes(folder, pad, seed, monkeypatch):
+def test_the_kernels_write_what_the_reference_writes(folder, pad, seed, monkeypatch):
     pytest.importorskip("triton")
     rng, harness = random.Random(seed), harness_of(folder, pad=pad, nodes=NODES)
     decodes = {row: rng.randrange(90) for row in rng.sample([1, 2], rng.randrange(3))}
@@ -79,8 +79,8 @@ def test_the_kernels_write_what_the_law_writes(folder, pad, seed, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nobody_writes_where_another_rows_tokens_lie(folder, seed):
-    """Slots of rings and entries are written once, but row 0's and page 0's."""
+def test_no_row_writes_to_slots_of_another(folder, seed):
+    """Each slot of ring buffers and entries is written once, except in row 0 and page 0."""
     rng, harness = random.Random(seed), harness_of(folder, pad=4, nodes=NODES)
     plan = planned(
         harness,

@@ -23,7 +23,7 @@ NO_NUMBER = float("nan")
 
 
 def spoil(pool, rows):
-    """Make what rows keep besides pages no numbers, and their states stand anywhere."""
+    """Fill all row state with NaN, and state lengths with any number."""
     pool.state_lengths.index_fill_(0, rows, 7)
     for store in pool._states:
         rings = store.window.view(store.state.shape[0], -1, store.window.shape[1])
@@ -65,7 +65,7 @@ def test_what_a_former_owner_left_is_never_read_even_if_it_is_no_number(theirs, 
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_that_leave_and_budgets_of_their_own_change_nobodys_tokens(theirs, target, seed):
+def test_requests_that_leave_and_budgets_of_their_own_change_no_tokens(theirs, target, seed):
     rng, shape = random.Random(seed), {"depth": seed % 2, "pad": 3, "max_rows": 2}
     kv_tokens = (96, 1024)[seed // 2]  # few pages: some are preempted, too
     engine = engine_of(target, shape_of(CHAIN, chunk=7, kv_tokens=kv_tokens, **shape), CHAIN)
@@ -73,8 +73,8 @@ def test_requests_that_leave_and_budgets_of_their_own_change_nobodys_tokens(thei
     for i, name in enumerate(names):
         nodes = rng.choice([1, 2, 4, 6])
         budget = Budget(steps=nodes - 1, topk=1, nodes=nodes)
-        law, text = sampling_of("sampled"), PROMPTS[i % len(PROMPTS)]
-        engine.add(make_submission(name, text, law, max_tokens=MAX_TOKENS, budget=budget))
+        sampling, text = sampling_of("sampled"), PROMPTS[i % len(PROMPTS)]
+        engine.add(make_submission(name, text, sampling, max_tokens=MAX_TOKENS, budget=budget))
     outputs, left = {}, set()
     while engine.has_work:
         for update in engine.step():

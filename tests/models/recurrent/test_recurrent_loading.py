@@ -145,7 +145,7 @@ def test_rows_that_do_not_fit_are_refused_with_the_number_that_would(target):
         engine_of(target, shape_of(CHAIN, chunk=7, max_rows=100_000_000), CHAIN)
 
 
-def test_it_drafts_for_nobody(folders, tmp_path):
+def test_it_is_refused_as_a_draft_model(folders, tmp_path):
     saved_recurrent(folders["qwen3-next"], "qwen3-next")
     save_tiny("llama", tmp_path)
     with pytest.raises(ConfigError, match="--draft mtp or --draft ngram"):
@@ -166,7 +166,7 @@ def test_the_past_of_a_row_is_what_the_floor_counts(target):
     assert token * 16 == layout.kv.page_bytes
 
 
-def test_tensors_that_nobody_knows_are_refused_unless_they_are_a_modules(changed):
+def test_unknown_tensors_are_refused_unless_a_module_has_them(changed):
     load_decoder(
         changed(tensors=lambda stored: stored | {"mtp.anything": torch.zeros(3)}),
         dtype="float32",

@@ -68,7 +68,7 @@ def test_rows_of_one_step_know_nothing_of_each_other(folder, theirs, pad):
 
 
 def speculate(harness, tokens, *, nodes, seed):
-    """Go through a text by chains that are right up to a random node; the logits of kept nodes."""
+    """Run a text by chains that are right up to a random node; the logits of accepted nodes."""
     rng = random.Random(seed)
     length = rng.randint(1, 12)
     found = [harness.run({}, {3: (0, tokens[:length])})]

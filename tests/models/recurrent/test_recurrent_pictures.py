@@ -153,7 +153,7 @@ def test_a_misshaped_tensor_is_refused_by_the_name_it_is_stored_under(folder):
         "visual.pos_embed.weight",
     ],
 )
-def test_a_tensor_that_nobody_knows_is_refused_by_name(folder, name):
+def test_an_unknown_tensor_is_refused_by_name(folder, name):
     edit_tensors(folder, lambda stored: stored | {name: torch.zeros(32)})
     with pytest.raises(ConfigError, match=rf"unexpected tensors \(1\): {name};"):
         load(folder)

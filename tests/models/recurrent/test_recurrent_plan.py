@@ -1,4 +1,4 @@
-"""The recurrent part of a plan: every element is written, and states stand where they should."""
+"""The recurrent part of a plan: every element is written, and state lengths are right."""
 
 import random
 from dataclasses import fields, is_dataclass
@@ -35,7 +35,7 @@ def views(record):
 
 
 def planned(harness, state_lengths, lengths, chunks):
-    """The plan of a step, and where states stand after it."""
+    """The plan of a step, and the state lengths after it."""
     harness.pool.state_lengths.copy_(torch.tensor(state_lengths))
     for row, length in lengths.items():
         harness.table.lengths[row] = length
@@ -69,7 +69,7 @@ def test_states_take_in_what_was_kept_and_stand_before_what_may_be_taken_back(sm
     harness = harness_of(small, nodes=NODES)
     plan, state_lengths = planned(harness, *STEPS[0])
     assert plan.rows.states.rows.tolist() == [2, 1, 3, 4]
-    # Row 1 kept two of the step before; row 4 was somebody else's, and begins.
+    # Row 1 accepted two nodes of the last step; row 4 was another request's, and begins.
     assert plan.rows.states.accepted_counts.tolist() == [0, 2, 0, NEW_TEXT]
     assert plan.rows.states.counts.tolist() == [5, 5, 19, 2]
     assert plan.rows.states.firsts.tolist() == [0, 5, 10, 29]
@@ -96,7 +96,7 @@ def test_padding_leaves_row_0_where_it_is(small):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
 @pytest.mark.parametrize("pad", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_kernels_write_what_the_law_writes(small, pad, seed, monkeypatch):
+def test_the_kernels_write_what_the_reference_writes(small, pad, seed, monkeypatch):
     rng, harness = random.Random(seed), harness_of(small, pad=pad, nodes=NODES)
     state_lengths = [0, *(rng.randrange(60) for _ in range(4))]
     decodes = {row: rng.randrange(60) for row in rng.sample([1, 2], rng.randrange(3))}

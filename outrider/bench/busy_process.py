@@ -1,4 +1,4 @@
-"""A process that wants a core all the time, as the front process of a busy server does."""
+"""A process that uses a core all the time, as the front process of a busy server does."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# It looks for its parent now and then, so that a killed benchmark leaves nothing behind.
+# It ends when its parent is gone, so that a killed benchmark leaves nothing behind.
 _BUSY = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):
@@ -16,7 +16,7 @@ while os.getppid() == int(sys.argv[1]):
 
 
 @contextmanager
-def busy_neighbour() -> Iterator[None]:
+def busy_process() -> Iterator[None]:
     """Run the body beside one busy process."""
     command = [sys.executable, "-c", _BUSY, str(os.getpid())]
     with subprocess.Popen(command) as process:
@@ -24,9 +24,3 @@ def busy_neighbour() -> Iterator[None]:
             yield
         finally:
             process.kill()
-
-
-@contextmanager
-def no_neighbour() -> Iterator[None]:
-    """Run the body alone."""
-    yield

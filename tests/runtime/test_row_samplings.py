@@ -1,4 +1,4 @@
-"""Which parts of the sampling law a batch needs, from the laws of its rows."""
+"""Which parts of sampling a batch needs, from the samplings of its rows."""
 
 from outrider.runtime.row_samplings import RowSamplings
 from outrider.step.shape import SamplingFlags
@@ -22,12 +22,12 @@ SCORED = RowSampling(
 
 def book_of(samplings):
     book = RowSamplings()
-    book.admit([admission(row, law) for row, law in samplings.items()])
+    book.admit([admission(row, sampling) for row, sampling in samplings.items()])
     return book
 
 
-def admission(row, law):
-    return RowAdmission(row=row, sampling=law, prompt=(), output=())
+def admission(row, sampling):
+    return RowAdmission(row=row, sampling=sampling, prompt=(), output=())
 
 
 def batch_of(*rows, prompts=()):
@@ -54,7 +54,7 @@ def test_a_prompt_is_scored_while_it_runs_and_not_later():
     assert book.flags_of(batch_of(1, 4)) == SamplingFlags(logprobs=True, top_logprobs=1)
 
 
-def test_the_law_of_a_row_is_that_of_its_present_owner():
+def test_the_sampling_of_a_row_is_that_of_its_present_request():
     book = book_of({1: FILTERED})
     book.admit([admission(1, GREEDY)])
     assert book.flags_of(batch_of(1)) == SamplingFlags()
