@@ -15,11 +15,7 @@ ALSO_STORED = {EMBEDDING: "emb.tok_emb.weight", HEAD: "head.weight"}
 Shape = tuple[int, ...]
 
 
-<<<<<<< HEAD
-def canonical_v4(stored: str) -> str:
-=======
 def hub_name(stored: str) -> str:
->>>>>>> main
     """The hub's name of a tensor."""
     name = stored.removeprefix("model.")
     name = name.replace(".attn.norm.", ".attn.kv_norm.").replace("hc_head.hc_", "hc_head_")
@@ -29,21 +25,13 @@ def hub_name(stored: str) -> str:
 
 def stored_names(stored: Iterable[str]) -> dict[str, str]:
     """The stored name of each tensor of the decoder, by the hub's name."""
-<<<<<<< HEAD
-    names = {canonical_v4(name): name for name in stored}
-=======
     names = {hub_name(name): name for name in stored}
->>>>>>> main
     return {name: found for name, found in names.items() if not name.startswith("mtp.")}
 
 
 def stored_modules(stored: Iterable[str]) -> dict[str, str]:
     """The stored names of the tensors of draft modules, by the hub's name."""
-<<<<<<< HEAD
-    return {canonical_v4(name): name for name in stored if canonical_v4(name).startswith("mtp.")}
-=======
     return {hub_name(name): name for name in stored if hub_name(name).startswith("mtp.")}
->>>>>>> main
 
 
 def v4_tensor_shapes(config: V4Config) -> dict[str, Shape]:

@@ -17,11 +17,7 @@ from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.compressed_cache import CompressedPool
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.v4_config import parse_v4
-<<<<<<< HEAD
-from outrider.models.deepseek_v4.v4_tensors import canonical_v4
-=======
 from outrider.models.deepseek_v4.v4_tensors import hub_name
->>>>>>> main
 from outrider.models.target import load_target, read_target
 from outrider.runtime import target_cache as store
 from outrider.runtime.draft_kinds import NgramDraft
@@ -124,11 +120,7 @@ def test_a_config_says_how_many_layers_are_hashed_or_means_three(num, hashed):
 
 def test_a_folder_with_the_names_of_the_hub_and_draft_modules_is_the_same_model(folder, copy):
     def as_on_the_hub(tensors):
-<<<<<<< HEAD
-        renamed = {canonical_v4(name): tensor for name, tensor in tensors.items()}
-=======
         renamed = {hub_name(name): tensor for name, tensor in tensors.items()}
->>>>>>> main
         return renamed | {"mtp.0.e_proj.weight": torch.zeros(3, 3)}
 
     change_tensors(copy, as_on_the_hub)
