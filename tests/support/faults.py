@@ -26,7 +26,7 @@ class BrokenEvent:
         raise Fault("the step broke on the device")
 
     def seconds_until(self, later: Any) -> float:
-        raise AssertionError("nobody asks how long a failed step took")
+        raise AssertionError("the duration of a failed step is never read")
 
 
 class FaultyExecutor:
