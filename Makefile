@@ -1,6 +1,6 @@
 .PHONY: check format lint types test size
 
-check: lint types test  ## what CI runs, in the current environment
+check: lint types test  ## the fast tests, lint and types in the current environment
 
 format:
 	ruff format .

@@ -1,4 +1,4 @@
-"""Steps that fail: the requests they ran end with the reason, everybody else gets their tokens."""
+"""Steps that fail: their requests end with the reason, the other requests get their tokens."""
 
 import logging
 import random
@@ -162,7 +162,7 @@ def test_a_device_that_fails_at_every_step_fails_every_request_and_comes_to_an_e
     assert_nothing_leaks(engine)
 
 
-def test_a_failure_of_a_step_whose_requests_are_gone_strikes_nobody():
+def test_a_failure_of_a_step_whose_requests_are_gone_ends_no_request():
     engine, _ = engine_that_fails(at_wait={1}, depth=1)
     engine.add(submission("a", [1, 2, 3], max_tokens=1))
     assert engine.step() == ()
@@ -277,7 +277,9 @@ steps = st.sets(st.integers(1, 40), max_size=6)
     at_submit=steps,
     at_wait=steps,
 )
-def test_whatever_fails_whoever_finishes_has_their_own_tokens(sizes, prompts, at_submit, at_wait):
+def test_requests_that_finish_have_their_own_tokens_whatever_fails(
+    sizes, prompts, at_submit, at_wait
+):
     engine, runner = engine_that_fails(at_submit=at_submit, at_wait=at_wait, **sizes)
     requests = {
         f"r{i}": submission(f"r{i}", prompt, max_tokens=most, priority=priority)

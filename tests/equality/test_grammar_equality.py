@@ -381,7 +381,7 @@ def freeze_the_masks_while_recording(monkeypatch):
 def test_known_mistakes_change_an_answer(
     models, grammar_cache, right, monkeypatch, mutate, executor
 ):
-    # Cut answers: their rows emit more, for nobody, which other answers could begin with.
+    # Answers that were cut: their rows emit tokens past the cut, and other answers could begin with t
     pairs = Grammar(spec=GrammarSpec(kind="regex", text="([0-9][a-e])+"), ends=(END,))
     cut = [
         make_submission("", [i], RowSampling(seed=i, grammar=pairs), max_tokens=4 + i % 3)

@@ -24,7 +24,7 @@ def test_every_token_of_a_traced_output_is_accounted_for(models, draft, depth, e
     assert_accounted_for(engine, drafts=draft != "none")
 
 
-def test_only_those_who_ask_get_rounds(models):
+def test_only_requests_that_want_rounds_get_them(models):
     engine = engine_of(models.target, Shape(), drafts_of(models)["tree"])
     outputs = listen(engine, traced=(1,))
     assert [bool(rounds) for _, rounds in outputs.values()] == [False, True, False, False]

@@ -1,4 +1,4 @@
-"""Answers that the engine could not finish: who hears of it, and what everybody else gets."""
+"""Answers that the engine could not finish: the error of each, and the other answers."""
 
 import io
 import json

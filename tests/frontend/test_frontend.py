@@ -149,7 +149,7 @@ def test_two_streams_over_one_engine_lose_nothing(frontend):
 
 
 @pytest.mark.parametrize("num_read", [0, 3])
-def test_a_closed_stream_aborts_its_request_and_keeps_what_it_said(frontend, num_read):
+def test_a_closed_stream_aborts_its_request_and_keeps_its_text(frontend, num_read):
     stream = Stream.open(frontend, TextPrompt("abc"), LONG)
     read = [next(stream) for _ in range(num_read)]
     stream.close()

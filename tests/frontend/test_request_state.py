@@ -122,7 +122,7 @@ def test_without_detokenizing_there_are_only_tokens(open_output, ids):
     assert (output.text, output.token_ids) == ("", ids("abc"))
 
 
-def test_an_aborted_output_keeps_what_it_said(open_output, ids):
+def test_an_aborted_output_keeps_its_text(open_output, ids):
     output = open_output(stop="stop")
     output.push(update(ids("go st")))
     output.abort()

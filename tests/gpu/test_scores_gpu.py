@@ -11,7 +11,7 @@ PROMPTS = [
 ]
 NAMED = [1, 10, 100, 1000, 40000]
 CLOSE = 0.35  # of bfloat16 over thirty layers; the kits of SGLang allow 0.5
-FAR = 1.5  # of tokens that nobody expects: torch's own bfloat16 on a CPU is 1.3 off
+FAR = 1.5  # of very unlikely tokens: torch's own bfloat16 on a CPU is 1.3 off
 LIKELY = -10.0
 
 

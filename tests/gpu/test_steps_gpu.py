@@ -103,7 +103,7 @@ def test_nothing_waits_for_the_host():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_absent_nodes_are_kept_by_nobody():
+def test_absent_nodes_are_never_accepted():
     tree = some_tree(random.Random(4), 9, 16)
     tree = replace(tree, tokens=tree.tokens.index_fill(1, torch.arange(1, 16), -1))
     choice = torch.zeros(9, 16, dtype=torch.int64)

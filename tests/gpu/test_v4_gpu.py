@@ -185,5 +185,5 @@ def test_with_fixed_arithmetic_drafts_and_batch_change_no_bit(folder, sampling, 
     for index in range(len(PROMPTS)):
         alone |= answers(PLAIN, [index], max_rows=1)
     for draft in (PLAIN, CHAIN, LONGEST):
-        everybody = range(len(PROMPTS))
-        assert answers(draft, everybody, executor=executor, depth=1, pad=4) == alone
+        all_prompts = range(len(PROMPTS))
+        assert answers(draft, all_prompts, executor=executor, depth=1, pad=4) == alone

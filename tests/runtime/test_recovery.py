@@ -1,4 +1,4 @@
-"""A real runner after a step that failed: who was in it hears the reason, all others go on."""
+"""A real runner after a failed step: its requests end with the reason, the others go on."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def draft_of(models, name):
 @pytest.mark.parametrize("drafter", ["none", "relative", "eagle3", "modules", "ngram"])
 @pytest.mark.parametrize("where", ["at_submit", "at_wait"])
 def test_the_others_get_the_tokens_they_would_have_had(models, depth, drafter, where):
-    shape = Shape(depth=depth, pad=3, max_rows=2)  # padding reads pages that nobody wrote
+    shape = Shape(depth=depth, pad=3, max_rows=2)  # padding reads pages that were never written
     engine, outputs = check_recovery(models, shape, draft_of(models, drafter), **{where: {4}})
     assert failed(outputs) == ["r0", "r1"]
     reason = outputs["r0"].last.reason

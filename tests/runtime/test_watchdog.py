@@ -1,4 +1,4 @@
-"""A step that is waited for too long is reported, once, while somebody still waits."""
+"""A step that takes too long is reported once, while it is still waited for."""
 
 import gc
 import logging
@@ -77,7 +77,7 @@ def test_a_step_is_reported_once_and_another_one_again(watchdog, clock, lines):
     assert watchdog.num_hung == 2
 
 
-def test_nothing_is_overdue_while_nobody_waits(watchdog, clock, lines):
+def test_nothing_is_overdue_while_no_step_is_waited_for(watchdog, clock, lines):
     watchdog.begin(5, SHAPE)
     watchdog.end()
     clock.now += 1000.0
@@ -103,14 +103,14 @@ def test_the_thread_begins_with_the_first_wait_and_ends_with_its_owner():
 
 
 class Hanging(HostEvent):
-    """The end of a step that comes only after somebody has complained about it."""
+    """The event of a step that ends only after the watchdog has reported it."""
 
     def __init__(self, complained):
         super().__init__()
         self._complained = complained
 
     def wait(self):
-        assert self._complained.wait(LONG_S), "nobody complained"
+        assert self._complained.wait(LONG_S), "the watchdog reported nothing"
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ class PaperRunner:
         return StepCounts(steps=self.num_steps, eager=self.num_steps, uncapturable=0)
 
     def restart(self) -> None:
-        """What was written stays where it is, for somebody to read by mistake."""
+        """Tokens stay where they were written, so that a wrong read would find them."""
         self.tables.clear()
         self.lengths.clear()
         self.last.clear()
@@ -100,7 +100,7 @@ class PaperRunner:
         for grant in batch.grants:
             table = self.tables[grant.row]
             assert grant.first == len(table), "grants append"
-            assert 0 not in grant.pages, "page 0 is nobody's"
+            assert 0 not in grant.pages, "page 0 belongs to no request"
             table.extend(grant.pages)
 
     def _slot(self, row: int, position: int) -> int:

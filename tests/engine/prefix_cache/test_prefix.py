@@ -37,7 +37,7 @@ def test_finished_request_serves_its_full_pages_to_the_next(cache: PrefixCache) 
     assert again.pages == first.pages[:2]
 
 
-def test_cached_pages_that_nobody_uses_stay_available(cache: PrefixCache) -> None:
+def test_cached_pages_that_no_row_uses_stay_available(cache: PrefixCache) -> None:
     finish(cache, PROMPT)
     assert cache.num_available == 8
     lease = cache.open(PROMPT)

@@ -40,7 +40,7 @@ def test_insert_returns_the_pages_that_were_present() -> None:
     assert matched(tree, [1, 2, 5, 6]) == [10, 21]
 
 
-def test_whoever_holds_a_node_still_ends_there_after_a_split() -> None:
+def test_a_held_node_is_the_same_after_a_split() -> None:
     tree = RadixTree(1)
     held = tree.insert(tree.root, TokenKey.of([1, 2, 3]), [10, 11, 12]).node
     assert matched(tree, [1, 2, 9]) == [10, 11]  # splits the edge
