@@ -9,7 +9,7 @@ _ONLY: dict[str, Any] = {"tensor_parallel_size": 1, "trust_remote_code": False, 
 
 
 def check_inert(arguments: Mapping[str, Any]) -> None:
-    """Refuse an argument that would have to change something, or that nobody knows."""
+    """Refuse an unknown argument, or a value that would have to change something."""
     for name, value in arguments.items():
         if name not in _ONLY:
             known = ", ".join(_ONLY)

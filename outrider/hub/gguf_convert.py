@@ -12,7 +12,12 @@ import numpy as np
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import Reporter, reported
 from outrider.hub.gguf_config import config_of
-from outrider.hub.gguf_names import ROPE_FREQS, check_tensors, family_of, hugging_face_name
+from outrider.hub.gguf_names import (
+    ROPE_FREQS,
+    check_gguf_tensors,
+    gguf_family_of,
+    hugging_face_name,
+)
 from outrider.hub.gguf_read import GgufFile, RawArray, StoredTensor, dequantized, read_gguf
 from outrider.hub.gguf_tokenizer import generation_config_of, tokenizer_config_of, tokenizer_of
 
@@ -42,8 +47,8 @@ class _Output:
 def convert(path: Path, folder: Path, reporter: Reporter) -> None:
     """Write config.json, the tokenizer files and model.safetensors of `path` into `folder`."""
     file = read_gguf(path)
-    family = family_of(file)
-    check_tensors(file, family)
+    family = gguf_family_of(file)
+    check_gguf_tensors(file, family)
     config = config_of(file, family)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation_config_of(file))

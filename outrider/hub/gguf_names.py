@@ -66,7 +66,7 @@ FAMILIES = {
 }
 
 
-def family_of(file: GgufFile) -> GgufFamily:
+def gguf_family_of(file: GgufFile) -> GgufFamily:
     architecture = file.metadata.text("general.architecture")
     if architecture not in FAMILIES:
         raise ConfigError(
@@ -86,7 +86,7 @@ def hugging_face_name(name: str) -> str:
     return f"model.layers.{layer}.{_IN_LAYER[module]}.{kind}"
 
 
-def check_tensors(file: GgufFile, family: GgufFamily) -> None:
+def check_gguf_tensors(file: GgufFile, family: GgufFamily) -> None:
     """Refuse a file with missing or unknown tensors."""
     num_layers = file.metadata.size(f"{family.name}.block_count")
     if num_layers > len(file.tensors):  # a damaged count would fill the memory below

@@ -48,7 +48,7 @@ def cached(hub_id: str) -> Path | NotCached:
     return NotCached() if missing_files(Path(found)) else Path(found)
 
 
-def download(hub_id: str) -> Path | Unreachable:
+def download_model(hub_id: str) -> Path | Unreachable:
     """The model's folder, after missing files were downloaded."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError

@@ -150,7 +150,7 @@ def _from_source(source: ModelSource, reporter: Reporter) -> Path:
     cached = hub.cached(source.hub_id)
     if isinstance(cached, Path):
         return cached
-    downloaded = hub.download(source.hub_id)
+    downloaded = hub.download_model(source.hub_id)
     if isinstance(downloaded, Path):
         return downloaded
     if source.embedded is not None:

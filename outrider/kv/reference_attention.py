@@ -43,7 +43,7 @@ Attend = Callable[[torch.Tensor, MaskedRows], torch.Tensor]  # from queries to w
 
 
 class ReferenceAttention:
-    """Reads the first `shape.pages` pages of a row's page table; masks keys that are not the row's."""
+    """Reads the first `shape.pages` pages of a row's page table; masks keys of other rows."""
 
     def __init__(self, *, page_size: int, dtype: torch.dtype) -> None:
         self._page_size = page_size

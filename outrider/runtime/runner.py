@@ -61,7 +61,7 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def submit(self, batch: ScheduledBatch) -> "PendingResult":
+    def submit(self, batch: ScheduledBatch) -> "InFlightStep":
         """Start a step; the result can be waited for while the next step is planned."""
         with self._stream.active():
             self._admit(batch.admissions)
@@ -78,7 +78,7 @@ class Runner:
                 self.watchdog.end()
             errors = grammars.end(output)
         requests = StepRequests(batch=batch, samplings=samplings, errors=errors)
-        return PendingResult(self, requests, output)
+        return InFlightStep(self, requests, output)
 
     @torch.inference_mode()
     def dummy_run(self, shape: StepShape) -> None:
@@ -122,7 +122,7 @@ class Runner:
         self._samplings.admit(admissions)
 
 
-class PendingResult:
+class InFlightStep:
     """A step in flight, and what its rows want to know."""
 
     def __init__(self, runner: Runner, requests: StepRequests, output: StepOutput) -> None:

@@ -106,7 +106,7 @@ class Worker:
         self._socket.send(encode(message))
 
 
-def main() -> int:
+def run_worker() -> int:
     """Load the model that standard input names and serve it; returns the exit code.
 
     Standard input stays open as long as the server lives.
@@ -149,4 +149,4 @@ def _exit_with_the_server() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worker())

@@ -18,7 +18,7 @@ from outrider.ops.tree.mtp_window import ModuleInputs, open_windows, write_draft
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.spec.mtp_plans import WindowPlan, WindowPlanner
+from outrider.spec.mtp_plans import DraftWindowPlan, WindowPlanner
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.fill_plan import fill
 from outrider.step.host_copy import upload
@@ -63,7 +63,7 @@ class ModuleDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._modules.facts.aux_layers
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> WindowPlan:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftWindowPlan:
         return self._planner.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
@@ -145,5 +145,5 @@ class ModuleDrafter:
 
 def _catch_up_of(plan: StepPlan) -> StepPlan:
     """The plan on which the modules run after a step."""
-    assert isinstance(plan.draft, WindowPlan)
+    assert isinstance(plan.draft, DraftWindowPlan)
     return plan.draft.catch_up

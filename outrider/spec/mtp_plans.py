@@ -14,7 +14,7 @@ from outrider.wire.draft_budget import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlan(DraftPlan):
+class DraftWindowPlan(DraftPlan):
     """The part of MTP modules in a step's plan."""
 
     catch_up: StepPlan
@@ -43,7 +43,7 @@ class WindowPlanner:
         self._arena.reserve("windows.lengths", widest.rows, torch.int64)
         self._arena.reserve("chunk.tokens", largest.chunk.tokens, torch.int64)
 
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> WindowPlan:
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftWindowPlan:
         """The catch-up that goes with a step of this shape."""
         own = self._shape(shape)
         windows = DecodeRows(
@@ -53,7 +53,7 @@ class WindowPlanner:
         )
         tokens = self._arena.view("chunk.tokens", shape.chunk.tokens)
         chunk = replace(chunk, tokens=tokens)
-        return WindowPlan(catch_up=self._binder.make(own, windows, chunk, NoDraftBinder()))
+        return DraftWindowPlan(catch_up=self._binder.make(own, windows, chunk, NoDraftBinder()))
 
     def _shape(self, shape: StepShape) -> StepShape:
         """Windows have room for what a row can emit, and for what modules may run again."""

@@ -17,7 +17,7 @@ MEMORY_BYTES = 1 << 30  # for compiling, beside what the process holds when it s
 COMPILED, REFUSED = b"C", b"R"
 
 
-def main() -> None:
+def run_compiler() -> None:
     """Answer until standard input is closed, which happens when the parent process ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # A library that prints must not mix its text with answers.
@@ -52,4 +52,4 @@ def _bound_memory() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_compiler()

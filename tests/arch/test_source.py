@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,26 @@ def test_every_link_in_the_docs_leads_somewhere():
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_no_two_public_classes_share_a_name():
+    places = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_file_name_says_what_is_in_it_without_its_folder():
+    sources = [*SOURCES, *(ROOT / "benchmarks").rglob("*.py")]
+    names = Counter(path.name for path in sources if not path.name.startswith("__"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+PERSONS = r"\b(nobody|somebody|anybody|everybody|whoever)\b"  # tensors and requests are things
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_things_are_not_persons(path):
+    assert re.findall(PERSONS, path.read_text(), flags=re.IGNORECASE) == []

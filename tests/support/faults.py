@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from outrider.engine.engine import Engine
-from outrider.runtime.runner import PendingResult, Runner
+from outrider.runtime.runner import InFlightStep, Runner
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.executor import Executor
@@ -68,7 +68,7 @@ def break_steps(
     runner._executor = FaultyExecutor(runner._executor, runner, at_submit)
     submit, numbers = runner.submit, iter(range(1, 10**9))
 
-    def submit_some(batch: ScheduledBatch) -> PendingResult:
+    def submit_some(batch: ScheduledBatch) -> InFlightStep:
         number, pending = next(numbers), submit(batch)
         if number in at_wait:
             pending._output = replace(pending._output, ready=BrokenEvent())

@@ -37,7 +37,7 @@ class ExpectedTensors:
         return self.needed[name] if name in self.needed else self.optional[name]
 
 
-def canonical(name: str) -> str:
+def canonical_head(name: str) -> str:
     """The canonical name of a stored tensor."""
     name = _PREFIX.sub("", name)
     if name.startswith("midlayer."):
@@ -51,7 +51,7 @@ def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], 
     tensors: dict[str, Stored] = {}
     twice = []
     for stored_name, tensor in stored.items():
-        name = canonical(stored_name)
+        name = canonical_head(stored_name)
         if _IGNORED.search(name):
             continue
         if name in tensors:
