@@ -94,6 +94,7 @@ def check(
     return wrong, notes, verifier, outputs
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("name", TABLES)
 def test_drafts_and_kv_follow_from_the_text_alone(monkeypatch, made, name, executor):
@@ -416,6 +417,7 @@ def note_proposals(monkeypatch):
     return proposals
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", TABLES)
 def test_one_module_repeated_drafts_what_follows_from_the_text_alone(monkeypatch, made, name, seed):

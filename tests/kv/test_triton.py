@@ -55,6 +55,7 @@ def test_half_precision_is_as_close_as_its_dtype_allows():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.slow
 def test_a_tree_of_64_nodes_uses_every_bit_of_its_masks():
     model = Model(kv_heads=1, group=1)
     case = make_case(model, lengths=[20], nodes=64, seed=3)

@@ -50,6 +50,7 @@ def metrics_of(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_trained_head_has_a_higher_accept_length_than_an_untrained_one(
     trained, target_folder, tmp_path, temperature
@@ -79,6 +80,7 @@ def simulate_rounds(is_right, *, first, num_tokens):
     return rounds, accepted_per_position
 
 
+@pytest.mark.slow
 def test_the_training_form_predicts_every_draft_round_of_the_engine(trained, target_folder):
     documents = read_documents(trained / "answers.jsonl")
     greedy = [each for each in documents if each.temperature == 0 and each.num_answer_tokens == 32][
@@ -123,6 +125,7 @@ def unrolled_head(folder, target_folder, tokens):
     return [ids[each.argmax(-1)] for each in scores]
 
 
+@pytest.mark.slow
 def test_answers_have_both_temperatures_and_greedy_ones_match_the_engine(trained, target_folder):
     documents = read_documents(trained / "answers.jsonl")
     assert {each.temperature for each in documents} == {0.0, 0.8}
@@ -175,11 +178,13 @@ def test_a_resumed_run_ends_with_the_same_weights_as_an_uninterrupted_one(
     assert train(parts, f"{answers} --resume") == 0  # there is nothing left to do
 
 
+@pytest.mark.slow
 def test_resuming_with_another_learning_rate_is_refused(train, trained, capsys):
     assert train(trained, "--steps 100 --resume --lr 1e-4") == 1
     assert "the run was begun with peak 0.02" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(train, trained, tmp_path, capsys):
     out = tmp_path / "out"
     flags = f"--answers {trained / 'answers.jsonl'} --steps 30 --save-every 10 --batch 2"
@@ -207,6 +212,7 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(train, trained,
     assert load_checkpoint(last).step in (10, 20)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint(
     train, trained, tmp_path, capsys
 ):
@@ -254,18 +260,21 @@ def test_a_vocabulary_larger_than_the_targets_is_refused_before_it_answers(train
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--epochs -1", "--epochs 0", "--lr nan", "--lr -0.1"])
 def test_numbers_that_train_nothing_are_refused(train, trained, tmp_path, capsys, flag):
     assert train(tmp_path / "out", f"--answers {trained / 'answers.jsonl'} {flag}") == 1
     assert f"{flag.split()[0]} must be a number above 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_too_few_answers_for_one_batch_are_refused(train, trained, tmp_path, capsys):
     flags = f"--answers {trained / 'answers.jsonl'} --batch 1000"
     assert train(tmp_path / "out", flags) == 1
     assert "lower --batch or --length" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_both_export_formats_load_and_have_equal_accept_lengths(
     trained, target_folder, tmp_path, capsys
 ):
@@ -294,6 +303,7 @@ def test_a_head_of_layout_eagle3_1_learns_with_the_lk_loss(train, trained, targe
     assert accept_length(target_folder, tmp_path / "out" / "head", temperature=0.0) > 1.5
 
 
+@pytest.mark.slow
 def test_plotting_without_matplotlib_names_the_extra_to_install(trained, capsys, monkeypatch):
     import sys
 
@@ -302,7 +312,6 @@ def test_plotting_without_matplotlib_names_the_extra_to_install(trained, capsys,
     assert "pip install 'outrider[train]'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_head_for_qwen3_is_trained_and_exported(train, tmp_path):
     save_tiny("qwen3", tmp_path / "qwen3")
     flags = f"--model {tmp_path / 'qwen3'} --steps 2 --answer-tokens 8"

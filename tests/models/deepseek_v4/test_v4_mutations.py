@@ -104,7 +104,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_unharmed_engine_passes_where_mutants_are_caught(theirs, target, case):
     assert not mismatches(theirs, target, case)

@@ -24,6 +24,7 @@ def on_kernels(monkeypatch):
     monkeypatch.setattr(layers, "gated_norm", gated_norm_triton)
 
 
+@pytest.mark.slow
 def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformers(
     folders, on_kernels
 ):
