@@ -15,7 +15,7 @@ import torch
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
-from outrider.ops.moe.routing import RoutingConfig
+from outrider.ops.moe.routing_config import RoutingConfig
 from outrider.ops.moe.routing_triton import align_blocks, route_triton
 
 Shape = tuple[int, int, int, int]  # experts, top_k, hidden, intermediate

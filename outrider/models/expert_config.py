@@ -7,7 +7,7 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_number_or, read_real_or, read_size, read_size_or
 from outrider.models.registry import ExpertFamily
-from outrider.ops.moe.routing import ONE_GROUP, ExpertGroups, RoutingConfig
+from outrider.ops.moe.routing_config import ONE_GROUP, ExpertGroups, RoutingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ import os, sys, tempfile
 from pathlib import Path
 import torch
 sys.path.insert(0, {tests!r})
-from support.engines import Shape, ask, engine_of
-from support.matrix import law_of
+from support.engines import Shape, engine_of, make_submission
+from support.matrix import sampling_of
 from support.tiny import save_tiny
 from outrider.errors import CapacityError
 from outrider.models.decoder_loader import load_decoder
@@ -47,7 +47,7 @@ save_tiny("llama", folder)
 model = load_decoder(folder, dtype="float32", device=torch.device("cuda"))
 engine = engine_of(model, Shape(device="cuda", max_rows=1, depth=1))
 for name in ("runs", "waits"):
-    engine.add(ask(name, [3, 4, 5], law_of("greedy", 0)))
+    engine.add(make_submission(name, [3, 4, 5], sampling_of("greedy", 0)))
 engine.step()
 torch.zeros(4, device="cuda")[torch.tensor([10**9], device="cuda")]  # an assert on the device
 updates = []
@@ -58,14 +58,14 @@ assert {{each.finish for each in last.values()}} == {{"error"}}, last
 assert "restart the process" in last["waits"].reason, last
 assert engine.can_run_again == {{"waits"}}, engine.can_run_again
 try:
-    engine.add(ask("later", [3], law_of("greedy", 0)))
+    engine.add(make_submission("later", [3], sampling_of("greedy", 0)))
 except CapacityError as error:
     print("refused:", error, flush=True)
     os._exit(0)  # what a lost device leaves behind cannot be taken down in order
 """
 
 
-def test_a_device_error_that_stays_fails_everybody_and_stops_the_engine():
+def test_a_device_error_that_stays_fails_all_requests_and_stops_the_engine():
     source = LOSE_THE_DEVICE.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from outrider.models.expert_config import NoExperts
 from outrider.models.layers.mla import score_scale
 from outrider.models.model_config import parse_config
 from outrider.models.standalone_draft import StandaloneDraft
-from outrider.ops.moe.routing import ONE_GROUP, ExpertGroups
+from outrider.ops.moe.routing_config import ONE_GROUP, ExpertGroups
 from outrider.runtime.draft_kinds import ModelDraft, NgramDraft, NoDraft
 from outrider.step.tape_executor import TapeExecutor
 from outrider.wire.draft_budget import Budget

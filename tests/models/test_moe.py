@@ -22,7 +22,8 @@ from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import TableRouter, TopKRouter
 from outrider.ops.linear.linear import PlainLinear
 from outrider.ops.moe.experts import make_experts, place_by_expert
-from outrider.ops.moe.routing import ExpertGroups, RoutingConfig, select_experts
+from outrider.ops.moe.routing import select_experts
+from outrider.ops.moe.routing_config import ExpertGroups, RoutingConfig
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # largest difference of any logit, in float32

@@ -2,13 +2,8 @@
 
 import torch
 
-from outrider.ops.moe.routing import (
-    ExpertGroups,
-    Routing,
-    RoutingConfig,
-    select_experts,
-    without_padding,
-)
+from outrider.ops.moe.routing import Routing, select_experts, without_padding
+from outrider.ops.moe.routing_config import ExpertGroups, RoutingConfig
 
 PAGE_SIZE = 4
 ROUTINGS = {

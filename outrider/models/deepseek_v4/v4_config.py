@@ -20,7 +20,7 @@ from outrider.models.config_fields import (
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.model_config import RopeConfig, refuse_quantised
 from outrider.models.rope_scaling import parse_scaling, rope_settings
-from outrider.ops.moe.routing import RoutingConfig
+from outrider.ops.moe.routing_config import RoutingConfig
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),

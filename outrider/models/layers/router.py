@@ -6,14 +6,8 @@ import torch
 
 from outrider.models.layers.mlp import FeedStep
 from outrider.ops.linear.linear import Linear
-from outrider.ops.moe.routing import (
-    Routing,
-    RoutingConfig,
-    route,
-    score_experts,
-    weigh_experts,
-    without_padding,
-)
+from outrider.ops.moe.routing import Routing, route, score_experts, weigh_experts, without_padding
+from outrider.ops.moe.routing_config import RoutingConfig
 
 
 class Router(Protocol):

@@ -1,40 +1,13 @@
 """Which experts a token is routed to, and the weight of each: a pure function of its logits."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
+from outrider.ops.moe.routing_config import ExpertGroups, RoutingConfig, Score
 
 _TINY = 1e-20  # sigmoid scores may all underflow; a softmax never does
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertGroups:
-    """Experts come in equal groups, and a token is routed to experts of its best groups only.
-
-    The score of a group is the sum of the scores of its `num_scored` best experts.
-    """
-
-    num: int
-    num_selected: int  # groups per token
-    num_scored: int
-
-
-ONE_GROUP = ExpertGroups(num=1, num_selected=1, num_scored=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingConfig:
-    """How the scores of a token become its experts and their weights."""
-
-    top_k: int  # experts per token
-    score: Score
-    is_normed: bool  # the weights of a token sum to one before they are scaled
-    scale: float = 1.0
-    groups: ExpertGroups = ONE_GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.moe.routing import Routing, RoutingConfig
+from outrider.ops.moe.routing import Routing
+from outrider.ops.moe.routing_config import RoutingConfig
 from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of, key_value
 
 _TINY = tl.constexpr(1e-20)  # as in `weigh_experts`
