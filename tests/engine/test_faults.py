@@ -182,7 +182,7 @@ def test_a_lost_device_fails_everybody_and_stops_the_engine():
         engine.add(submission(name, [1, 2, 3], max_tokens=9))
     tokens, last = run(engine)
     assert {update.finish for update in last.values()} == {"error"}
-    assert len(tokens["runs"]) == 1  # what was said before stays
+    assert len(tokens["runs"]) == 1  # emitted before the failure
     assert "restart the process" in last["waits"].reason
     assert engine.can_run_again == {"waits"}
     assert not engine.has_work

@@ -203,7 +203,7 @@ def test_a_row_that_gave_way_finds_its_place_in_the_grammar_again(
 
 
 def test_rows_change_owners_while_a_step_is_in_flight(models, grammar_cache, right):
-    """One row for all: the next owner's grammar never hears of the last one's tokens."""
+    """All requests use one row in turn: the grammar state of each starts afresh."""
     submissions = make_submissions("sampled", specs=("choice", "regex", "json", "ebnf"))[:-1]
     single = Shape(max_rows=1, depth=1, step_tokens=20)
     draft = models.draft("twin", TREES["chain"])

@@ -369,7 +369,7 @@ def test_no_two_query_tokens_of_a_catch_up_write_to_one_slot(monkeypatch, made, 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("num", [1, 3])
 def test_modules_that_know_the_target_are_always_right(tmp_path, num, sampling):
-    """The target says what its last token alone tells it, and so do the modules, at every depth."""
+    """Target and modules are functions of the last token alone, so every draft is accepted."""
     made = with_modules(tmp_path, TABLES["deepseek"], num=num, body="llama", is_bigram=True)
     chain, budget = made.load(), Budget(steps=3, topk=1, nodes=4)
     is_one = num == 1

@@ -139,7 +139,7 @@ def feed_the_token_itself_not_the_next(monkeypatch):
 
 
 def take_the_choice_at_every_chunk_end(monkeypatch):
-    """Inside a prompt the next token is the prompt's, not what the target would have said."""
+    """Inside a prompt the next token is the prompt's, not the one that the target samples."""
     original = draft_hidden_states.next_tokens
 
     def eager(chunk, choice):

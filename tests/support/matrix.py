@@ -150,7 +150,7 @@ def right_answer(theirs, sampling: str, index: int) -> Answer:
 
 
 def run_case(models: Models, case: Case):
-    """What the engine says to all prompts at once, by request id."""
+    """Outputs of all prompts in one batch, by request id."""
     engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
     submissions = [
         make_submission(f"r{i}", prompt, sampling_of(case.sampling, i), max_tokens=MAX_TOKENS)

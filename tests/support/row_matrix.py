@@ -57,7 +57,7 @@ def right_answer(theirs, sampling: str, index: int) -> list[int]:
 
 
 def run_case(target, case: Case):
-    """What the engine says to all prompts at once, by request id."""
+    """Outputs of all prompts in one batch, by request id."""
     return run_all(engine_of(target, case.shape, case.draft), ask_all(case.sampling, PROMPTS))
 
 
