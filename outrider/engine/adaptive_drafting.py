@@ -2,92 +2,37 @@
 
 Verifying drafts is free while a step is bound by reading weights, and costs time once there are
 many query tokens. The border depends on the machine, the model, the number of rows, the prompt
-tokens beside them and the text. So it is measured: every batch size tries a few budgets now and
-then, and uses the one with the most tokens per second.
+tokens beside them and the text. So it is measured: a batch size changes its rung (budget) only
+after a trial of the other rung.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.engine.draft_trials import (
+    DRAFT_WAIT,
+    FIRST_STEPS,
+    IMPOSSIBLE,
+    LONGEST_TRIAL,
+    PLAIN_WAIT,
+    TRIAL_ROUNDS,
+    BatchSize,
+    MovingMean,
+    Trial,
+)
 from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
 
 _SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
-_FIRST_STEPS = 8  # of a new size of batch; then another budget is tried, plain decoding first
-_TRIAL_STEPS = 4
-_LONGEST_TRIAL = 16
-_STEPS_BETWEEN_TRIALS = 256
-_UNSETTLED = 2  # the first steps of a shape compile kernels and capture graphs
-_MEMORY = 0.1  # weight of a new sample
+_FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on any machine
+_WORTH_STARTING = 1.5  # gain from which a small batch begins with drafts
+_TRIAL_STEPS = 3
+_MOST_SLOW = 2  # steps that end a trial of drafts
+_EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
+_PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
-
-
-@dataclass(slots=True)
-class _Mean:
-    """A moving mean that leaves out its first samples."""
-
-    value: float = 0.0
-    num: int = -_UNSETTLED
-
-    def note(self, sample: float) -> None:
-        self.num += 1
-        if self.num == 1:
-            self.value = sample
-        elif self.num > 1:
-            self.value += _MEMORY * (sample - self.value)
-
-    @property
-    def is_known(self) -> bool:
-        return self.num > 0
-
-
-class _Size:
-    """Batches of about one size: the cost of each rung (budget), and when it was used."""
-
-    def __init__(self, num_rungs: int, chosen: int) -> None:
-        self.chosen = chosen  # the rung used outside of trials
-        self.costs = [_Mean() for _ in range(num_rungs)]  # seconds of a step
-        self.rows, self.prompt = _Mean(num=0), _Mean(num=0)  # of steps: rows, tokens of prompts
-        self._last_s = [math.inf] * num_rungs  # of the last step
-        self._used_at = [-1] * num_rungs  # number of the last step
-        self._num_steps = 0
-        # From this step on a trial is due; it waits until there is a cost to compare with.
-        self._next_trial = _FIRST_STEPS
-        self._tried, self._tried_since = chosen, -_LONGEST_TRIAL  # rung, number of the first step
-
-    @property
-    def is_known(self) -> bool:
-        return self.costs[self.chosen].is_known
-
-    def next_rung(self) -> int:
-        """The rung of the next step: the chosen one, unless another rung is on trial."""
-        if self._num_steps >= self._next_trial and self.is_known:
-            self._next_trial = self._num_steps + _STEPS_BETWEEN_TRIALS
-            self._tried, self._tried_since = self._stalest(), self._num_steps
-        rung = self._tried if self._is_trying() else self.chosen
-        self._used_at[rung] = self._num_steps
-        self._num_steps += 1
-        return rung
-
-    def _is_trying(self) -> bool:
-        """A rung without measurements gets a longer trial: some steps end up at another size."""
-        is_new = not self.costs[self._tried].is_known
-        return self._num_steps - self._tried_since < (_LONGEST_TRIAL if is_new else _TRIAL_STEPS)
-
-    def note(self, rung: int, seconds: float, *, num_rows: int, num_prompt: int) -> None:
-        """Measure a step by the faster of the last two on its rung: a single slow step captured a
-        graph.
-        """
-        self.costs[rung].note(min(seconds, self._last_s[rung]))
-        self._last_s[rung] = seconds
-        self.rows.note(num_rows)
-        self.prompt.note(num_prompt)
-
-    def _stalest(self) -> int:
-        """The rung used longest ago: its measurements may be out of date."""
-        others = [rung for rung in range(len(self.costs)) if rung != self.chosen]
-        return min(others, key=self._used_at.__getitem__, default=self.chosen)
+_LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
 
 
 class DraftPolicy(Protocol):
@@ -125,6 +70,7 @@ class _Step:
     """A step in flight."""
 
     rung: int
+    trial: Trial | None  # that the step belongs to
     num_rows: int
     num_prompt: int
 
@@ -134,25 +80,37 @@ class Adaptation:
 
     def __init__(self, budget: Budget) -> None:
         self.ladder = ladder_of(budget)
-        self._sizes: dict[tuple[int, int], _Size] = {}  # by octaves of rows and prompt tokens
-        self._gains = [_Mean(num=0) for _ in self.ladder]  # tokens a round emits, by rung
-        self._rungs: dict[int, int] = {}  # of steps that are being scheduled
+        self._sizes: dict[tuple[int, int], BatchSize] = {}  # by octaves of rows and prompt tokens
+        self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
+        # Of steps that are being scheduled: their rungs, and the trials that they belong to.
+        self._rungs: dict[int, tuple[int, Trial | None]] = {}
         self._steps: dict[int, _Step] = {}  # of those in flight
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
         size = self._like(num_rows, num_prompt)
-        rates = [self._rate(size, rung) for rung in range(len(self.ladder))]
-        if max(rates) > _LEAST_GAIN * rates[size.chosen]:
-            size.chosen = rates.index(max(rates))
-        rung = size.next_rung()
-        self._rungs[step] = rung
+        if size.trial:
+            self._judge(size, size.trial)
+        elif size.is_known and size.num_steps >= self._num_first(size):
+            self._try_another(size)
+        trial = size.trial
+        if trial:
+            num_wanted = self._num_wanted(size, trial.rung)
+            if not trial.wants_step(num_wanted, is_careful=size.chosen == 0):
+                trial = None
+        rung = trial.rung if trial else size.chosen
+        size.num_steps += 1
+        self._rungs[step] = rung, trial
         return self.ladder[rung]
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
         if step in self._rungs:
-            rung = self._rungs.pop(step)
+            rung, trial = self._rungs.pop(step)
             if num_rows:
-                self._steps[step] = _Step(rung=rung, num_rows=num_rows, num_prompt=num_prompt)
+                self._steps[step] = _Step(
+                    rung=rung, trial=trial, num_rows=num_rows, num_prompt=num_prompt
+                )
+                if trial:
+                    trial.num_in_flight += 1
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
         self._steps = {
@@ -160,24 +118,92 @@ class Adaptation:
         }  # earlier ones failed
         if step in self._steps:
             was = self._steps.pop(step)
+            if was.trial:
+                was.trial.num_in_flight -= 1
             size = self._size_of(was.num_rows, was.num_prompt)
             size.note(was.rung, seconds, num_rows=was.num_rows, num_prompt=was.num_prompt)
-            self._gains[was.rung].note(emitted_per_row)
+            self._gains[was.rung].note(emitted_per_row, was.num_rows)
 
-    def _like(self, num_rows: int, num_prompt: int) -> _Size:
+    def _try_another(self, size: BatchSize) -> None:
+        """Begin the trial that is due and promises most, if there is one.
+
+        Plain decoding is tried when it is due, and so is the smallest rung of drafts while plain
+        decoding is chosen: the text may have changed. Other rungs must promise a gain.
+        """
+        now, tried, most = size.num_steps, size.chosen, -1.0
+        for rung, due in enumerate(size.due):
+            if rung == size.chosen or now < due:
+                continue
+            is_next = rung == 0 or rung == size.chosen + 1 == 1
+            is_measured = is_next or size.chosen > 0 or size.costs[1].is_known
+            promise = self._promise(size, rung) if is_measured else 0.0
+            if not is_next and promise < _LEAST_GAIN:
+                size.due[rung] = now + PLAIN_WAIT
+            elif promise > most:
+                tried, most = rung, promise
+        if tried != size.chosen:
+            self._gains[tried].fade()
+            nodes = self.ladder[tried].nodes / self.ladder[size.chosen].nodes
+            most_s = IMPOSSIBLE * max(nodes, 1.0) * size.costs[size.chosen].usual
+            size.begin_trial(tried, most_s=most_s)
+
+    def _num_first(self, size: BatchSize) -> int:
+        """Steps before the first trial of a size."""
+        return max(FIRST_STEPS, self._num_wanted(size, size.chosen))
+
+    def _num_wanted(self, size: BatchSize, rung: int) -> int:
+        """Samples of a trial. The gain of drafts varies more than the cost of a step."""
+        rounds = TRIAL_ROUNDS if rung else 0
+        return max(_TRIAL_STEPS, math.ceil(rounds / max(size.rows.value, 1.0)))
+
+    def _judge(self, size: BatchSize, trial: Trial) -> None:
+        """End a trial that has enough samples, or whose steps cost more than drafts can gain."""
+        rung, samples = trial.rung, trial.num_samples
+        is_complete = samples >= self._num_wanted(size, rung)
+        now = self._chosen_rate(size)
+        most = self.ladder[rung].most_emitted / self._net(size, trial.seconds.usual)
+        is_hopeless = size.chosen == 0 and samples > 0 and most < now
+        is_hopeless |= trial.num_slow >= _MOST_SLOW
+        is_new = size.num_steps - trial.since < LONGEST_TRIAL
+        if is_new and not is_complete and not is_hopeless:
+            return
+        size.end_trial(trial, is_complete=is_complete)
+        least = _LEAST_GAIN if rung else _PLAIN_GAIN
+        if not size.is_known:
+            size.due[rung] = size.num_steps + FIRST_STEPS  # after the chosen rung is measured
+        elif is_complete and self._rate(size, rung, trial.seconds.usual) > least * now:
+            size.adopt(rung)
+        else:
+            size.wait(rung, is_complete=is_complete)
+
+    def _like(self, num_rows: int, num_prompt: int) -> BatchSize:
         """The measurements of this batch size, or of the nearest size while there are none."""
         size = self._size_of(num_rows, num_prompt)
         return size if size.is_known else self._neighbour(num_rows, num_prompt) or size
 
-    def _size_of(self, num_rows: int, num_prompt: int) -> _Size:
+    def _size_of(self, num_rows: int, num_prompt: int) -> BatchSize:
         octaves = (num_rows.bit_length(), num_prompt.bit_length())
         if octaves not in self._sizes:
             near = self._neighbour(num_rows, num_prompt)
-            chosen = near.chosen if near else len(self.ladder) - 1
-            self._sizes[octaves] = _Size(len(self.ladder), chosen)
+            most = max(self._most_gain(rung) for rung in range(len(self.ladder)))
+            wait = min(FIRST_STEPS / max(most - 1, 1e-9), DRAFT_WAIT)
+            self._sizes[octaves] = BatchSize(
+                len(self.ladder),
+                chosen=near.chosen if near else self._cautious(num_rows),
+                first_trial=max(max(near.waits) / 16 if near else 0.0, wait),
+            )
         return self._sizes[octaves]
 
-    def _neighbour(self, num_rows: int, num_prompt: int) -> _Size | None:
+    def _cautious(self, num_rows: int) -> int:
+        """The rung of a batch about which nothing is known: drafts that should be free, or none."""
+        free = [
+            rung
+            for rung, budget in enumerate(self.ladder)
+            if num_rows * budget.nodes <= _FREE_TOKENS and self._most_gain(rung) > _WORTH_STARTING
+        ]
+        return max(free, default=0)
+
+    def _neighbour(self, num_rows: int, num_prompt: int) -> BatchSize | None:
         """The measured size with as many rows that is nearest in prompt tokens.
 
         Fewer prompt tokens are preferred to more: drafts cost more beside more tokens.
@@ -190,41 +216,89 @@ class Adaptation:
         ]
         return min(known, key=lambda each: each[:2])[2] if known else None
 
-    def _rate(self, size: _Size, rung: int) -> float:
-        """Tokens per second and row. A rung that was never tried is interpolated.
+    def _promise(self, size: BatchSize, rung: int) -> float:
+        """The most that a rung can gain over the chosen one, as far as is known."""
+        seconds = self._expected_s(size, rung)
+        if not seconds:
+            return math.inf
+        is_below = rung < size.chosen
+        gain = self._gain(size.chosen, rung) if is_below else self._most_gain(rung, size.chosen)
+        return gain / self._net(size, seconds) / self._chosen_rate(size)
 
-        The rate is 0 for a rung above all rungs that were tried: only a trial can tell its cost.
+    def _expected_s(self, size: BatchSize, rung: int) -> float:
+        """Seconds of a rung: measured, or on the line through plain decoding and the largest
+        measured rung below. It is 0 where nothing is known.
         """
-        if not any(cost.is_known for cost in size.costs[rung:]):
+        below = [each for each in range(rung + 1) if size.costs[each].is_known]
+        if not below:
             return 0.0
-        gain = self._between(self._gains, rung)
-        cost = self._between(size.costs, rung) - self._prompt_s(size)
-        return gain / cost if cost > 0 else 0.0
+        plain, last = size.costs[0], below[-1]
+        seconds = size.costs[last].usual
+        if last in (0, rung) or not plain.is_known:
+            return seconds
+        each = max(seconds - plain.usual, 0.0) / (self.ladder[last].nodes - 1)
+        return seconds + each * (self.ladder[rung].nodes - self.ladder[last].nodes)
 
-    def _prompt_s(self, size: _Size) -> float:
-        """Seconds of a step that its prompt tokens cost, each at the price of a draft token.
+    def _most_gain(self, rung: int, chosen: int = 0) -> float:
+        """What a round can emit: deeper drafts are accepted at most as often as those measured, by
+        the chosen rung if it drafts.
+        """
+        most = self.ladder[rung].most_emitted
+        known = [each for each in range(1, (chosen or rung) + 1) if self._gains[each].num]
+        if not known or rung == 0:
+            return float(most)
+        gain, steps = self._gains[known[-1]], self.ladder[known[-1]].most_emitted - 1
+        return min(1 + (gain.value - 1 + 1 / gain.num) * (most - 1) / steps, most)
+
+    def _rate(self, size: BatchSize, rung: int, seconds: float) -> float:
+        """Tokens per second and row."""
+        return self._gain(size.chosen, rung) / self._net(size, seconds)
+
+    def _chosen_rate(self, size: BatchSize) -> float:
+        return self._rate(size, size.chosen, size.costs[size.chosen].usual)
+
+    def _gain(self, chosen: int, rung: int) -> float:
+        """Tokens that a round of a rung emits. The chosen rung helps to estimate it while the rung
+        itself has few samples.
+        """
+        own = self._gains[rung]
+        if rung == 0 or chosen in (0, rung):
+            return own.value if rung else 1.0
+        most = self.ladder[rung].most_emitted
+        expected = _emitted(self._accept_rate(chosen), most)
+        return (own.value * own.num + expected * _EXPECTED_ROUNDS) / (own.num + _EXPECTED_ROUNDS)
+
+    def _accept_rate(self, rung: int) -> float:
+        """The rate at which every draft of a chain would be accepted, by what the rung emits."""
+        low, high, most = 0.0, 1.0, self.ladder[rung].most_emitted
+        for _ in range(10):  # bisection
+            middle = (low + high) / 2
+            if _emitted(middle, most) < self._gains[rung].value:
+                low = middle
+            else:
+                high = middle
+        return (low + high) / 2
+
+    def _net(self, size: BatchSize, seconds: float) -> float:
+        """Seconds of a step without those that its prompt tokens cost, each at the price of a draft
+        token.
 
         Without drafts the prompts would be read too, in other steps, so their time must not make
         any rung look better.
         """
-        plain, whole, prompt = size.costs[0], size.costs[-1], size.prompt.value
-        if not (prompt and plain.is_known and whole.is_known):
-            return 0.0
-        num_drafts = size.rows.value * max(self.ladder[-1].nodes - 1, 1)
-        each = max(whole.value - plain.value, 0.0) / num_drafts
-        return min(each * prompt, _MOST_PROMPT * plain.value)
+        plain, prompt = size.costs[0], size.prompt.value
+        top = max((rung for rung, cost in enumerate(size.costs) if cost.is_known), default=0)
+        if not (prompt and plain.is_known and top):
+            return max(seconds, _LEAST_SECONDS)
+        num_drafts = size.rows.value * (self.ladder[top].nodes - 1)
+        each = max(size.costs[top].usual - plain.usual, 0.0) / num_drafts
+        prompt_s = min(each * prompt, _MOST_PROMPT * plain.usual)
+        return max(seconds - prompt_s, _LEAST_SECONDS)
 
-    def _between(self, means: list[_Mean], rung: int) -> float:
-        if means[rung].is_known:
-            return means[rung].value
-        known = [index for index, mean in enumerate(means) if mean.is_known]
-        below = max((index for index in known if index < rung), default=-1)
-        above = min((index for index in known if index > rung), default=-1)
-        if below < 0 or above < 0:
-            return means[max(below, above)].value if known else 0.0
-        first, last = self.ladder[below].nodes, self.ladder[above].nodes
-        share = (self.ladder[rung].nodes - first) / (last - first)
-        return means[below].value + share * (means[above].value - means[below].value)
+
+def _emitted(accept_rate: float, most: int) -> float:
+    """Tokens of a round whose drafts are accepted at this rate each."""
+    return sum(accept_rate**depth for depth in range(most))
 
 
 def ladder_of(budget: Budget) -> tuple[Budget, ...]:
