@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 _CACHE, _LIMITS = CacheConfig(), LimitsConfig()
 
 # Requests with the engine at a time: enough to keep its rows busy, little enough to keep in memory.
-WINDOW = 256
+MAX_IN_FLIGHT = 256
 
 
 class Stream:
@@ -225,7 +225,9 @@ class LLM:
         prepared = _each(pairs, lambda pair: self.frontend.inputs.prepare(*pair))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
-            for index, done in Feed(self.frontend, enumerate(prepared), window=WINDOW):
+            for index, done in Feed(
+                self.frontend, enumerate(prepared), max_in_flight=MAX_IN_FLIGHT
+            ):
                 if not isinstance(done, RequestState):
                     raise _named(done, index, len(prepared))
                 outputs[index] = done.output()

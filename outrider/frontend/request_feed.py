@@ -14,18 +14,22 @@ Refusal = RequestError | CapacityError
 
 
 class Feed(Generic[Key]):
-    """Owns a source of requests and those of them that run, at most `window` at a time.
+    """Owns a source of requests and those of them that run, at most `max_in_flight` at a time.
 
     Requests are drawn late, so that a long file never lies in memory. Leaving the iteration early
     aborts what still runs.
     """
 
     def __init__(
-        self, frontend: Frontend, source: Iterable[tuple[Key, PreparedRequest]], *, window: int
+        self,
+        frontend: Frontend,
+        source: Iterable[tuple[Key, PreparedRequest]],
+        *,
+        max_in_flight: int,
     ) -> None:
         self._frontend = frontend
         self._source = iter(source)
-        self._window = window
+        self._max_in_flight = max_in_flight
         self._drawn: deque[tuple[Key, PreparedRequest]] = deque()  # at most one, without room yet
         self._running: list[tuple[Key, RequestState]] = []
 
@@ -44,7 +48,7 @@ class Feed(Generic[Key]):
 
     def _refill(self) -> list[tuple[Key, Refusal]]:
         refused: list[tuple[Key, Refusal]] = []
-        while len(self._running) < self._window:
+        while len(self._running) < self._max_in_flight:
             self._drawn.extend(itertools.islice(self._source, 1 - len(self._drawn)))
             if not self._drawn:
                 break

@@ -71,7 +71,7 @@ class Target(Protocol[Pool, Planner]):
         """
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary, before logits processing."""
         ...
 
