@@ -136,7 +136,7 @@ def _kv_layout(model: Decoder) -> KVLayout:
     attention = model.config.attention
     if model.config.recurrence.layers:
         raise ConfigError(
-            f"texts are not scored by models that keep states yet, as {model.config.family.name} "
+            f"texts are not scored by models with row state yet, as {model.config.family.name} "
             "does; use a model whose layers all attend"
         )
     return KVLayout(
