@@ -1,8 +1,8 @@
 """Graph semantics without a GPU: capture a program's operations once per plan, then replay them.
 
 A replay runs no Python of the program. A value that the program read from the host stays as it was
-at the first run, a tensor that it forgot to write keeps its old value, and reading a scalar is an error. So
-the mistakes that a CUDA graph hides until production fail in a test on a CPU.
+at the first run, a tensor that it forgot to write keeps its old value, and reading a scalar is an
+error. So the mistakes that a CUDA graph hides until production fail in a test on a CPU.
 """
 
 from collections.abc import Callable, Sequence

@@ -33,7 +33,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insertion:
-    """The node at the end of the inserted key, and the inserted pages that the tree does not use."""
+    """The node at the end of the inserted key, and the pages that the tree does not use."""
 
     node: Node
     duplicates: list[int]

@@ -10,7 +10,7 @@ from outrider.models.mtp.inspect_modules import ModuleReport
 
 
 def inspect_v4_modules(folder: Path, config: V4Config) -> ModuleReport:
-    """The report on its draft modules; the first one drafts. A bad module gives a problem, not an exception."""
+    """The report on its draft modules. A bad module gives a problem, not an exception."""
     try:
         num = count_v4_modules(folder, config)
     except ConfigError as error:
