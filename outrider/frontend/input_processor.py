@@ -173,8 +173,8 @@ def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
     spec = params.grammar_spec
     if spec.kind == "none":
         return NO_GRAMMAR
-    asked = frozenset(params.stop_token_ids or ())
-    ends = bounds.eos_ids | (asked & bounds.special_ids) or asked
+    stop_ids = frozenset(params.stop_token_ids or ())
+    ends = bounds.eos_ids | (stop_ids & bounds.special_ids) or stop_ids
     if not ends:
         raise RequestError(
             "structured output must be able to end, and the model has no end-of-sequence token; "

@@ -84,5 +84,5 @@ class DraftModel(Protocol[Pool, Planner]):
         ...
 
 
-# A draft model whatever it caches: its layout opens the pool and the planner that it takes.
+# Any draft model, with any cache: its layout opens the pool and the planner that it takes.
 AnyDraftModel = DraftModel[Any, Any]

@@ -43,7 +43,7 @@ class TargetConfig(Protocol):
 
     @property
     def has_row_state(self) -> bool:
-        """Whether rows keep state outside of pages: then drafts are chains, without trees."""
+        """Whether rows have state outside of pages: then drafts are chains, without trees."""
         ...
 
 
@@ -76,7 +76,7 @@ class Target(Protocol[Pool, Planner]):
         ...
 
 
-# A target whatever it caches: its layout opens the pool and the planner that it takes.
+# Any target, with any cache: its layout opens the pool and the planner that it takes.
 AnyTarget = Target[Any, Any]
 
 

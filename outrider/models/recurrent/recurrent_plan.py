@@ -32,7 +32,7 @@ class RecurrentPlan(AttentionPlan):
 
 
 class RecurrentAttention:
-    """Plans states beside what a backend plans. The nodes of a row are a chain: no trees.
+    """Plans recurrent states, and attention by a backend. The nodes of a row are a chain: no trees.
 
     `state_lengths` says for every row of the tables how many tokens its states contain.
     """

@@ -80,9 +80,9 @@ def _block_end_kernel(
     tl.store(targets + window, tl.where(is_end, entry, 0))
     channel = tl.arange(0, BLOCK)
     position = begin + RATIO - WINDOW + channel
-    found = sources_of(position, row, start, first, num_slots, LENGTH)
-    found = tl.where(is_end, found, 0)
-    tl.store(sources + window.to(tl.int64) * WINDOW + channel, found, mask=channel < WINDOW)
+    read_sources = sources_of(position, row, start, first, num_slots, LENGTH)
+    read_sources = tl.where(is_end, read_sources, 0)
+    tl.store(sources + window.to(tl.int64) * WINDOW + channel, read_sources, mask=channel < WINDOW)
 
 
 @triton.jit(
