@@ -110,7 +110,7 @@ def unrolled_head(folder, target_folder, tokens):
     row, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
     attention = DenseAttention(torch.zeros_like(row))
     config = opened.report.config
-    states = target.run(row, positions, attention, config.aux.aux_layers.layers)
+    states = target.forward(row, positions, attention, config.aux.aux_layers.layers)
     inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=row,
