@@ -196,7 +196,7 @@ def _attend(
             is_tree=_is_tree(plan.shape),
         )
     if plan.shape.chunk.rows:
-        # Its grid depends on the widest chunk, and a launch costs little beside it: not captured.
+        # Not captured: the grid depends on the widest chunk, and the launch costs little.
         rest = (query[num_decode_query:], layer, out[num_decode_query:])
         graph_break(_run_chunks, for_chunks, *rest, plan, scale)
 
