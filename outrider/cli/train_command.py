@@ -199,7 +199,7 @@ def export(
     format: Format = "eagle3",
     dtype: HeadDtype = "float16",
 ) -> None:
-    """Write the head of a checkpoint down the way engines load it."""
+    """Write the head of a checkpoint in the form that engines load."""
     from outrider.hub.download_bars import BarReporter
     from outrider.hub.resolve_model import resolve_model
     from outrider.train.checkpoints import load_checkpoint

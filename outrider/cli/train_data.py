@@ -78,7 +78,7 @@ def answers(
     seed: int = 0,
     device: Device = "auto",
 ) -> None:
-    """Answer prompts with the target and keep the answers, for `train eagle3 --answers`."""
+    """Answer prompts with the target and write a file for `train eagle3 --answers`."""
     flags = locals()
     from outrider.train.gather_answers import AnswerSource, gather_answers
 

@@ -64,7 +64,7 @@ class _Size:
         """The rung of the next step: the chosen one, unless another rung is on trial."""
         if self._num_steps >= self._next_trial and self.is_known:
             self._next_trial = self._num_steps + _STEPS_BETWEEN_TRIALS
-            self._tried, self._tried_since = self._stalest(), self._num_steps
+            self._tried, self._tried_since = self._least_recently_used(), self._num_steps
         rung = self._tried if self._is_trying() else self.chosen
         self._used_at[rung] = self._num_steps
         self._num_steps += 1
@@ -85,14 +85,14 @@ class _Size:
         self.rows.note(num_rows)
         self.prompt.note(num_prompt)
 
-    def _stalest(self) -> int:
+    def _least_recently_used(self) -> int:
         """The rung used longest ago: its measurements may be out of date."""
         others = [rung for rung in range(len(self.costs)) if rung != self.chosen]
         return min(others, key=self._used_at.__getitem__, default=self.chosen)
 
 
 class DraftPolicy(Protocol):
-    """Bounds the draft budgets of a step, and is told what the step cost and emitted."""
+    """Bounds the draft budgets of a step by what earlier steps cost and emitted."""
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
         """The largest budget of a row in this step, beside about `num_prompt` prompt tokens."""

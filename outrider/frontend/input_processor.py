@@ -116,7 +116,7 @@ def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBoun
 def resolve_sampling(
     params: SamplingParams, *, seed: int, prompt_len: int, limits: Limits, bounds: ModelBounds
 ) -> RowSampling:
-    """The law of one row; `min_tokens` becomes a ban of the stop ids before a position."""
+    """The sampling of one row; `min_tokens` becomes a ban of the stop ids before a position."""
     bias = tuple(sorted((params.logit_bias or {}).items()))
     _check_tokens("logit_bias", tuple(token for token, _ in bias), bounds.vocab_size)
     return RowSampling(

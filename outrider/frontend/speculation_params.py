@@ -1,4 +1,4 @@
-"""What one request may say about its own drafts, and the budget it becomes."""
+"""Parses the `speculation` parameter of a request: its draft budget."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""What one request may say about the form of its answer, and the grammar it becomes."""
+"""Parses the `structured` parameter of a request: the grammar of its answer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def _choices(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A literal of EBNF: every character that could mean something there by its number."""
+    """A literal of EBNF. Characters with a meaning in EBNF are written as numbers."""
     return '"' + "".join(_escaped(char) for char in text) + '"'
 
 

@@ -47,7 +47,7 @@ class DecoderParts:
 class TargetOutput:
     """What a run of the target returns, one row per query token."""
 
-    hidden: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
+    hidden_states: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
     aux_hidden_states: torch.Tensor  # [num_query, aux] those of `AuxLayers`, concatenated
 
 
@@ -86,11 +86,11 @@ class Decoder:
             nodes=nodes,
         )
 
-    def hidden(
+    def hidden_states(
         self, plan: StepPlan, kv: KVPool | RecurrentPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, hidden]
         """The final, normalised hidden state of every query token; writes their KV."""
-        return self.forward(plan, kv, attention, AuxLayers()).hidden
+        return self.forward(plan, kv, attention, AuxLayers()).hidden_states
 
     def forward(
         self,
@@ -122,18 +122,18 @@ class Decoder:
             )
             hidden_states = layer.mlp(layer.mlp_norm(hidden_states), hidden_states, feed)
             _collect_aux(aux_hidden_states, aux_layers, number, hidden_states)
-        hidden = parts.norm(hidden_states[:num_query])
+        hidden_states = parts.norm(hidden_states[:num_query])
         if aux_layers.final:
-            aux_hidden_states[:, -hidden.shape[1] :] = hidden
-        return TargetOutput(hidden=hidden, aux_hidden_states=aux_hidden_states)
+            aux_hidden_states[:, -hidden_states.shape[1] :] = hidden_states
+        return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
 
     def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
-        num_rows = hidden.shape[0]
-        padded = pad_rows(hidden, max(num_rows, self._min_rows))
+        num_rows = hidden_states.shape[0]
+        padded = pad_rows(hidden_states, max(num_rows, self._min_rows))
         scores = self._parts.head(padded)[:num_rows]
         return widen_logits(scores)
 

@@ -47,7 +47,7 @@ class StandaloneDraft:
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         del state
-        return self._decoder.hidden(plan, kv, attention)
+        return self._decoder.hidden_states(plan, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         return self._decoder.logits(state)[:, : self.target_ids.shape[0]]

@@ -26,7 +26,7 @@ Planner = TypeVar("Planner", bound=AttentionPlanner)
 
 
 class TargetConfig(Protocol):
-    """What every target says about itself."""
+    """What every target's config has."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -71,7 +71,7 @@ class Target(Protocol[Pool, Planner]):
         """
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary, before logits processing."""
         ...
 
@@ -81,7 +81,7 @@ AnyTarget = Target[Any, Any]
 
 
 def read_target(folder: Path) -> ModelConfig | V4Config:
-    """What the folder of any supported model says about itself."""
+    """The config of any supported model."""
     fields = read_fields(folder)
     try:
         return parse_v4(fields) if architecture_of(fields) == DEEPSEEK_V4 else parse_config(fields)

@@ -111,7 +111,7 @@ class ModelDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulesDraft:
-    """Draft modules of which each serves one depth, with a layer of KV each."""
+    """One draft module per depth, each with its own layer of KV."""
 
     modules: ModuleChain
     budget: Budget  # a chain, not longer than there are modules

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: folders that appear complete or not at all. The last two are kept."""
+"""Checkpoints of a run: folders that appear complete or not at all. Only the last two remain."""
 
 import json
 import re

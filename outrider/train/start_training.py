@@ -163,7 +163,7 @@ def _with_steps(
 ) -> TrainingPlan:
     """The plan with a number of steps: as requested or by epochs, but no more than fit the budget.
 
-    A resumed run with a budget keeps the number of steps that was measured at its start.
+    A resumed run with a budget uses the number of steps that was measured at its start.
     """
     steps = plan.recipe.steps or max(1, round(plan.epochs * sequences.order.per_epoch))
     if plan.budget_s and before is None:

@@ -167,9 +167,9 @@ def test_the_packed_target_and_the_engine_give_equal_hidden_states(family, tmp_p
         start = 0
         for text in texts():
             paged = Paged(num_layers=decoder.config.num_layers, attention=decoder.config.attention)
-            hidden = paged.run(decoder.hidden, start=0, tokens=text)
-            ours = states.hidden[0, start : start + len(text)]
-            assert (ours - hidden).abs().max() <= 1e-3  # values reach tens
+            hidden_states = paged.run(decoder.hidden_states, start=0, tokens=text)
+            ours = states.hidden_states[0, start : start + len(text)]
+            assert (ours - hidden_states).abs().max() <= 1e-3  # values reach tens
             start += len(text)
     assert states.aux_hidden_states.shape == (1, start, 2 * decoder.config.block.hidden)
 

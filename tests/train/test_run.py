@@ -27,6 +27,10 @@ from outrider.train.training_head import HeadInputs, TrainingHead
 
 STEPS = 4  # of a draft chain
 
+pytestmark = pytest.mark.timeout(
+    300
+)  # a training run uses all cores, and waits where they are busy
+
 
 def acceptances(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
     """The acceptance of every answer, measured through the engine."""

@@ -112,7 +112,7 @@ def print_acceptance(report: AcceptanceReport) -> None:
         ]
     )
     printer.table(build_table(_COLUMNS, map(_row, report.shares()), is_tight=True))
-    printer.note("kept: share of rounds that kept the first draft, the second, ...")
+    printer.note("kept: share of rounds that accepted the first draft, the second, ...")
 
 
 def _row(share: AcceptanceShare) -> list[str]:

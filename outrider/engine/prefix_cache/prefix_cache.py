@@ -138,7 +138,7 @@ class PrefixCache:
         self._allocator.free(self._tree.evict(self._tree.num_evictable))
 
     def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:
-        """Moves the lease's pages up to `covered` into the tree; returns those it has already."""
+        """Moves the lease's pages up to `covered` into the tree; returns those the tree has."""
         assert covered <= len(lease.pages), "committed tokens have their pages"
         key = self._key(tokens, first=lease.num_shared, last=covered)
         pages = lease.pages[lease.num_shared : covered]

@@ -159,7 +159,7 @@ class CompressedPool:
 
     def resize(self, num_pages: int) -> None:
         self._num_pages = num_pages
-        self.layers: tuple[LayerStore, ...] = ()  # the old pages go before the new come
+        self.layers: tuple[LayerStore, ...] = ()  # free the old pages first
         self.layers = tuple(
             self._make_store(layer, rings)
             for layer, rings in zip(self.layout.layers, self._rings, strict=True)

@@ -39,7 +39,7 @@ _SLIDING, _SPARSE, _HEAVY = (
     "heavily_compressed_attention",
 )
 _KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}  # by the ratios that hub folders list
-_RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config says others
+_RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config has others
 _OLDER_RATIOS = {
     "compress_rate_csa": _SPARSE,
     "compress_rate_hca": _HEAVY,
@@ -213,13 +213,13 @@ def _layers(
 
 def _ratios(fields: Mapping[str, Any]) -> dict[str, int]:
     """By kind of layer."""
-    said = read_object(fields, "compress_rates")
+    rates = read_object(fields, "compress_rates")
     older = {kind: fields.get(key) for key, kind in _OLDER_RATIOS.items()}
-    ratios = _RATIOS | said | {kind: ratio for kind, ratio in older.items() if ratio is not None}
+    ratios = _RATIOS | rates | {kind: ratio for kind, ratio in older.items() if ratio is not None}
     if ratios.keys() - _RATIOS.keys():
         raise ConfigError(
             f"config.json must give ratios of {' and '.join(_RATIOS)} in compress_rates, got "
-            f"{said}; fix the field"
+            f"{rates}; fix the field"
         )
     return {kind: read_size(ratios, kind) for kind in _RATIOS}
 

@@ -202,7 +202,7 @@ def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault)
         (
             NgramDraft(budget=Budget(steps=16, topk=1, nodes=17), min_match=1, max_match=2),
             {},
-            "at most 16 nodes, and 17 were asked for; use --nodes 16, or drafts of 15 steps",
+            "at most 16 nodes, and 17 were requested; use --nodes 16, or drafts of 15 steps",
         ),
         (NO_DRAFT, {"page_size": 8}, "use block_size=16"),
         (NO_DRAFT, {"page_size": 40}, "4 and 16 tokens, and a page of 40 .* use block_size=16"),
