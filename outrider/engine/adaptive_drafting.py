@@ -76,8 +76,9 @@ class _Size:
         return self._num_steps - self._tried_since < (_LONGEST_TRIAL if is_new else _TRIAL_STEPS)
 
     def note(self, rung: int, seconds: float, *, num_rows: int, num_prompt: int) -> None:
-        """Measure a step by the faster of the last two on its rung: a single slow step captured a
-        graph.
+        """Measure a step by the faster of the last two on its rung.
+
+        A single slow step is usually one that captured a graph.
         """
         self.costs[rung].note(min(seconds, self._last_s[rung]))
         self._last_s[rung] = seconds

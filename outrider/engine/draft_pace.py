@@ -7,7 +7,7 @@ less than that, and more only while its drafts are accepted.
 
 from outrider.wire.draft_budget import PLAIN, Budget
 
-LEAST_STEPS = 3  # with node 0 four rows, which cost a CPU and a GPU no more than one
+LEAST_STEPS = 3  # with node 0 four query tokens: a step costs no more than with one
 
 
 class DraftPace:

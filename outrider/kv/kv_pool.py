@@ -71,7 +71,7 @@ class ModelPool(PagePool, Protocol):
 
 
 class KVPool:
-    """Owns the pages of all layers: `layers[i]` is [pages, page_size, vectors, width]."""
+    """Owns the memory of all layers' pages: `layers[i]` is [pages, page_size, vectors, width]."""
 
     def __init__(self, layout: KVLayout, *, num_pages: int, device: torch.device) -> None:
         self.layout = layout

@@ -43,7 +43,7 @@ class StandaloneDraft:
     ) -> torch.Tensor:  # [num_query, 0] -> [.., width]
         return aux_hidden_states.new_zeros(aux_hidden_states.shape[0], self.facts.width)
 
-    def advance(
+    def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         del state

@@ -62,7 +62,7 @@ class Target(Protocol[Pool, Planner]):
         """What it caches, for chains of up to that many nodes."""
         ...
 
-    def run(
+    def forward(
         self, plan: StepPlan, kv: Pool, attention: Planner, aux_layers: AuxLayers
     ) -> TargetOutput:
         """The final hidden state of every query token, and the aux hidden states of `aux_layers`.

@@ -161,7 +161,7 @@ class NgramDraft:
 
     budget: Budget
     min_match: int  # so many of the last tokens must have occurred together before
-    max_match: int  # longer matches are not preferred
+    max_match: int  # a longer match counts as one of this length
     is_adaptive: bool = False
 
     @property

@@ -16,7 +16,7 @@ from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
 from outrider.runtime.step_output import PackedOutput, pack_output
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -69,9 +69,9 @@ class StepProgram:
         self._fill(plan, tree)
         if plan.shape.sampling_flags.grammar:  # the host computes masks while the target runs
             graph_break(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
-        output = self._model.run(plan, state.kv, self._attention, self.drafter.aux_layers)
+        output = self._model.forward(plan, state.kv, self._attention, self.drafter.aux_layers)
         logits = self._model.logits(_sampled(plan, output.hidden_states))
-        choice, logprobs = self._choose(plan, tree, logits)
+        choice, logprobs = self._sample(plan, tree, logits)
         node_choice, chunk_choice = torch.split(
             choice, [plan.shape.num_decode_query, plan.shape.chunk.rows]
         )
@@ -99,7 +99,7 @@ class StepProgram:
             page_size=self.state.kv.layout.page_size,
         )
 
-    def _choose(
+    def _sample(
         self, plan: StepPlan, tree: DraftTree, logits: torch.Tensor
     ) -> tuple[torch.Tensor, LogprobTensors]:
         """The target's token after every sampled query token, by the sampling of its row."""
@@ -109,13 +109,13 @@ class StepProgram:
             node_path = path_tokens(tree).flatten(0, 1)  # [decode query tokens, nodes - 1]
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
-        # `choose_tokens` may overwrite the logits.
+        # `sample_tokens` may overwrite the logits.
         raw = logits.clone() if sampling_flags.logprobs else logits[:0]
         if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
             mask_tokens_(logits, masks)
-        choice = choose_tokens(
+        choice = sample_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
         )
         return choice, self._logprobs(plan, raw, choice, sampled.rows)

@@ -15,7 +15,7 @@ from outrider.step.shape import StepShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedOutput:
-    """All integers of an output in one tensor, all reals in another; `pack_output` orders them."""
+    """All integers of an output in one tensor, all reals in another, as in `pack_output`."""
 
     integers: torch.Tensor  # [n] int64
     reals: torch.Tensor  # [m] float32

@@ -145,7 +145,7 @@ class GraphExecutor:
             _log.exception("steps of %s cannot be captured and run eagerly", plan.shape)
             return
         self._latest = None
-        if self.num_graphs >= MAX_GRAPHS:  # none of the last few steps used this one
+        if self.num_graphs >= MAX_GRAPHS:  # drop the least recently used
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph
         _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)

@@ -67,7 +67,7 @@ class PackedTarget:
         return self._weights["model.norm.weight"]
 
     @torch.no_grad()
-    def run(
+    def forward(
         self,
         tokens: torch.Tensor,  # [batch, length]
         positions: torch.Tensor,  # [batch, length]

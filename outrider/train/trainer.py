@@ -97,7 +97,7 @@ class Trainer:
         depth, device = self.recipe.depth, self._device
         batch = make_batch(packed, depth=depth, device=device)
         attention = make_attention(device.attention, batch.documents)
-        states = self._target.run(batch.tokens, batch.positions, attention, self._aux_layers)
+        states = self._target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
         hidden_states = states.hidden_states.flatten(0, 1).index_select(
             0, batch.anchors.teacher_rows
         )

@@ -46,7 +46,7 @@ class RowHarness:
         resolve_lengths(plan, self.table)
         tree = chain(self.drafted)
         fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
-        states = self.decoder.run(plan, self.pool, self.attention, AuxLayers())
+        states = self.decoder.forward(plan, self.pool, self.attention, AuxLayers())
         return self.decoder.logits(states.hidden_states)
 
 

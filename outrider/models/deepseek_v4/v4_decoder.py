@@ -89,7 +89,7 @@ class V4Decoder:
         """The rotation of vectors in layers without blocks."""
         return self._parts.rotaries[0].at(positions)
 
-    def run(
+    def forward(
         self, plan: StepPlan, kv: CompressedPool, attention: AttentionPlanner, aux_layers: AuxLayers
     ) -> TargetOutput:
         """The final hidden state of every query token; its aux hidden state is all its streams."""
