@@ -43,13 +43,13 @@ class RecurrentAttention:
         state_lengths: torch.Tensor,  # [table_rows] int64
         *,
         window: int,  # tokens that the convolution reads
-        ring: int,  # length of its ring buffers
+        ring_length: int,  # slots of a row
         nodes: int,  # of the longest chain
     ) -> None:
         self._backend = backend
         self._state_lengths = state_lengths
         self._window = window
-        self._ring = ring
+        self._ring_length = ring_length
         self._nodes = nodes
 
     @property
@@ -95,7 +95,7 @@ class RecurrentAttention:
             plan.rows,
             self._state_lengths,
             spans_of(plan.shape, scope),
-            length=self._ring,
+            length=self._ring_length,
             most_nodes=self._nodes,
         )
 

@@ -111,10 +111,14 @@ def fill_compressed_triton(
     """`fill_compressed` by kernels."""
     _fill_pages(step, page_table, index.pages)
     table_rows = page_table.shape[0]
-    fill_window_triton(index.window, step, length=sizes.window_ring, table_rows=table_rows)
+    fill_window_triton(index.window, step, length=sizes.window_ring_length, table_rows=table_rows)
     for plan, kind in zip(index.blocks, sizes.blocks, strict=True):
         fill_compressor_writes(
-            step, writes=plan.ring.writes, counts=plan.counts, ratio=kind.ratio, length=kind.ring
+            step,
+            writes=plan.ring.writes,
+            counts=plan.counts,
+            ratio=kind.ratio,
+            length=kind.ring_length,
         )
         _fill_block_ends(step, page_table, plan, kind, sizes.page_size)
 
@@ -142,12 +146,12 @@ def _fill_block_ends(
         step.nodes,
         step.first_node,
         step.num_chunks,
-        page_table.shape[0] * kind.ring,
+        page_table.shape[0] * kind.ring_length,
         block_ends_per_row(ratio, step.nodes),
         page_table.stride(0),
         page_table.shape[1],
         WINDOW=window,
-        LENGTH=kind.ring,
+        LENGTH=kind.ring_length,
         RATIO=ratio,
         PAGE_SIZE=page_size,
         BLOCK=triton.next_power_of_2(window),
