@@ -170,7 +170,7 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
         ({"topk_method": "greedy"}, "sets topk_method to greedy, but only noaux_tc"),
         ({"partial_rotary_factor": 0.25}, "rotates 8 channels by qk_rope_head_dim and 4 by"),
         ({"o_groups": 3}, "groups must be equal"),
-        ({"num_experts_per_tok": 7}, "asks 7 of 6 experts"),
+        ({"num_experts_per_tok": 7}, "selects 7 of 6 experts"),
         ({"quantization_config": {"quant_method": "fp8"}}, "convert the folder to bfloat16 first"),
         ({"quantization_config": {"quant_method": "gptq"}}, "weights quantised by gptq"),
         ({"quantization_config": {"bits": 4}}, "quantised by an unnamed method"),
