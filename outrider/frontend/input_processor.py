@@ -84,8 +84,9 @@ class InputProcessor:
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
         self._engine.check(tokens, limits)
-        if params.grammar_spec.kind != "none":
-            self._engine.check_grammar(params.grammar_spec)
+        spec = params.grammar_spec
+        if spec.kind != "none":
+            self._engine.check_grammar(spec)
         seed = admit_seed(params)
         sampling = resolve_sampling(
             params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from outrider.errors import RequestError
 from outrider.frontend.speculation_params import Speculation, parse_speculation
 from outrider.frontend.structured_params import Structured, parse_structured
-from outrider.wire.draft_budget import UNBOUNDED, Budget
-from outrider.wire.grammar_spec import NO_GRAMMAR, GrammarSpec
+from outrider.wire.draft_budget import Budget
+from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.row_sampling import MAX_BIAS, MAX_NAMED
 
 MAX_OUTPUTS = 1024
@@ -55,12 +55,6 @@ class SamplingParams:
     trace: bool = False  # report what every round drafted and accepted
     priority: int = 0  # smaller runs first and may preempt others; equals in order of arrival
 
-    # What `speculation` and `structured` mean: parsed once, here.
-    draft_budget: Budget = field(default=UNBOUNDED, init=False, repr=False, compare=False)
-    grammar_spec: GrammarSpec = field(
-        default=NO_GRAMMAR.spec, init=False, repr=False, compare=False
-    )
-
     def __post_init__(self) -> None:
         values = asdict(self)
         for name, allowed in _RANGES.items():
@@ -73,8 +67,8 @@ class SamplingParams:
         _check_stops(self)
         _check_bias(self)
         _check_named(self)
-        object.__setattr__(self, "draft_budget", parse_speculation(self.speculation))
-        object.__setattr__(self, "grammar_spec", parse_structured(self.structured))
+        parse_speculation(self.speculation)
+        parse_structured(self.structured)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -82,6 +76,16 @@ class SamplingParams:
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def draft_budget(self) -> Budget:
+        """The most that this request may draft. Not a field: `asdict` gives arguments only."""
+        return parse_speculation(self.speculation)
+
+    @property
+    def grammar_spec(self) -> GrammarSpec:
+        """The grammar of the answer."""
+        return parse_structured(self.structured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +135,7 @@ _ALIASES = {  # names in HTTP requests and in vLLM
     "speculative": "speculation",
     "structured_outputs": "structured",
 }
-PARAMETER_NAMES = frozenset(
-    {each.name for each in fields(SamplingParams) if each.init} | set(_ALIASES)
-)
+PARAMETER_NAMES = frozenset({each.name for each in fields(SamplingParams)} | set(_ALIASES))
 _TOKEN = _Range(int, 0, math.inf, "give a token id")
 _BIAS = _Range(float, -100, 100, "use -100 to forbid a token")
 

@@ -57,7 +57,7 @@ class Runner:
         """How steps were run so far; dummy runs count as steps, too."""
         executor = self._executor
         return StepCounts(
-            steps=self._num_steps, eager=executor.num_eager, uncapturable=executor.num_uncapturable
+            steps=self._num_steps, eager=executor.num_eager, unrecordable=executor.num_uncapturable
         )
 
     @torch.inference_mode()

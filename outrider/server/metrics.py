@@ -75,7 +75,7 @@ class Meter:
             self._busy: work.busy_s,
             self._steps: work.counts.steps,
             self._eager: work.counts.eager,
-            self._uncapturable: work.counts.uncapturable,
+            self._uncapturable: work.counts.unrecordable,
             self._failed: faults.failed_steps,
             self._drafter: faults.drafter_failures,
             self._queried: stats.prefix.queried_tokens,

@@ -33,7 +33,7 @@ class StepCounts:
 
     steps: int
     eager: int  # steps without a captured graph
-    uncapturable: int  # shapes whose capture failed
+    unrecordable: int  # shapes whose capture failed; `/invariants` shows this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

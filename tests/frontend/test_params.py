@@ -1,6 +1,7 @@
 """What SamplingParams accepts, and what it says about the rest."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -77,3 +78,10 @@ def test_json_overrides_name_token_ids_as_strings():
 def test_an_unknown_override_is_refused_by_name():
     with pytest.raises(RequestError, match="unknown sampling parameter 'topk'"):
         override(SamplingParams(), {"topk": 5})
+
+
+def test_the_fields_are_the_arguments():
+    params = SamplingParams(seed=3, speculation={"steps": 2}, structured={"regex": "a+"})
+    assert SamplingParams(**asdict(params)) == params
+    assert params.draft_budget.steps == 2
+    assert params.grammar_spec.kind == "regex"

@@ -14,7 +14,7 @@ from outrider.server.protocol.tokenize_protocol import (
 
 
 def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["RingTokens"])
+    router = APIRouter(tags=["Tokens"])
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
