@@ -25,7 +25,7 @@ from outrider.wire.submission import Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBounds:
-    """What a request must respect of the model it is sent to."""
+    """The limits of a model that every request must respect."""
 
     max_context: int  # prompt and output together
     vocab_size: int
@@ -34,7 +34,7 @@ class ModelBounds:
 
 
 class InputChecks(Protocol):
-    """What an engine knows about requests before they are submitted."""
+    """The checks that an engine makes before a request is submitted."""
 
     @property
     def max_context(self) -> int: ...
