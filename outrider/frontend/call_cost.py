@@ -40,19 +40,19 @@ def check_call(requests: Iterable[PromptRequest], limits: CallLimits, *, max_con
     outputs = sum(cost.outputs for cost in costs)
     if outputs > limits.outputs:
         raise RequestError(
-            f"the call asks for {outputs} answers and the server holds {limits.outputs} at a time; "
+            f"the request wants {outputs} answers and the server holds {limits.outputs} at a time; "
             "send fewer at once, or start it with a larger --max-queued"
         )
     values = sum(cost.values for cost in costs)
     if values > limits.values:
         raise RequestError(
             f"the prompts, biases and stops of all choices have {values} values together, and a "
-            f"call may have {limits.values}; send fewer prompts or choices at once"
+            f"request may have {limits.values}; send fewer prompts or choices at once"
         )
     logprobs = sum(cost.logprobs for cost in costs)
     if logprobs > limits.logprobs:
         raise RequestError(
-            f"the call asks for up to {logprobs} log-probabilities and may ask for "
+            f"the request wants up to {logprobs} log-probabilities and may want "
             f"{limits.logprobs}; set a smaller max_tokens, or ask for fewer choices or logprobs"
         )
 

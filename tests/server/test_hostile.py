@@ -154,4 +154,4 @@ def test_a_call_that_costs_too_much_is_refused_with_the_limit(server, path, body
     response = server.post(path, body)
     message = response.json()["error"]["message"]
     assert response.status_code == 400
-    assert "the call asks for" in message or "a call may have" in message
+    assert "the request wants" in message or "a request may have" in message
