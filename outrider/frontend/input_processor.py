@@ -134,7 +134,7 @@ def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBoun
 def resolve_sampling(
     params: SamplingParams, *, seed: int, prompt_len: int, limits: Limits, bounds: ModelBounds
 ) -> RowSampling:
-    """The law of one row; `min_tokens` becomes a ban of the stop ids before a position."""
+    """The sampling of one row; `min_tokens` becomes a ban of the stop ids before a position."""
     bias = tuple(sorted((params.logit_bias or {}).items()))
     _check_tokens("logit_bias", tuple(token for token, _ in bias), bounds.vocab_size)
     return RowSampling(
@@ -191,8 +191,8 @@ def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
     spec = params.grammar_spec
     if spec.kind == "none":
         return NO_GRAMMAR
-    asked = frozenset(params.stop_token_ids or ())
-    ends = bounds.eos_ids | (asked & bounds.special_ids) or asked
+    stop_ids = frozenset(params.stop_token_ids or ())
+    ends = bounds.eos_ids | (stop_ids & bounds.special_ids) or stop_ids
     if not ends:
         raise RequestError(
             "structured output must be able to end, and the model has no end-of-sequence token; "

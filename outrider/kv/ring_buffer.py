@@ -1,4 +1,4 @@
-"""How long a ring buffer must be. Slot s of row r, at length n, is r * n + s. No torch."""
+"""Slots that a ring buffer needs per row. With n of them, slot s of row r is r * n + s. No torch."""
 
 
 def ring_length(window: int, nodes: int) -> int:

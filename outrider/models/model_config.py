@@ -136,7 +136,7 @@ class ModelConfig:
 
     @property
     def has_row_state(self) -> bool:
-        """Whether rows keep recurrent states outside of pages."""
+        """Whether rows have recurrent states outside of pages."""
         return bool(self.recurrence.layers)
 
     @property

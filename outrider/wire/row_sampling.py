@@ -30,9 +30,9 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Tokens that must not be chosen before an absolute position (how min_tokens is kept).
+    """Tokens that must not be chosen before an absolute position (used for min_tokens).
 
-    Where a grammar allows nothing else, the ban yields.
+    The ban does not apply where a grammar allows no other token.
     """
 
     before: int = 0

@@ -14,7 +14,9 @@ from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import SamplingParams
 
 DEFAULTS = BatchDefaults(
-    params=SamplingParams(max_tokens=6, seed=1, ignore_eos=True), framing=TextPrompt, window=2
+    params=SamplingParams(max_tokens=6, seed=1, ignore_eos=True),
+    framing=TextPrompt,
+    max_in_flight=2,
 )
 LINES = [
     "the rider",

@@ -11,7 +11,7 @@ NEW_TEXT = -1  # instead of an accepted count: the text begins in this step, fro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentState:
-    """What one recurrent layer keeps per row."""
+    """What one recurrent layer stores per row."""
 
     window: torch.Tensor  # [slots, qkv] ring buffers of the convolution, row after row
     node_inputs: torch.Tensor  # [table_rows, nodes, node_inputs] of the last step's chain
