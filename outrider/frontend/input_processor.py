@@ -23,7 +23,6 @@ from outrider.wire.row_sampling import (
 )
 from outrider.wire.submission import Limits
 
-
 _log = logging.getLogger(__name__)
 
 
