@@ -45,7 +45,7 @@ def pick_files(
     """The file to read each tensor from. The index decides about tensors that several files have."""
     picked = {}
     for name, files in holders.items():
-        file = files[0] if len(files) == 1 else weight_map.get(name)
+        file = files[0] if len(files) == 1 else weight_map.get(name, "")
         if file not in files:
             raise ConfigError(
                 f"{folder} has {name} in {' and '.join(files)}, and the index names neither; "

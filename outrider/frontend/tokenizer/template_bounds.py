@@ -76,7 +76,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         _Counting().visit(tree)
-        return tree.set_environment(self)
+        tree.set_environment(self)
+        return tree
 
     def call(self, context: Context, function: Any, /, *args: Any, **named: Any) -> Any:
         """Call a function for a template. The names of arguments are the template's."""
