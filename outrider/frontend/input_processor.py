@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBounds:
-    """What a request must respect of the model it is sent to."""
+    """The limits of a model that every request must respect."""
 
     max_context: int  # prompt and output together
     vocab_size: int
@@ -37,7 +37,7 @@ class ModelBounds:
 
 
 class InputChecks(Protocol):
-    """What an engine knows about requests before they are submitted."""
+    """The checks that an engine makes before a request is submitted."""
 
     @property
     def max_context(self) -> int: ...

@@ -67,7 +67,7 @@ class BatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a line of the output says about its input line."""
+    """The digest of an input line, and whether its answer is an error."""
 
     digest: str
     is_failed: bool
