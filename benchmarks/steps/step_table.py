@@ -52,7 +52,7 @@ def print_prefill(setting: StepSetting, found: Prefill) -> None:
 
 
 def setting_lines(setting: StepSetting) -> Iterator[SettingLine]:
-    """What is measured on what."""
+    """Lines about the model, the device and the rates."""
     weights, machine = setting.weights, setting.machine
     origin = "random weights" if weights.is_dummy else "real weights"
     yield "model", f"{weights.model}, {origin}, {weights.dtype}"
@@ -126,7 +126,7 @@ def _speeds(point: StepPoint, *, emits: bool) -> list[str]:
 
 
 def _of_layer(point: StepPoint, layers: int) -> list[str]:
-    """A step is its layers where little else is left of the model."""
+    """Microseconds of a step and of its floor per layer, for a body that is cut to its layers."""
     times = point.steady.step_s, point.floors[-1].step_s
     return [f"{time_s * 1e6 / layers:.1f}" for time_s in times]
 

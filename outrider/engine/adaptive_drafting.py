@@ -64,7 +64,7 @@ class _Size:
         """The rung of the next step: the chosen one, unless another rung is on trial."""
         if self._num_steps >= self._next_trial and self.is_known:
             self._next_trial = self._num_steps + _STEPS_BETWEEN_TRIALS
-            self._tried, self._tried_since = self._stalest(), self._num_steps
+            self._tried, self._tried_since = self._least_recently_used(), self._num_steps
         rung = self._tried if self._is_trying() else self.chosen
         self._used_at[rung] = self._num_steps
         self._num_steps += 1
@@ -76,25 +76,26 @@ class _Size:
         return self._num_steps - self._tried_since < (_LONGEST_TRIAL if is_new else _TRIAL_STEPS)
 
     def note(self, rung: int, seconds: float, *, num_rows: int, num_prompt: int) -> None:
-        """Measure a step by the faster of the last two on its rung: a single slow step captured a
-        graph.
+        """Measure a step by the faster of the last two on its rung.
+
+        A single slow step is usually one that captured a graph.
         """
         self.costs[rung].note(min(seconds, self._last_s[rung]))
         self._last_s[rung] = seconds
         self.rows.note(num_rows)
         self.prompt.note(num_prompt)
 
-    def _stalest(self) -> int:
+    def _least_recently_used(self) -> int:
         """The rung used longest ago: its measurements may be out of date."""
         others = [rung for rung in range(len(self.costs)) if rung != self.chosen]
         return min(others, key=self._used_at.__getitem__, default=self.chosen)
 
 
 class DraftPolicy(Protocol):
-    """Bounds the draft budgets of a step, and is told what the step cost and emitted."""
+    """Bounds the draft budgets of a step by what earlier steps cost and emitted."""
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
-        """The largest budget of a row in this step, beside about `num_prompt` prompt tokens."""
+        """The largest budget of a row in this step with about `num_prompt` prompt tokens."""
         ...
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
@@ -180,7 +181,7 @@ class Adaptation:
     def _neighbour(self, num_rows: int, num_prompt: int) -> _Size | None:
         """The measured size with as many rows that is nearest in prompt tokens.
 
-        Fewer prompt tokens are preferred to more: drafts cost more beside more tokens.
+        Fewer prompt tokens are preferred to more: drafts cost more in a step with more tokens.
         """
         rows, prompt = num_rows.bit_length(), num_prompt.bit_length()
         known = [

@@ -1,4 +1,4 @@
-"""What a user may ask of one request. Names, defaults and meanings are vLLM's where it has them."""
+"""The parameters of one request. Names, defaults and meanings are vLLM's where it has them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -52,8 +52,8 @@ class SamplingParams:
     # The form of the answer: "json_object", {"json": schema}, {"regex": "..."}, {"choice": [...]},
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
-    trace: bool = False  # report what every round drafted and kept
-    priority: int = 0  # smaller goes first, and others give way; equals go in order of arrival
+    trace: bool = False  # report what every round drafted and accepted
+    priority: int = 0  # smaller runs first and may preempt others; equals in order of arrival
 
     # What `speculation` and `structured` mean: parsed once, here.
     draft_budget: Budget = field(default=UNBOUNDED, init=False, repr=False, compare=False)
@@ -115,7 +115,7 @@ _RANGES = {
     "top_k": _Range(int, -1, math.inf, "use 0 to keep every token"),
     "min_p": _Range(float, 0, 1, "use 0 to keep every token"),
     "seed": _Range(int, -1, MAX_SEED, "leave it out for a random one"),
-    "max_tokens": _Range(int, 0, math.inf, "use 0 to read the prompt and say nothing"),
+    "max_tokens": _Range(int, 0, math.inf, "use 0 to read the prompt without an answer"),
     "min_tokens": _Range(int, 0, math.inf, "use 0 for no minimum"),
     "logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
     "prompt_logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
@@ -127,7 +127,7 @@ _RANGES = {
 }
 _MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "trace")
-_ALIASES = {  # what requests over HTTP call it, and vLLM
+_ALIASES = {  # names in HTTP requests and in vLLM
     "speculative": "speculation",
     "structured_outputs": "structured",
 }
@@ -194,7 +194,7 @@ def _check_named(params: SamplingParams) -> None:
         _check_range("logprob_token_ids", token, _TOKEN)
     if named and params.logprobs is None and params.prompt_logprobs is None:
         raise RequestError(
-            "logprob_token_ids are reported beside other log-probabilities, and none are asked "
+            "logprob_token_ids are reported beside other log-probabilities, and none are requested "
             "for; set logprobs=0 or prompt_logprobs=0"
         )
 

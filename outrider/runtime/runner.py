@@ -123,7 +123,7 @@ class Runner:
 
 
 class InFlightStep:
-    """A step in flight, and what its rows want to know."""
+    """A step in flight, and the details that its rows want."""
 
     def __init__(self, runner: Runner, requests: StepRequests, output: StepOutput) -> None:
         self._requests = requests

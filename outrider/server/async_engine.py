@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
-from outrider.frontend.frontend import Frontend, owner_of
+from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import restarting
@@ -99,7 +99,7 @@ class AsyncEngine:
         num_outputs, most = sum(len(each.samplings) for each in prepared), self.engine.max_requests
         if num_outputs > most:
             raise RequestError(
-                f"the call asks for {num_outputs} answers and the server holds {most} at a time; "
+                f"the request wants {num_outputs} answers and the server holds {most} at a time; "
                 "send fewer at once, or start it with a larger --max-queued"
             )
         requests: list[RequestState] = []
@@ -156,9 +156,9 @@ class AsyncEngine:
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add updates to the outputs of their requests, and wake the clients that wait for them."""
         self.frontend.deliver(updates)
-        for owner in {owner_of(update.request_id) for update in updates}:
-            if owner in self._handles:
-                self._handles[owner].wake()
+        for request_id in {request_id_of(update.request_id) for update in updates}:
+            if request_id in self._handles:
+                self._handles[request_id].wake()
 
     async def _request_stats(self, message: type[StatsRequest] | type[FlushRequest]) -> EngineStats:
         if not self.engine.has_worker:

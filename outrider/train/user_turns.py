@@ -102,7 +102,7 @@ def _sampled(
             )
             yield number, frontend.inputs.prepare(TokenPrompt(prompt), params)
 
-    for number, live in Feed(frontend, requests(), window=max_in_flight):
+    for number, live in Feed(frontend, requests(), max_in_flight=max_in_flight):
         if not isinstance(live, RequestState):
             raise live
         yield number, live.output().outputs[0]
