@@ -1,4 +1,4 @@
-"""`outrider bench perplexity`: what a type of weights costs in quality, on the user's texts.
+"""`outrider bench perplexity`: the loss of quality by a type of weights, on the user's texts.
 
 Perplexity is exp of the mean negative log-likelihood of every token after the first of its text,
 without temperature or filters. It runs the serving decoder: its weights, planner, attention, pages.

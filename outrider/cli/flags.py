@@ -239,11 +239,11 @@ def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        made = {
+        arguments = {
             name: record(**{key: values.pop(key) for key in get_type_hints(record)})
             for name, record in records.items()
         }
-        command(**made, **values)
+        command(**arguments, **values)
 
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}

@@ -1,5 +1,6 @@
 """From a prompt and sampling parameters to a checked request with complete values."""
 
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +23,12 @@ from outrider.wire.row_sampling import (
 )
 from outrider.wire.submission import Limits
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBounds:
-    """What a request must respect of the model it is sent to."""
+    """The limits of a model that every request must respect."""
 
     max_context: int  # prompt and output together
     vocab_size: int
@@ -34,7 +37,7 @@ class ModelBounds:
 
 
 class InputChecks(Protocol):
-    """What an engine knows about requests before they are submitted."""
+    """The checks that an engine makes before a request is submitted."""
 
     @property
     def max_context(self) -> int: ...
@@ -53,7 +56,7 @@ class InputProcessor:
         self.bounds = ModelBounds(
             max_context=engine.max_context,
             vocab_size=engine.vocab_size,
-            eos_ids=tokenizer.stop_ids,
+            eos_ids=_within_vocabulary(tokenizer.stop_ids, engine.vocab_size),
             special_ids=tokenizer.special_ids,
         )
 
@@ -100,6 +103,20 @@ class InputProcessor:
             ),
             budget=params.draft_budget,
         )
+
+
+def _within_vocabulary(eos_ids: frozenset[int], vocab_size: int) -> frozenset[int]:
+    """The end-of-sequence ids that the model can emit. Others are reported: files can be wrong."""
+    outside = sorted(token for token in eos_ids if not 0 <= token < vocab_size)
+    if outside:
+        _log.warning(
+            "ignored end-of-sequence ids %s: the model's vocabulary has %d tokens; fix "
+            "eos_token_id in generation_config.json and config.json, or use the tokenizer files "
+            "that belong to the model",
+            ", ".join(map(str, outside)),
+            vocab_size,
+        )
+    return eos_ids.difference(outside)
 
 
 def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:
@@ -173,8 +190,8 @@ def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
     spec = params.grammar_spec
     if spec.kind == "none":
         return NO_GRAMMAR
-    asked = frozenset(params.stop_token_ids or ())
-    ends = bounds.eos_ids | (asked & bounds.special_ids) or asked
+    stop_ids = frozenset(params.stop_token_ids or ())
+    ends = bounds.eos_ids | (stop_ids & bounds.special_ids) or stop_ids
     if not ends:
         raise RequestError(
             "structured output must be able to end, and the model has no end-of-sequence token; "

@@ -20,15 +20,15 @@ _ANY_OBJECT = GrammarSpec(kind="json_schema", text='{"type": "object"}')
 _FREE = NO_GRAMMAR.spec
 
 
-def parse_structured(asked: Structured) -> GrammarSpec:
+def parse_structured(value: Structured) -> GrammarSpec:
     """The grammar of an answer, refused here where its size or its type is wrong."""
-    if asked is None:
+    if value is None:
         return _FREE
-    if asked == "json_object":
+    if value == "json_object":
         return _ANY_OBJECT
-    if not isinstance(asked, Mapping):
-        raise RequestError(f"structured cannot be {_short(asked)}; {_SHAPES}")
-    given = {name: value for name, value in asked.items() if value is not None}
+    if not isinstance(value, Mapping):
+        raise RequestError(f"structured cannot be {_short(value)}; {_SHAPES}")
+    given = {name: each for name, each in value.items() if each is not None}
     if len(given) != 1:
         raise RequestError(
             f"structured must have one key, got {sorted(map(str, given))}; {_SHAPES}"

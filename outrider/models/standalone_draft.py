@@ -66,7 +66,7 @@ def load_standalone(
     check_same_tokenizer(folder, target_folder)
     if read_config(folder).recurrence.layers:
         raise ConfigError(
-            f"{folder} keeps a state per row, which a drafter could not take back yet; use a model "
+            f"{folder} has row state, which a drafter cannot roll back yet; use a model "
             "whose layers all attend, --draft mtp or --draft ngram"
         )
     decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)

@@ -26,7 +26,7 @@ Planner = TypeVar("Planner", bound=AttentionPlanner)
 
 
 class TargetConfig(Protocol):
-    """What every target's config has."""
+    """The fields that every target's config has."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -43,7 +43,7 @@ class TargetConfig(Protocol):
 
     @property
     def has_row_state(self) -> bool:
-        """Whether rows keep state outside of pages: then drafts are chains, without trees."""
+        """Whether rows have state outside of pages: then drafts are chains, without trees."""
         ...
 
 
@@ -59,7 +59,7 @@ class Target(Protocol[Pool, Planner]):
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
 
     def layout(self, *, page_size: int, nodes: int) -> CacheLayout[Pool, Planner]:
-        """What it caches, for chains of up to that many nodes."""
+        """The layout of its cache, for chains of up to that many nodes."""
         ...
 
     def forward(
@@ -76,7 +76,7 @@ class Target(Protocol[Pool, Planner]):
         ...
 
 
-# A target whatever it caches: its layout opens the pool and the planner that it takes.
+# Any target, with any cache: its layout opens the pool and the planner that it takes.
 AnyTarget = Target[Any, Any]
 
 

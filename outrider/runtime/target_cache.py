@@ -54,7 +54,7 @@ def adapt_settings(layout: AnyLayout, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
     if not layout.row_bytes or not settings.host.prefix_cache:
         return settings
-    _log.warning("prefix caching is off: this model keeps row state, which pages do not hold")
+    _log.warning("prefix caching is off: this model has row state, which pages do not hold")
     return replace(settings, host=replace(settings.host, prefix_cache=False))
 
 

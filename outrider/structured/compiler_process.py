@@ -12,7 +12,7 @@ from typing import BinaryIO
 from outrider.errors import RequestError
 from outrider.structured.grammar_compiler import Compiler
 
-MEMORY_BYTES = 1 << 30  # for compiling, beside what the process holds when it starts
+MEMORY_BYTES = 1 << 30  # for compiling, besides what the process holds when it starts
 
 COMPILED, REFUSED = b"C", b"R"
 

@@ -35,8 +35,8 @@ def line_of(document: Document) -> str:
 
 def read_documents(path: Path) -> list[Document]:
     """The document of every complete line, sorted, so that the order of writing does not matter."""
-    found = [_parse(line, path) for line in _whole_lines(path)]
-    return sorted(found, key=lambda each: (each.id, each.temperature, len(each.tokens)))
+    documents = [_parse(line, path) for line in _whole_lines(path)]
+    return sorted(documents, key=lambda each: (each.id, each.temperature, len(each.tokens)))
 
 
 def count_tokens(documents: Iterable[Document]) -> Counter[int]:

@@ -1,4 +1,4 @@
-"""What `outrider bench acceptance` found, prints and writes."""
+"""The results of `outrider bench acceptance`, printed and written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class AcceptanceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceReport:
-    """Everything one run found out."""
+    """The results of one run."""
 
     model: str
     device: str

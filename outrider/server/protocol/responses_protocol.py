@@ -57,7 +57,7 @@ class InputCall(BaseModel):
 
 
 class InputResult(BaseModel):
-    """What a function call returned."""
+    """The result of a function call."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -155,7 +155,7 @@ class ResponsesRequest(RequestFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables of the chat template, beside the messages."""
+        """The variables of the chat template, besides the messages."""
         return template_variables(self.tool_use.tools, self.chat_template_kwargs)
 
     @property

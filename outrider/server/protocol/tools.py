@@ -75,7 +75,7 @@ class ToolCall(BaseModel):
 
 
 class FunctionDelta(BaseModel):
-    """What a call gained; the first delta has the name."""
+    """The new part of a call; the first delta has the name."""
 
     name: str | None = None
     arguments: str

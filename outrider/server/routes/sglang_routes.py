@@ -51,7 +51,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/get_model_info")
     @router.get("/model_info")
     async def model_info() -> dict[str, Any]:
-        """What the model is, without its path on this machine."""
+        """Facts about the model, without its path on this machine."""
         return {
             "model_path": model.name,
             "tokenizer_path": model.name,
