@@ -1,5 +1,6 @@
 """From a prompt and sampling parameters to a checked request with complete values."""
 
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from outrider.wire.row_sampling import (
     RowSampling,
 )
 from outrider.wire.submission import Limits
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class InputProcessor:
         self.bounds = ModelBounds(
             max_context=engine.max_context,
             vocab_size=engine.vocab_size,
-            eos_ids=tokenizer.stop_ids,
+            eos_ids=_within_vocabulary(tokenizer.stop_ids, engine.vocab_size),
             special_ids=tokenizer.special_ids,
         )
 
@@ -108,6 +111,20 @@ class InputProcessor:
             ),
             budget=params.draft_budget,
         )
+
+
+def _within_vocabulary(eos_ids: frozenset[int], vocab_size: int) -> frozenset[int]:
+    """The end-of-sequence ids that the model can emit. Others are reported: files can be wrong."""
+    outside = sorted(token for token in eos_ids if not 0 <= token < vocab_size)
+    if outside:
+        _log.warning(
+            "ignored end-of-sequence ids %s: the model's vocabulary has %d tokens; fix "
+            "eos_token_id in generation_config.json and config.json, or use the tokenizer files "
+            "that belong to the model",
+            ", ".join(map(str, outside)),
+            vocab_size,
+        )
+    return eos_ids.difference(outside)
 
 
 def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:

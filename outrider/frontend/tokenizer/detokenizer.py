@@ -21,6 +21,7 @@ class Detokenizer:
 
     All pushes and `finish` together give what decoding prompt and output at once gives after the
     prompt. Bytes that cannot become a character come out as U+FFFD, at the latest in `finish`.
+    An output that adds no bytes has no text, even after a prompt that ends inside a character.
     """
 
     def __init__(
@@ -33,16 +34,20 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._opens_text = True
+        self._has_bytes = False  # of the output; the prompt's do not count
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.push(prompt_tail)
+        self._has_bytes = False
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens complete."""
-        return self._utf8.decode(b"".join(map(self._bytes_of, tokens)))
+        raw = b"".join(map(self._bytes_of, tokens))
+        self._has_bytes = self._has_bytes or bool(raw)
+        return self._utf8.decode(raw)
 
     def finish(self) -> str:
         """The rest: U+FFFD if the last character was never completed."""
-        return self._utf8.decode(b"", final=True)
+        return self._utf8.decode(b"", final=True) if self._has_bytes else ""
 
     def _bytes_of(self, token: int) -> bytes:
         if not self._tokenizer.is_shown(token, skip_special=self._skip_special):
