@@ -61,7 +61,7 @@ class BenchTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What an engine drafts with, and the verifier."""
+    """The draft kind and the verifier of an engine."""
 
     kind: DraftKind
     verifier: Verifier

@@ -1,4 +1,4 @@
-"""Where the time of steps goes, as the profiler sees it: classes of kernels, and gaps."""
+"""A breakdown of step time by the profiler: classes of kernels, and gaps."""
 
 import re
 from collections.abc import Callable, Iterable

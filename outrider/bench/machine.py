@@ -12,7 +12,7 @@ import outrider
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What must be equal before two results may be compared."""
+    """The facts that must be equal before two results may be compared."""
 
     cpu: str
     cores: int  # that this process may use

@@ -101,7 +101,7 @@ class ReportPrinter:
         self._console.print(text, markup=False, soft_wrap=True, style="red")
 
     def note(self, text: str) -> None:
-        """What the columns mean."""
+        """Print what the columns mean."""
         self._console.print(text, style="dim")
 
 

@@ -67,7 +67,7 @@ def _summed(counts: Sequence[Sequence[int]], steps: int) -> tuple[int, ...]:
 
 
 def explain(probe: Probe) -> Iterator[str]:
-    """What the probe means, in sentences."""
+    """The meaning of the probe, in sentences."""
     if not probe.is_misread:
         yield f"mean accept length {probe.accept_length:.2f} tokens per round"
         return

@@ -69,7 +69,7 @@ class Scheduler:
         return len(self._running)
 
     def stats(self, *, faults: Faults, work: DeviceWork) -> EngineStats:
-        """What is in use now; the engine adds faults and device work."""
+        """Rows, pages and requests in use; the engine adds faults and device work."""
         cache, stats = self.cache, self.cache.stats
         return EngineStats(
             queue=Queue(waiting=self.num_waiting, running=self.num_running),
@@ -164,7 +164,7 @@ class Scheduler:
         return max(0, min(sum(ahead), self._chunk_budget(num_rows)))
 
     def _chunk_budget(self, num_rows: int) -> int:
-        """Prompt tokens that fit into a step beside so many decode rows."""
+        """Prompt tokens that fit into a step with so many decode rows."""
         return self._limits.max_step_tokens - num_rows * self._facts.draft.budget.nodes
 
     def _grow(self, placement: Placement, decision: StepDecision) -> bool:

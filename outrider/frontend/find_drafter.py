@@ -11,7 +11,7 @@ from outrider.hub.shipped_heads import shipped_head
 
 
 def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> DraftConfig:
-    """The same configuration with a drafter that is none, ngram, mtp or a folder here."""
+    """The configuration with a drafter that is none, ngram, mtp or a local folder."""
     if not config.drafter.strip():
         raise ConfigError(
             "--draft is empty; use auto, none, ngram, mtp, or a model given like --model"

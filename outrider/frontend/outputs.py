@@ -1,4 +1,4 @@
-"""What a user gets back. The first fields are vLLM's; usage, timing, seed and acceptance are ours.
+"""The outputs of requests. The first fields are vLLM's; usage, timing, seed and acceptance ours.
 
 A field is None where vLLM's is: the request still runs, or the field was not requested.
 """
@@ -71,7 +71,7 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDelta:
-    """What one output gained since its last delta; the last one says why the output ended."""
+    """The new text and tokens of one output; the last delta has the finish reason."""
 
     index: int
     text: str

@@ -46,7 +46,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRules:
-    """What is reported and shown when a stop id ends the output."""
+    """Which stop ids are reported, and whether their text is shown."""
 
     named: frozenset[int]  # ids that are reported as the stop reason: the user's own
     is_shown: bool  # whether the text of the stop id is part of the text
@@ -141,7 +141,7 @@ class DeltaReader:
         return has_tokens or self._output.is_finished != self._has_ended
 
     def take(self) -> StreamDelta:
-        """What the output gained since the last call."""
+        """The delta of the output since the last call."""
         output, finish = self._output, self._output.ending.finish
         delta = StreamDelta(
             index=self._index,

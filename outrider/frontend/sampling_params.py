@@ -17,8 +17,22 @@ MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
 
 
+class _Parsed:
+    """What `logit_bias`, `speculation` and `structured` mean: parsed once, when they are given.
+
+    All outputs of all prompts that have the same parameters share the results. They are not fields
+    of `SamplingParams`, so that `asdict` returns its arguments and nothing else.
+    """
+
+    __slots__ = ("bias_entries", "draft_budget", "grammar_spec")
+
+    bias_entries: tuple[tuple[int, float], ...]
+    draft_budget: Budget
+    grammar_spec: GrammarSpec
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(_Parsed):
     """How the tokens of one request are chosen and when it ends; checked when it is made.
 
     With `n` > 1, output 0 uses `seed` itself and output i a seed derived from (seed, i). Every
@@ -67,8 +81,14 @@ class SamplingParams:
         _check_stops(self)
         _check_bias(self)
         _check_named(self)
-        parse_speculation(self.speculation)
-        parse_structured(self.structured)
+        bias = tuple(sorted((self.logit_bias or {}).items()))
+        object.__setattr__(self, "bias_entries", bias)
+        object.__setattr__(self, "draft_budget", parse_speculation(self.speculation))
+        object.__setattr__(self, "grammar_spec", parse_structured(self.structured))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold the arguments, which are parsed again."""
+        return _from_arguments, ({each.name: getattr(self, each.name) for each in fields(self)},)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -76,16 +96,6 @@ class SamplingParams:
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
-    @property
-    def draft_budget(self) -> Budget:
-        """The most that this request may draft. Not a field: `asdict` gives arguments only."""
-        return parse_speculation(self.speculation)
-
-    @property
-    def grammar_spec(self) -> GrammarSpec:
-        """The grammar of the answer."""
-        return parse_structured(self.structured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +161,10 @@ def override(params: SamplingParams, changes: Mapping[str, Any]) -> SamplingPara
     if isinstance(bias, Mapping):  # the keys of a JSON object are strings
         changes = {**changes, "logit_bias": {_integer_key(key): bias[key] for key in bias}}
     return replace(params, **changes)
+
+
+def _from_arguments(arguments: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(**arguments)
 
 
 def _integer_key(key: object) -> object:

@@ -1,4 +1,4 @@
-"""Slots that a ring buffer needs per row. With n of them, slot s of row r is r * n + s. No torch."""
+"""Slots of a ring buffer per row. With n of them, slot s of row r is r * n + s. No torch."""
 
 
 def ring_length(window: int, nodes: int) -> int:

@@ -71,7 +71,7 @@ class Decoder:
     def layout(
         self, *, page_size: int, nodes: int
     ) -> CacheLayout[KVPool | RecurrentPool, AttentionBackend]:
-        """What it caches: pages of KV, and recurrent states for chains of up to that many nodes."""
+        """The layout of its cache: pages of KV, and recurrent states for chains of `nodes`."""
         config = self.config
         paged = paged_layout(
             config.attention, layers=len(config.attending), page_size=page_size, dtype=self.dtype

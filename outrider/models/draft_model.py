@@ -49,7 +49,7 @@ class ModelFacts:
     def layout(
         self, *, page_size: int, dtype: torch.dtype, nodes: int
     ) -> CacheLayout[ModelPool, AttentionPlanner]:
-        """What it caches, for chains of up to that many nodes: by default pages of KV."""
+        """The layout of its cache, for chains of up to that many nodes: by default pages of KV."""
         del nodes
         return paged_layout(
             self.attention, layers=self.num_layers, page_size=page_size, dtype=dtype

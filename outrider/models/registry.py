@@ -57,7 +57,7 @@ RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What sets an architecture apart from the plain Llama decoder."""
+    """The differences of an architecture from the plain Llama decoder."""
 
     name: str
     has_qkv_bias: bool = False

@@ -57,5 +57,5 @@ def _token_ids(folder: Path) -> dict[str, int]:
             vocab = {text: index for index, (text, _) in enumerate(vocab)}
         added = {token["content"]: token["id"] for token in fields["added_tokens"]}
         return {**vocab, **added}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); download it again") from error

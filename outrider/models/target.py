@@ -26,7 +26,7 @@ Planner = TypeVar("Planner", bound=AttentionPlanner)
 
 
 class TargetConfig(Protocol):
-    """What every target's config has."""
+    """The fields that every target's config has."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -59,7 +59,7 @@ class Target(Protocol[Pool, Planner]):
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
 
     def layout(self, *, page_size: int, nodes: int) -> CacheLayout[Pool, Planner]:
-        """What it caches, for chains of up to that many nodes."""
+        """The layout of its cache, for chains of up to that many nodes."""
         ...
 
     def forward(

@@ -23,7 +23,7 @@ from outrider.wire.runner_facts import DraftFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRoom:
-    """What a drafter is built into."""
+    """The tables and pools that a drafter is built with."""
 
     target: Layout
     cache: CacheRoom

@@ -34,7 +34,7 @@ Verifier = Callable[[DraftTree, torch.Tensor, int], VerifyResult]  # as `verify`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What survives a step: KV pages, row tables, sampling and grammar of each row."""
+    """State that outlives a step: KV pages, row tables, sampling and grammar of each row."""
 
     kv: ModelPool
     pages: PageFamily  # the target's pool, and the drafter's

@@ -23,7 +23,7 @@ class PackedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTokens:
-    """What every row of a step emits."""
+    """The emitted tokens of every row of a step."""
 
     num_accepted: list[int]  # [rows]
     drafted: list[int]  # [rows]
@@ -33,7 +33,7 @@ class UnpackedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedDetails:
-    """What some rows want besides tokens."""
+    """The log-probabilities and trees that some rows want."""
 
     path: list[list[int]]  # [rows, most_emitted]
     logprobs: "UnpackedLogprobs"

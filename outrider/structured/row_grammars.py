@@ -256,7 +256,7 @@ class RowGrammars:
 
 
 def pack_trees(plan: StepPlan, tree: DraftTree) -> torch.Tensor:
-    """What `send_trees` copies to the host, in one tensor."""
+    """Trees and positions in one tensor, which `send_trees` copies to the host."""
     parts = (tree.tokens, tree.parents, plan.sampled.positions)
     return torch.cat([part.flatten() for part in parts])
 

@@ -38,7 +38,7 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
-    """What the device has done."""
+    """Busy time and steps of the device."""
 
     busy_s: float
     counts: StepCounts

@@ -53,7 +53,7 @@ class LogprobsWanted:
     """Which log-probabilities to report per emitted token, before any logits processing."""
 
     chosen: bool = False
-    top: int = 0  # how many of the most likely tokens to report beside the chosen one
+    top: int = 0  # how many of the most likely tokens to report besides the chosen one
     named: tuple[int, ...] = ()  # tokens that are reported at every position, the prompt's too
     prompt: PromptLogprobs = PromptLogprobs()
 

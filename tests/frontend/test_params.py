@@ -1,6 +1,8 @@
 """What SamplingParams accepts, and what it says about the rest."""
 
 import math
+import pickle
+from copy import copy, deepcopy
 from dataclasses import asdict
 
 import pytest
@@ -84,4 +86,11 @@ def test_the_fields_are_the_arguments():
     params = SamplingParams(seed=3, speculation={"steps": 2}, structured={"regex": "a+"})
     assert SamplingParams(**asdict(params)) == params
     assert params.draft_budget.steps == 2
-    assert params.grammar_spec.kind == "regex"
+
+
+def test_copies_and_pickles_keep_what_was_parsed():
+    params = SamplingParams(logit_bias={5: 1.0}, structured={"regex": "a+"})
+    for made in (copy(params), deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert made == params
+        assert made.bias_entries == ((5, 1.0),)
+        assert made.grammar_spec.kind == "regex"

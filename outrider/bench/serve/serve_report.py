@@ -33,7 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedAcceptance:
-    """What the server reported about accepted drafts, and where it reported it."""
+    """The server's counts of accepted drafts, and where they were reported."""
 
     acceptances: tuple[ServerAcceptance, ...]  # one, or none where nothing was reported
     source: str

@@ -82,7 +82,7 @@ class CompressedLayout:
         return OpenCache(pool=pages.adopt(pool), attention=self.attention())
 
     def attention(self) -> CompressedAttention:
-        """What plans attention over this cache."""
+        """The planner of attention over this cache."""
         sizes = CompressedSizes(
             window_ring_length=self.ring_length(self.window),
             blocks=tuple(
@@ -109,7 +109,7 @@ class WindowStore:
 
     @property
     def paged(self) -> tuple[torch.Tensor, ...]:
-        """What lies in pages."""
+        """The tensors that lie in pages."""
         return ()
 
 
@@ -129,7 +129,7 @@ class BlockStore:
 
     @property
     def paged(self) -> tuple[torch.Tensor, ...]:
-        """What lies in pages."""
+        """The tensors that lie in pages."""
         return (self.entries, self.keys)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from outrider.config.settings import USUAL_PAGE
 from outrider.errors import ConfigError
 from outrider.models.config_fields import (
+    MOST_LAYERS,
+    check_experts,
     read_list,
     read_number_or,
     read_object,
@@ -135,7 +137,7 @@ def parse_v4(fields: Mapping[str, Any]) -> V4Config:
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported for "
                 "DeepSeek-V4; use another model"
             )
-    num_layers = read_size(fields, "num_hidden_layers")
+    num_layers = read_size(fields, "num_hidden_layers", most=MOST_LAYERS)
     max_context = read_size(fields, "max_position_embeddings")
     return V4Config(
         num_layers=num_layers,
@@ -260,6 +262,7 @@ def _rope_dim(fields: Mapping[str, Any]) -> int:
 
 def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
     num, top_k = read_size(fields, "n_routed_experts"), read_size(fields, "num_experts_per_tok")
+    check_experts(num, num_layers)
     if top_k > num:
         raise ConfigError(
             f"config.json selects {top_k} of {num} experts per token; fix num_experts_per_tok"

@@ -74,7 +74,7 @@ class V4Decoder:
         return self._parts.embedding
 
     def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
-        """What it caches, for chains of up to that many nodes."""
+        """The layout of its cache, for chains of up to that many nodes."""
         attention = self.config.attention
         return CompressedLayout(
             layers=attention.layers,

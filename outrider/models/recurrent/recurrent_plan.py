@@ -24,7 +24,7 @@ _STATE_ROWS = ("rows", "accepted_counts", "firsts", "counts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentPlan(AttentionPlan):
-    """What all layers of a step share."""
+    """The part of recurrent models in a plan, shared by all layers."""
 
     shape: StepShape
     rows: RecurrentRows

@@ -90,7 +90,7 @@ def weigh_experts(
 
 
 def score_experts(logits: torch.Tensor, kind: Score) -> torch.Tensor:  # [n, experts] -> float32
-    """How well every expert fits every token."""
+    """The score of every expert for every token."""
     logits = logits.float()
     if kind == "softmax":
         return logits.softmax(-1)

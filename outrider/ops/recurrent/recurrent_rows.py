@@ -39,7 +39,7 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentRows:
-    """What the delta rule reads of a step."""
+    """The rows and windows of a step, as the delta rule reads them."""
 
     states: StateRows
     window: QueryWindows  # of the convolution

@@ -12,10 +12,10 @@ A draft window is a range of columns that ends with the newest pair. Module k at
 token of column c + k.
 
 Why `room` = modules - 1 pairs are enough: a step that emits `new` tokens has accepted new - 1
-drafts. Draft KV of the last module depends on `modules` tokens ahead, so its last modules - new positions
-before this step were computed from drafts that were rejected. These positions are stale and run
-again. There are at most modules - 1 of them, since new is at least 1. Stale and new positions
-together are max(modules, new) columns, so a window has max(modules, most_emitted) nodes.
+drafts. Draft KV of the last module depends on `modules` tokens ahead, so its last modules - new
+positions before this step were computed from drafts that were rejected. These positions are stale
+and run again. There are at most modules - 1 of them, since new is at least 1. Stale and new
+positions together are max(modules, new) columns, so a window has max(modules, most_emitted) nodes.
 """
 
 from dataclasses import dataclass
