@@ -94,17 +94,17 @@ def describe_steps(report: StepReport) -> dict[str, Any]:
     }
 
 
-def describe_prefill(setting: StepSetting, found: Prefill) -> dict[str, Any]:
+def describe_prefill(setting: StepSetting, prefill: Prefill) -> dict[str, Any]:
     """Every number in SI units."""
     return {
         "setting": describe_record(setting),
-        "prefill": describe_record(found, "prompt_s", "flops_per_s", "of_matrix_rate")
-        | {"breakdowns": [_describe_breakdown(each) for each in found.breakdowns]},
+        "prefill": describe_record(prefill, "prompt_s", "flops_per_s", "of_matrix_rate")
+        | {"breakdowns": [_describe_breakdown(each) for each in prefill.breakdowns]},
     }
 
 
-def _describe_breakdown(found: Breakdown) -> dict[str, Any]:
-    return describe_record(found, "gap_s")
+def _describe_breakdown(breakdown: Breakdown) -> dict[str, Any]:
+    return describe_record(breakdown, "gap_s")
 
 
 def _describe_point(point: StepPoint) -> dict[str, Any]:

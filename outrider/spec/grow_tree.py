@@ -34,11 +34,11 @@ def first_number(depth: int, topk: int) -> int:
 
 def level_of(candidates: Candidates, depth: int, topk: int) -> Candidates:
     """The candidates of one depth."""
-    own = slice(first_number(depth, topk), first_number(depth + 1, topk))
+    numbers = slice(first_number(depth, topk), first_number(depth + 1, topk))
     return Candidates(
-        scores=candidates.scores[:, own],
-        tokens=candidates.tokens[:, own],
-        parents=candidates.parents[:, own],
+        scores=candidates.scores[:, numbers],
+        tokens=candidates.tokens[:, numbers],
+        parents=candidates.parents[:, numbers],
     )
 
 
@@ -65,5 +65,5 @@ def grow(
 
     At the last depth there are no next tips: the result is not used.
     """
-    own = level_of(candidates, depth, slots.tree.topk)
-    return grow_level(tips, top, decode, candidates=own, level=tree_level(slots, depth))
+    in_level = level_of(candidates, depth, slots.tree.topk)
+    return grow_level(tips, top, decode, candidates=in_level, level=tree_level(slots, depth))

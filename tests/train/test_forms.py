@@ -61,7 +61,7 @@ def engine_logits(decoder, head, tokens):
     """
     config, text = decoder.config, tokens[: -DEPTH - 1]
     target = Paged(num_layers=config.num_layers, attention=config.attention)
-    aux_hidden_states = target.forward(
+    aux_hidden_states = target.run(
         lambda plan, kv, attention: (
             decoder.forward(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
         ),
