@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
+from outrider.frontend.call_cost import CallLimits, PromptRequest, check_call
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
@@ -80,6 +81,13 @@ class InputProcessor:
             )
         return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
 
+    def prepare_call(
+        self, requests: Sequence[PromptRequest], limits: CallLimits
+    ) -> list[PreparedRequest]:
+        """Prepare all requests of one call, once their cost is known to be within the limits."""
+        check_call(requests, limits, max_context=self.bounds.max_context)
+        return [self.prepare(each.prompt, each.params) for each in requests]
+
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
         tokens = self.encode(prompt)
@@ -134,7 +142,7 @@ def resolve_sampling(
     params: SamplingParams, *, seed: int, prompt_len: int, limits: Limits, bounds: ModelBounds
 ) -> RowSampling:
     """The sampling of one row; `min_tokens` becomes a ban of the stop ids before a position."""
-    bias = tuple(sorted((params.logit_bias or {}).items()))
+    bias = params.bias_entries
     _check_tokens("logit_bias", tuple(token for token, _ in bias), bounds.vocab_size)
     return RowSampling(
         seed=seed,

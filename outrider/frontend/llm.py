@@ -222,7 +222,8 @@ class LLM:
         params = _params_of_each(
             self._defaults if sampling_params is None else sampling_params, len(prompts)
         )
-        pairs = list(zip(prompts, map(self._seeded, params), strict=True))
+        seeded = {id(each): self._seeded(each) for each in params}  # equal ones stay one object
+        pairs = [(prompt, seeded[id(each)]) for prompt, each in zip(prompts, params, strict=True)]
         prepared = _each(pairs, lambda pair: self.frontend.inputs.prepare(*pair))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:

@@ -55,7 +55,11 @@ class SamplingParams:
     trace: bool = False  # report what every round drafted and accepted
     priority: int = 0  # smaller runs first and may preempt others; equals in order of arrival
 
-    # What `speculation` and `structured` mean: parsed once, here.
+    # What `logit_bias`, `speculation` and `structured` mean: parsed once, here. All outputs of all
+    # prompts that have these parameters share the results.
+    bias_entries: tuple[tuple[int, float], ...] = field(
+        default=(), init=False, repr=False, compare=False
+    )
     draft_budget: Budget = field(default=UNBOUNDED, init=False, repr=False, compare=False)
     grammar_spec: GrammarSpec = field(
         default=NO_GRAMMAR.spec, init=False, repr=False, compare=False
@@ -73,6 +77,8 @@ class SamplingParams:
         _check_stops(self)
         _check_bias(self)
         _check_named(self)
+        bias = tuple(sorted((self.logit_bias or {}).items()))
+        object.__setattr__(self, "bias_entries", bias)
         object.__setattr__(self, "draft_budget", parse_speculation(self.speculation))
         object.__setattr__(self, "grammar_spec", parse_structured(self.structured))
 

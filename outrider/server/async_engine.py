@@ -5,9 +5,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
+from outrider.frontend.call_cost import CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
@@ -76,14 +78,18 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def prepare(
-        self, work: Callable[[], Sequence[PreparedRequest]]
+        self, read: Callable[[], Sequence[PromptRequest]]
     ) -> Sequence[PreparedRequest]:
-        """Requests made in a thread, once their grammars are compiled.
+        """The requests that `read` finds in a body, prepared once their cost is known to be small.
 
+        `read` runs in a thread, and the result comes once the grammars are compiled.
         No thread waits for a grammar: some take long to compile, and there are few threads. One
         grammar is compiled after the other, so an HTTP request fills one place of the compiler.
         """
-        prepared = await self.run_in_thread(work)
+        requests = await self.run_in_thread(read)
+        limits = CallLimits(outputs=self.engine.max_requests)
+        prepare = partial(self.frontend.inputs.prepare_call, requests, limits)
+        prepared = await self.run_in_thread(prepare)
         for each in prepared:
             grammar = each.samplings[0].grammar
             if grammar.is_wanted:
@@ -95,12 +101,6 @@ class AsyncEngine:
         if any(each.params.priority for each in prepared) and not self.rules.has_priorities:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
-            )
-        num_outputs, most = sum(len(each.samplings) for each in prepared), self.engine.max_requests
-        if num_outputs > most:
-            raise RequestError(
-                f"the request wants {num_outputs} answers and the server holds {most} at a time; "
-                "send fewer at once, or start it with a larger --max-queued"
             )
         requests: list[RequestState] = []
         try:

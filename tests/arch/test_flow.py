@@ -48,7 +48,12 @@ SERVE = [
     *GENERATE[-2:],
     ("server/answer_request.py", "EventStream._write"),
 ]
-BELOW_ROUTES = ("cli/", "server/run_server.py", "server/body_limits.py")  # on every stack
+BELOW_ROUTES = (  # on every stack
+    "cli/",
+    "server/run_server.py",
+    "server/json_body.py",
+    "server/body_limits.py",
+)
 
 
 def documented(heading: str) -> list[str]:

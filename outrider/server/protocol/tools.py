@@ -55,7 +55,7 @@ class ChosenTool(BaseModel):
     function: ChosenName
 
 
-Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
