@@ -73,7 +73,7 @@ def explain(probe: Probe) -> Iterator[str]:
         return
     share = probe.accepted_per_position[0] / max(probe.rounds, 1)
     yield (
-        f"position 0 is accepted in {share:.1%} of rounds. A head that fits reaches half or more, "
+        f"position 0 is accepted in {share:.1%} of rounds. A head that fits reaches over half, "
         "so this one does not see what it was trained on. The usual causes, likeliest first (of "
         "modules inside the model only the second: a fine-tune that left them as they were):"
     )

@@ -145,7 +145,7 @@ def _json_object(flag: str, text: str) -> dict[str, Any]:
     """The JSON object in the value of a flag."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{flag} is not JSON ({error}); quote it for the shell") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{flag} must be a JSON object, got {text}")

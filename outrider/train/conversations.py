@@ -47,7 +47,7 @@ def read_conversations(path: Path) -> list[TrainingConversation]:
 def _parse_line(line: str, place: str) -> TrainingConversation:
     try:
         value: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place} is not JSON ({error}); fix the line") from error
     fields = value if isinstance(value, dict) else {"prompt": value}
     tokens = _tokens(fields.get("prompt_token_ids", []), place)

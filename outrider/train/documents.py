@@ -69,5 +69,5 @@ def _parse(line: str, path: Path) -> Document:
             temperature=float(fields["temperature"]),
             seed=int(fields["seed"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} has a damaged line ({error!r}); delete the file") from error

@@ -6,6 +6,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.frontend.request_state import text_stream
+from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 
@@ -130,6 +132,15 @@ def test_invalid_bytes_become_replacement_characters(
 ) -> None:
     detokenizer = Detokenizer(make(stripping), skip_special=True, prompt_tail=[3 + ord("x")])
     assert stream(detokenizer, byte_tokens(raw)) == pieces
+
+
+def test_an_answer_completes_a_character_whose_bytes_are_many_tokens_of_the_prompt(
+    stripping: tokenizers.Tokenizer, make: Make
+) -> None:
+    *prompt, last = byte_tokens(FAMILY[0].encode())
+    for skipped in ([], [1], [1, 2]):  # special tokens without text
+        text = text_stream(SamplingParams(), (*prompt, *skipped), make(stripping))
+        assert text.push(last).text == FAMILY[0]
 
 
 def test_an_answer_keeps_its_leading_space_only_after_a_prompt(
