@@ -31,7 +31,7 @@ from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
 _SEED = 0
-_HEAD_DIM, _KV_HEADS = 128, 8  # of a head for a target that has none of its own
+_HEAD_DIM, _KV_HEADS = 128, 8  # of a head, if the target has latents
 
 Shape = tuple[int, ...]
 
@@ -65,7 +65,7 @@ def dummy_v4(
 def dummy_v4_module(
     target: V4Decoder, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
 ) -> V4Module:
-    """A draft module such as its checkpoint holds."""
+    """A draft module as in its checkpoint."""
     shapes, device = v4_module_shapes(target.config, 0), target.embedding.device
     source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
     return build_v4_module(source, target, dtype=dtype, arithmetic=arithmetic)
@@ -89,7 +89,7 @@ def dummy_head(
 def dummy_modules(
     target: Decoder, *, num: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
 ) -> ModuleChain:
-    """Draft modules such as the target's family has; as DeepSeek's where it has none."""
+    """Draft modules of the target's family, or of DeepSeek's if it has none."""
     config, device = target.config, target.embedding.device
     own = config.family.modules
     table = own if isinstance(own, ModuleTable) else DEEPSEEK
@@ -117,7 +117,7 @@ def dummy_head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
 
 
 def _head_attention(target: ModelConfig) -> AttentionConfig:
-    """As the target's; for one that stores latents, heads of the usual size."""
+    """The target's attention; for a target with latents, heads of the usual size."""
     if isinstance(target.attention, AttentionConfig):
         return target.attention
     head_dim = min(_HEAD_DIM, target.block.hidden)
@@ -126,7 +126,7 @@ def _head_attention(target: ModelConfig) -> AttentionConfig:
 
 
 def head_shapes(config: HeadConfig) -> dict[str, Shape]:
-    """Name and shape of every tensor of its own; the embedding is the target's."""
+    """Name and shape of every tensor of the head; the embedding is the target's."""
     needed = expected_tensors(config, target_hidden=config.aux.target_hidden).needed
     return {name: shape for name, shape in needed.items() if name != TO_DRAFT}
 
@@ -161,7 +161,7 @@ class _WithTables:
         self._num_experts = num_experts
 
     def read(self, name: str) -> torch.Tensor:
-        """Consecutive experts for a token, and the next ones for the next token."""
+        """A table of consecutive experts: the next token has the next ones."""
         if not name.endswith(TABLE):
             return self._source.read(name)
         vocab, top_k = self._shapes[name]

@@ -17,7 +17,7 @@ class ForcedVerifier:
     """Accepts as many drafts as make rounds emit `mean_emitted` tokens on average.
 
     Owns a clock on the device, one tick per step, so that a captured step needs nothing from the
-    host. In any n rounds a row emits n * mean_emitted tokens, give or take one. A round never emits
+    host. In any n rounds a row emits n * mean_emitted tokens, within one token. A round never emits
     more than the deepest path of its tree and the bonus.
     """
 
@@ -66,7 +66,7 @@ class ForcedVerifier:
         )
 
     def _tick(self, num_rows: int) -> torch.Tensor:  # [num_rows] tokens to emit, at least 1
-        """Tokens to emit in this step, for the first rows; fractions stay for the next step."""
+        """Tokens to emit in this step, for the first rows; the next step gets the fractions."""
         clock = self._clock[:num_rows]
         due = clock + self._pace
         clock.copy_(due & (_ONE - 1))

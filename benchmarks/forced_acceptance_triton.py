@@ -12,7 +12,7 @@ from outrider.ops import dependent_launch as overlap
 
 _NODES = 16  # at least: more than most trees have
 
-# By place among the arguments: trees may be views that lie anywhere, sizes change with the step.
+# By argument index. Trees may be views with any alignment, and sizes change with the step.
 _POINTERS, _SIZES = range(9), range(9, 16)
 
 
@@ -75,7 +75,7 @@ def agree(
     clock: torch.Tensor,  # [rows or more] int64, advanced
     pace: int,
 ) -> tuple[torch.Tensor, ...]:  # cut tokens, agreeing choice: [rows, nodes]; drafted [rows]
-    """Tokens and choices with which `verify` accepts the number that is due in each row."""
+    """Tokens and choices with which `verify` accepts the forced number in each row."""
     rows, nodes = choice.shape
     cut = choice.new_empty(rows, nodes)
     agreeing, drafted = torch.empty_like(cut), choice.new_empty(rows)

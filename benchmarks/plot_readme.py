@@ -31,7 +31,7 @@ _STYLE = {
 
 
 def main(path: Path) -> None:
-    """Draw both steady cases side by side, and the load beside them."""
+    """Draw both steady cases and the load side by side."""
     numbers = json.loads(_NUMBERS.read_text())
     with matplotlib.rc_context(_STYLE):
         figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.8), layout="constrained")

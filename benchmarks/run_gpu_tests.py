@@ -1,7 +1,7 @@
-"""Runs tests/gpu in many processes side by side: compiling kernels is what takes the time.
+"""Runs tests/gpu in many processes at once, because most of the time is spent compiling kernels.
 
 Run on a GPU: python -m benchmarks.run_gpu_tests [--seconds 240] [-k words] [--rest FILE]
-Tests that failed or were not reached are written to --rest; of such a file only those are run.
+Tests that failed or were not reached are written to --rest. If the file exists, only its tests run.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def collect(words: str) -> list[str]:
 
 
 def deal(ids: list[str], num: int) -> list[list[str]]:
-    """As many shares of about the same size, in the order of the files."""
+    """That many shares of about the same size, in the order of the files."""
     blocks = []
     for _, group in groupby(ids, key=lambda one: one.split("[")[0]):
         same = list(group)
@@ -43,15 +43,15 @@ def deal(ids: list[str], num: int) -> list[list[str]]:
 
 
 def outcomes(text: str) -> dict[str, str]:
-    """What became of each test of a run; also of one that was cut off."""
-    said = re.findall(
+    """The outcome of each test of a run that ended or was cut off."""
+    results = re.findall(
         r"^(\S+::.+?) (PASSED|SKIPPED|FAILED|ERROR|XFAIL|XPASS)\b", text, re.MULTILINE
     )
-    return {name: word.lower() for name, word in said}
+    return {name: word.lower() for name, word in results}
 
 
 def run(shares: list[list[str]], logs: Path, end: float) -> int:
-    """One process a share, until all are done or time ends; how many were cut off."""
+    """Run one process per share until all end or time is up; returns how many were cut off."""
     runs = []
     for index, share in enumerate(shares):
         log = (logs / f"{index}.txt").open("w")
@@ -61,7 +61,7 @@ def run(shares: list[list[str]], logs: Path, end: float) -> int:
         time.sleep(0.5)
     num_cut = sum(one.poll() is None for one in runs)
     for index, one in enumerate(runs):
-        if one.poll() not in (None, 0, 1):  # it did not come to its summary
+        if one.poll() not in (None, 0, 1):  # it ended without a summary
             print(f"process {index} ended with {one.poll()}: see {logs / f'{index}.txt'}")
         one.kill()
         one.wait()
@@ -87,14 +87,14 @@ def main() -> None:
     for line in (line for text in texts for line in text.splitlines()):
         if line.startswith(("FAILED", "ERROR", "E  ")):
             print(line[:200])
-    came = {name: word for text in texts for name, word in outcomes(text).items()}
-    left = [name for name in ids if name not in came]
+    outcome_of = {name: word for text in texts for name, word in outcomes(text).items()}
+    left = [name for name in ids if name not in outcome_of]
     if args.rest:
-        again = [name for name in ids if came.get(name, "failed") in ("failed", "error")]
+        again = [name for name in ids if outcome_of.get(name, "failed") in ("failed", "error")]
         args.rest.write_text("\n".join(again))
-    total = Counter(came.values())
-    said = ", ".join(f"{count} {word}" for word, count in total.items())
-    print(f"{said}; {len(left)} of {len(ids)} not reached, {num_cut} processes cut off", end="")
+    total = Counter(outcome_of.values())
+    results = ", ".join(f"{count} {word}" for word, count in total.items())
+    print(f"{results}; {len(left)} of {len(ids)} not reached, {num_cut} processes cut off", end="")
     print(f" ({time.monotonic() - begin:.0f} s; logs in {logs})")
     sys.exit(bool(left or total["failed"] or total["error"]))
 

@@ -37,6 +37,6 @@ def host(
     )
     check_json(json_file)
     import_torch()
-    from benchmarks.host.start_host import bench_host  # torch comes with it: bad flags fail before
+    from benchmarks.host.start_host import bench_host  # imports torch, so wrong flags fail first
 
     bench_host(args, device, json_file)

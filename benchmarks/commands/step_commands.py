@@ -112,7 +112,7 @@ class TreeFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraFlags:
-    """What to look at besides the pace of steps."""
+    """What to measure besides the time of steps."""
 
     breakdown: BreakdownFlag = False
     cold_start: Annotated[
@@ -150,7 +150,7 @@ def decode(
     source = _source(body, model, layers)
     import_torch()
     from benchmarks.steps.start_steps import (
-        bench_decode,  # torch comes with it: bad flags fail before
+        bench_decode,  # imports torch, so wrong flags fail first
     )
 
     bench_decode(source, place, work, extras, json_file)
@@ -172,9 +172,9 @@ def iteration(
     widened_flags: WidenedFlags,
     json_file: JsonFlag = None,
 ) -> None:
-    """Speculative iterations of a random EAGLE-3 head or modules: real work, acceptance given.
+    """Speculative iterations of a random EAGLE-3 head or modules: real work, forced acceptance.
 
-    With --widened of a real model and head in a larger body, on real questions.
+    With --widened: a real model and head in a larger body, on real questions.
     """
     place = place_flags.place()
     check_json(json_file)
@@ -197,7 +197,7 @@ def iteration(
         nodes=tree.nodes,
     )
     import_torch()
-    from benchmarks.steps.start_steps import bench_iteration  # torch comes with it
+    from benchmarks.steps.start_steps import bench_iteration  # imports torch
 
     bench_iteration(
         chosen,
@@ -220,7 +220,7 @@ def _check_widened(
         raise ConfigError("--widened takes its trees from --tree, and acceptance as it comes")
     if lengths != LengthFlags():
         raise ConfigError(
-            "--widened asks real questions; --max-tokens bounds the answers, and --prompt, "
+            "--widened answers real questions; --max-tokens bounds the answers, and --prompt, "
             "--context and --tokens have no effect: leave them out"
         )
     if has_others or tree.modules or extras != ExtraFlags():
@@ -256,7 +256,7 @@ def prefill(
     check_json(json_file)
     source = _source(body, model, layers)
     import_torch()
-    from benchmarks.steps.start_steps import bench_prefill  # torch comes with it
+    from benchmarks.steps.start_steps import bench_prefill  # imports torch
 
     bench_prefill(source, place, tokens=tokens, has_breakdown=breakdown, json_path=json_file)
 

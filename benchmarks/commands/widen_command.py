@@ -37,7 +37,7 @@ def widen(
     chosen, small = find_body(body), find_model(model, draft)
     import_torch()
     from benchmarks.widen.start_widened import (
-        bench_widen,  # torch comes with it: bad flags fail before
+        bench_widen,  # imports torch, so wrong flags fail first
     )
 
     bench_widen(small, chosen, out, dtype=dtype)
@@ -76,7 +76,7 @@ class WidenedFlags:
 def widened_iteration(
     flags: WidenedFlags, body: str, place: "Place", rows: str, json_path: Path | None
 ) -> None:
-    """Real answers of a widened model: plainly, and with every tree."""
+    """Real answers of a widened model: by plain decoding, and with every tree."""
     from benchmarks.steps.body import find_body
     from benchmarks.steps.step_args import parse_rows
     from benchmarks.widen.widen_args import AnswerWork, parse_trees
@@ -95,13 +95,13 @@ def widened_iteration(
     )
     small = find_model(flags.widened, "auto" if flags.draft is None else flags.draft)
     import_torch()
-    from benchmarks.widen.start_widened import bench_widened  # torch comes with it
+    from benchmarks.widen.start_widened import bench_widened  # imports torch
 
     bench_widened(small, chosen, place, work, json_path)
 
 
 def find_model(model: str, draft: str) -> "SmallModel":
-    """The folders of a model and of its head, pulled if need be."""
+    """The folders of a model and of its head, downloaded if necessary."""
     from benchmarks.widen.widen_args import SmallModel
     from outrider.config.draft_config import NGRAM, NONE, DraftConfig
     from outrider.errors import ConfigError

@@ -1,1 +1,1 @@
-"""What a step costs the host: the real engine over a device that does nothing."""
+"""The host's cost of a step: the real engine over a device that does nothing."""

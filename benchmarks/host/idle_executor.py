@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class IdleExecutor:
-    """Owns the output of the last plan it was given. Nothing on the device moves."""
+    """Owns the output of the last plan. Nothing runs on the device."""
 
     num_uncapturable = 0
 
@@ -24,7 +24,7 @@ class IdleExecutor:
         self._latest: tuple[tuple[StepPlan, PackedOutput], ...] = ()
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
-        """The program's kind of output, without the program."""
+        """An output like the program's, without running the program."""
         del program
         return self._output(plan)  # type: ignore[return-value]
 

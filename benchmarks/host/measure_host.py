@@ -28,7 +28,7 @@ from outrider.wire.draft_budget import Budget
 
 Note = Callable[[str], None]  # called with the name of every run as it begins
 
-_BODY = "tiny"  # any will do: it never runs
+_BODY = "tiny"  # never runs
 _PROMPT = 16
 
 
@@ -56,11 +56,11 @@ class FunctionShare:
 
     name: str
     calls: float  # per step
-    own_s: float  # per step, as the profiler sees it, which makes calls look dearer than they are
+    own_s: float  # per step; the profiler itself slows every call
 
 
 def place_on(device: str) -> Place:
-    """Where an engine is built that will run nothing."""
+    """The place of an engine that runs nothing."""
     return Place(
         device=device, dtype="float32", executor="eager", is_deterministic=False, step_tokens=512
     )
@@ -70,7 +70,8 @@ def measure_host(args: HostArgs, place: Place, note: Note) -> tuple[HostCost, ..
     """Every way to draft at every number of rows."""
     target = load_bench_target(find_body(_BODY), place)
     ways = tuple(_ways(args.draft_steps))
-    for (_, drafting), rows in itertools.product(ways, args.rows):  # before any takes its time
+    # All are checked before the first is measured.
+    for (_, drafting), rows in itertools.product(ways, args.rows):
         flags = "--tokens, --draft-steps or --rows"
         checked_reach(target, drafting, _work(rows, args.steps), flags=flags)
     return tuple(
@@ -115,7 +116,7 @@ def _time_steps(loaded: LoadedEngine, work: StepWork) -> tuple[float, ...]:
 
 
 def _profile(loaded: LoadedEngine, work: StepWork) -> tuple[FunctionShare, ...]:
-    """The functions of a step, the dearest first."""
+    """The functions of a step, the slowest first."""
     profiler = cProfile.Profile()
     with under_way(loaded.engine, work.cases[0]):
         profiler.runcall(_step_on, loaded.engine, work.steps)
@@ -131,7 +132,7 @@ def _profile(loaded: LoadedEngine, work: StepWork) -> tuple[FunctionShare, ...]:
 
 
 def _name(code: CodeType | str) -> str:
-    """A function's place in the package; what is built in has a name only."""
+    """A function's path in the package; a built-in function has a name only."""
     if isinstance(code, str):
         return code
     place = code.co_filename.rpartition("outrider/")[2]

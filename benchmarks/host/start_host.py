@@ -32,7 +32,7 @@ _PROFILE_COLUMNS = (
 def bench_host(args: HostArgs, device: str, json_path: Path | None) -> None:
     """Measure, print, and write the JSON file if one is wanted."""
     machine, place = this_machine(has_busy_neighbour=False), place_on(device)
-    device = resolve_place(place).device  # which one "auto" is
+    device = resolve_place(place).device  # replaces "auto"
     with run_bar(len(args.rows) * (2 if args.draft_steps else 1)) as note:
         costs = measure_host(args, place, note)
     _print(machine, device, costs)

@@ -135,7 +135,7 @@ def launch_all(
 def library(
     each: LinearCase, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor
 ) -> torch.Tensor:
-    """The same by torch."""
+    """The same product by torch."""
     if each.name == "gate":
         return swiglu_triton(torch.nn.functional.linear(x, weight))
     if each.name not in RESIDUAL:
@@ -144,7 +144,7 @@ def library(
 
 
 def compile_some(each: LinearCase, first: int) -> list[Tile]:
-    """Compile every few tiles, into the cache on disk; returns those that run."""
+    """Compile some of the tiles into the cache on disk; returns those that run."""
     x, (weight,), residual = each.operands(1)
     good = []
     for tile in linear_tiles(each)[first::PROCESSES]:
@@ -158,7 +158,7 @@ def compile_some(each: LinearCase, first: int) -> list[Tile]:
 
 
 def chosen(each: LinearCase) -> Tile:
-    """The tile that the engine takes."""
+    """The tile that the engine chooses."""
     if bulk.bulk_pays(each.num_rows, each.size):
         is_gated = each.options["is_gated"]
         return bulk.choose_bulk_tile(each.num_rows, each.size, is_gated=is_gated)

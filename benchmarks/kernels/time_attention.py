@@ -74,7 +74,7 @@ def seconds_per_layer(run: Callable[[torch.Tensor], None], layers: list[torch.Te
 
 
 def make_layers(model: AttentionModel, tokens: int) -> list[torch.Tensor]:
-    """Enough KV that the cache does not help: 20 layers where they fit."""
+    """Enough KV that the L2 cache does not help: 20 layers if they fit."""
     pages = tokens // PAGE_SIZE + 1
     count = max(2, min(20, int(KV_BYTES / (tokens * model.token_bytes))))
     shape = (pages, PAGE_SIZE, 2 * model.kv_heads, model.head_dim)

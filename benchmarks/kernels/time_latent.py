@@ -83,7 +83,7 @@ def seconds_per_layer(run: Callable[[torch.Tensor], None], layers: list[torch.Te
 
 
 class Bench:
-    """A step's inputs, on as many layers as keep the cache from helping."""
+    """A step's inputs, on so many layers that the L2 cache does not help."""
 
     def __init__(self, step: LatentStep) -> None:
         self._step = step

@@ -67,7 +67,7 @@ def gate(rows: int, sets: int) -> tuple[Callable[[int], object], float]:
 
 
 def microseconds(run: Callable[[int], object], sets: int) -> float:
-    """Of one launch: a graph of `SETS` launches, median over replays."""
+    """Microseconds of one launch: a graph of `SETS` launches, median over replays."""
 
     def run_all() -> None:
         for launch in range(SETS):

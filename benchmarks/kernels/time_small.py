@@ -124,7 +124,7 @@ FUSED: dict[str, Part] = {
 
 
 def tiles(name: str) -> Iterator[SmallTile]:
-    """Those that compile without spilling; a longer row takes more registers."""
+    """Tiles that compile without spilling; a longer row takes more registers."""
     for columns, num_warps in itertools.product((16, 32), (4, 8)):
         if name != "down" or (columns, num_warps) == (32, 8):
             yield SmallTile(columns=columns, num_warps=num_warps)
@@ -183,7 +183,7 @@ def sweep(rows: int) -> None:
     print(f"{rows} rows: apart {chain_us(layers, step, x, chosen):.2f} us a layer")
     default: dict[str, SmallTile | None] = dict.fromkeys(FUSED, CHOSEN)
     print(f"    all fused as chosen now {chain_us(layers, step, x, default):.2f} us")
-    # Each part in turn takes the tile that is best beside the others: first apart, then fused.
+    # For each part in turn: the tile that is fastest with the tiles of the other parts.
     for name in ("gate", "heads", "o", "down"):
         options: list[SmallTile | None] = [None, *tiles(name)]
         timed = [(chain_us(layers, step, x, {**chosen, name: tile}), tile) for tile in options]

@@ -1,4 +1,4 @@
-"""An engine whose prompts can count as cached, and a draft kind that remembers the pools."""
+"""An engine whose prompts can count as cached, and a draft kind that stores the pools."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ class BenchEngine(Engine):
 
 
 class DraftWithPools:
-    """A draft kind that remembers the pools its drafter was built into."""
+    """A draft kind that stores the pools of its drafter."""
 
     def __init__(self, kind: DraftKind) -> None:
         self._kind = kind

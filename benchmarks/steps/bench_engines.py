@@ -1,4 +1,4 @@
-"""Engines around one model in memory: plain, or drafting in one way or another."""
+"""Engines around one model in memory: plain, or with a drafter."""
 
 import gc
 from dataclasses import dataclass, replace
@@ -40,17 +40,17 @@ from outrider.runtime.runner import Runner
 from outrider.step.executor import Executor
 from outrider.wire.draft_budget import PLAIN, Budget
 
-_FAR = 1 << 20  # positions that noise may name
+_FAR = 1 << 20  # positions of the noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTarget:
-    """A model with its weights on the device, and what it was made of."""
+    """A model with its weights on the device, and its source."""
 
     name: str
     model: Decoder | V4Decoder
     place: Place
-    execution: ExecutionSettings  # what the engine made of the place
+    execution: ExecutionSettings  # resolved from the place
     is_dummy: bool
     is_cut: bool = False  # to a few layers of the body
 
@@ -61,7 +61,7 @@ class BenchTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What an engine drafts with, and the verifier."""
+    """The draft kind and the verifier of an engine."""
 
     kind: DraftKind
     verifier: Verifier
@@ -69,7 +69,7 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedEngine:
-    """An engine, and the runner below it for what only it knows."""
+    """An engine, and its runner, whose counters the engine does not show."""
 
     engine: BenchEngine
     runner: Runner
@@ -159,7 +159,7 @@ def module_drafting(target: BenchTarget, tree: Tree, *, num: int) -> Drafting:
 
 
 def budget_of(tree: Tree) -> Budget:
-    """The sizes as every drafter gets them, where they agree with each other."""
+    """The budget of every drafter. Refuses sizes that do not fit together."""
     config = DraftConfig(drafter="eagle3", steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
     draft = resolve_budget(config)
     if draft.notes:
@@ -205,7 +205,7 @@ def build(
     )
     if not target.place.reads_prompts:
         _fill_with_noise(draft, target.device)
-        # The cached prompts are noise, so they can also be "shared" by models that cannot share.
+        # The cached prompts are noise, so models without prefix caching can use them, too.
         facts = replace(facts, host=replace(facts.host, prefix_cache=True))
     return LoadedEngine(engine=BenchEngine(runner, facts), runner=runner)
 
@@ -226,13 +226,13 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total - free
-    import resource  # there is none on Windows
+    import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _reach_of(case: Case, steps: int, budget: Budget, step_tokens: int) -> int:
-    # Rows whose prompts were read first decode while the others' are read.
+    # The first rows decode while the prompts of the other rows are read.
     prompts_a_step = min(MAX_CHUNKS, max(1, step_tokens // case.prompt))
     reading = -(-case.rows // prompts_a_step) * -(-case.prompt // step_tokens)
     return case.prompt + (reading + SKIPPED + max(steps, PROFILED) + 4) * budget.most_emitted

@@ -178,7 +178,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "vocab_size": 512,
         "max_position_embeddings": 4096,
     },
-    "tiny": {  # runs on a CPU in no time
+    "tiny": {  # runs fast on a CPU
         "num_hidden_layers": 4,
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -224,7 +224,7 @@ _V4 = {  # the sizes of DeepSeek-V4-Flash, a layer of which has 13 GB of experts
     "hc_eps": 1e-6,
     "rms_norm_eps": 1e-6,
 }
-_V4_TINY = _V4 | {  # runs on a CPU in no time
+_V4_TINY = _V4 | {  # runs fast on a CPU
     "vocab_size": 512,
     "hidden_size": 64,
     "moe_intermediate_size": 32,
@@ -251,13 +251,13 @@ _V4_RATIOS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "deepseek-v4-tiny": (_V4_TINY, (0, 4, 128, 4)),
 }
 _DRAFT_VOCAB = 32000
-_CUT_VOCAB = 4096  # of a body that is cut: its head costs next to nothing
+_CUT_VOCAB = 4096  # of a body that is cut: its head costs almost nothing
 
 
 def find_body(name: str, *, layers: int = 0) -> Body:
     """The body of this name, or the names there are; cut to so many layers unless that is 0.
 
-    What is left are the layers that a model has most of: with experts, where it has any.
+    The remaining layers are of the most frequent kind: with experts, if the model has any.
     """
     if name in _V4_RATIOS:
         return _v4_body(name, layers)
@@ -278,7 +278,7 @@ def find_body(name: str, *, layers: int = 0) -> Body:
 
 
 def _v4_body(name: str, layers: int) -> Body:
-    """Always cut, its vocabulary too: all its layers fit nowhere."""
+    """Always cut, with its vocabulary: no device holds all its layers."""
     fields, ratios = _V4_RATIOS[name]
     if layers:
         ratios = tuple(ratios[layer % len(ratios)] for layer in range(layers))

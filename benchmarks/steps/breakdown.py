@@ -1,4 +1,4 @@
-"""Where the time of steps goes, as the profiler sees it: classes of kernels, and gaps."""
+"""A breakdown of step time by the profiler: classes of kernels, and gaps."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """What all runs of a class or of a kernel take per step."""
+    """The time per step of all runs of a class or of a kernel."""
 
     name: str
     step_s: float
@@ -54,7 +54,7 @@ class KernelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Per step. Kernels may overlap, so that shares can add up to more than the span."""
+    """Times per step. Kernels may overlap, so shares can add up to more than the span."""
 
     case: Case
     span_s: float
@@ -68,24 +68,24 @@ class Breakdown:
 
 
 def measure_breakdown(engine: BenchEngine, case: Case, device: torch.device) -> Breakdown:
-    """Profile a few steps of rows that are under way."""
+    """Profile a few steps of running rows."""
 
     def steps(num: int) -> None:
         for _ in range(num):
             engine.step()
 
     with under_way(engine, case):
-        profile_run(lambda: steps(_WARM), device)  # the first use of a profiler takes its time
+        profile_run(lambda: steps(_WARM), device)  # the first use of a profiler is slow
         kernels = profile_run(lambda: steps(_ACTIVE), device)
     return summarise(case, kernels, num_steps=_ACTIVE)
 
 
 def profile_run(run: Callable[[], object], device: torch.device) -> list[Kernel]:
-    """What exactly this ran on the device."""
+    """The kernels that a function ran on the device."""
     on_cuda = device.type == "cuda"
     activity = ProfilerActivity.CUDA if on_cuda else ProfilerActivity.CPU
     if on_cuda:
-        torch.cuda.synchronize(device)  # a step in flight is not one of ours
+        torch.cuda.synchronize(device)  # so that no earlier step is in flight
     with profile(activities=[activity]) as profiler:
         run()
         if on_cuda:

@@ -100,7 +100,7 @@ def module_way(
 
 
 def verify_way(target: BenchTarget, tree: Tree, rates: tuple[DeviceRates, ...]) -> Way:
-    """The target over trees of as many nodes; drafts cost nothing and are never accepted."""
+    """The target over trees of that many nodes; drafts cost nothing and are never accepted."""
     budget = budget_of(tree)
     nodes = budget.nodes
     verifier = ForcedVerifier(1.0, device=target.device)

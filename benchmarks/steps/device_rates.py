@@ -28,7 +28,7 @@ class DeviceRates:
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype) -> tuple[DeviceRates, ...]:
-    """The rates to hold a step to, the stricter ones last.
+    """The rates that floors are computed with, the strictest last.
 
     The first is the rate at which matrix products are known to stream weights on this card, where
     it is known; the last is the copy rate, or on a CPU the rate of reading.
@@ -60,7 +60,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _median_s(work: Callable[[], torch.Tensor], device: torch.device) -> float:
-    """Seconds on the device; the first two runs are thrown away."""
+    """Seconds on the device; the first two runs do not count."""
     timed = _timed_cuda_s if device.type == "cuda" else _timed_s
     return statistics.median([timed(work) for _ in range(2 + _REPETITIONS)][2:])
 

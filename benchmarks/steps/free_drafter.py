@@ -1,4 +1,4 @@
-"""A drafter that costs nothing: what is left of a step is the target checking its drafts."""
+"""A drafter that costs nothing: a step is then only the target's verification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

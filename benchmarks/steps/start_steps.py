@@ -58,7 +58,7 @@ def bench_iteration(
     extras: Extras,
     *,
     num_modules: int,  # inside the target; with 0 an EAGLE-3 head drafts
-    with_plain: bool,  # beside it, plain steps and steps that only check drafts
+    with_plain: bool,  # also measure plain steps, and steps that only verify drafts
     json_path: Path | None,
 ) -> None:
     """Measure speculative iterations, print, and write the JSON file if one is wanted."""
@@ -96,7 +96,7 @@ def bench_prefill(
     target = load_bench_target(source, place)
     rates = measure_rates(target.device, target.model.dtype)
     with run_bar(count_prompt_runs(_PREFILL_RUNS)) as note:
-        found = measure_prefill(
+        prefill = measure_prefill(
             target,
             tokens=tokens,
             repetitions=_PREFILL_RUNS,
@@ -105,14 +105,14 @@ def bench_prefill(
             note=note,
         )
     setting = setting_of(target, rates)
-    print_prefill(setting, found)
-    write_report(json_path, describe_prefill(setting, found))
+    print_prefill(setting, prefill)
+    write_report(json_path, describe_prefill(setting, prefill))
 
 
 def _cold_starts(
     target: BenchTarget, drafting: Drafting, work: StepWork, extras: Extras
 ) -> tuple[ColdStart, ...]:
-    """One with --cold-start, else none; runs before anything else on the device."""
+    """The cold start if --cold-start is set. Runs before anything else on the device."""
     return (measure_cold_start(target, drafting, work),) if extras.has_cold_start else ()
 
 
@@ -127,7 +127,7 @@ def _card(target: BenchTarget) -> str:
 
 
 def setting_of(target: BenchTarget, rates: tuple[DeviceRates, ...]) -> StepSetting:
-    """What is measured on what."""
+    """The model, the device and the rates."""
     config, place = target.model.config, target.place
     return StepSetting(
         weights=Weights(

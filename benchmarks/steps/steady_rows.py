@@ -1,4 +1,4 @@
-"""Rows that decode together: how long their steps take once all of them are under way."""
+"""Rows that decode together: how long their steps take when all of them run."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ class Steady:
     steps_s: tuple[float, ...]  # wall time from one result to the next
     emitted: int  # tokens of all rows and steps
     context: float  # tokens cached per row in the middle
-    occupancy: float  # share of the time in which the device ran a step
+    occupancy: float  # share of the time in which the device runs a step
     waited_s: float  # by the host, for results
 
     @property

@@ -54,7 +54,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What to look at besides the pace of steps."""
+    """What to measure besides the time of steps."""
 
     has_breakdown: bool
     has_cold_start: bool
@@ -152,7 +152,7 @@ def plan_work(
 def _growth(rows: int, steps: int, emitted: float, nodes: int) -> int:
     """Tokens the longest row gains until the last timed step, and what that step may write.
 
-    Rows whose prompts were read first decode while the others' are read.
+    The first rows decode while the prompts of the other rows are read.
     """
     rounds = -(-rows // PROMPTS_A_STEP) + SKIPPED + steps
     return math.ceil(rounds * emitted) + 4 * nodes

@@ -110,7 +110,7 @@ def module_passes(
 ) -> tuple[Pass, ...]:
     """Verify, then a module and the target's head for every step.
 
-    At least the first of them runs what was emitted, and the others one token for each branch.
+    At least the first module runs the emitted tokens, and the others one token for each branch.
     """
     tokens = [draft.emitted, *[draft.topk] * (draft.steps - 1)]
     if isinstance(config, V4Config):
@@ -182,7 +182,7 @@ def _head_groups(config: ModelConfig, draft: DraftShape) -> _HeadGroups:
     return _HeadGroups(
         aux_hidden_states=(shapes[_AUX_HIDDEN],),
         layer=tuple(shape for name, shape in shapes.items() if name not in own),
-        # A head that proposes from the whole vocabulary has the target's scoring.
+        # A head with the whole vocabulary uses the target's lm_head.
         score=(shapes.get(HEAD, (config.vocab_size, config.block.hidden)),),
     )
 
@@ -272,12 +272,12 @@ def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> floa
 
 
 def _num_products(shapes: Iterable[Shape]) -> int:
-    """Products of all matrices with one vector; a norm is none."""
+    """Products of all matrices with one vector; norms do not count."""
     return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
 
 
 def _kv_flops(attention: AnyAttention, tokens: float, context: float) -> float:
-    """Of one layer, in all heads: the scores, and the sums of values."""
+    """Operations of one layer, all heads: the scores, and the sums of values."""
     if isinstance(attention, LatentConfig):
         width = attention.heads * (attention.width + attention.latent)
     else:

@@ -17,25 +17,25 @@ _VERIFY = "verify of {} nodes, drafts for nothing"
 
 
 def verify_name(nodes: int) -> str:
-    """The series of steps that only check trees of this size."""
+    """The series of steps that only verify trees of this size."""
     return _VERIFY.format(nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What was run, and the bytes of it."""
+    """Which weights ran, and their bytes."""
 
     model: str
     is_dummy: bool
     dtype: str
     held_bytes: int
-    read_bytes: int  # by a step of one token
+    read_bytes: int  # that a step of one token reads
     cut_layers: int  # of a body that was cut to its layers; 0: it is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSetting:
-    """What was measured on what."""
+    """The model, the device and the rates."""
 
     weights: Weights
     machine: Machine
@@ -57,13 +57,13 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Everything one run of `decode` or `iteration` found out; the main series comes first."""
+    """The results of one run of `decode` or `iteration`; the main series comes first."""
 
     setting: StepSetting
     series: tuple[StepSeries, ...]
 
     def against_plain(self, name: str, point: StepPoint) -> tuple[float, ...]:
-        """How many plain steps of the same case this step takes, where both were run."""
+        """The time of this step in plain steps of the same case, if both were run."""
         plain = [
             other.steady.step_s
             for series in self.series
@@ -94,17 +94,17 @@ def describe_steps(report: StepReport) -> dict[str, Any]:
     }
 
 
-def describe_prefill(setting: StepSetting, found: Prefill) -> dict[str, Any]:
+def describe_prefill(setting: StepSetting, prefill: Prefill) -> dict[str, Any]:
     """Every number in SI units."""
     return {
         "setting": describe_record(setting),
-        "prefill": describe_record(found, "prompt_s", "flops_per_s", "of_matrix_rate")
-        | {"breakdowns": [_describe_breakdown(each) for each in found.breakdowns]},
+        "prefill": describe_record(prefill, "prompt_s", "flops_per_s", "of_matrix_rate")
+        | {"breakdowns": [_describe_breakdown(each) for each in prefill.breakdowns]},
     }
 
 
-def _describe_breakdown(found: Breakdown) -> dict[str, Any]:
-    return describe_record(found, "gap_s")
+def _describe_breakdown(breakdown: Breakdown) -> dict[str, Any]:
+    return describe_record(breakdown, "gap_s")
 
 
 def _describe_point(point: StepPoint) -> dict[str, Any]:

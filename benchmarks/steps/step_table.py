@@ -30,29 +30,29 @@ def print_steps(report: StepReport) -> None:
     )
 
 
-def print_prefill(setting: StepSetting, found: Prefill) -> None:
+def print_prefill(setting: StepSetting, prefill: Prefill) -> None:
     """Print it on stdout."""
     printer = ReportPrinter()
     printer.setting(setting_lines(setting))
     row = (
-        str(found.tokens),
-        f"{found.prompt_s * 1e3:.2f}",
-        f"{found.flops_per_s / 1e12:.4g}",
-        f"{found.of_matrix_rate:.1%}",
+        str(prefill.tokens),
+        f"{prefill.prompt_s * 1e3:.2f}",
+        f"{prefill.flops_per_s / 1e12:.4g}",
+        f"{prefill.of_matrix_rate:.1%}",
     )
     columns = numbers("tokens", "ms", "TFLOP/s", "of matrix rate")
     printer.table(build_table(columns, [row], is_tight=True))
-    memory_gib = found.memory_bytes / 2**30
+    memory_gib = prefill.memory_bytes / 2**30
     printer.note(
-        f"first run {found.first_run_s * 1e3:.1f} ms; memory {memory_gib:.1f} GiB\n"
+        f"first run {prefill.first_run_s * 1e3:.1f} ms; memory {memory_gib:.1f} GiB\n"
         "FLOPs: matrices of every token, causal attention, logits of the last token"
     )
-    for breakdown in found.breakdowns:
+    for breakdown in prefill.breakdowns:
         printer.table(_breakdown(breakdown, "whole prompt"))
 
 
 def setting_lines(setting: StepSetting) -> Iterator[SettingLine]:
-    """What is measured on what."""
+    """Lines about the model, the device and the rates."""
     weights, machine = setting.weights, setting.machine
     origin = "random weights" if weights.is_dummy else "real weights"
     yield "model", f"{weights.model}, {origin}, {weights.dtype}"
@@ -126,7 +126,7 @@ def _speeds(point: StepPoint, *, emits: bool) -> list[str]:
 
 
 def _of_layer(point: StepPoint, layers: int) -> list[str]:
-    """A step is its layers where little else is left of the model."""
+    """Microseconds of a step and of its floor per layer, for a body that is cut to its layers."""
     times = point.steady.step_s, point.floors[-1].step_s
     return [f"{time_s * 1e6 / layers:.1f}" for time_s in times]
 
@@ -143,15 +143,17 @@ def _peer(point: StepPoint) -> list[str]:
     return list(shown[0]) if shown else ["", ""]
 
 
-def _breakdown(found: Breakdown, of: str) -> Table:
-    span_s = max(found.span_s, 1e-12)
-    rows: list[Sequence[str] | Dim] = [_share(each, each.name, span_s) for each in found.classes]
-    rows.append(("gaps", f"{found.gap_s * 1e6:.1f}", f"{found.gap_s / span_s:.1%}"))
-    rows.append(("span", f"{found.span_s * 1e6:.1f}"))
-    for share in found.kernels:
+def _breakdown(breakdown: Breakdown, of: str) -> Table:
+    span_s = max(breakdown.span_s, 1e-12)
+    rows: list[Sequence[str] | Dim] = [
+        _share(each, each.name, span_s) for each in breakdown.classes
+    ]
+    rows.append(("gaps", f"{breakdown.gap_s * 1e6:.1f}", f"{breakdown.gap_s / span_s:.1%}"))
+    rows.append(("span", f"{breakdown.span_s * 1e6:.1f}"))
+    for share in breakdown.kernels:
         name = share.name if len(share.name) <= _NAME_WIDTH else share.name[:_NAME_WIDTH] + "..."
         rows.append(Dim(_share(share, f"  {name}", span_s)))
-    first = f"{found.case.rows} rows, prompt {found.case.prompt}, {of}"
+    first = f"{breakdown.case.rows} rows, prompt {breakdown.case.prompt}, {of}"
     return build_table((*texts(first), *numbers("us", "of span", "runs")), rows)
 
 

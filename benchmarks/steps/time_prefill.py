@@ -1,4 +1,4 @@
-"""One long prompt alone: the rate of arithmetic it reaches, against the device's own."""
+"""One long prompt alone: the rate of its arithmetic, compared with the device's."""
 
 import random
 import statistics
@@ -19,7 +19,7 @@ _SPARE = 16  # tokens of context after the prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Runs of one prompt up to its first token; the first run, which captures, is kept apart."""
+    """Runs of one prompt up to its first token. The first run, which captures, is separate."""
 
     tokens: int
     runs_s: tuple[float, ...]
@@ -65,7 +65,7 @@ def measure_prefill(
         )
     engine = build(target, no_drafting(), rows=1, context=tokens + _SPARE).engine
     draw, runs = random.Random(0), []
-    for index in range(2 + repetitions):  # two warm-ups: the second makes what the first left out
+    for index in range(2 + repetitions):  # two warm-ups: the first compiles, the second captures
         note(f"prompt {index}")
         runs.append(_first_token_s(engine, draw, tokens))
     return Prefill(
@@ -80,7 +80,7 @@ def measure_prefill(
 
 
 def _break_down(target: BenchTarget, engine: Engine, draw: random.Random, tokens: int) -> Breakdown:
-    """Profile one prompt; the first use of a profiler takes its time."""
+    """Profile one prompt; the first use of a profiler is slow."""
     kernels = [
         profile_run(lambda: _first_token_s(engine, draw, tokens), target.device) for _ in range(2)
     ]

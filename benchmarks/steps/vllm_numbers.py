@@ -1,4 +1,4 @@
-"""What vLLM 0.26 does on an H200: measured once on that card, bf16, prompts of 128 tokens."""
+"""Step times of vLLM 0.26 on an H200: measured once, bf16, prompts of 128 tokens."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _CARD, _BODY, _DTYPE, _PROMPT = "H200", "llama-8b", "bfloat16", 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStep:
-    """Its time per step or iteration, and what it emits in it."""
+    """Time of one step or iteration, and the tokens that it emits."""
 
     step_s: float
     tokens_per_s: float
@@ -35,7 +35,7 @@ _DRAFTING = {1: (7.49e-3, 400), 8: (7.84e-3, 3062), 32: (9.74e-3, 9860), 64: (14
 
 
 def plain_step(case: Case, subject: MeasuredModel) -> tuple[PeerStep, ...]:
-    """Its plain step in this case, or nothing where it was not measured."""
+    """vLLM's plain step in this case; empty if it was not measured."""
     if not _is_comparable(case, subject) or case.rows not in _PLAIN:
         return ()
     step_s = _PLAIN[case.rows]
@@ -45,7 +45,7 @@ def plain_step(case: Case, subject: MeasuredModel) -> tuple[PeerStep, ...]:
 def drafting_step(
     case: Case, subject: MeasuredModel, *, mean_emitted: float
 ) -> tuple[PeerStep, ...]:
-    """Its iteration with as many tokens emitted, or nothing where it was not measured."""
+    """vLLM's iteration with as many emitted tokens; empty if it was not measured."""
     is_known = mean_emitted == 3.0 and case.rows in _DRAFTING
     if not (is_known and _is_comparable(case, subject)):
         return ()

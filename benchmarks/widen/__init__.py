@@ -1,1 +1,1 @@
-"""A small model in a larger body: it costs what the body costs, and says what the model says."""
+"""A small model in a larger body: it has the cost of the body, and the answers of the model."""

@@ -43,7 +43,7 @@ class Fit:
 
 
 def fit(small: ModelConfig, body: ModelConfig, *, name: str) -> Fit:
-    """The model in a body of this name, or why it cannot hold it."""
+    """The model in a body of this name. Refuses a model that does not fit."""
     for problem in _misfits(small, body):
         raise ConfigError(f"{name} cannot hold the model: {problem}; use a larger --body")
     constant = _constant(small) if body.vocab_size > small.vocab_size else 0.0
@@ -114,7 +114,7 @@ def size_misfits(sizes: dict[str, tuple[int, int]]) -> Iterator[str]:  # the bod
 
 
 def spread(small: int, wide: int) -> tuple[int, ...]:  # [wide]
-    """Small layers among layers that add nothing; the usual aux layers have the same states."""
+    """Small layers among layers that add nothing; the usual aux layers keep their states."""
     cuts = list(zip(_cuts(small), _cuts(wide), strict=True))
     if small < _FEWEST_LAYERS:
         cuts = [(0, 0), (small, wide)]
@@ -134,7 +134,7 @@ def spread_aux_layers(aux_layers: tuple[int, ...], layers: tuple[int, ...]) -> t
 
 
 def usual_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """After how many layers EAGLE-3 heads read, unless they say otherwise."""
+    """After how many layers EAGLE-3 heads read, unless their config names other layers."""
     return 2, num_layers // 2, num_layers - 3
 
 

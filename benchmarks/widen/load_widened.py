@@ -25,7 +25,7 @@ from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModels:
-    """A small model whose tensors can be read, the heads to go with it, and how it fits."""
+    """A small model with readable tensors, its heads, and how it fits."""
 
     fit: Fit
     source: TensorSource

@@ -40,7 +40,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenPlace:
-    """Where a small linear goes. Silent rows and columns around it are zero, the rest is noise."""
+    """Where a small linear goes. The silent rows and columns are zero, the rest is noise."""
 
     rows: torch.Tensor  # [small out]
     columns: torch.Tensor  # [small in]
@@ -107,7 +107,9 @@ class HeadPlaces:
         self.query = _rows(queries.flatten(), dims, wide.head_dim)  # [heads * d]
         self.key = _rows(groups, dims, wide.head_dim)  # [kv_heads * d]
         self.silent_query = _rows(queries.flatten(), dead, wide.head_dim)  # [heads * (D - d)]
-        self.query_scale = (wide.head_dim / small.head_dim) ** 0.5  # the scores' own scale shrinks
+        self.query_scale = (
+            wide.head_dim / small.head_dim
+        ) ** 0.5  # offsets the smaller scale of scores
 
 
 def _dims(small: int, wide: int) -> torch.Tensor:  # [small] in a head of `wide`

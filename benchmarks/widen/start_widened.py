@@ -45,7 +45,7 @@ Note = Callable[[str], None]  # called with the name of every run as it begins
 
 
 def bench_widen(model: SmallModel, body: Body, out: Path, *, dtype: str) -> None:
-    """Write the wide model, and say what was written."""
+    """Write the wide model, and print what was written."""
     size = write_widened(model.folder, body, out, heads=model.heads, dtype=dtype)
     print(f"{out}: {model.name} in the shapes of {body.name}, {dtype}, {size / 1e9:.2f} GB")
     for head in model.heads:
@@ -123,7 +123,7 @@ def _measure(
     rates: tuple[DeviceRates, ...],
     note: Note,
 ) -> Iterator[WidenedOutcome]:
-    """One number of rows after another, on one engine with room for the most."""
+    """Measure one number of rows after another, on one engine with room for the most."""
     context = min(questions.longest, target.model.config.max_context)
     loaded = build(target, drafting, rows=max(rows), context=context)
     for each in rows:

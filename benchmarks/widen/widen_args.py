@@ -30,7 +30,7 @@ class AnswerWork:
 
 
 def parse_trees(values: Sequence[str]) -> dict[str, TreeSize]:
-    """The trees by name, in the order given, once they are known to be possible."""
+    """The trees by name, in the order given. Refuses impossible sizes."""
     trees = {}
     for value in values:
         tree = parse_tree(value)

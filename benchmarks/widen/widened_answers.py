@@ -1,4 +1,4 @@
-"""Rows that answer real questions one after another, timed while all of them are at work."""
+"""Rows that answer real questions one after another, timed while all of them run."""
 
 import itertools
 import statistics
@@ -67,7 +67,7 @@ class Answered:
 
 
 class AnsweringRows:
-    """Owns the answers under way; when one ends, the next question takes its row at once."""
+    """Owns the running answers; when one ends, the next question takes its row at once."""
 
     def __init__(self, engine: Engine, questions: WidenedQuestions, *, rows: int) -> None:
         self._engine = engine
@@ -87,7 +87,7 @@ class AnsweringRows:
             self._receive(update)
 
     def end(self) -> None:
-        """Leave the engine idle."""
+        """Abort all answers."""
         for name in self.live:
             self._engine.abort(name)
         while self._engine.has_work:
@@ -137,7 +137,7 @@ class AnsweringRows:
 
 
 def measure_answers(loaded: LoadedEngine, questions: WidenedQuestions, *, rows: int) -> Answered:
-    """Time rows at work. All of it runs twice and the second run counts: shapes are captured."""
+    """Time running rows. The second of two runs counts: its shapes are captured."""
     _answer(loaded, questions, rows=rows)
     return _answer(loaded, questions, rows=rows)
 

@@ -58,7 +58,7 @@ class SmallHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WideHead:
-    """What its config.json says, how the engine reads that, and the tensors by canonical name."""
+    """A wide head: config.json fields, their parsed form, and the tensors by canonical name."""
 
     fields: dict[str, Any]
     config: HeadConfig
@@ -79,7 +79,7 @@ def open_small_head(folder: Path, fit: Fit, target_folder: Path) -> SmallHead:
 def widen_head(head: SmallHead, fit: Fit, source: TensorSource, noise: Noise) -> WideHead:
     """The head in the body's width; `source` is the small target, whose weights it may share.
 
-    It keeps its own vocabulary: nothing could stop it from proposing added tokens.
+    It has the small head's vocabulary, so it never proposes added tokens.
     """
     fields = _fields(head.config, fit)
     tensors = dict(_own_tensors(head, fit, source))

@@ -1,4 +1,4 @@
-"""What `iteration --widened` found, prints and writes."""
+"""The results of `iteration --widened`, printed and written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class WidenedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenedReport:
-    """Everything one run found out. Every number of rows was also decoded plainly."""
+    """The results of one run. Every number of rows was also decoded plainly."""
 
     setting: StepSetting
     origin: str  # of the questions
@@ -49,7 +49,7 @@ class WidenedReport:
         return plain
 
     def speedup(self, outcome: WidenedOutcome) -> float:
-        """By tokens per second, against plain decoding of as many rows."""
+        """Tokens per second, relative to plain decoding of as many rows."""
         return outcome.speed.tokens_per_s / self.plain_of(outcome).speed.tokens_per_s
 
     def equal(self, outcome: WidenedOutcome) -> tuple[int, int]:

@@ -150,7 +150,7 @@ def widen_embedding(
 
 
 def _idle(name: str, shape: Shape, noise: Noise) -> torch.Tensor:
-    """A tensor of a layer that computes as much as any, and adds zero."""
+    """A tensor of a layer that computes as much as the others, and adds zero."""
     if name.endswith(_WRITERS):
         return noise.zeros(shape)
     return noise.norm(name, shape[0]) if len(shape) == 1 else noise.linear(name, shape)

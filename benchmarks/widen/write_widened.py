@@ -22,7 +22,7 @@ from outrider.models.eagle.head_tensors import LAYER
 
 HEAD_FOLDER = "head"
 _TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-_TEXT = ("*token*", "*.jinja", "*.model", "*.tiktoken", "vocab.*", "merges.txt")  # about text
+_TEXT = ("*token*", "*.jinja", "*.model", "*.tiktoken", "vocab.*", "merges.txt")  # files about text
 _CPU = torch.device("cpu")
 
 
@@ -34,7 +34,7 @@ def write_widened(
     heads: tuple[Path, ...],  # one, or none
     dtype: str,
 ) -> int:
-    """A new folder, with the head in a folder inside; how many bytes of tensors were written."""
+    """Write a new folder, with the head in a subfolder; returns the bytes of all tensors."""
     if out.exists():
         raise ConfigError(f"{out} exists already; remove it or choose another --out")
     noise = Noise(_TYPES[dtype], _CPU)
@@ -54,7 +54,7 @@ def write_widened(
 
 
 def num_bytes(fit: Fit, dtype: torch.dtype) -> int:
-    """Of all tensors of the wide model."""
+    """Bytes of all tensors of the wide model."""
     shapes = tensor_shapes(fit.wide).values()
     return sum(torch.Size(shape).numel() for shape in shapes) * dtype.itemsize
 
@@ -86,7 +86,7 @@ def _write_model(folder: Path, small: OpenedModels, noise: Noise) -> None:
 
 
 def _shards(shapes: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The names by layer; what belongs to none is alone."""
+    """Tensor names by layer; a name outside of layers is alone."""
     layers: dict[str, list[str]] = {}
     for name in shapes:
         prefix = ".".join(name.split(".")[:3])  # model.layers.0, or model.norm.weight
@@ -104,7 +104,7 @@ def _write_head(
 
 
 def _copy_text(folder: Path, goal: Path) -> None:
-    """What the tokenizer and the chat template are made of, and what ends an answer."""
+    """Copy the files of the tokenizer, of the chat template and of the end tokens."""
     names = {path.name for pattern in _TEXT for path in folder.glob(pattern)}
     for name in sorted(names | {"generation_config.json"}):
         if (folder / name).is_file():

@@ -17,7 +17,7 @@ while os.getppid() == int(sys.argv[1]):
 
 @contextmanager
 def busy_process() -> Iterator[None]:
-    """Run the body beside one busy process."""
+    """Run the body while one busy process runs."""
     command = [sys.executable, "-c", _BUSY, str(os.getpid())]
     with subprocess.Popen(command) as process:
         try:

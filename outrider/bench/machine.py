@@ -12,7 +12,7 @@ import outrider
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What must be equal before two results may be compared."""
+    """The facts that must be equal before two results may be compared."""
 
     cpu: str
     cores: int  # that this process may use
@@ -44,7 +44,7 @@ def _num_cores() -> int:
 
 
 def _cpu_model() -> str:
-    """The name the kernel knows; elsewhere than on Linux, the architecture."""
+    """The name that Linux reports; on other systems, the architecture."""
     listing = Path("/proc/cpuinfo")
     if listing.is_file():
         for line in listing.read_text(encoding="utf-8").splitlines():

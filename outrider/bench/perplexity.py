@@ -1,4 +1,4 @@
-"""`outrider bench perplexity`: what a type of weights costs in quality, on the user's texts.
+"""`outrider bench perplexity`: the loss of quality by a type of weights, on the user's texts.
 
 Perplexity is exp of the mean negative log-likelihood of every token after the first of its text,
 without temperature or filters. It runs the serving decoder: its weights, planner, attention, pages.
@@ -113,8 +113,10 @@ class Scorer:
     def surprise(self, tokens: tuple[int, ...]) -> float:
         """The negative log-likelihood of a text after its first token, in nats."""
         plan = self._plan(tokens)
-        hidden = self._model.hidden(plan, self._kv, self._attention)  # [tokens, hidden]
-        logits = self._model.logits(hidden[:-1])  # [tokens - 1, vocab]
+        hidden_states = self._model.hidden_states(
+            plan, self._kv, self._attention
+        )  # [tokens, hidden]
+        logits = self._model.logits(hidden_states[:-1])  # [tokens - 1, vocab]
         return float(F.cross_entropy(logits, torch.tensor(tokens[1:]), reduction="sum"))
 
     def _plan(self, tokens: tuple[int, ...]) -> StepPlan:
@@ -134,7 +136,7 @@ def _kv_layout(model: Decoder) -> KVLayout:
     attention = model.config.attention
     if model.config.recurrence.layers:
         raise ConfigError(
-            f"texts are not scored by models that keep states yet, as {model.config.family.name} "
+            f"texts are not scored by models with row state yet, as {model.config.family.name} "
             "does; use a model whose layers all attend"
         )
     return KVLayout(

@@ -7,11 +7,12 @@ from outrider.bench.perplexity import Perplexity
 from outrider.bench.report import ReportPrinter, build_table, describe_record, numbers, wrapped
 
 
-def print_perplexities(model: str, num_texts: int, found: Sequence[Perplexity]) -> None:
+def print_perplexities(model: str, num_texts: int, perplexities: Sequence[Perplexity]) -> None:
     """Print them on stdout with the change against the first."""
-    first = found[0]
+    first = perplexities[0]
     rows = [
-        (each.dtype, f"{each.perplexity:.4f}", f"{each.change_from(first):+.3%}") for each in found
+        (each.dtype, f"{each.perplexity:.4f}", f"{each.change_from(first):+.3%}")
+        for each in perplexities
     ]
     printer = ReportPrinter()
     printer.line(f"{model}: {num_texts} texts, {first.num_tokens} tokens")
@@ -20,13 +21,14 @@ def print_perplexities(model: str, num_texts: int, found: Sequence[Perplexity]) 
 
 
 def describe_perplexities(
-    model: str, num_texts: int, found: Sequence[Perplexity]
+    model: str, num_texts: int, perplexities: Sequence[Perplexity]
 ) -> dict[str, Any]:
     """Every number, with the change against the first type of weights."""
     return {
         "model": model,
         "num_texts": num_texts,
         "results": [
-            describe_record(each) | {"change": each.change_from(found[0])} for each in found
+            describe_record(each) | {"change": each.change_from(perplexities[0])}
+            for each in perplexities
         ],
     }

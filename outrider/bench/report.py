@@ -83,7 +83,7 @@ class ReportPrinter:
         self._console = Console(width=WIDTH, highlight=False)
 
     def setting(self, lines: Iterable[SettingLine], *, label_width: int = LABEL_WIDTH) -> None:
-        """What was measured on what: a label and a text per line."""
+        """Print the setting of the run: a label and a text per line."""
         for label, text in lines:
             self.line(f"{label:<{label_width}}{text}")
 
@@ -101,7 +101,7 @@ class ReportPrinter:
         self._console.print(text, markup=False, soft_wrap=True, style="red")
 
     def note(self, text: str) -> None:
-        """What the columns mean."""
+        """Print what the columns mean."""
         self._console.print(text, style="dim")
 
 

@@ -48,10 +48,10 @@ def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, Dr
     drafts = {}
     for name, shown in short_names(names).items():
         wanted = DraftConfig(drafter=name, adaptive=False, **sizes)
-        found = find_drafter(wanted, model=model, reporter=BarReporter())
-        resolve_budget(found)
-        if found.drafter != NONE:
-            drafts[shown] = found
+        draft = find_drafter(wanted, model=model, reporter=BarReporter())
+        resolve_budget(draft)
+        if draft.drafter != NONE:
+            drafts[shown] = draft
     if not drafts:
         raise ConfigError("nothing drafts for this model; name a drafter with --draft")
     return drafts

@@ -67,14 +67,14 @@ def _summed(counts: Sequence[Sequence[int]], steps: int) -> tuple[int, ...]:
 
 
 def explain(probe: Probe) -> Iterator[str]:
-    """What the probe means, in sentences."""
+    """The meaning of the probe, in sentences."""
     if not probe.is_misread:
         yield f"mean accept length {probe.accept_length:.2f} tokens per round"
         return
     share = probe.accepted_per_position[0] / max(probe.rounds, 1)
     yield (
-        f"position 0 is kept in {share:.1%} of rounds. A head that fits keeps more than half, so "
-        "this one does not see what it was trained on. The usual causes, likeliest first (of "
+        f"position 0 is accepted in {share:.1%} of rounds. A head that fits reaches over half, "
+        "so this one does not see what it was trained on. The usual causes, likeliest first (of "
         "modules inside the model only the second: a fine-tune that left them as they were):"
     )
     yield (

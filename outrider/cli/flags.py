@@ -145,7 +145,7 @@ def _json_object(flag: str, text: str) -> dict[str, Any]:
     """The JSON object in the value of a flag."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{flag} is not JSON ({error}); quote it for the shell") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{flag} must be a JSON object, got {text}")
@@ -239,11 +239,11 @@ def expand_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
-        made = {
+        arguments = {
             name: record(**{key: values.pop(key) for key in get_type_hints(record)})
             for name, record in records.items()
         }
-        command(**made, **values)
+        command(**arguments, **values)
 
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}

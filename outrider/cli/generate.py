@@ -51,12 +51,14 @@ def generate(
 
     # These import torch, so wrong flags fail first.
     from outrider.cli.batch.run_batch import BatchDefaults, answer_file
-    from outrider.frontend.llm import WINDOW
+    from outrider.frontend.llm import MAX_IN_FLIGHT
 
     llm = model_flags.load(draft)
     framing = _choose_framing(llm.frontend, raw=raw, system=system)
     if files:
-        defaults = BatchDefaults(params=params, framing=framing, window=WINDOW, system=system)
+        defaults = BatchDefaults(
+            params=params, framing=framing, max_in_flight=MAX_IN_FLIGHT, system=system
+        )
         if not answer_file(llm.frontend, files, defaults):
             raise typer.Exit(1)
         return

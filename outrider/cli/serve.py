@@ -45,7 +45,7 @@ class ServerFlags:
     kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     scheduling_policy: Annotated[
-        Literal["fcfs", "priority"], _flag("Whether callers may say who goes first.")
+        Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
     stream_ping_s: Annotated[
         float, _flag("Seconds of silence after which a stream sends a comment.")

@@ -199,15 +199,15 @@ def export(
     format: Format = "eagle3",
     dtype: HeadDtype = "float16",
 ) -> None:
-    """Write the head of a checkpoint down the way engines load it."""
+    """Write the head of a checkpoint in the form that engines load."""
     from outrider.hub.download_bars import BarReporter
     from outrider.hub.resolve_model import resolve_model
     from outrider.train.checkpoints import load_checkpoint
     from outrider.train.export_head import export_head
 
-    found = load_checkpoint(checkpoint)
-    folder = resolve_model(model or found.facts["target"], BarReporter())
-    num_bytes = export_head(found, out, target_folder=folder, format=format, dtype=dtype)
+    loaded = load_checkpoint(checkpoint)
+    folder = resolve_model(model or loaded.facts["target"], BarReporter())
+    num_bytes = export_head(loaded, out, target_folder=folder, format=format, dtype=dtype)
     print(f"{out}: {num_bytes / 1e6:.1f} MB")
 
 

@@ -55,8 +55,8 @@ def prompts(
     frontend = generator_of(locals()).start(turn_tokens + _TEMPLATE_ROOM).frontend
     turn_prefix(frontend)  # refuses an unsuitable model before a file is made
     with batch_bar(count) as on_turn:
-        found = write_turns(frontend, sampling, out, max_in_flight=2 * rows, on_turn=on_turn)
-    print(f"{out}: {found} prompts")
+        num_turns = write_turns(frontend, sampling, out, max_in_flight=2 * rows, on_turn=on_turn)
+    print(f"{out}: {num_turns} prompts")
 
 
 _TEMPLATE_ROOM = 256  # tokens that a template may add before the user's turn
@@ -78,7 +78,7 @@ def answers(
     seed: int = 0,
     device: Device = "auto",
 ) -> None:
-    """Answer prompts with the target and keep the answers, for `train eagle3 --answers`."""
+    """Answer prompts with the target and write a file for `train eagle3 --answers`."""
     flags = locals()
     from outrider.train.gather_answers import AnswerSource, gather_answers
 
@@ -117,12 +117,14 @@ def sampling_of(flags: dict[str, Any]) -> "AnswerSampling":
 
 def _temperatures(text: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(part) for part in text.split(","))
+        temperatures = tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise ConfigError(f"--temperatures {text} is no list of numbers; such as 0,0.8") from error
-    if any(not 0 <= each <= 2 for each in found) or len(set(found)) < len(found):
+    if any(not 0 <= each <= 2 for each in temperatures) or len(set(temperatures)) < len(
+        temperatures
+    ):
         raise ConfigError(f"--temperatures {text}: give different numbers between 0 and 2")
-    return found
+    return temperatures
 
 
 def _part(text: str) -> "AnswerPart":

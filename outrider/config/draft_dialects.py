@@ -79,7 +79,7 @@ def choose_dialect(
     """The config of the one dialect that was used; `own` if no flag of another engine was given.
 
     `vllm` is None if --speculative-config was not given; an empty object was given and is refused.
-    `adaptive` exists only in our own flags, so it may stand beside either dialect.
+    `adaptive` exists only in our own flags, so it may be used with either dialect.
     """
     given = {
         "--draft, --steps, --topk, --nodes": replace(own, adaptive=True) != DraftConfig(),

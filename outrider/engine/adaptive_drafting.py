@@ -36,10 +36,10 @@ _LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
 
 
 class DraftPolicy(Protocol):
-    """Bounds the draft budgets of a step, and is told what the step cost and emitted."""
+    """Bounds the draft budgets of a step by what earlier steps cost and emitted."""
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
-        """The largest budget of a row in this step, beside about `num_prompt` prompt tokens."""
+        """The largest budget of a row in this step with about `num_prompt` prompt tokens."""
         ...
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
@@ -206,7 +206,7 @@ class Adaptation:
     def _neighbour(self, num_rows: int, num_prompt: int) -> BatchSize | None:
         """The measured size with as many rows that is nearest in prompt tokens.
 
-        Fewer prompt tokens are preferred to more: drafts cost more beside more tokens.
+        Fewer prompt tokens are preferred to more: drafts cost more in a step with more tokens.
         """
         rows, prompt = num_rows.bit_length(), num_prompt.bit_length()
         known = [

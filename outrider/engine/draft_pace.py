@@ -7,7 +7,7 @@ less than that, and more only while its drafts are accepted.
 
 from outrider.wire.draft_budget import PLAIN, Budget
 
-LEAST_STEPS = 3  # with node 0 four rows, which cost a CPU and a GPU no more than one
+LEAST_STEPS = 3  # with node 0 four query tokens: a step costs no more than with one
 
 
 class DraftPace:
@@ -15,7 +15,7 @@ class DraftPace:
 
     def __init__(self) -> None:
         self._steps = LEAST_STEPS
-        self._given = PLAIN  # the budget returned last
+        self._last_budget = PLAIN  # what `within` returned last
 
     def note_round(self, *, drafted: int, num_accepted: int) -> None:
         """All accepted: draft twice as far. At most half accepted, or none drafted: half as far."""
@@ -28,7 +28,7 @@ class DraftPace:
         """The part of a budget to use now."""
         self._steps = min(self._steps, max(budget.steps, LEAST_STEPS))
         steps = min(self._steps, budget.steps)
-        nodes, given = min(budget.nodes, 1 + steps), self._given
-        if (given.steps, given.topk, given.nodes) != (steps, budget.topk, nodes):
-            self._given = Budget(steps=steps, topk=budget.topk, nodes=nodes)
-        return self._given
+        nodes, last = min(budget.nodes, 1 + steps), self._last_budget
+        if (last.steps, last.topk, last.nodes) != (steps, budget.topk, nodes):
+            self._last_budget = Budget(steps=steps, topk=budget.topk, nodes=nodes)
+        return self._last_budget

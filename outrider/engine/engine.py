@@ -200,7 +200,9 @@ class Engine:
 
     def _running(self, steps: list[ExpectedStep]) -> list[Request]:
         """The requests of these steps that have not ended since; each once."""
-        requests = dict.fromkeys(owner.request for step in steps for owner in step.owners)
+        requests = dict.fromkeys(
+            placement.request for step in steps for placement in step.placements
+        )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
     def _fail(self, request: Request, reason: str) -> RequestUpdate:
@@ -229,13 +231,15 @@ class Engine:
             self._scheduler.stop_drafting()
         updates = self._absorb_details(expected, result)
         num_rounds, details = expected.num_rounds, result.details
-        columns = zip(expected.owners, expected.most, result.tokens, result.drafted, strict=True)
-        for place, (owner, most, tokens, drafted) in enumerate(columns):
-            if not (most and owner.is_held):
+        columns = zip(
+            expected.placements, expected.most, result.tokens, result.drafted, strict=True
+        )
+        for place, (placement, most, tokens, drafted) in enumerate(columns):
+            if not (most and placement.is_held):
                 continue
-            request = owner.request
-            owner.num_in_flight -= 1
-            owner.bound -= most - len(tokens)
+            request = placement.request
+            placement.num_in_flight -= 1
+            placement.bound -= most - len(tokens)
             taken = request.append(tokens)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
                 request.note_round(drafted, num_accepted=taken - (taken == len(tokens)))
@@ -249,17 +253,22 @@ class Engine:
         """Note the details that few rows have; returns the updates of rows that cannot go on."""
         failed = []
         for place, details in result.details.items():
-            owner = expected.owners[place]
-            if owner.is_held:
-                owner.request.note_scores(details.scores)
+            placement = expected.placements[place]
+            if placement.is_held:
+                placement.request.note_scores(details.scores)
                 if details.error and expected.most[place]:
-                    self._scheduler.finish(owner.request)
-                    failed.append(self._fail(owner.request, details.error))
+                    self._scheduler.finish(placement.request)
+                    failed.append(self._fail(placement.request, details.error))
         return failed
 
 
 def _reason(error: Exception) -> str:
     """What went wrong, in one line for the user, without paths of this machine."""
     lines = str(error).splitlines() or [""]
-    message = re.sub(r"\S*[/\\]\S*", "...", lines[0])[:_LONGEST_REASON]
+    # Words are found first and looked at after: one pattern for both is quadratic.
+    message = re.sub(r"\S+", _without_path, lines[0])[:_LONGEST_REASON]
     return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")
+
+
+def _without_path(word: re.Match[str]) -> str:
+    return "..." if "/" in word[0] or "\\" in word[0] else word[0]

@@ -119,7 +119,7 @@ class Request:
         )
 
     def note_scores(self, scores: PromptScores) -> None:
-        """Keep new scores; a prompt computed again after a preemption brings old ones too."""
+        """Store new scores; a prompt computed again after a preemption brings old ones too."""
         first = self.submission.sampling.logprobs.prompt.first
         last = len(self.submission.prompt)
         for position, logprobs in enumerate(scores.logprobs, start=scores.first):

@@ -2,7 +2,7 @@
 
 Decode rows go first and take one round each. The prompts in progress share what is left of the
 step's token budget, so a long prompt delays the others by no more than its share. Pages are
-reserved for the most a step can write. When they run out, the running request of the lowest rank
+reserved for the most a step can write. When they run out, the running request that is last in rank
 is preempted: it loses its pages, keeps its tokens, and is computed again later.
 """
 
@@ -31,7 +31,7 @@ from outrider.wire.step_result import StepResult
 
 
 class Scheduler:
-    """Owns rows, pages and the queue. True lengths are known only from results."""
+    """Owns the rows and the queue, and leases pages. True lengths are known only from results."""
 
     def __init__(self, facts: RunnerFacts, is_ready: Callable[[Request], bool]) -> None:
         """`is_ready` is called before a request gets a row. A request that is not ready leaves the
@@ -69,7 +69,7 @@ class Scheduler:
         return len(self._running)
 
     def stats(self, *, faults: Faults, work: DeviceWork) -> EngineStats:
-        """What is in use now; the engine adds faults and device work."""
+        """Rows, pages and requests in use; the engine adds faults and device work."""
         cache, stats = self.cache, self.cache.stats
         return EngineStats(
             queue=Queue(waiting=self.num_waiting, running=self.num_running),
@@ -164,7 +164,7 @@ class Scheduler:
         return max(0, min(sum(ahead), self._chunk_budget(num_rows)))
 
     def _chunk_budget(self, num_rows: int) -> int:
-        """Prompt tokens that fit into a step beside so many decode rows."""
+        """Prompt tokens that fit into a step with so many decode rows."""
         return self._limits.max_step_tokens - num_rows * self._facts.draft.budget.nodes
 
     def _grow(self, placement: Placement, decision: StepDecision) -> bool:
@@ -173,7 +173,7 @@ class Scheduler:
             try:
                 pages = self.cache.extend(placement.lease, placement.bound + self._reach)
             except CapacityError:
-                worst = self._lowest()
+                worst = self._last_in_rank()
                 self._preempt(worst, decision)
                 if worst is placement.request:
                     return False
@@ -190,7 +190,7 @@ class Scheduler:
                 self._waiting.pop()
                 continue
             if not (self._free_rows and self._place(head, decision)):
-                worst = self._lowest() if self._running else head
+                worst = self._last_in_rank() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
                     return
                 self._preempt(worst, decision)
@@ -242,7 +242,7 @@ class Scheduler:
             insort(self._decoding, placement, key=_rank)
             placement.num_in_flight += 1
 
-    def _lowest(self) -> Request:
+    def _last_in_rank(self) -> Request:
         return max(self._running, key=lambda request: request.rank)
 
     def _preempt(self, request: Request, decision: StepDecision) -> None:

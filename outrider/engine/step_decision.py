@@ -18,7 +18,7 @@ from outrider.wire.scheduled_batch import (
 class ExpectedStep:
     """Which placements get the results of a step, by columns in the order of the batch."""
 
-    owners: tuple[Placement, ...]
+    placements: tuple[Placement, ...]
     most: tuple[int, ...]  # most tokens that each can emit
     num_rounds: int  # the first rows are verify rounds, the others prompt chunks
 
@@ -84,19 +84,21 @@ class StepDecision:
     def freeze(self, step: int) -> tuple[ScheduledBatch, ExpectedStep]:
         """The batch, and the results to expect of its rows."""
         chunks = tuple(self._chunks.values())
-        owners, bounds, budgets, most = tuple(zip(*self._decodes, strict=True)) or _NO_COLUMNS
+        placements, bounds, budgets, most = tuple(zip(*self._decodes, strict=True)) or _NO_COLUMNS
         batch = ScheduledBatch(
             step=step,
             admissions=tuple(self._admissions.values()),
             grants=tuple(grant for grants in self._grants.values() for grant in grants),
             chunks=chunks,
             decodes=ScheduledDecodes(
-                rows=tuple([owner.row for owner in owners]), bounds=bounds, budgets=budgets
+                rows=tuple([placement.row for placement in placements]),
+                bounds=bounds,
+                budgets=budgets,
             ),
         )
         expected = ExpectedStep(
-            owners=(*owners, *self._chunks),
+            placements=(*placements, *self._chunks),
             most=(*most, *[int(chunk.is_last) for chunk in chunks]),
-            num_rounds=len(owners),
+            num_rounds=len(placements),
         )
         return batch, expected

@@ -37,5 +37,5 @@ def batch_bar(total: int, *, done: int = 0) -> Iterator[Advance]:
 
 @contextmanager
 def no_bar() -> Iterator[Advance]:
-    """Says nothing."""
+    """Shows no bar."""
     yield lambda _tokens: None

@@ -11,7 +11,7 @@ from outrider.hub.shipped_heads import shipped_head
 
 
 def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> DraftConfig:
-    """The same configuration with a drafter that is none, ngram, mtp or a folder here."""
+    """The configuration with a drafter that is none, ngram, mtp or a local folder."""
     if not config.drafter.strip():
         raise ConfigError(
             "--draft is empty; use auto, none, ngram, mtp, or a model given like --model"
@@ -33,10 +33,10 @@ def _own_drafter(config: DraftConfig, model: str) -> DraftConfig:
     head = shipped_head(model)
     if head is None:
         return replace(config, drafter=NONE)
-    found = replace(config, drafter=str(head.folder))
+    shipped = replace(config, drafter=str(head.folder))
     if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
-        return found
-    return replace(found, steps=head.steps, topk=head.topk, nodes=head.nodes)
+        return shipped
+    return replace(shipped, steps=head.steps, topk=head.topk, nodes=head.nodes)
 
 
 def _find_folder(name: str, reporter: Reporter) -> Path:

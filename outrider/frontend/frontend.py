@@ -44,7 +44,7 @@ class Frontend:
             with held_interrupts():
                 for index, sampling in enumerate(prepared.samplings):
                     self._add(request, index, sampling)
-        except BaseException:  # an interrupt, too, must not leave a request without an owner
+        except BaseException:  # also after an interrupt no request may run unseen
             self.abort(request)
             raise
         return request
@@ -92,8 +92,8 @@ class Frontend:
                     self._engine.abort(update.request_id)
 
 
-def owner_of(engine_id: str) -> str:
-    """The request whose output the engine knows by this id."""
+def request_id_of(engine_id: str) -> str:
+    """The id of the request that an output of the engine belongs to."""
     return engine_id.rpartition("-")[0]
 
 

@@ -1,11 +1,13 @@
 """From a prompt and sampling parameters to a checked request with complete values."""
 
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
+from outrider.frontend.call_cost import CallLimits, PromptRequest, check_call
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
@@ -22,10 +24,12 @@ from outrider.wire.row_sampling import (
 )
 from outrider.wire.submission import Limits
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBounds:
-    """What a request must respect of the model it is sent to."""
+    """The limits of a model that every request must respect."""
 
     max_context: int  # prompt and output together
     vocab_size: int
@@ -34,7 +38,7 @@ class ModelBounds:
 
 
 class InputChecks(Protocol):
-    """What an engine knows about requests before they are submitted."""
+    """The checks that an engine makes before a request is submitted."""
 
     @property
     def max_context(self) -> int: ...
@@ -53,7 +57,7 @@ class InputProcessor:
         self.bounds = ModelBounds(
             max_context=engine.max_context,
             vocab_size=engine.vocab_size,
-            eos_ids=tokenizer.stop_ids,
+            eos_ids=_within_vocabulary(tokenizer.stop_ids, engine.vocab_size),
             special_ids=tokenizer.special_ids,
         )
 
@@ -76,6 +80,13 @@ class InputProcessor:
                 f"{self.bounds.max_context} tokens cannot hold; shorten it"
             )
         return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
+
+    def prepare_call(
+        self, requests: Sequence[PromptRequest], limits: CallLimits
+    ) -> list[PreparedRequest]:
+        """Prepare all requests of one call, once their cost is known to be within the limits."""
+        check_call(requests, limits, max_context=self.bounds.max_context)
+        return [self.prepare(each.prompt, each.params) for each in requests]
 
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
@@ -102,6 +113,20 @@ class InputProcessor:
         )
 
 
+def _within_vocabulary(eos_ids: frozenset[int], vocab_size: int) -> frozenset[int]:
+    """The end-of-sequence ids that the model can emit. Others are reported: files can be wrong."""
+    outside = sorted(token for token in eos_ids if not 0 <= token < vocab_size)
+    if outside:
+        _log.warning(
+            "ignored end-of-sequence ids %s: the model's vocabulary has %d tokens; fix "
+            "eos_token_id in generation_config.json and config.json, or use the tokenizer files "
+            "that belong to the model",
+            ", ".join(map(str, outside)),
+            vocab_size,
+        )
+    return eos_ids.difference(outside)
+
+
 def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBounds) -> Limits:
     """When the request ends: no later than the end of the context."""
     room = bounds.max_context - prompt_len
@@ -116,8 +141,8 @@ def resolve_limits(params: SamplingParams, *, prompt_len: int, bounds: ModelBoun
 def resolve_sampling(
     params: SamplingParams, *, seed: int, prompt_len: int, limits: Limits, bounds: ModelBounds
 ) -> RowSampling:
-    """The law of one row; `min_tokens` becomes a ban of the stop ids before a position."""
-    bias = tuple(sorted((params.logit_bias or {}).items()))
+    """The sampling of one row; `min_tokens` becomes a ban of the stop ids before a position."""
+    bias = params.bias_entries
     _check_tokens("logit_bias", tuple(token for token, _ in bias), bounds.vocab_size)
     return RowSampling(
         seed=seed,
@@ -173,8 +198,8 @@ def _grammar(params: SamplingParams, bounds: ModelBounds) -> Grammar:
     spec = params.grammar_spec
     if spec.kind == "none":
         return NO_GRAMMAR
-    asked = frozenset(params.stop_token_ids or ())
-    ends = bounds.eos_ids | (asked & bounds.special_ids) or asked
+    stop_ids = frozenset(params.stop_token_ids or ())
+    ends = bounds.eos_ids | (stop_ids & bounds.special_ids) or stop_ids
     if not ends:
         raise RequestError(
             "structured output must be able to end, and the model has no end-of-sequence token; "

@@ -13,7 +13,7 @@ def held_interrupts() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or handler is not signal.default_int_handler:
-        yield  # elsewhere Python never interrupts, and another owner of the signal knows better
+        yield  # only the main thread gets KeyboardInterrupt; a handler of the caller stays
         return
     arrived: list[int] = []
 
@@ -32,9 +32,9 @@ def held_interrupts() -> Iterator[None]:
 
 
 def import_torch() -> None:
-    """Load torch before a Ctrl-C counts: inside its libraries one is lost, or aborts the process.
+    """Import torch, and handle a Ctrl-C after that: during the import it may be lost or abort.
 
-    Commands call this ahead of the modules that bring it along.
+    Commands call this before they import modules that import torch.
     """
     with held_interrupts():
-        import torch  # noqa: F401  # for what comes next
+        import torch  # noqa: F401

@@ -49,8 +49,8 @@ Result = TypeVar("Result")
 
 _CACHE, _LIMITS = CacheConfig(), LimitsConfig()
 
-# Requests with the engine at a time: enough to keep its rows busy, little enough to keep in memory.
-WINDOW = 256
+# Requests in the engine at a time: enough to fill its rows, few enough to fit in memory.
+MAX_IN_FLIGHT = 256
 
 
 class Stream:
@@ -129,7 +129,7 @@ class LLM:
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",
-        record: CaptureTime = "lazy",  # "at start" records every shape before the first request
+        record: CaptureTime = "lazy",  # "at start" captures every shape before the first request
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
@@ -167,7 +167,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """The outputs in the order of the prompts; nothing runs unless every request is good."""
+        """The outputs in the order of the prompts; nothing runs unless every request is valid."""
         parsed = _each(list_prompts(prompts), parse_prompt)
         return self._run(parsed, sampling_params, use_tqdm=use_tqdm)
 
@@ -181,7 +181,7 @@ class LLM:
         tools: Sequence[Message] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answers to one conversation or several, written down by the model's chat template."""
+        """Answers to one conversation or several, rendered by the model's chat template."""
         variables = {
             "add_generation_prompt": add_generation_prompt,
             "tools": tuple(tools or ()),
@@ -219,13 +219,17 @@ class LLM:
         *,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        asked = self._defaults if sampling_params is None else sampling_params
-        params = _params_of_each(asked, len(prompts))
-        pairs = list(zip(prompts, map(self._seeded, params), strict=True))
+        params = _params_of_each(
+            self._defaults if sampling_params is None else sampling_params, len(prompts)
+        )
+        seeded = {id(each): self._seeded(each) for each in params}  # equal ones stay one object
+        pairs = [(prompt, seeded[id(each)]) for prompt, each in zip(prompts, params, strict=True)]
         prepared = _each(pairs, lambda pair: self.frontend.inputs.prepare(*pair))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
-            for index, done in Feed(self.frontend, enumerate(prepared), window=WINDOW):
+            for index, done in Feed(
+                self.frontend, enumerate(prepared), max_in_flight=MAX_IN_FLIGHT
+            ):
                 if not isinstance(done, RequestState):
                     raise _named(done, index, len(prepared))
                 outputs[index] = done.output()
@@ -233,19 +237,19 @@ class LLM:
         return [outputs[index] for index in range(len(prepared))]
 
 
-def _own_draft(draft: str | Path | DraftConfig, **given: Any) -> DraftConfig:
-    """The drafter in our own terms; what is given here wins over the configuration's."""
-    if given["adaptive"] not in ("auto", True, False):
-        raise ConfigError(f"adaptive must be True, False or 'auto', got {given['adaptive']!r}")
+def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
+    """The draft configuration. Arguments other than "auto" replace its fields."""
+    if arguments["adaptive"] not in ("auto", True, False):
+        raise ConfigError(f"adaptive must be True, False or 'auto', got {arguments['adaptive']!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
-    return replace(config, **{name: value for name, value in given.items() if value != "auto"})
+    return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
 
-def _executor(asked: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
-    """Ours or vLLM's word for eager."""
+def _executor(executor: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
+    """The chosen executor, or eager if vLLM's argument for eager is set."""
     if not isinstance(enforce_eager, bool):
         raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
-    return choose_executor(asked, is_eager=enforce_eager)
+    return choose_executor(executor, is_eager=enforce_eager)
 
 
 def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
@@ -256,7 +260,7 @@ def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
     choose_wait_policy()
     import_torch()
     from outrider.frontend.build_engine import (
-        build_engine,  # torch takes a second: bad names fail before
+        build_engine,  # imports torch, so wrong names fail first
     )
 
     return Frontend(build_engine(folder, config), tokenizer)
@@ -275,7 +279,7 @@ def _params_of_each(
 
 
 def _each(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
-    """The function of every item; an error says which item it was."""
+    """Apply the function to every item. An error message names the item."""
     results = []
     for index, item in enumerate(items):
         try:

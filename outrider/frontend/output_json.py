@@ -1,9 +1,17 @@
 """A request as one machine-readable object: what `--json` prints and batch files hold."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 from outrider.frontend.outputs import Acceptance, CompletionOutput, RequestOutput
+
+_LEAST = -9999.0  # vLLM sends this number instead of -infinity
+
+
+def finite(logprob: float) -> float:
+    """The log-probability as a number that JSON has: infinities and NaN become the least one."""
+    return logprob if _LEAST < logprob < math.inf else _LEAST
 
 
 def describe_output(output: RequestOutput) -> dict[str, Any]:
@@ -33,7 +41,10 @@ def _describe_completion(completion: CompletionOutput) -> dict[str, Any]:
     if completion.logprobs is None:
         return report
     positions = [
-        {token: asdict(logprob) for token, logprob in position.items()}
+        {
+            token: asdict(logprob) | {"logprob": finite(logprob.logprob)}
+            for token, logprob in position.items()
+        }
         for position in completion.logprobs
     ]
     return report | {"logprobs": positions}

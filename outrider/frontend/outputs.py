@@ -1,6 +1,6 @@
-"""What a user gets back. The first fields are vLLM's; usage, timing, seed and acceptance are ours.
+"""The outputs of requests. The first fields are vLLM's; usage, timing, seed and acceptance ours.
 
-Where vLLM says None (still running, not asked), so do these records: they mirror its shape.
+A field is None where vLLM's is: the request still runs, or the field was not requested.
 """
 
 from dataclasses import dataclass, field
@@ -20,25 +20,25 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """How the drafts of one output fared. Plain decoding drafts nothing."""
+    """How many drafts of one output were accepted. Plain decoding drafts nothing."""
 
     rounds: int
     drafted: int
-    kept_per_position: list[int]  # rounds that kept the first draft, the second, ...
+    kept_per_position: list[int]  # rounds that accepted the first draft, the second, ...
 
     @property
     def kept(self) -> int:
-        """Drafts that became part of the output."""
+        """Accepted drafts."""
         return sum(self.kept_per_position)
 
     @property
     def accept_length(self) -> float:
-        """Mean tokens per round: the kept drafts and the one the target adds."""
+        """Mean tokens per round: accepted drafts plus the bonus token."""
         return 1.0 + self.kept / self.rounds if self.rounds else 1.0
 
     @property
     def accept_rate(self) -> float:
-        """Share of the drafted tokens that were kept."""
+        """Share of the drafted tokens that were accepted."""
         return self.kept / self.drafted if self.drafted else 0.0
 
 
@@ -55,7 +55,9 @@ class CompletionOutput:
     stop_reason: int | str | None  # the stop id or string, or the error; None for end of sequence
     seed: int
     acceptance: Acceptance
-    rounds: list[RoundTrace] = field(default_factory=list)  # when asked; they emitted `token_ids`
+    rounds: list[RoundTrace] = field(
+        default_factory=list
+    )  # when requested; they emitted `token_ids`
 
     @property
     def finished(self) -> bool:
@@ -69,7 +71,7 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDelta:
-    """What one output gained since its last delta; the last one says why the output ended."""
+    """The new text and tokens of one output; the last delta has the finish reason."""
 
     index: int
     text: str
@@ -107,9 +109,9 @@ class RequestOutput:
     finished: bool
     usage: Usage
     timing: Timing
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # when asked, one per token
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # when requested, one per token
 
     @property
     def error(self) -> str:
-        """Why the first of the outputs that failed did; empty if none failed."""
+        """The error of the first output that failed; empty if none failed."""
         return next((output.error for output in self.outputs if output.error), "")

@@ -1,4 +1,4 @@
-"""Many requests through one engine: drawn as there is room, given back as they finish."""
+"""Runs many requests through one engine: submits them as there is room, yields each at its end."""
 
 import itertools
 from collections import deque
@@ -14,19 +14,25 @@ Refusal = RequestError | CapacityError
 
 
 class Feed(Generic[Key]):
-    """Owns a source of requests and those of them that run, at most `window` at a time.
+    """Owns a source of requests and the running ones, at most `max_in_flight` at a time.
 
     Requests are drawn late, so that a long file never lies in memory. Leaving the iteration early
     aborts what still runs.
     """
 
     def __init__(
-        self, frontend: Frontend, source: Iterable[tuple[Key, PreparedRequest]], *, window: int
+        self,
+        frontend: Frontend,
+        source: Iterable[tuple[Key, PreparedRequest]],
+        *,
+        max_in_flight: int,
     ) -> None:
         self._frontend = frontend
         self._source = iter(source)
-        self._window = window
-        self._drawn: deque[tuple[Key, PreparedRequest]] = deque()  # at most one, without room yet
+        self._max_in_flight = max_in_flight
+        self._drawn: deque[tuple[Key, PreparedRequest]] = (
+            deque()
+        )  # at most one, which waits for room
         self._running: list[tuple[Key, RequestState]] = []
 
     def __iter__(self) -> Iterator[tuple[Key, RequestState | Refusal]]:
@@ -44,7 +50,7 @@ class Feed(Generic[Key]):
 
     def _refill(self) -> list[tuple[Key, Refusal]]:
         refused: list[tuple[Key, Refusal]] = []
-        while len(self._running) < self._window:
+        while len(self._running) < self._max_in_flight:
             self._drawn.extend(itertools.islice(self._source, 1 - len(self._drawn)))
             if not self._drawn:
                 break
@@ -53,7 +59,7 @@ class Feed(Generic[Key]):
                 self._running.append((key, self._frontend.submit(prepared)))
             except CapacityError as error:
                 if self._running:
-                    break  # it waits until some of ours have ended
+                    break  # it waits until a running request ends
                 refused.append((key, error))
             except RequestError as error:
                 refused.append((key, error))

@@ -46,7 +46,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRules:
-    """What is reported and shown when a stop id ends the output."""
+    """Which stop ids are reported, and whether their text is shown."""
 
     named: frozenset[int]  # ids that are reported as the stop reason: the user's own
     is_shown: bool  # whether the text of the stop id is part of the text
@@ -98,7 +98,7 @@ class OutputState:
             self._end(update)
 
     def abort(self) -> None:
-        """End here: the rest is not wanted."""
+        """End the output now; later tokens are dropped."""
         self.text += self._streamed.finish().text
         self.ending = Ending(finish="abort")
 
@@ -141,7 +141,7 @@ class DeltaReader:
         return has_tokens or self._output.is_finished != self._has_ended
 
     def take(self) -> StreamDelta:
-        """What the output gained since the last call."""
+        """The delta of the output since the last call."""
         output, finish = self._output, self._output.ending.finish
         delta = StreamDelta(
             index=self._index,
@@ -186,7 +186,7 @@ class RequestState:
 
     @property
     def error(self) -> str:
-        """Why the first of the outputs that failed did; empty if none failed."""
+        """The error of the first output that failed; empty if none failed."""
         endings = [each.ending for each in self.outputs]
         return next((str(ending.stop) for ending in endings if ending.finish == "error"), "")
 
@@ -214,7 +214,7 @@ class RequestState:
         )
 
     def _prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
-        """One entry per token of the prompt, as vLLM has it: nothing is said of the first."""
+        """One entry per token of the prompt, as in vLLM: the first has no log-probability."""
         prompt, first = self.prepared.prompt, self.prepared.params.prompt_logprobs_start
         pairs = zip(prompt[first:], self.outputs[0].prompt_logprobs, strict=False)
         scored = [self._position(token, reported) for token, reported in pairs]
@@ -274,7 +274,7 @@ class RequestState:
         num_tokens = sum(len(each.token_ids) for each in self.outputs)
         decode_s = self._last - self._first
         total_s = self._last - self._submitted
-        # One step gave everything: all there is to measure is the whole request.
+        # One step emitted all tokens, so only the whole request can be timed.
         rate = (num_tokens - 1) / decode_s if decode_s else num_tokens / max(total_s, 1e-9)
         return Timing(
             first_token_s=self._first - self._submitted, total_s=total_s, tokens_per_s=rate

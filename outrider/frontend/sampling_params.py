@@ -1,15 +1,15 @@
-"""What a user may ask of one request. Names, defaults and meanings are vLLM's where it has them."""
+"""The parameters of one request. Names, defaults and meanings are vLLM's where it has them."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from outrider.errors import RequestError
 from outrider.frontend.speculation_params import Speculation, parse_speculation
 from outrider.frontend.structured_params import Structured, parse_structured
-from outrider.wire.draft_budget import UNBOUNDED, Budget
-from outrider.wire.grammar_spec import NO_GRAMMAR, GrammarSpec
+from outrider.wire.draft_budget import Budget
+from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.row_sampling import MAX_BIAS, MAX_NAMED
 
 MAX_OUTPUTS = 1024
@@ -17,8 +17,22 @@ MAX_SEED = 2**63 - 1
 MAX_LOGPROBS = 20
 
 
+class _Parsed:
+    """What `logit_bias`, `speculation` and `structured` mean: parsed once, when they are given.
+
+    All outputs of all prompts that have the same parameters share the results. They are not fields
+    of `SamplingParams`, so that `asdict` returns its arguments and nothing else.
+    """
+
+    __slots__ = ("bias_entries", "draft_budget", "grammar_spec")
+
+    bias_entries: tuple[tuple[int, float], ...]
+    draft_budget: Budget
+    grammar_spec: GrammarSpec
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(_Parsed):
     """How the tokens of one request are chosen and when it ends; checked when it is made.
 
     With `n` > 1, output 0 uses `seed` itself and output i a seed derived from (seed, i). Every
@@ -52,14 +66,8 @@ class SamplingParams:
     # The form of the answer: "json_object", {"json": schema}, {"regex": "..."}, {"choice": [...]},
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
-    trace: bool = False  # report what every round drafted and kept
-    priority: int = 0  # smaller goes first, and others give way; equals go in order of arrival
-
-    # What `speculation` and `structured` mean: parsed once, here.
-    draft_budget: Budget = field(default=UNBOUNDED, init=False, repr=False, compare=False)
-    grammar_spec: GrammarSpec = field(
-        default=NO_GRAMMAR.spec, init=False, repr=False, compare=False
-    )
+    trace: bool = False  # report what every round drafted and accepted
+    priority: int = 0  # smaller runs first and may preempt others; equals in order of arrival
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -73,8 +81,14 @@ class SamplingParams:
         _check_stops(self)
         _check_bias(self)
         _check_named(self)
+        bias = tuple(sorted((self.logit_bias or {}).items()))
+        object.__setattr__(self, "bias_entries", bias)
         object.__setattr__(self, "draft_budget", parse_speculation(self.speculation))
         object.__setattr__(self, "grammar_spec", parse_structured(self.structured))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold the arguments, which are parsed again."""
+        return _from_arguments, ({each.name: getattr(self, each.name) for each in fields(self)},)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -115,7 +129,7 @@ _RANGES = {
     "top_k": _Range(int, -1, math.inf, "use 0 to keep every token"),
     "min_p": _Range(float, 0, 1, "use 0 to keep every token"),
     "seed": _Range(int, -1, MAX_SEED, "leave it out for a random one"),
-    "max_tokens": _Range(int, 0, math.inf, "use 0 to read the prompt and say nothing"),
+    "max_tokens": _Range(int, 0, math.inf, "use 0 to read the prompt without an answer"),
     "min_tokens": _Range(int, 0, math.inf, "use 0 for no minimum"),
     "logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
     "prompt_logprobs": _Range(int, 0, MAX_LOGPROBS, "leave it out for none"),
@@ -127,13 +141,11 @@ _RANGES = {
 }
 _MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "trace")
-_ALIASES = {  # what requests over HTTP call it, and vLLM
+_ALIASES = {  # names in HTTP requests and in vLLM
     "speculative": "speculation",
     "structured_outputs": "structured",
 }
-PARAMETER_NAMES = frozenset(
-    {each.name for each in fields(SamplingParams) if each.init} | set(_ALIASES)
-)
+PARAMETER_NAMES = frozenset({each.name for each in fields(SamplingParams)} | set(_ALIASES))
 _TOKEN = _Range(int, 0, math.inf, "give a token id")
 _BIAS = _Range(float, -100, 100, "use -100 to forbid a token")
 
@@ -149,6 +161,10 @@ def override(params: SamplingParams, changes: Mapping[str, Any]) -> SamplingPara
     if isinstance(bias, Mapping):  # the keys of a JSON object are strings
         changes = {**changes, "logit_bias": {_integer_key(key): bias[key] for key in bias}}
     return replace(params, **changes)
+
+
+def _from_arguments(arguments: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(**arguments)
 
 
 def _integer_key(key: object) -> object:
@@ -194,7 +210,7 @@ def _check_named(params: SamplingParams) -> None:
         _check_range("logprob_token_ids", token, _TOKEN)
     if named and params.logprobs is None and params.prompt_logprobs is None:
         raise RequestError(
-            "logprob_token_ids are reported beside other log-probabilities, and none are asked "
+            "logprob_token_ids are reported beside other log-probabilities, and none are requested "
             "for; set logprobs=0 or prompt_logprobs=0"
         )
 

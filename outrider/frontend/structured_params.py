@@ -1,4 +1,4 @@
-"""What one request may say about the form of its answer, and the grammar it becomes."""
+"""Parses the `structured` parameter of a request: the grammar of its answer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ _ANY_OBJECT = GrammarSpec(kind="json_schema", text='{"type": "object"}')
 _FREE = NO_GRAMMAR.spec
 
 
-def parse_structured(asked: Structured) -> GrammarSpec:
+def parse_structured(value: Structured) -> GrammarSpec:
     """The grammar of an answer, refused here where its size or its type is wrong."""
-    if asked is None:
+    if value is None:
         return _FREE
-    if asked == "json_object":
+    if value == "json_object":
         return _ANY_OBJECT
-    if not isinstance(asked, Mapping):
-        raise RequestError(f"structured cannot be {_short(asked)}; {_SHAPES}")
-    given = {name: value for name, value in asked.items() if value is not None}
+    if not isinstance(value, Mapping):
+        raise RequestError(f"structured cannot be {_short(value)}; {_SHAPES}")
+    given = {name: each for name, each in value.items() if each is not None}
     if len(given) != 1:
         raise RequestError(
             f"structured must have one key, got {sorted(map(str, given))}; {_SHAPES}"
@@ -84,7 +84,7 @@ def _choices(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A literal of EBNF: every character that could mean something there by its number."""
+    """A literal of EBNF. Characters with a meaning in EBNF are written as numbers."""
     return '"' + "".join(_escaped(char) for char in text) + '"'
 
 

@@ -35,7 +35,7 @@ def cached(hub_id: str) -> Path | NotCached:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        found = snapshot_download(
+        folder = snapshot_download(
             hub_id, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
         )
     except LocalEntryNotFoundError:
@@ -45,7 +45,7 @@ def cached(hub_id: str) -> Path | NotCached:
             f"{hub_id!r} cannot be a hub id; use owner/name as the hub spells it"
         ) from error
     # An interrupted download leaves an incomplete folder.
-    return NotCached() if missing_files(Path(found)) else Path(found)
+    return NotCached() if missing_files(Path(folder)) else Path(folder)
 
 
 def download_model(hub_id: str) -> Path | Unreachable:

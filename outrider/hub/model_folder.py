@@ -1,6 +1,7 @@
 """Which files a Hugging Face model folder must have."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from outrider.errors import ConfigError
@@ -25,11 +26,36 @@ def checked_folder(folder: Path) -> Path:
     return folder
 
 
+def read_weight_map(index: Path) -> dict[str, str]:
+    """The file of every tensor, from the index of a model or a head stored in several files."""
+    try:
+        stored = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        if all(isinstance(file, str) for file in stored.values()):
+            return dict(stored)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{index} is damaged; download the folder again") from error
+    raise ConfigError(f"{index} is damaged; download the folder again")
+
+
+def pick_files(
+    holders: Mapping[str, Sequence[str]],  # the files that have each tensor
+    weight_map: Mapping[str, str],
+    folder: Path,
+) -> dict[str, str]:
+    """The file to read each tensor from. The index decides about tensors that several files have."""
+    picked = {}
+    for name, files in holders.items():
+        file = files[0] if len(files) == 1 else weight_map.get(name, "")
+        if file not in files:
+            raise ConfigError(
+                f"{folder} has {name} in {' and '.join(files)}, and the index names neither; "
+                "download the folder again"
+            )
+        picked[name] = file
+    return picked
+
+
 def _weight_files(folder: Path) -> tuple[str, ...]:
     if not (folder / _INDEX).is_file():
         return (_WEIGHTS,)
-    try:
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-        return tuple(sorted(set(index["weight_map"].values())))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{folder / _INDEX} is damaged; download the model again") from error
+    return tuple(sorted(set(read_weight_map(folder / _INDEX).values())))

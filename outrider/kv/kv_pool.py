@@ -54,7 +54,7 @@ AnyPool = TypeVar("AnyPool", bound=PagePool)
 
 
 class Layout(Protocol):
-    """What every cache says of itself; the rest is between the model and its pool."""
+    """What every cache layout has; only the model and its pool use more."""
 
     @property
     def page_size(self) -> int: ...
@@ -71,7 +71,7 @@ class ModelPool(PagePool, Protocol):
 
 
 class KVPool:
-    """Owns the pages of all layers: `layers[i]` is [pages, page_size, vectors, width]."""
+    """Owns the memory of all layers' pages: `layers[i]` is [pages, page_size, vectors, width]."""
 
     def __init__(self, layout: KVLayout, *, num_pages: int, device: torch.device) -> None:
         self.layout = layout
@@ -93,7 +93,7 @@ class KVPool:
         layout = self.layout
         shape = (num_pages, layout.page_size, layout.vectors, layout.width)
         self.layers: tuple[torch.Tensor, ...] = ()
-        self.storage = torch.empty(0, device=self._device)  # the old pages go before the new come
+        self.storage = torch.empty(0, device=self._device)  # free the old pages first
         # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
         self.storage = torch.zeros(layout.layers, *shape, dtype=layout.dtype, device=self._device)
         self.layers = self.storage.unbind(0)

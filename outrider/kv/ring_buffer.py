@@ -1,4 +1,4 @@
-"""How long a ring buffer must be. Slot s of row r, at length n, is r * n + s. No torch."""
+"""Slots of a ring buffer per row. With n of them, slot s of row r is r * n + s. No torch."""
 
 
 def ring_length(window: int, nodes: int) -> int:

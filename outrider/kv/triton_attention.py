@@ -196,7 +196,8 @@ def _attend(
             is_tree=_is_tree(plan.shape),
         )
     if plan.shape.chunk.rows:
-        # Its grid depends on the widest chunk, and a launch costs little beside it: not captured.
+        # Attention of chunks is a graph break: its grid depends on the widest chunk of the step,
+        # and its launch costs little compared to its run time.
         rest = (query[num_decode_query:], layer, out[num_decode_query:])
         graph_break(_run_chunks, for_chunks, *rest, plan, scale)
 

@@ -1,1 +1,1 @@
-"""Decoder families as data: what a model folder says, its weights, and the one forward pass."""
+"""Decoder families as data: config, weights, and the one forward pass."""

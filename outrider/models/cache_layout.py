@@ -16,7 +16,7 @@ Planner = TypeVar("Planner", bound=AttentionPlanner, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRoom:
-    """Where a cache is opened."""
+    """The page family, tables and backend that a cache is opened with."""
 
     pages: PageFamily
     table_rows: int  # rows of the device tables, row 0 included

@@ -23,8 +23,8 @@ from outrider.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """One layer."""
+class DecoderLayer:
+    """One layer: attention and feed-forward, each after its norm."""
 
     attention_norm: Norm
     attention: Attention
@@ -38,7 +38,7 @@ class DecoderParts:
 
     embedding: torch.Tensor  # [vocab, hidden]
     rotary: RotaryEmbedding
-    blocks: tuple[Block, ...]
+    layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Linear
 
@@ -47,7 +47,7 @@ class DecoderParts:
 class TargetOutput:
     """What a run of the target returns, one row per query token."""
 
-    hidden: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
+    hidden_states: torch.Tensor  # [num_query, hidden] final and normalised, as the head reads it
     aux_hidden_states: torch.Tensor  # [num_query, aux] those of `AuxLayers`, concatenated
 
 
@@ -71,7 +71,7 @@ class Decoder:
     def layout(
         self, *, page_size: int, nodes: int
     ) -> CacheLayout[KVPool | RecurrentPool, AttentionBackend]:
-        """What it caches: pages of KV, and recurrent states for chains of up to that many nodes."""
+        """The layout of its cache: pages of KV, and recurrent states for chains of `nodes`."""
         config = self.config
         paged = paged_layout(
             config.attention, layers=len(config.attending), page_size=page_size, dtype=self.dtype
@@ -86,13 +86,13 @@ class Decoder:
             nodes=nodes,
         )
 
-    def hidden(
+    def hidden_states(
         self, plan: StepPlan, kv: KVPool | RecurrentPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, hidden]
         """The final, normalised hidden state of every query token; writes their KV."""
-        return self.run(plan, kv, attention, AuxLayers()).hidden
+        return self.forward(plan, kv, attention, AuxLayers()).hidden_states
 
-    def run(
+    def forward(
         self,
         plan: StepPlan,
         kv: KVPool | RecurrentPool,
@@ -111,25 +111,29 @@ class Decoder:
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
-        stream = F.embedding(tokens, parts.embedding)
-        aux_hidden_states = stream.new_empty(num_query, self._aux_width(aux_layers))
-        _collect_aux(aux_hidden_states, aux_layers, 0, stream)
-        for depth, (block, layer) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
-            stream = block.attention(block.attention_norm(stream), stream, layer, step)
-            stream = block.mlp(block.mlp_norm(stream), stream, feed)
-            _collect_aux(aux_hidden_states, aux_layers, depth, stream)
-        hidden = parts.norm(stream[:num_query])
+        hidden_states = F.embedding(tokens, parts.embedding)
+        aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
+        _collect_aux(aux_hidden_states, aux_layers, 0, hidden_states)
+        for number, (layer, stored) in enumerate(
+            zip(parts.layers, kv.layers, strict=True), start=1
+        ):
+            hidden_states = layer.attention(
+                layer.attention_norm(hidden_states), hidden_states, stored, step
+            )
+            hidden_states = layer.mlp(layer.mlp_norm(hidden_states), hidden_states, feed)
+            _collect_aux(aux_hidden_states, aux_layers, number, hidden_states)
+        hidden_states = parts.norm(hidden_states[:num_query])
         if aux_layers.final:
-            aux_hidden_states[:, -hidden.shape[1] :] = hidden
-        return TargetOutput(hidden=hidden, aux_hidden_states=aux_hidden_states)
+            aux_hidden_states[:, -hidden_states.shape[1] :] = hidden_states
+        return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
 
     def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
-        num_rows = hidden.shape[0]
-        padded = pad_rows(hidden, max(num_rows, self._min_rows))
+        num_rows = hidden_states.shape[0]
+        padded = pad_rows(hidden_states, max(num_rows, self._min_rows))
         scores = self._parts.head(padded)[:num_rows]
         return widen_logits(scores)
 
@@ -144,12 +148,12 @@ class Decoder:
 
 
 def _collect_aux(
-    aux_hidden_states: torch.Tensor, aux_layers: AuxLayers, depth: int, stream: torch.Tensor
+    aux_hidden_states: torch.Tensor, aux_layers: AuxLayers, depth: int, hidden_states: torch.Tensor
 ) -> None:
     """Copy the stream after `depth` layers if a drafter reads it: later layers overwrite it."""
-    width = stream.shape[1]
+    width = hidden_states.shape[1]
     for place, layer in enumerate(aux_layers.layers):
         if layer == depth:
-            aux_hidden_states[:, place * width : (place + 1) * width] = stream[
+            aux_hidden_states[:, place * width : (place + 1) * width] = hidden_states[
                 : aux_hidden_states.shape[0]
             ]

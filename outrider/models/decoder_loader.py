@@ -11,7 +11,7 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.models.decoder import Block, Decoder, DecoderParts
+from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_tensors import (
     EMBEDDING,
     HEAD,
@@ -140,7 +140,7 @@ def build_block(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> Block:
+) -> DecoderLayer:
     """A decoder layer like the given one, from other tensors. Used for draft modules."""
     source = _LayerTensors(layer_prefix(layer), read)
     builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
@@ -217,7 +217,7 @@ class _Builder:
                 dtype=self._dtype,
                 device=self._device,
             ),
-            blocks=tuple(
+            layers=tuple(
                 self.block(index, are_experts_stacked=are_experts_stacked)
                 for index in range(config.num_layers)
             ),
@@ -226,10 +226,12 @@ class _Builder:
         )
         return Decoder(config, parts)
 
-    def block(self, index: int, *, are_experts_stacked: bool) -> Block:
+    def block(self, index: int, *, are_experts_stacked: bool) -> DecoderLayer:
         attention_norm, attention = self._attention(index)
         mlp_norm, mlp = self._feed(index, are_stacked=are_experts_stacked)
-        return Block(attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp)
+        return DecoderLayer(
+            attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp
+        )
 
     def _attention(self, index: int) -> tuple[Norm, Attention]:
         recurrence, config = self._config.recurrence, self._config.attention

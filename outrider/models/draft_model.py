@@ -1,4 +1,6 @@
-"""The interface of draft models: a query token yields a state, which the next draft row reads."""
+"""The interface of draft models: each query token yields a hidden state that predicts a token and
+is the input of the next draft step.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,8 +36,8 @@ class ModelFacts:
     """Static facts of a draft model."""
 
     aux_layers: AuxLayers
-    width: int  # of the state that one draft row passes to the next
-    lead: int  # positions its rows run ahead of the target's KV: 0 for heads, 1 for whole models
+    width: int  # of the hidden state that one draft step passes to the next
+    lead: int  # positions its KV is ahead of the target's: 0 for heads, 1 for whole models
     num_layers: int
     attention: AnyAttention  # of its own KV
 
@@ -47,7 +49,7 @@ class ModelFacts:
     def layout(
         self, *, page_size: int, dtype: torch.dtype, nodes: int
     ) -> CacheLayout[ModelPool, AttentionPlanner]:
-        """What it caches, for chains of up to that many nodes: by default pages of KV."""
+        """The layout of its cache, for chains of up to that many nodes: by default pages of KV."""
         del nodes
         return paged_layout(
             self.attention, layers=self.num_layers, page_size=page_size, dtype=dtype
@@ -69,7 +71,7 @@ class DraftModel(Protocol[Pool, Planner]):
         """States from aux_hidden_states of the target: [num_query, aux] -> [num_query, width]."""
         ...
 
-    def advance(
+    def forward(
         self,
         plan: StepPlan,
         state: torch.Tensor,  # [num_query, width] before each query token
@@ -84,5 +86,5 @@ class DraftModel(Protocol[Pool, Planner]):
         ...
 
 
-# A draft model whatever it caches: its layout opens the pool and the planner that it takes.
+# Any draft model, with any cache: its layout opens the pool and the planner that it takes.
 AnyDraftModel = DraftModel[Any, Any]

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_number_or, read_real_or, read_size, read_size_or
+from outrider.models.config_fields import (
+    check_experts,
+    read_number_or,
+    read_real_or,
+    read_size,
+    read_size_or,
+)
 from outrider.models.registry import ExpertFamily
 from outrider.ops.moe.routing_config import ONE_GROUP, ExpertGroups, RoutingConfig
 
@@ -49,6 +55,7 @@ def parse_experts(
     """The mixture of experts that the fields of a config.json describe."""
     num = _number_of_experts(fields, family.counts)
     top_k = read_size(fields, "num_experts_per_tok")
+    check_experts(num, num_layers)
     if top_k > num:
         raise ConfigError(
             f"config.json routes a token to {top_k} of {num} experts; fix num_experts_per_tok"

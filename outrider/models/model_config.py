@@ -7,7 +7,14 @@ from typing import Any
 
 from outrider.config.settings import USUAL_PAGE
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_fields, read_list, read_real, read_size, read_size_or
+from outrider.models.config_fields import (
+    MOST_LAYERS,
+    read_fields,
+    read_list,
+    read_real,
+    read_size,
+    read_size_or,
+)
 from outrider.models.expert_config import ExpertsConfig, NoExperts, parse_experts
 from outrider.models.recurrent.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.recurrent.recurrent_config import parse_recurrence
@@ -129,7 +136,7 @@ class ModelConfig:
 
     @property
     def has_row_state(self) -> bool:
-        """Whether rows keep recurrent states outside of pages."""
+        """Whether rows have recurrent states outside of pages."""
         return bool(self.recurrence.layers)
 
     @property
@@ -181,7 +188,7 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
     family = _with_options(family_of(architecture_of(fields)), fields)
     _refuse_unsupported(fields, family)
     max_context = read_size(fields, "max_position_embeddings")
-    num_layers = read_size(fields, "num_hidden_layers")
+    num_layers = read_size(fields, "num_hidden_layers", most=MOST_LAYERS)
     attention = _latents(fields) if family.has_latents else _attention(fields)
     return ModelConfig(
         family=family,

@@ -34,8 +34,8 @@ class ExpertFamily:
 
     counts: tuple[str, ...]  # spellings of the number of experts, the usual one first
     intermediate: str  # the field with the width of an expert
-    is_always_normed: bool = False  # else the field norm_topk_prob decides
-    is_usually_normed: bool = False  # where that field is absent
+    is_always_normed: bool = False  # weights of experts sum to one; else norm_topk_prob decides
+    is_usually_normed: bool = False  # the value where norm_topk_prob is absent
     may_be_dense: bool = False  # fields say which layers have experts; else all do
     routing: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
     usual_scale: float = 1.0  # of weights, where routed_scaling_factor is absent
@@ -57,12 +57,12 @@ RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What sets an architecture apart from the plain Llama decoder."""
+    """The differences of an architecture from the plain Llama decoder."""
 
     name: str
     has_qkv_bias: bool = False
     has_head_norm: bool = False  # queries and keys are normalised per head before rotation
-    has_options: bool = False  # config.json decides about these two
+    has_options: bool = False  # config.json decides about the bias and the head norm
     has_output_gate: bool = False  # every query head has a gate for its output
     has_zero_centred_norms: bool = False  # norms are stored as their distance from one
     has_latents: bool = False  # a token stores one vector for all heads

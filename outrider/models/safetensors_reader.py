@@ -1,6 +1,5 @@
 """The tensors of a model folder, by name, read one at a time from its safetensors files."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from outrider.errors import ConfigError
+from outrider.hub.model_folder import pick_files, read_weight_map
+from outrider.models.finite_weights import is_finite, warn_of_non_finite
 from outrider.models.text_model_fields import FLAT, Nesting
 
 _SINGLE = "model.safetensors"
@@ -31,13 +32,11 @@ class Checkpoint:
         self._nesting = nesting
         self._open = ExitStack()
         self._shards: dict[str, Any] = {}  # by tensor name
+        self._non_finite: set[str] = set()  # stored names of tensors that were read
         self.is_partial = False  # the folder has other parts, which are not loaded
 
     def __enter__(self) -> Self:
-        stored: dict[str, Any] = {}
-        for path in _shard_paths(self._folder):
-            shard = self._open_shard(path)
-            stored.update(dict.fromkeys(shard.keys(), shard))
+        stored = self._open_shards()
         nesting = self._nesting = self._nesting.as_found(stored)
         own = [name for name in stored if not name.startswith(nesting.others)]
         self._refuse("has unexpected", filter(nesting.is_stray, own))
@@ -52,6 +51,7 @@ class Checkpoint:
         trace: TracebackType | None,
     ) -> None:
         self._open.close()
+        warn_of_non_finite(self._folder, sorted(self._non_finite))
 
     @property
     def names(self) -> Iterable[str]:
@@ -95,8 +95,24 @@ class Checkpoint:
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor, as stored, on the CPU."""
-        tensor: torch.Tensor = self._shards[name].get_tensor(self._nesting.stored_name(name))
+        spelled = self._nesting.stored_name(name)
+        tensor: torch.Tensor = self._shards[name].get_tensor(spelled)
+        if not is_finite(tensor):
+            self._non_finite.add(spelled)
         return tensor
+
+    def _open_shards(self) -> dict[str, Any]:
+        """The open file of every stored tensor."""
+        index = self._folder / _INDEX
+        weight_map = read_weight_map(index) if index.is_file() else {}
+        files = sorted(set(weight_map.values())) if index.is_file() else [_SINGLE]
+        shards = {file: self._open_shard(self._folder / file) for file in files}
+        holders: dict[str, list[str]] = {}
+        for file, shard in shards.items():
+            for name in shard.keys():  # noqa: SIM118 - a shard is no dict
+                holders.setdefault(name, []).append(file)
+        picked = pick_files(holders, weight_map, self._folder)
+        return {name: shards[file] for name, file in picked.items()}
 
     def _open_shard(self, path: Path) -> Any:
         try:
@@ -115,14 +131,3 @@ class Checkpoint:
             f"{self._folder} {fault} tensors ({len(names)}): {', '.join(names[:_NUM_NAMED])}{rest};"
             " use weights that belong to its config.json"
         )
-
-
-def _shard_paths(folder: Path) -> list[Path]:
-    index = folder / _INDEX
-    if not index.is_file():
-        return [folder / _SINGLE]
-    try:
-        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{index} is damaged; download the model again") from error
-    return [folder / name for name in sorted(files)]

@@ -21,11 +21,11 @@ class TokenizerAgreement:
 
 def check_same_tokenizer(one: Path, other: Path) -> None:
     """Refuse two folders with different tokenizers. Without a tokenizer.json, only warn."""
-    found = compare_tokenizers(one, other)
-    if found.result == "different":
-        raise ConfigError(f"{found.reason}; use two models with the same tokenizer")
-    if found.result == "unknown":
-        _log.warning("tokenizers not compared: %s", found.reason)
+    agreement = compare_tokenizers(one, other)
+    if agreement.result == "different":
+        raise ConfigError(f"{agreement.reason}; use two models with the same tokenizer")
+    if agreement.result == "unknown":
+        _log.warning("tokenizers not compared: %s", agreement.reason)
 
 
 def compare_tokenizers(one: Path, other: Path) -> TokenizerAgreement:
@@ -57,5 +57,5 @@ def _token_ids(folder: Path) -> dict[str, int]:
             vocab = {text: index for index, (text, _) in enumerate(vocab)}
         added = {token["content"]: token["id"] for token in fields["added_tokens"]}
         return {**vocab, **added}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); download it again") from error

@@ -43,11 +43,11 @@ class StandaloneDraft:
     ) -> torch.Tensor:  # [num_query, 0] -> [.., width]
         return aux_hidden_states.new_zeros(aux_hidden_states.shape[0], self.facts.width)
 
-    def advance(
+    def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         del state
-        return self._decoder.hidden(plan, kv, attention)
+        return self._decoder.hidden_states(plan, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         return self._decoder.logits(state)[:, : self.target_ids.shape[0]]
@@ -66,7 +66,7 @@ def load_standalone(
     check_same_tokenizer(folder, target_folder)
     if read_config(folder).recurrence.layers:
         raise ConfigError(
-            f"{folder} keeps a state per row, which a drafter could not take back yet; use a model "
+            f"{folder} has row state, which a drafter cannot roll back yet; use a model "
             "whose layers all attend, --draft mtp or --draft ngram"
         )
     decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)

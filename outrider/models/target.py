@@ -26,7 +26,7 @@ Planner = TypeVar("Planner", bound=AttentionPlanner)
 
 
 class TargetConfig(Protocol):
-    """What every target says about itself."""
+    """The fields that every target's config has."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -43,7 +43,7 @@ class TargetConfig(Protocol):
 
     @property
     def has_row_state(self) -> bool:
-        """Whether rows keep state outside of pages: then drafts are chains, without trees."""
+        """Whether rows have state outside of pages: then drafts are chains, without trees."""
         ...
 
 
@@ -59,10 +59,10 @@ class Target(Protocol[Pool, Planner]):
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
 
     def layout(self, *, page_size: int, nodes: int) -> CacheLayout[Pool, Planner]:
-        """What it caches, for chains of up to that many nodes."""
+        """The layout of its cache, for chains of up to that many nodes."""
         ...
 
-    def run(
+    def forward(
         self, plan: StepPlan, kv: Pool, attention: Planner, aux_layers: AuxLayers
     ) -> TargetOutput:
         """The final hidden state of every query token, and the aux hidden states of `aux_layers`.
@@ -71,17 +71,17 @@ class Target(Protocol[Pool, Planner]):
         """
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary, before logits processing."""
         ...
 
 
-# A target whatever it caches: its layout opens the pool and the planner that it takes.
+# Any target, with any cache: its layout opens the pool and the planner that it takes.
 AnyTarget = Target[Any, Any]
 
 
 def read_target(folder: Path) -> ModelConfig | V4Config:
-    """What the folder of any supported model says about itself."""
+    """The config of any supported model."""
     fields = read_fields(folder)
     try:
         return parse_v4(fields) if architecture_of(fields) == DEEPSEEK_V4 else parse_config(fields)

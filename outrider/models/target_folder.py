@@ -1,4 +1,4 @@
-"""A model folder as a target: what its files say, and the heads and modules that draft for it."""
+"""A model folder as a target: its config, and the heads and modules that draft for it."""
 
 from pathlib import Path
 from typing import Protocol

@@ -15,7 +15,7 @@ _OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 class Nesting:
     """How a text model is nested in its folder. By default it is not nested.
 
-    Tensors that are `ours`* in our code are stored as `stored`*. Other names are equal.
+    A tensor whose name begins with `ours` in our code is stored with the prefix `stored` instead.
     """
 
     fields: str = ""  # the object in config.json that describes the model

@@ -1,7 +1,9 @@
 """Assembles a runner in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +50,8 @@ from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
+
+_NO_MEMORY = re.compile("allocate|out of memory|too large|overflow", re.IGNORECASE)  # of torch
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +167,8 @@ def _assemble(
     check_rows(loaded.layout, settings, draft)
     pages = PageFamily(num_pages=1, device=torch.device(settings.device))
     cache = open_cache(loaded.layout, settings, draft, pages)
-    room, state = _make_room(loaded, settings, cache, largest)
+    with _enough_memory(settings.host):
+        room, state = _make_room(loaded, settings, cache, largest)
     attention = cache.target.attention
     _check_backend(attention, settings, draft)
     if draft.attention:
@@ -173,7 +178,8 @@ def _assemble(
     program = StepProgram(
         model=model, drafter=drafter, attention=attention, verifier=loaded.verifier, state=state
     )
-    planner = _planner(program, attention, room, drafter, buckets)
+    with _enough_memory(settings.host):
+        planner = _planner(program, attention, room, drafter, buckets)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -191,6 +197,21 @@ def _assemble(
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+@contextmanager
+def _enough_memory(host: HostSettings) -> Iterator[None]:
+    """Explain that the tables of rows and contexts do not fit."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError on a CPU
+        is_memory = not isinstance(error, RuntimeError) or _NO_MEMORY.search(str(error))
+        if not is_memory:
+            raise
+        raise ConfigError(
+            f"there is no memory for {host.max_rows} rows with a context of {host.max_context} "
+            "tokens; lower --max-context / max_model_len or max_num_seqs"
+        ) from error
 
 
 def _make_room(

@@ -23,7 +23,7 @@ from outrider.wire.runner_facts import DraftFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRoom:
-    """What a drafter is built into."""
+    """The tables and pools that a drafter is built with."""
 
     target: Layout
     cache: CacheRoom
@@ -111,7 +111,7 @@ class ModelDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulesDraft:
-    """Draft modules of which each serves one depth, with a layer of KV each."""
+    """One draft module per depth, each with its own layer of KV."""
 
     modules: ModuleChain
     budget: Budget  # a chain, not longer than there are modules
@@ -161,7 +161,7 @@ class NgramDraft:
 
     budget: Budget
     min_match: int  # so many of the last tokens must have occurred together before
-    max_match: int  # longer matches are not preferred
+    max_match: int  # a longer match counts as one of this length
     is_adaptive: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""What the deciding half may ask about a target and what drafts for it, without loading any."""
+"""Reports on a target and on its drafters for the deciding half, without loading weights."""
 
 from pathlib import Path
 

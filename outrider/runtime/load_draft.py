@@ -73,7 +73,7 @@ def load_draft(
 def _load_model(
     folder: Path, target: AnyTarget, target_folder: Path, *, dtype: Dtype, arithmetic: Arithmetic
 ) -> AnyDraftModel:
-    """A head or a whole model: the folder itself says which."""
+    """A head or a whole model, by the files of the folder."""
     if is_head(folder):
         found = read_folder(target_folder)
         return found.load_head(folder, target, dtype=dtype, arithmetic=arithmetic)

@@ -16,7 +16,7 @@ from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
 from outrider.runtime.step_output import PackedOutput, pack_output
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -34,7 +34,7 @@ Verifier = Callable[[DraftTree, torch.Tensor, int], VerifyResult]  # as `verify`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What survives a step: KV pages, row tables, sampling and grammar of each row."""
+    """State that outlives a step: KV pages, row tables, sampling and grammar of each row."""
 
     kv: ModelPool
     pages: PageFamily  # the target's pool, and the drafter's
@@ -69,9 +69,9 @@ class StepProgram:
         self._fill(plan, tree)
         if plan.shape.sampling_flags.grammar:  # the host computes masks while the target runs
             graph_break(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
-        states = self._model.run(plan, state.kv, self._attention, self.drafter.aux_layers)
-        logits = self._model.logits(_sampled(plan, states.hidden))
-        choice, logprobs = self._choose(plan, tree, logits)
+        output = self._model.forward(plan, state.kv, self._attention, self.drafter.aux_layers)
+        logits = self._model.logits(_sampled(plan, output.hidden_states))
+        choice, logprobs = self._sample(plan, tree, logits)
         node_choice, chunk_choice = torch.split(
             choice, [plan.shape.num_decode_query, plan.shape.chunk.rows]
         )
@@ -81,13 +81,13 @@ class StepProgram:
         commit(plan, verify_result, chunk_choice, table=state.rows, kv=state.kv)
         self._record(plan, verify_result, chunk_choice)
         outcome = StepOutcome(
-            aux_hidden_states=states.aux_hidden_states,
+            aux_hidden_states=output.aux_hidden_states,
             verify_result=verify_result,
             chunk_choice=chunk_choice,
         )
         self.drafter.observe(plan, outcome, state.rows)
         trees = (tree.tokens, tree.parents) if plan.shape.sampling_flags.trees else ()
-        logprobs = joined_logprobs([logprobs, *self._score(plan, states.hidden)])
+        logprobs = joined_logprobs([logprobs, *self._score(plan, output.hidden_states)])
         return pack_output(verify_result, chunk_choice, logprobs, trees)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
@@ -99,40 +99,39 @@ class StepProgram:
             page_size=self.state.kv.layout.page_size,
         )
 
-    def _choose(
+    def _sample(
         self, plan: StepPlan, tree: DraftTree, logits: torch.Tensor
     ) -> tuple[torch.Tensor, LogprobTensors]:
         """The target's token after every sampled query token, by the sampling of its row."""
         sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
         if sampling_flags.penalties:  # only penalties depend on the path
-            node_path = path_tokens(tree).flatten(0, 1)  # [num_uniform, nodes - 1]
+            node_path = path_tokens(tree).flatten(0, 1)  # [decode query tokens, nodes - 1]
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
-        raw = (
-            logits.clone() if sampling_flags.logprobs else logits[:0]
-        )  # `choose` may work in place
+        # `sample_tokens` may overwrite the logits.
+        raw = logits.clone() if sampling_flags.logprobs else logits[:0]
         if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
             mask_tokens_(logits, masks)
-        choice = choose_tokens(
+        choice = sample_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
         )
         return choice, self._logprobs(plan, raw, choice, sampled.rows)
 
-    def _score(self, plan: StepPlan, hidden: torch.Tensor) -> list[LogprobTensors]:
+    def _score(self, plan: StepPlan, hidden_states: torch.Tensor) -> list[LogprobTensors]:
         """Log-probabilities of the prompt tokens in the chunks, `MAX_SCORED` at a time."""
         if not plan.shape.sampling_flags.scores:
             return []
-        states = torch.split(
-            hidden[plan.shape.num_decode_query :], MAX_SCORED
+        parts = torch.split(
+            hidden_states[plan.shape.num_decode_query :], MAX_SCORED
         )  # [chunk.tokens, hidden]
         tokens = torch.split(chunk_nexts(plan.chunk).clamp_min(0), MAX_SCORED)
         rows = torch.split(plan.chunk.rows[plan.chunk.owners], MAX_SCORED)
         return [
-            self._logprobs(plan, self._model.logits(state), token, row)
-            for state, token, row in zip(states, tokens, rows, strict=True)
+            self._logprobs(plan, self._model.logits(part), token, row)
+            for part, token, row in zip(parts, tokens, rows, strict=True)
         ]
 
     def _logprobs(
@@ -161,8 +160,8 @@ class StepProgram:
         record(plan.chunk.rows, chunk_choice[:, None], (plan.chunk.followers < 0)[:, None])
 
 
-def _sampled(plan: StepPlan, hidden: torch.Tensor) -> torch.Tensor:  # [num_query, hidden]
+def _sampled(plan: StepPlan, hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, hidden]
     """The hidden states that choose a token: without chunks, all of them."""
     if not plan.shape.chunk.rows:
-        return hidden
-    return hidden.index_select(0, plan.sampled.index)  # [num_sampled, hidden]
+        return hidden_states
+    return hidden_states.index_select(0, plan.sampled.index)  # [num_sampled, hidden]

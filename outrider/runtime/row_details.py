@@ -167,7 +167,7 @@ def _wants(wanted: LogprobsWanted) -> bool:
     return wanted.chosen or wanted.top > 0
 
 
-def _cut(logprobs: TokenLogprobs, asked: LogprobsWanted, top: int) -> TokenLogprobs:
+def _cut(logprobs: TokenLogprobs, wanted: LogprobsWanted, top: int) -> TokenLogprobs:
     """Only the tokens that this row wants; another row may want more."""
-    named = logprobs.named[: len(asked.named)]
+    named = logprobs.named[: len(wanted.named)]
     return replace(logprobs, top=logprobs.top[:top], named=named)

@@ -57,7 +57,7 @@ class Runner:
         """How steps were run so far; dummy runs count as steps, too."""
         executor = self._executor
         return StepCounts(
-            steps=self._num_steps, eager=executor.num_eager, uncapturable=executor.num_uncapturable
+            steps=self._num_steps, eager=executor.num_eager, unrecordable=executor.num_uncapturable
         )
 
     @torch.inference_mode()
@@ -123,7 +123,7 @@ class Runner:
 
 
 class InFlightStep:
-    """A step in flight, and what its rows want to know."""
+    """A step in flight, and the details that its rows want."""
 
     def __init__(self, runner: Runner, requests: StepRequests, output: StepOutput) -> None:
         self._requests = requests

@@ -15,7 +15,7 @@ from outrider.step.shape import StepShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedOutput:
-    """All integers of an output in one tensor, all reals in another, as `pack_output` orders them."""
+    """All integers of an output in one tensor, all reals in another, as in `pack_output`."""
 
     integers: torch.Tensor  # [n] int64
     reals: torch.Tensor  # [m] float32
@@ -23,7 +23,7 @@ class PackedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTokens:
-    """What every row of a step emits."""
+    """The emitted tokens of every row of a step."""
 
     num_accepted: list[int]  # [rows]
     drafted: list[int]  # [rows]
@@ -33,7 +33,7 @@ class UnpackedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedDetails:
-    """What some rows want besides."""
+    """The log-probabilities and trees that some rows want."""
 
     path: list[list[int]]  # [rows, most_emitted]
     logprobs: "UnpackedLogprobs"
@@ -42,7 +42,7 @@ class UnpackedDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedLogprobs:
-    """Of every sampled query token, then of every chunk token; empty when not wanted."""
+    """One entry per sampled query token, then per chunk token; empty when not wanted."""
 
     chosen: list[float]
     rank: list[int]
@@ -152,7 +152,7 @@ def _token_sizes(shape: StepShape) -> list[int]:
 
 
 def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Its parts in order, as numpy views: they cost less than torch views."""
+    """The parts of a tensor in order, as numpy views: they cost less than torch views."""
     values, parts, first = tensor.numpy(), [], 0
     for size in sizes:
         parts.append(values[first : first + size])

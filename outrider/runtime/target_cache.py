@@ -54,7 +54,7 @@ def adapt_settings(layout: AnyLayout, settings: Settings) -> Settings:
     """The settings as this model can have them; what is switched off is logged."""
     if not layout.row_bytes or not settings.host.prefix_cache:
         return settings
-    _log.warning("prefix caching is off: this model keeps row state, which pages do not hold")
+    _log.warning("prefix caching is off: this model has row state, which pages do not hold")
     return replace(settings, host=replace(settings.host, prefix_cache=False))
 
 
@@ -66,7 +66,7 @@ def check_rows(layout: AnyLayout, settings: Settings, draft: DraftKind) -> None:
     if budget.nodes > MOST_ROW_NODES and budget.topk == 1:  # trees have a message of their own
         raise ConfigError(
             f"this model can take back chains of at most {MOST_ROW_NODES} nodes, and "
-            f"{budget.nodes} were asked for; use --nodes {MOST_ROW_NODES}, or drafts of "
+            f"{budget.nodes} were requested; use --nodes {MOST_ROW_NODES}, or drafts of "
             f"{MOST_ROW_NODES - 1} steps"
         )
     layout.check()
@@ -75,7 +75,7 @@ def check_rows(layout: AnyLayout, settings: Settings, draft: DraftKind) -> None:
     needed = layout.row_bytes * (host.max_rows + 1)
     if needed > room:
         raise ConfigError(
-            f"what {host.max_rows} rows keep besides pages takes {needed / 1e9:.1f} GB and "
+            f"what {host.max_rows} rows hold besides pages takes {needed / 1e9:.1f} GB and "
             f"{room / 1e9:.1f} GB are free; lower max_num_seqs to "
             f"{max(room // 2 // layout.row_bytes - 1, 1)}, which leaves half of them for pages"
         )

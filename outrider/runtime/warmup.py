@@ -18,7 +18,7 @@ _FEW_ROWS = 4  # up to here, shapes with draft traces are captured too: the chat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """What capturing before the first request cost."""
+    """The cost of capturing before the first request."""
 
     num_shapes: int
     seconds: float

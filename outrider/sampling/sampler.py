@@ -6,16 +6,16 @@ top-k, top-p, min-p; then noise, then argmax.
 
 import torch
 
-from outrider.ops.sampling.choose_token import choose_token
 from outrider.ops.sampling.logit_bias import add_bias_
 from outrider.ops.sampling.penalties import penalise
+from outrider.ops.sampling.sample_token import sample_token
 from outrider.ops.sampling.sampling_columns import NoNoise
 from outrider.ops.sampling.top_k_top_p import filter_floors
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
 
 
-def choose_tokens(
+def sample_tokens(
     logits: torch.Tensor,  # [n, vocab] float32 on a CPU, any float on a GPU; may be overwritten
     table: SamplingTable,
     rows: torch.Tensor,  # [n] int64
@@ -37,4 +37,4 @@ def choose_tokens(
     no_floors = table.filters.top_p[:0]
     floors = filter_floors(scores, table.filters, rows) if sampling_flags.filters else no_floors
     noise = table.noise(rows, positions) if sampling_flags.noise else NoNoise(unread=rows)
-    return choose_token(scores, noise, floors)
+    return sample_token(scores, noise, floors)

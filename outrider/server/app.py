@@ -6,7 +6,7 @@ from outrider import __version__
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.auth import KeyMiddleware
-from outrider.server.body_limits import BodyLimits, LimitsMiddleware
+from outrider.server.body_limits import LIMITS, HeaderLimitsMiddleware
 from outrider.server.http_errors import install_handlers
 from outrider.server.routes.chat_routes import chat_routes
 from outrider.server.routes.completions_routes import completion_routes
@@ -33,7 +33,7 @@ def make_app(async_engine: AsyncEngine, model: ServedModel, *, api_key: str) -> 
         page_routes(),
     ):
         app.include_router(router)
-    app.add_middleware(LimitsMiddleware, limits=BodyLimits())
+    app.add_middleware(HeaderLimitsMiddleware, limits=LIMITS)
     if api_key:
         app.add_middleware(KeyMiddleware, key=api_key)  # outermost: no work for a wrong key
     return app

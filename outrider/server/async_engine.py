@@ -5,10 +5,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
-from outrider.frontend.frontend import Frontend, owner_of
+from outrider.frontend.call_cost import CallLimits, PromptRequest
+from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import restarting
@@ -76,14 +78,18 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def prepare(
-        self, work: Callable[[], Sequence[PreparedRequest]]
+        self, read: Callable[[], Sequence[PromptRequest]]
     ) -> Sequence[PreparedRequest]:
-        """Requests made in a thread, once their grammars are compiled.
+        """The requests that `read` finds in a body, prepared once their cost is known to be small.
 
+        `read` runs in a thread, and the result comes once the grammars are compiled.
         No thread waits for a grammar: some take long to compile, and there are few threads. One
         grammar is compiled after the other, so an HTTP request fills one place of the compiler.
         """
-        prepared = await self.run_in_thread(work)
+        requests = await self.run_in_thread(read)
+        limits = CallLimits(outputs=self.engine.max_requests)
+        prepare = partial(self.frontend.inputs.prepare_call, requests, limits)
+        prepared = await self.run_in_thread(prepare)
         for each in prepared:
             grammar = each.samplings[0].grammar
             if grammar.is_wanted:
@@ -95,12 +101,6 @@ class AsyncEngine:
         if any(each.params.priority for each in prepared) and not self.rules.has_priorities:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
-            )
-        num_outputs, most = sum(len(each.samplings) for each in prepared), self.engine.max_requests
-        if num_outputs > most:
-            raise RequestError(
-                f"the call asks for {num_outputs} answers and the server holds {most} at a time; "
-                "send fewer at once, or start it with a larger --max-queued"
             )
         requests: list[RequestState] = []
         try:
@@ -156,9 +156,9 @@ class AsyncEngine:
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add updates to the outputs of their requests, and wake the clients that wait for them."""
         self.frontend.deliver(updates)
-        for owner in {owner_of(update.request_id) for update in updates}:
-            if owner in self._handles:
-                self._handles[owner].wake()
+        for request_id in {request_id_of(update.request_id) for update in updates}:
+            if request_id in self._handles:
+                self._handles[request_id].wake()
 
     async def _request_stats(self, message: type[StatsRequest] | type[FlushRequest]) -> EngineStats:
         if not self.engine.has_worker:

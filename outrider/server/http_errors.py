@@ -113,7 +113,7 @@ def _answer_validation_error(_: Request, error: RequestValidationError) -> Respo
 
 
 def _reasons(errors: Sequence[Any], body: object) -> tuple[str, ...]:
-    """What is wrong with the first wrong field: one reason, or one for each type it may have.
+    """Why the first wrong field is refused: one reason, or one for each type it may have.
 
     If the value has one of the types and only breaks a bound, the other types are left out.
     """

@@ -26,7 +26,7 @@ class Meter:
         self._busy = self._counter("device_busy_seconds", "Seconds the device has computed.")
         self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
-        self._preemptions = self._counter("num_preemptions", "Requests that had to give way.")
+        self._preemptions = self._counter("num_preemptions", "Requests that were preempted.")
         self._steps = self._counter("steps", "Steps that the device was given.")
         self._eager = self._counter("eager_steps", "Steps without a captured graph.")
         self._uncapturable = self._counter("unrecordable_shapes", "Shapes not captured.")
@@ -75,7 +75,7 @@ class Meter:
             self._busy: work.busy_s,
             self._steps: work.counts.steps,
             self._eager: work.counts.eager,
-            self._uncapturable: work.counts.uncapturable,
+            self._uncapturable: work.counts.unrecordable,
             self._failed: faults.failed_steps,
             self._drafter: faults.drafter_failures,
             self._queried: stats.prefix.queried_tokens,

@@ -11,7 +11,7 @@ from outrider.wire.step_result import TokenLogprobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceDelta:
-    """What one output gained since its client last read."""
+    """The new tokens and text of one output since its client last read."""
 
     choice: int  # place among all outputs of the handle
     request: int  # place of its request in the handle
@@ -53,7 +53,7 @@ class RequestHandle:
             await self._wait()
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """What each output gained, again and again until all have ended."""
+        """Yields the delta of each output until all outputs have ended."""
         while True:
             is_last = self.is_finished
             for choice, place, request, reader in self._readers:

@@ -31,7 +31,7 @@ _UNBOUNDED = 2**31  # requests that may wait in the worker: the server bounds th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """Where to listen, and what requests are accepted."""
+    """The address to listen on, and the limits of requests."""
 
     host: str
     port: int  # 0 takes a free one

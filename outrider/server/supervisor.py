@@ -135,7 +135,7 @@ class WorkerLink:
         sent.add_done_callback(_ignore_failure)
 
     async def messages(self) -> AsyncIterator[FromWorker]:
-        """What the worker sends until its process ends."""
+        """The messages of the worker until its process ends."""
         while True:
             incoming = asyncio.ensure_future(self._socket.recv())
             await asyncio.wait([incoming, self._exit], return_when=asyncio.FIRST_COMPLETED)

@@ -62,7 +62,7 @@ class LoadFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class StepUpdates(msgspec.Struct, frozen=True, tag=True):
-    """What one step of the engine emitted."""
+    """The updates of one step of the engine."""
 
     updates: tuple[RequestUpdate, ...]
     stats: EngineStats

@@ -62,8 +62,8 @@ class DraftPlanner:
         chunk: ChunkRows,
     ) -> StepPlan:
         lengths = self._arena.view(f"{name}.lengths", shape.rows)
-        own = DecodeRows(rows=rows, lengths=lengths, budgets=decode.budgets)
-        return self._binder.make(shape, own, chunk, NoDraftBinder())
+        decode_rows = DecodeRows(rows=rows, lengths=lengths, budgets=decode.budgets)
+        return self._binder.make(shape, decode_rows, chunk, NoDraftBinder())
 
 
 def _of_width(nodes: int) -> Budget:

@@ -23,7 +23,7 @@ class DraftSlots:
         return max(self.tree.steps - 1, 0) * self.tree.topk
 
     def first_node(self, step: int) -> int:
-        """Scratch node of the first branch of a step, counted from 1."""
+        """Index of the scratch node of the first branch at a draft step; steps count from 1."""
         return (step - 1) * self.tree.topk
 
     def num_branches(self, step: int) -> int:

@@ -22,11 +22,11 @@ class Drafter(Protocol):
 
     @property
     def aux_layers(self) -> AuxLayers:
-        """The layers of the target whose hidden states it reads."""
+        """The layers of the target whose hidden states the drafter reads."""
         ...
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
-        """Its own part of a plan, made once per shape."""
+        """The drafter's part of a plan, made once per shape."""
         ...
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:

@@ -25,17 +25,20 @@ def room_for(tree: Budget, root: torch.Tensor) -> Candidates:  # root [rows]
 
 
 def first_number(depth: int, topk: int) -> int:
-    """Candidates above a depth: node 0 has `topk` children, and so has each of `topk` tips."""
+    """Number of the first candidate at a depth: how many candidates are above it.
+
+    Node 0 has `topk` children. At every later depth `topk` tips have `topk` children each.
+    """
     return 0 if depth == 1 else topk + (depth - 2) * topk * topk
 
 
 def level_of(candidates: Candidates, depth: int, topk: int) -> Candidates:
     """The candidates of one depth."""
-    own = slice(first_number(depth, topk), first_number(depth + 1, topk))
+    numbers = slice(first_number(depth, topk), first_number(depth + 1, topk))
     return Candidates(
-        scores=candidates.scores[:, own],
-        tokens=candidates.tokens[:, own],
-        parents=candidates.parents[:, own],
+        scores=candidates.scores[:, numbers],
+        tokens=candidates.tokens[:, numbers],
+        parents=candidates.parents[:, numbers],
     )
 
 
@@ -60,7 +63,7 @@ def grow(
 ) -> Frontier:
     """The next tips: the best children of these. All children become candidates.
 
-    The result at the last depth means nothing.
+    At the last depth there are no next tips: the result is not used.
     """
-    own = level_of(candidates, depth, slots.tree.topk)
-    return grow_level(tips, top, decode, candidates=own, level=tree_level(slots, depth))
+    in_level = level_of(candidates, depth, slots.tree.topk)
+    return grow_level(tips, top, decode, candidates=in_level, level=tree_level(slots, depth))

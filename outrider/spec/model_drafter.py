@@ -173,7 +173,7 @@ class ModelDrafter:
             page_size=self._kv.layout.page_size,
             first_node=first_node,
         )
-        return self._model.advance(plan, before, self._kv, self._attention)
+        return self._model.forward(plan, before, self._kv, self._attention)
 
     def _top_tokens(
         self,

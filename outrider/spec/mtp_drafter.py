@@ -1,7 +1,7 @@
 """Drafts with one MTP module per depth. All modules run in the catch-up; proposing only reads.
 
-As soon as all tokens that a position of draft KV depends on are committed, it is what a
-recomputation over the whole text would give: stale positions run again in the draft window.
+Draft KV at a position depends on some tokens after it. Once these tokens are committed, the KV is
+equal to a recomputation over the whole text: stale positions run again in the draft window.
 """
 
 from collections.abc import Sequence
@@ -100,7 +100,7 @@ class ModuleDrafter:
         self._fill(catch_up, inputs, table)
         before = inputs.aux_hidden_states
         for index in range(len(self._modules)):
-            after = self._modules.run(index, catch_up, before, self._kv, self._attention)
+            after = self._modules.forward_module(index, catch_up, before, self._kv, self._attention)
             newest = after.index_select(0, inputs.windows.newest)
             write_drafts(
                 self._draft(plan, inputs, newest, index),

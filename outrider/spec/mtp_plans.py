@@ -45,15 +45,17 @@ class WindowPlanner:
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftWindowPlan:
         """The catch-up that goes with a step of this shape."""
-        own = self._shape(shape)
+        window_shape = self._shape(shape)
         windows = DecodeRows(
-            rows=self._arena.view("windows.rows", own.rows),
-            lengths=self._arena.view("windows.lengths", own.rows),
+            rows=self._arena.view("windows.rows", window_shape.rows),
+            lengths=self._arena.view("windows.lengths", window_shape.rows),
             budgets=decode.budgets,
         )
         tokens = self._arena.view("chunk.tokens", shape.chunk.tokens)
         chunk = replace(chunk, tokens=tokens)
-        return DraftWindowPlan(catch_up=self._binder.make(own, windows, chunk, NoDraftBinder()))
+        return DraftWindowPlan(
+            catch_up=self._binder.make(window_shape, windows, chunk, NoDraftBinder())
+        )
 
     def _shape(self, shape: StepShape) -> StepShape:
         """Windows have room for what a row can emit, and for what modules may run again."""

@@ -66,9 +66,11 @@ class NgramDrafter(ModelessDrafter):
             return single_node(root)
         # No row of the step is longer than the pages that attention may read.
         text = self._text.read(decode.rows, plan.shape.pages * self._page_size)
-        found = find(text, decode.lengths, self._match)
-        paths = follow(text, found, decode.lengths, tree.steps)
-        return select_nodes(root, merge(paths, weigh(found), decode.budgets), decode.budgets, tree)
+        occurrences = find(text, decode.lengths, self._match)
+        paths = follow(text, occurrences, decode.lengths, tree.steps)
+        return select_nodes(
+            root, merge(paths, weigh(occurrences), decode.budgets), decode.budgets, tree
+        )
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Append the emitted tokens. The next step overwrites those past the accepted drafts."""
@@ -103,24 +105,24 @@ def find(
     return Occurrences(ends=best % width, matched=best // width)
 
 
-def weigh(found: Occurrences) -> torch.Tensor:  # [rows, occurrences]
+def weigh(occurrences: Occurrences) -> torch.Tensor:  # [rows, occurrences]
     """The weight of each occurrence: a longer match weighs more than all shorter ones together."""
-    shorter = found.matched[:, :1] - found.matched
-    return torch.where(found.matched > 0, (1 / _OCCURRENCES) ** shorter, 0.0)
+    shorter = occurrences.matched[:, :1] - occurrences.matched
+    return torch.where(occurrences.matched > 0, (1 / _OCCURRENCES) ** shorter, 0.0)
 
 
 def follow(
     text: torch.Tensor,  # [rows, width]
-    found: Occurrences,
+    occurrences: Occurrences,
     lengths: torch.Tensor,  # [rows]
     steps: int,
 ) -> torch.Tensor:  # [rows, occurrences, steps]
     """The tokens after each occurrence. An occurrence `p` tokens back is followed by `p` tokens;
     after those they repeat, as in a text of period `p`.
     """
-    period = (lengths[:, None] - found.ends).clamp_min(1)[:, :, None]
+    period = (lengths[:, None] - occurrences.ends).clamp_min(1)[:, :, None]
     step = torch.arange(steps, device=text.device)
-    index = (found.ends + 1)[:, :, None] + step % period
+    index = (occurrences.ends + 1)[:, :, None] + step % period
     return text.gather(1, index.flatten(1)).view_as(index).long()
 
 

@@ -19,9 +19,7 @@ class AttentionScope:
     ancestors: torch.Tensor  # [rows, nodes] int64 bitmask over the nodes of the row's tree
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64
-    first_node: int = (
-        0  # nodes that earlier draft steps of the round stored before those of this step
-    )
+    first_node: int = 0  # index of the first node: earlier draft levels stored those before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,9 @@ def handle_breaks(handler: Call) -> Iterator[None]:
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Operations inside are captured and not run, so a failure loses no result."""
+    """Inside, operations are captured and not run. The step itself has run before, so when capture
+    fails (in a drafter, for example) no result is lost.
+    """
     token = _is_capturing.set(True)
     try:
         yield

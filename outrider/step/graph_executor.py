@@ -115,11 +115,11 @@ class GraphExecutor:
         """The graph of a plan, if there is one. Consecutive steps mostly have the same plan."""
         if self._latest is not None and self._latest[0] is plan:
             return self._latest[1]
-        found = self._graphs.pop(plan.shape, None)
-        if found is not None:
-            self._graphs[plan.shape] = found
-            self._latest = plan, found
-        return found
+        graph = self._graphs.pop(plan.shape, None)
+        if graph is not None:
+            self._graphs[plan.shape] = graph
+            self._latest = plan, graph
+        return graph
 
     def _can_capture(self, shape: StepShape) -> bool:
         """Decode shapes after one run; shapes with chunks after two, since many come only once."""
@@ -145,7 +145,7 @@ class GraphExecutor:
             _log.exception("steps of %s cannot be captured and run eagerly", plan.shape)
             return
         self._latest = None
-        if self.num_graphs >= MAX_GRAPHS:  # none of the last few steps used this one
+        if self.num_graphs >= MAX_GRAPHS:  # drop the least recently used
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph
         _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)

@@ -1,8 +1,8 @@
-"""Graph semantics without a GPU: record a program's operations once per plan, then replay them.
+"""Graph semantics without a GPU: capture a program's operations once per plan, then replay them.
 
 A replay runs no Python of the program. A value that the program read from the host stays as it was
-at the first run, a tensor that it forgot to write stays stale, and reading a scalar is an error. So
-the mistakes that a CUDA graph hides until production fail in a test on a CPU.
+at the first run, a tensor that it forgot to write keeps its old value, and reading a scalar is an
+error. So the mistakes that a CUDA graph hides until production fail in a test on a CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """One recorded call. Its outputs are the fixed addresses that later operations read."""
+    """One captured call. Its outputs are the fixed addresses that later operations read."""
 
     call: Callable[..., Any]
     args: Sequence[Any]
@@ -36,15 +36,15 @@ class _Operation:
                 fixed.copy_(fresh)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every operation below autograd while a program runs for the first time."""
+class _TapeCapture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Captures every operation below autograd while a program runs for the first time."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[_Operation] = []
 
     def on_break(self, call: Call, *args: Any) -> None:
-        """Make the call of a graph break and record it as one call, without its operations."""
+        """Make the call of a graph break and capture it as one call, without its operations."""
         with _disable_current_modes():
             call(*args)
         self.operations.append(_Operation(call, args, {}, ()))
@@ -77,10 +77,10 @@ class TapeExecutor:
         key = (program, plan.shape)
         if key not in self._tapes:
             self.num_eager += 1
-            recorder = _Recorder()
-            with handle_breaks(recorder.on_break), recorder:
+            capture = _TapeCapture()
+            with handle_breaks(capture.on_break), capture:
                 output = program(plan)
-            self._tapes[key] = (recorder.operations, output)
+            self._tapes[key] = (capture.operations, output)
             return output
         operations, output = self._tapes[key]
         for operation in operations:

@@ -3,26 +3,34 @@
 Standard input carries the vocabulary, then specs. Standard output carries one answer per spec.
 """
 
+import contextlib
 import os
 import pickle
 import resource
+import signal
 import sys
 from typing import BinaryIO
 
 from outrider.errors import RequestError
 from outrider.structured.grammar_compiler import Compiler
 
-MEMORY_BYTES = 1 << 30  # for compiling, beside what the process holds when it starts
+MEMORY_BYTES = 1 << 30  # for compiling, besides what the process holds when it starts
+
+# The owner gives up much earlier. This ends a compiler that is busy when its owner is killed.
+MAX_COMPILE_S = 20
 
 COMPILED, REFUSED = b"C", b"R"
 
 
 def run_compiler() -> None:
-    """Answer until standard input is closed, which happens when the parent process ends."""
+    """Answer until standard input is closed, which happens when the owner ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # A library that prints must not mix its text with answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    compiler = Compiler(pickle.load(sys.stdin.buffer))
+    try:
+        compiler = Compiler(pickle.load(sys.stdin.buffer))
+    except (EOFError, pickle.UnpicklingError):  # the owner ended while this process started
+        return
     _bound_memory()
     write_answer(answers, COMPILED, "")  # ready
     while True:
@@ -30,12 +38,13 @@ def run_compiler() -> None:
             spec = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        signal.alarm(MAX_COMPILE_S)  # kills this process, even inside xgrammar
         try:
-            text = compiler.compile(spec)
+            status, text = COMPILED, compiler.compile(spec)
         except RequestError as error:
-            write_answer(answers, REFUSED, str(error))
-        else:
-            write_answer(answers, COMPILED, text)
+            status, text = REFUSED, str(error)
+        signal.alarm(0)
+        write_answer(answers, status, text)
 
 
 def write_answer(stream: BinaryIO, status: bytes, text: str) -> None:
@@ -52,4 +61,5 @@ def _bound_memory() -> None:
 
 
 if __name__ == "__main__":
-    run_compiler()
+    with contextlib.suppress(BrokenPipeError):  # the owner ended while a grammar was compiled
+        run_compiler()

@@ -1,12 +1,11 @@
 """Compiles grammars with xgrammar, which is imported when it is used."""
 
-import random
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import RequestError
 from outrider.structured.grammar_bounds import NAMES
+from outrider.structured.grammar_trial import try_grammar
 from outrider.wire.grammar_spec import GrammarSpec, Vocabulary
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ MAX_COMPILED_BYTES = 64 << 20  # an ordinary schema takes one or two megabytes
 _PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+?:\d+: ")  # time and source line of xgrammar
 _CHECK = re.compile(r"^Check failed: \(.*?\) is false: ")
 _LONGEST_REASON = 200
-_TRIAL_TOKENS = 300
-_TRIAL_TOKEN_S = 0.1  # of CPU time
 
 
 def describe_vocabulary(vocabulary: Vocabulary) -> "xgrammar.TokenizerInfo":
@@ -47,7 +44,7 @@ class Compiler:
         """The compiled grammar, serialized; raises RequestError if the spec is wrong."""
         try:
             compiled = self._compile(spec)
-            try_out(compiled, NAMES[spec.kind])
+            try_grammar(compiled, spec)
         except (RuntimeError, ValueError, TypeError) as error:
             raise RequestError(f"the {NAMES[spec.kind]} is refused: {_reason(error)}") from error
         if compiled.memory_size_bytes > MAX_COMPILED_BYTES:
@@ -66,33 +63,6 @@ class Compiler:
                 return self._compiler.compile_structural_tag(spec.text)
             case "none":
                 raise AssertionError("a request without a grammar is not compiled")
-
-
-def try_out(compiled: Any, name: str) -> None:
-    """Match a random text of the grammar, to find here whether that is slow or crashes xgrammar.
-
-    Ambiguous grammars compile fast, but matching takes longer with every token.
-    """
-    import numpy as np
-    import xgrammar
-
-    rng, vocab_size = random.Random(0), compiled.tokenizer_info.vocab_size
-    mask = np.zeros((1, -(-vocab_size // 32)), dtype=np.int32)
-    end = (compiled.tokenizer_info.special_token_ids or [0])[0]
-    matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=[end])
-    length = 0
-    for _ in range(_TRIAL_TOKENS):
-        began_s = time.thread_time()
-        matcher.fill_next_token_bitmask(mask)
-        (allowed,) = np.unpackbits(mask.view(np.uint8), bitorder="little").nonzero()
-        onward = allowed[allowed != end]
-        if onward.size:
-            length += matcher.accept_token(int(onward[rng.randrange(onward.size)]))
-        elif length:  # the text is complete: go back one token, so that a longer text is tried
-            matcher.rollback(1)
-            length -= 1
-        if time.thread_time() - began_s > _TRIAL_TOKEN_S:
-            raise RequestError(f"the {name} is too ambiguous: matching it takes too long")
 
 
 def _reason(error: Exception) -> str:

@@ -5,9 +5,8 @@ Meanwhile the host advances the grammars by what earlier steps emitted, then wal
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -20,18 +19,22 @@ from outrider.step.shape import StepShape
 from outrider.structured.grammar_cache import Grammars
 from outrider.structured.grammar_matcher import WORD, MatcherStates, bit_of
 from outrider.structured.grammar_state import GrammarState, advance, mask_tree
+from outrider.structured.matcher_thread import MatcherTask, MatcherThread
 from outrider.wire.row_sampling import Ban
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
-# CPU seconds that the grammar of one row may take in a step. A node usually takes 20 microseconds.
+# CPU seconds that the grammar of one row may take, beside an allowance for each node and token.
 MAX_STEP_S = 0.1
-MAX_TOKEN_S = 0.002  # in addition, per token: a preempted row reads its whole output again
+MAX_NODE_S = 0.002  # a node usually takes 20 to 200 microseconds, by the size of the vocabulary
+MAX_TOKEN_S = 0.0001  # an emitted token usually takes 2; a preempted row reads its output again
+MAX_LEFT_BEHIND = 4  # matchers that did not return in time and still run, before rows are refused
 
 TOO_SLOW = "matching the grammar takes too long; make it less ambiguous"
+TOO_MANY_SLOW = "the grammars of other requests keep this machine busy; try again later"
 
 
 class _RowGrammar:
-    """The grammar state of the request that holds a row, and whether matching it is too slow.
+    """The grammar state of the request that holds a row, and the time that matching it may take.
 
     Some grammars compile fast but take longer with every token. Other requests must not wait for
     such a grammar: once it exceeds its time, it gets no more masks and its request ends.
@@ -40,34 +43,49 @@ class _RowGrammar:
     def __init__(self, state: GrammarState, ban: Ban) -> None:
         self._state = state
         self._ban = ban
-        self.is_too_slow = False
+        self._left_s = MAX_STEP_S  # of its time; each node and each token adds its allowance
+        self.error = ""  # why its request ends; empty while it can go on
 
-    def advance(self, tokens: Sequence[int]) -> None:
+    def advance(self, tokens: Sequence[int]) -> MatcherTask:
         """Take in tokens that were emitted."""
-        if not self.is_too_slow:
-            with self._time_limit(len(tokens)):
-                advance(self._state, tokens)
+
+        def take_in(masks: torch.Tensor) -> None:
+            del masks
+            advance(self._state, tokens)
+
+        return self._task(take_in, slice(0, 0), MAX_TOKEN_S * len(tokens))
 
     def mask(
         self,
         tokens: Sequence[int],
         parents: Sequence[int],
         positions: Sequence[int],
-        bits: torch.Tensor,  # [n, words]
         first: int,
-    ) -> None:
-        """Write the masks of a tree; that of node 0 is row `first` of `bits`."""
-        if not self.is_too_slow:
-            with self._time_limit(len(tokens)):
-                mask_tree(self._state, tokens, parents, bits, first)
-                _ban(bits[first : first + len(tokens)], self._ban, positions)
+    ) -> MatcherTask:
+        """Write the masks of a tree; that of node 0 is row `first` of all masks."""
 
-    @contextmanager
-    def _time_limit(self, num_tokens: int) -> Iterator[None]:
-        # Thread time, not wall time: a busy machine is not the grammar's fault.
-        began_s = time.thread_time()
-        yield
-        self.is_too_slow = time.thread_time() - began_s > MAX_STEP_S + MAX_TOKEN_S * num_tokens
+        def write(masks: torch.Tensor) -> None:  # [n, words]
+            mask_tree(self._state, tokens, parents, masks, first)
+            _ban(masks[own], self._ban, positions)
+
+        own = slice(first, first + len(tokens))
+        return self._task(write, own, MAX_NODE_S * len(tokens))
+
+    def _task(
+        self, run: Callable[[torch.Tensor], None], own: slice, allowed_s: float
+    ) -> MatcherTask:
+        def run_timed(masks: torch.Tensor) -> None:
+            if self.error:
+                return
+            # Thread time, not wall time: a busy machine is not the grammar's fault.
+            began_s = time.thread_time()
+            run(masks)
+            left_s = self._left_s + allowed_s - (time.thread_time() - began_s)
+            self._left_s = min(left_s, MAX_STEP_S)
+            if left_s < 0:
+                self.error = TOO_SLOW
+
+        return MatcherTask(run_timed, own, limit_s=lambda: self._left_s + allowed_s)
 
 
 class EmittedTokens(Protocol):
@@ -136,7 +154,9 @@ class RowGrammars:
         self._emitters: tuple[_Emitter, ...] = ()  # of the current step
         self._unread: list[_UnreadStep] = []
         self._trees: _Trees | None = None  # of the current step, between its two graph breaks
-        self._matchers: MatcherStates | None = None  # until the first request with a grammar
+        self._tasks: list[tuple[_RowGrammar, MatcherTask]] = []  # to run before the next masks
+        self._thread: MatcherThread | None = None  # until the first request with a grammar
+        self._matchers: MatcherStates | None = None  # likewise
         self._buffers: _MaskBuffers | None = None  # likewise
 
     @property
@@ -153,7 +173,9 @@ class RowGrammars:
             if grammar.is_wanted:
                 state = self._load_matchers().make(grammar)
                 row = _RowGrammar(state, admission.sampling.ban)
-                row.advance(admission.output)
+                if self._matcher_thread().num_left_behind >= MAX_LEFT_BEHIND:
+                    row.error = TOO_MANY_SLOW
+                self._tasks.append((row, row.advance(admission.output)))
                 self._rows[admission.row] = row
 
     def begin(self, batch: ScheduledBatch) -> bool:
@@ -174,17 +196,18 @@ class RowGrammars:
     def end(self, output: StepTokens) -> dict[int, str]:
         """Note a submitted step: its tokens are read before the next masks are made.
 
-        Returns the rows whose grammar is too slow, with the reason.
+        Returns the rows whose request cannot go on, with the reason.
         """
         if not self._emitters:
             return {}
         self._unread.append(_UnreadStep(self._emitters, output))
-        return {each.row: TOO_SLOW for each in self._emitters if each.grammar.is_too_slow}
+        return {each.row: each.grammar.error for each in self._emitters if each.grammar.error}
 
     def forget(self) -> None:
         """Drop the grammars of all rows."""
         self._rows.clear()
         self._unread.clear()
+        self._tasks.clear()
         self._emitters = ()
 
     def masks(self, shape: StepShape) -> torch.Tensor:
@@ -202,14 +225,14 @@ class RowGrammars:
         assert trees is not None, "send_trees runs first"
         trees.copied.wait()
         # Steps before this one are over, and so are their copies out of the host buffer.
-        bits = self._make_buffers().host[: masks.shape[0]]
-        bits.fill_(-1)
+        self._make_buffers().host[: masks.shape[0]].fill_(-1)
         self._read_emitted()
-        self._fill_masks(bits, trees)
-        masks.copy_(bits, non_blocking=True)
+        self._walk_trees(trees)
+        self._run_tasks()
+        masks.copy_(self._make_buffers().host[: masks.shape[0]], non_blocking=True)
 
     def _read_emitted(self) -> None:
-        """Advance the grammars by what earlier steps emitted, unless the row has a new request."""
+        """Let grammars take in what earlier steps emitted, unless the row has a new request."""
         for step in self._unread:
             step.output.wait()
             read = step.output.tokens()
@@ -222,10 +245,10 @@ class RowGrammars:
                     if not emitter.is_chunk
                     else [read.chunk_choice[place]]
                 )
-                emitter.grammar.advance(emitted)
+                self._tasks.append((emitter.grammar, emitter.grammar.advance(emitted)))
         self._unread.clear()
 
-    def _fill_masks(self, bits: torch.Tensor, trees: _Trees) -> None:
+    def _walk_trees(self, trees: _Trees) -> None:
         num_decode_query, nodes = trees.shape.num_decode_query, trees.shape.nodes
         sizes = [num_decode_query, num_decode_query, trees.shape.num_sampled]
         tokens, parents, positions = (part.tolist() for part in torch.split(trees.packed, sizes))
@@ -236,7 +259,23 @@ class RowGrammars:
             own = slice(first, first + count)
             own_tokens = [0] if emitter.is_chunk else tokens[own]
             own_parents = [-1] if emitter.is_chunk else parents[own]
-            emitter.grammar.mask(own_tokens, own_parents, positions[own], bits, first)
+            task = emitter.grammar.mask(own_tokens, own_parents, positions[own], first)
+            self._tasks.append((emitter.grammar, task))
+
+    def _run_tasks(self) -> None:
+        """Advance grammars and write masks. Rows whose matcher does not return in time get none."""
+        tasks, self._tasks = self._tasks, []
+        while tasks:
+            host = self._make_buffers().host
+            num_done = self._matcher_thread().run([task for _, task in tasks], host)
+            if num_done < len(tasks):
+                grammar, stuck = tasks[num_done]
+                grammar.error = TOO_SLOW
+                # The matcher may write to the old buffer at any later time.
+                host = pinned_for(self._device, host.clone())
+                host[stuck.own].fill_(-1)
+                self._buffers = replace(self._make_buffers(), host=host)
+            tasks = tasks[num_done + 1 :]
 
     def _make_buffers(self) -> _MaskBuffers:
         """The buffers, made once and before a graph with masks is captured: their address stays."""
@@ -248,6 +287,11 @@ class RowGrammars:
             )
         return self._buffers
 
+    def _matcher_thread(self) -> MatcherThread:
+        if self._thread is None:
+            self._thread = MatcherThread()
+        return self._thread
+
     def _load_matchers(self) -> MatcherStates:
         if self._matchers is None:
             self._make_buffers()
@@ -256,7 +300,7 @@ class RowGrammars:
 
 
 def pack_trees(plan: StepPlan, tree: DraftTree) -> torch.Tensor:
-    """What `send_trees` copies to the host, in one tensor."""
+    """Trees and positions in one tensor, which `send_trees` copies to the host."""
     parts = (tree.tokens, tree.parents, plan.sampled.positions)
     return torch.cat([part.flatten() for part in parts])
 

@@ -81,7 +81,7 @@ def _one_turn(
             except RequestError:
                 refused.append(dialogue)
 
-    for dialogue, live in Feed(frontend, requests(), window=max_in_flight):
+    for dialogue, live in Feed(frontend, requests(), max_in_flight=max_in_flight):
         if isinstance(live, RequestState) and not live.output().error:
             yield dialogue, tuple(live.output().outputs[0].token_ids)
         else:

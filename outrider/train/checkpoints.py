@@ -1,4 +1,4 @@
-"""Checkpoints of a run: folders that appear complete or not at all. The last two are kept."""
+"""Checkpoints of a run: folders that appear complete or not at all. Only the last two remain."""
 
 import json
 import re
@@ -53,14 +53,16 @@ def save_checkpoint(folder: Path, checkpoint: TrainingCheckpoint) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Oldest first."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if _NAME.fullmatch(path.name))
+    checkpoints = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in checkpoints if _NAME.fullmatch(path.name))
 
 
 def describe_last(folder: Path) -> str:
     """The last checkpoint, for the message about a run that stopped."""
-    found = list_checkpoints(folder)
-    return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+    checkpoints = list_checkpoints(folder)
+    return (
+        f"the last checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+    )
 
 
 def load_checkpoint(path: Path) -> TrainingCheckpoint:

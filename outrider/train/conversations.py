@@ -31,19 +31,23 @@ def read_conversations(path: Path) -> list[TrainingConversation]:
         numbered = list(numbered_lines(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path} ({error}); check --prompts") from error
-    found = [_parse_line(line, f"{path} line {number}") for number, line in numbered]
-    if len(found) < MIN_PROMPTS:
-        raise ConfigError(f"{path} has {len(found)} prompts; training needs at least {MIN_PROMPTS}")
-    ids = {each.id for each in found}
-    if len(ids) < len(found):
-        raise ConfigError(f"{path} gives {len(found) - len(ids)} ids twice; make them unique")
-    return found
+    conversations = [_parse_line(line, f"{path} line {number}") for number, line in numbered]
+    if len(conversations) < MIN_PROMPTS:
+        raise ConfigError(
+            f"{path} has {len(conversations)} prompts; training needs at least {MIN_PROMPTS}"
+        )
+    ids = {each.id for each in conversations}
+    if len(ids) < len(conversations):
+        raise ConfigError(
+            f"{path} gives {len(conversations) - len(ids)} ids twice; make them unique"
+        )
+    return conversations
 
 
 def _parse_line(line: str, place: str) -> TrainingConversation:
     try:
         value: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place} is not JSON ({error}); fix the line") from error
     fields = value if isinstance(value, dict) else {"prompt": value}
     tokens = _tokens(fields.get("prompt_token_ids", []), place)

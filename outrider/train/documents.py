@@ -35,8 +35,8 @@ def line_of(document: Document) -> str:
 
 def read_documents(path: Path) -> list[Document]:
     """The document of every complete line, sorted, so that the order of writing does not matter."""
-    found = [_parse(line, path) for line in _whole_lines(path)]
-    return sorted(found, key=lambda each: (each.id, each.temperature, len(each.tokens)))
+    documents = [_parse(line, path) for line in _whole_lines(path)]
+    return sorted(documents, key=lambda each: (each.id, each.temperature, len(each.tokens)))
 
 
 def count_tokens(documents: Iterable[Document]) -> Counter[int]:
@@ -69,5 +69,5 @@ def _parse(line: str, path: Path) -> Document:
             temperature=float(fields["temperature"]),
             seed=int(fields["seed"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} has a damaged line ({error!r}); delete the file") from error

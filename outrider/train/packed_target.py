@@ -33,7 +33,7 @@ class PackedHiddenStates:
     """The hidden states of the target that training uses."""
 
     aux_hidden_states: torch.Tensor  # [batch, length, aux layers * hidden]
-    hidden: torch.Tensor  # [batch, length, hidden] final and normalised
+    hidden_states: torch.Tensor  # [batch, length, hidden] final and normalised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class PackedTarget:
         return self._weights["model.norm.weight"]
 
     @torch.no_grad()
-    def run(
+    def forward(
         self,
         tokens: torch.Tensor,  # [batch, length]
         positions: torch.Tensor,  # [batch, length]
@@ -83,20 +83,20 @@ class PackedTarget:
                 streams[layer + 1] = stream
         return PackedHiddenStates(
             aux_hidden_states=torch.cat([streams[layer] for layer in wanted], -1),
-            hidden=rms(stream, self.final_norm, self.config.block.norm_eps),
+            hidden_states=rms(stream, self.final_norm, self.config.block.norm_eps),
         )
 
     @torch.no_grad()
     def teacher(
         self,
-        hidden: torch.Tensor,  # [teacher, hidden]
+        hidden_states: torch.Tensor,  # [teacher, hidden]
         ids: torch.Tensor,  # [draft_vocab] the target's ids of the head's tokens
     ) -> Teacher:
         """The distribution after each row. Runs in chunks, because logits are large."""
         can_draft = torch.zeros(self.head.shape[0], dtype=torch.bool, device=ids.device)
         can_draft[ids] = True
         shares, best = [], []
-        for rows in torch.split(hidden, _CHUNK):
+        for rows in torch.split(hidden_states, _CHUNK):
             logits = F.linear(rows, self.head)  # [chunk, vocab]
             log_sum = logits.float().logsumexp(-1, keepdim=True)
             shares.append((logits.index_select(1, ids).float() - log_sum).exp_())

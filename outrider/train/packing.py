@@ -109,10 +109,10 @@ def reached_rows(packed: PackedDocuments) -> Bools:  # [sequences, length]
 
 def _ahead(packed: PackedDocuments, distance: int) -> Bools:
     """Whether the token at this distance belongs to an answer of the same document."""
-    found = np.zeros_like(packed.is_answer)
+    is_ahead = np.zeros_like(packed.is_answer)
     same = packed.documents[:, distance:] == packed.documents[:, :-distance]
-    found[:, :-distance] = packed.is_answer[:, distance:] & same
-    return found
+    is_ahead[:, :-distance] = packed.is_answer[:, distance:] & same
+    return is_ahead
 
 
 def _first_fit(documents: Sequence[Document], length: int) -> list[list[Document]]:

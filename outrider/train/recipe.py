@@ -24,7 +24,7 @@ class LearningRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a run computes."""
+    """The settings that decide what a run computes."""
 
     steps: int
     batch: int  # sequences per step

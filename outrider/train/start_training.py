@@ -105,14 +105,14 @@ def train_eagle3(
 
 def _last_checkpoint(output: TrainingOutput) -> TrainingCheckpoint | None:
     """The checkpoint to resume from; None for a new run."""
-    found = list_checkpoints(output.folder / "checkpoints")
-    if found and not output.resume:
+    checkpoints = list_checkpoints(output.folder / "checkpoints")
+    if checkpoints and not output.resume:
         raise ConfigError(
             f"{output.folder} holds a run already; go on with --resume or use another --out"
         )
-    if not found and _head_folder(output).exists():
+    if not checkpoints and _head_folder(output).exists():
         raise ConfigError(f"{_head_folder(output)} exists already; use another --out")
-    return load_checkpoint(found[-1]) if found else None
+    return load_checkpoint(checkpoints[-1]) if checkpoints else None
 
 
 def _head_folder(output: TrainingOutput) -> Path:
@@ -131,7 +131,7 @@ def _choose_draft_vocab(
         always=tokenizer.stop_ids | tokenizer.special_ids,
     )
     log_line(
-        f"{len(ids)} tokens can be drafted, {coverage(counts, ids):.2%} of what the target says"
+        f"{len(ids)} tokens can be drafted, {coverage(counts, ids):.2%} of the target's answers"
     )
     return ids
 
@@ -163,7 +163,7 @@ def _with_steps(
 ) -> TrainingPlan:
     """The plan with a number of steps: as requested or by epochs, but no more than fit the budget.
 
-    A resumed run with a budget keeps the number of steps that was measured at its start.
+    A resumed run with a budget uses the number of steps that was measured at its start.
     """
     steps = plan.recipe.steps or max(1, round(plan.epochs * sequences.order.per_epoch))
     if plan.budget_s and before is None:

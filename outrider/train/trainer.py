@@ -97,9 +97,11 @@ class Trainer:
         depth, device = self.recipe.depth, self._device
         batch = make_batch(packed, depth=depth, device=device)
         attention = make_attention(device.attention, batch.documents)
-        states = self._target.run(batch.tokens, batch.positions, attention, self._aux_layers)
-        hidden = states.hidden.flatten(0, 1).index_select(0, batch.anchors.teacher_rows)
-        teacher = self._target.teacher(hidden, self._ids)
+        states = self._target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
+        hidden_states = states.hidden_states.flatten(0, 1).index_select(
+            0, batch.anchors.teacher_rows
+        )
+        teacher = self._target.teacher(hidden_states, self._ids)
         weights = {name: each.to(device.dtype) for name, each in self.weights.items()}
         inputs = HeadInputs(
             aux_hidden_states=states.aux_hidden_states,

@@ -16,7 +16,7 @@ _MIN_FLEX_HEAD_DIM = 16  # flex attention takes no smaller head_dim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedDevice:
-    """What the user says about the device."""
+    """The user's choices about the device."""
 
     device: str
     attention: AttentionKind | None  # None: the kind that suits the device

@@ -102,7 +102,7 @@ def _sampled(
             )
             yield number, frontend.inputs.prepare(TokenPrompt(prompt), params)
 
-    for number, live in Feed(frontend, requests(), window=max_in_flight):
+    for number, live in Feed(frontend, requests(), max_in_flight=max_in_flight):
         if not isinstance(live, RequestState):
             raise live
         yield number, live.output().outputs[0]
@@ -115,7 +115,7 @@ def _lines(path: Path) -> list[dict[str, str]]:
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         are_turns = all(_number(line) >= 0 and _key(line["prompt"]) for line in lines)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _not_turns(path) from error
     if not are_turns:
         raise _not_turns(path)

@@ -30,7 +30,7 @@ class Budget:
         steps = min(self.steps, other.steps, nodes - 1)
         candidates = topk + (steps - 1) * topk * topk if steps else 0
         least = Budget(steps=steps, topk=topk, nodes=min(nodes, 1 + candidates))
-        return other if least == other else least  # rows alike share an object
+        return other if least == other else least  # equal budgets share an object
 
 
 PLAIN = Budget()

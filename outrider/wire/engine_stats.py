@@ -33,12 +33,12 @@ class StepCounts:
 
     steps: int
     eager: int  # steps without a captured graph
-    uncapturable: int  # shapes whose capture failed
+    unrecordable: int  # shapes whose capture failed; `/invariants` shows this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
-    """What the device has done."""
+    """Busy time and steps of the device."""
 
     busy_s: float
     counts: StepCounts

@@ -30,9 +30,9 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Tokens that must not be chosen before an absolute position (how min_tokens is kept).
+    """Tokens that must not be chosen before an absolute position (used for min_tokens).
 
-    Where a grammar allows nothing else, the ban yields.
+    The ban does not apply where a grammar allows no other token.
     """
 
     before: int = 0
@@ -53,7 +53,7 @@ class LogprobsWanted:
     """Which log-probabilities to report per emitted token, before any logits processing."""
 
     chosen: bool = False
-    top: int = 0  # how many of the most likely tokens to report beside the chosen one
+    top: int = 0  # how many of the most likely tokens to report besides the chosen one
     named: tuple[int, ...] = ()  # tokens that are reported at every position, the prompt's too
     prompt: PromptLogprobs = PromptLogprobs()
 

@@ -1,4 +1,4 @@
-"""Goes from engine to runtime: one step as the scheduler decided it. It has bounds of lengths."""
+"""Goes from engine to runtime: one step as the scheduler decided it. Lengths are upper bounds."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class RowAdmission:
     row: int
     sampling: RowSampling
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
-    output: tuple[int, ...]  # tokens emitted before a preemption; likewise, or for a grammar
+    output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

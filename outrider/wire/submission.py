@@ -51,7 +51,7 @@ NOTHING_YET = Progress(cached=0, rounds=0, drafted=0, accepted_per_depth=(), pre
 
 
 class RequestUpdate(NamedTuple):
-    """What one request gained in a step. A stop id that ended it is the last token."""
+    """The new tokens of one request in a step. A stop id that ended it is the last token."""
 
     request_id: str
     tokens: tuple[int, ...]

@@ -24,9 +24,9 @@ GENERATE = [
     ("step/planner.py", "Planner.plan"),
     ("spec/ngram_drafter.py", "NgramDrafter.propose"),
     ("step/fill_plan.py", "fill"),
-    ("models/decoder.py", "Decoder.run"),
+    ("models/decoder.py", "Decoder.forward"),
     ("kv/reference_attention.py", "ReferenceAttention.run"),
-    ("sampling/sampler.py", "choose_tokens"),
+    ("sampling/sampler.py", "sample_tokens"),
     ("ops/tree/verify.py", "verify"),
     ("spec/commit.py", "commit"),
     ("spec/ngram_drafter.py", "NgramDrafter.observe"),
@@ -48,7 +48,12 @@ SERVE = [
     *GENERATE[-2:],
     ("server/answer_request.py", "EventStream._write"),
 ]
-BELOW_ROUTES = ("cli/", "server/run_server.py", "server/body_limits.py")  # on every stack
+BELOW_ROUTES = (  # on every stack
+    "cli/",
+    "server/run_server.py",
+    "server/json_body.py",
+    "server/body_limits.py",
+)
 
 
 def documented(heading: str) -> list[str]:

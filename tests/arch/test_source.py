@@ -14,7 +14,12 @@ ids = [str(path.relative_to(PACKAGE)) for path in SOURCES]
 
 # Programs and everything below them. What runs before the first step may look at the host.
 PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "kv", "ops"]
-BEFORE_THE_FIRST_STEP = ["models/model_config.py", "models/decoder_loader.py", "models/registry.py"]
+BEFORE_THE_FIRST_STEP = [
+    "models/model_config.py",
+    "models/decoder_loader.py",
+    "models/finite_weights.py",
+    "models/registry.py",
+]
 AROUND_A_STEP = [
     "step/device_stream.py",
 ]  # events, and reads of finished copies

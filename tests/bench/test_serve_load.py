@@ -316,7 +316,7 @@ def test_what_answers_tell_comes_before_counters_that_others_move_too():
     silent = answer(sent_s=0.0, texts_s=(1.0,), output=1)
     telling = replace(silent, acceptances=(one,))
     told = choose_acceptance(summarise(telling, telling), before=before, after=after)
-    assert (told.acceptances[0].rounds, told.source) == (4, "told with the answers")
+    assert (told.acceptances[0].rounds, told.source) == (4, "reported with the answers")
     told = choose_acceptance(summarise(telling, silent), before=before, after=after)
     assert (told.acceptances[0].rounds, "/metrics" in told.source) == (20, True)
     assert choose_acceptance(summarise(silent), before=(), after=after).acceptances == ()

@@ -114,7 +114,7 @@ def logits_of(decoder, tokens):
         resolve_lengths(plan, device.table)
         tree = single_node(device.table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=4)
-        return decoder.logits(decoder.hidden(plan, pool, device.attention))
+        return decoder.logits(decoder.hidden_states(plan, pool, device.attention))
 
 
 def prompt(length, seed):

@@ -14,7 +14,9 @@ from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import SamplingParams
 
 DEFAULTS = BatchDefaults(
-    params=SamplingParams(max_tokens=6, seed=1, ignore_eos=True), framing=TextPrompt, window=2
+    params=SamplingParams(max_tokens=6, seed=1, ignore_eos=True),
+    framing=TextPrompt,
+    max_in_flight=2,
 )
 LINES = [
     "the rider",
@@ -203,3 +205,35 @@ def test_the_system_message_opens_conversations_that_have_none(frontend, files):
     kind = {"role": "system", "content": "be kind"}
     rendered = [frontend.inputs.render(each) for each in ([kind, user], [system, user])]
     assert lengths == [len(frontend.inputs.encode(each)) for each in rendered]
+
+
+HOSTILE = [
+    b"[" * 200_000,
+    b'{"id": "\\ud800", "prompt": "a"}',
+    b'{"id": "\\ud800", "prompt": ""}',
+    b'{"\\ud800": 1, "\\udfff": 2}',
+    b'{"id": ' + b"[" * 300 + b"]" * 300 + b', "prompt": "a"}',
+    b'{"id": NaN, "prompt": "a"}',
+    b'{"id": 1e999, "prompt": "a"}',
+    b'{"prompt": "\\ud800"}',
+    b'{"prompt": "a", "logit_bias": {"\\ud800": 1}}',
+    b'{"messages": [{"role": "\\ud800", "content": "a"}]}',
+    b"\xff\xfe",
+]
+
+
+def test_hostile_lines_end_neither_the_batch_nor_its_next_run(frontend, files):
+    with files[0].open("ab") as source:
+        source.write(b"\n".join(HOSTILE) + b'\n{"id": "last", "prompt": "the road"}\n')
+    total = run(frontend, files)
+    answers = records(files[1])
+    assert len(answers) == total == 6 + len(HOSTILE)
+    assert [answers[number]["id"] for number in (5, 6, 7, 9, 10, 11)] == [
+        *(5, "\ud800", "\ud800"),
+        *(9, 10, 11),  # their ids cannot be written as JSON
+    ]
+    assert all("text" in answers[number] for number in (*range(5), 6, 9, 16))
+    assert all("error" in answers[number] for number in (5, 7, 8, 12, 13, 15))
+    before = files[1].read_bytes()
+    run(frontend, files)
+    assert files[1].read_bytes() == before

@@ -3,6 +3,7 @@ import random
 import pytest
 from support.paper import PaperRunner, expected_output, facts, submission
 
+from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError, RequestError
 
@@ -84,6 +85,26 @@ def test_rows_that_are_never_without_prompts_draft_only_if_it_pays(power, is_dra
         budgets.append(runner.num_drafts - before)
     last = budgets[-200:-20]  # at the end no prompts are left
     assert (sum(drafts > 0 for drafts in last) > len(last) / 2) == is_drafting
+
+
+class RecordingPolicy(WholeBudget):
+    """Remembers what it is told."""
+
+    def __init__(self):
+        self.emitted = []
+
+    def note(self, step, *, seconds, emitted_per_row):
+        self.emitted.append(emitted_per_row)
+
+
+def test_first_tokens_of_prompts_are_no_gain_of_drafting():
+    engine, _ = engine_on_paper(step_tokens=12, max_rows=4, num_pages=100)
+    policy = engine._scheduler._policy = RecordingPolicy()
+    for number in range(12):  # their prompts end beside decode rows
+        engine.add(submission(str(number), [number] * 3, max_tokens=5))
+    run(engine)
+    assert policy.emitted
+    assert set(policy.emitted) == {1.0}
 
 
 def test_a_short_prompt_overtakes_long_ones_that_came_first():

@@ -292,6 +292,7 @@ def test_a_grammar_that_takes_too_long_ends_its_request_alone(
 
     monkeypatch.setattr(row_grammars, "mask_tree", crawl)
     monkeypatch.setattr(row_grammars, "MAX_STEP_S", 0.005)
+    monkeypatch.setattr(row_grammars, "MAX_NODE_S", 0.0)
     monkeypatch.setattr(row_grammars, "MAX_TOKEN_S", 0.0)
     engine = engine_of(models.target, Shape(depth=depth), grammars=grammar_cache)
     outputs = run_all(engine, [slow, *others])

@@ -266,13 +266,13 @@ def mend_decoding_rows_only(monkeypatch):
 
 def write_all_modules_to_the_same_slots(monkeypatch):
     """The draft slots are not cut into one set for each module."""
-    run_module = ModuleChain.run
+    run_module = ModuleChain.forward_module
 
     def uncut(self, index, plan, state, kv, attention):
         first = SimpleNamespace(layers=kv.layers[:1] * len(self), layout=kv.layout)
         return run_module(self, index, plan, state, first, attention)
 
-    monkeypatch.setattr(ModuleChain, "run", uncut)
+    monkeypatch.setattr(ModuleChain, "forward_module", uncut)
 
 
 def let_idle_nodes_write_where_they_lie(monkeypatch):

@@ -29,14 +29,14 @@ def break_target(monkeypatch):
     """Lets forwards of every model fail, counted from 1."""
 
     def arrange(*numbers):
-        forward, seen = Decoder.run, iter(range(1, 10**9))
+        forward, seen = Decoder.forward, iter(range(1, 10**9))
 
         def run_some(model, *args):
             if next(seen) in numbers:
                 raise Fault("the step broke on the device")
             return forward(model, *args)
 
-        monkeypatch.setattr(Decoder, "run", run_some)
+        monkeypatch.setattr(Decoder, "forward", run_some)
 
     return arrange
 

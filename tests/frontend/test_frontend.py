@@ -84,7 +84,7 @@ def test_a_feed_waits_for_room_and_answers_every_request(make_frontend):
     requests = [(prompt, frontend.inputs.prepare(prompt, LONG)) for prompt in prompts]
     answers = {
         key: live.output().outputs[0].token_ids
-        for key, live in Feed(frontend, requests, window=8)
+        for key, live in Feed(frontend, requests, max_in_flight=8)
         if isinstance(live, RequestState)
     }
     assert answers == {prompt: expected(prompt.token_ids, 30) for prompt in prompts}
@@ -97,7 +97,7 @@ def test_a_feed_names_the_request_the_engine_refuses_and_goes_on(make_frontend):
         (name, roomy.inputs.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
         for name, size in sizes.items()
     ]
-    answers = dict(Feed(frontend, requests, window=8))
+    answers = dict(Feed(frontend, requests, max_in_flight=8))
     assert isinstance(answers["large"], RequestError)
     assert isinstance(answers["small"], RequestState)
     assert isinstance(answers["last"], RequestState)
@@ -111,7 +111,7 @@ def test_a_feed_draws_no_more_than_its_window(frontend):
             drawn.append(number)
             yield number, frontend.inputs.prepare(TokenPrompt((5, number)), LONG)
 
-    answers = iter(Feed(frontend, source(), window=3))
+    answers = iter(Feed(frontend, source(), max_in_flight=3))
     next(answers)
     assert len(drawn) <= 4
 
@@ -122,7 +122,7 @@ def test_leaving_a_feed_early_aborts_what_still_runs(frontend):
         (number, frontend.inputs.prepare(TokenPrompt((5,)), SamplingParams(max_tokens=size)))
         for number, size in sizes
     ]
-    for _ in Feed(frontend, requests, window=8):
+    for _ in Feed(frontend, requests, max_in_flight=8):
         break
     assert frontend.is_idle
 

@@ -11,6 +11,7 @@ from outrider.frontend.input_processor import (
     resolve_sampling,
 )
 from outrider.frontend.sampling_params import SamplingParams
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer
 from outrider.wire.row_sampling import MAX_BANNED, Ban, Filters, LogprobsWanted, RowSampling
 
 BOUNDS = ModelBounds(max_context=32, vocab_size=100, eos_ids=frozenset({2}))
@@ -85,3 +86,11 @@ def test_children_have_seeds_of_their_own_and_the_first_the_users():
     assert (seeds[0], seeds[50]) == (7, 8)
     assert len(set(seeds)) == 100
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_end_of_sequence_outside_the_vocabulary_is_ignored_and_reported(make_frontend, caplog):
+    frontend = make_frontend(NoTokenizer(eos_ids=frozenset({-1, 2, 50, 400})))
+    assert frontend.inputs.bounds.eos_ids == {2}
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "ids -1, 50, 400" in warning
+    assert "generation_config.json" in warning

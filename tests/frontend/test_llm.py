@@ -1,5 +1,7 @@
 """The offline API over a tiny real model."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -208,3 +210,21 @@ def test_the_top_level_exports_what_callers_name_without_loading_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_min_tokens_works_with_an_end_of_sequence_outside_the_vocabulary(model_folder, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 400]}))
+    llm = LLM(folder, device="cpu", draft="none", max_model_len=64)
+    params = [SamplingParams(max_tokens=5, min_tokens=least, seed=1) for least in (0, 5)]
+    plain, banned = llm.generate(["the"] * 2, params, use_tqdm=False)
+    assert {plain.outputs[0].finish_reason, banned.outputs[0].finish_reason} <= {"stop", "length"}
+    assert len(banned.outputs[0].token_ids) == 5
+
+
+def test_a_context_without_memory_is_refused_with_the_setting(model_folder, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2**31 - 1}))
+    with pytest.raises(ConfigError, match=r"context of 2147483647 tokens; lower --max-context"):
+        LLM(folder, device="cpu", draft="none", max_num_seqs=256)

@@ -1,6 +1,9 @@
 """What SamplingParams accepts, and what it says about the rest."""
 
 import math
+import pickle
+from copy import copy, deepcopy
+from dataclasses import asdict
 
 import pytest
 
@@ -77,3 +80,17 @@ def test_json_overrides_name_token_ids_as_strings():
 def test_an_unknown_override_is_refused_by_name():
     with pytest.raises(RequestError, match="unknown sampling parameter 'topk'"):
         override(SamplingParams(), {"topk": 5})
+
+
+def test_the_fields_are_the_arguments():
+    params = SamplingParams(seed=3, speculation={"steps": 2}, structured={"regex": "a+"})
+    assert SamplingParams(**asdict(params)) == params
+    assert params.draft_budget.steps == 2
+
+
+def test_copies_and_pickles_keep_what_was_parsed():
+    params = SamplingParams(logit_bias={5: 1.0}, structured={"regex": "a+"})
+    for made in (copy(params), deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert made == params
+        assert made.bias_entries == ((5, 1.0),)
+        assert made.grammar_spec.kind == "regex"

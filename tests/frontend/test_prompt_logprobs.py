@@ -76,6 +76,14 @@ def test_a_later_start_leaves_what_comes_before_to_the_cache(llm, reference):
     expect(output, reference, first=14)
 
 
+@pytest.mark.parametrize("start", [12, 16, 17, 20])
+def test_a_start_at_the_edge_of_a_cached_page_scores_its_own_token(llm, reference, start):
+    score(llm, prompt_logprobs=0, prompt_logprobs_start=start)
+    again = score(llm, prompt_logprobs=0, prompt_logprobs_start=start)
+    assert again.usage.cached_tokens == (start - 1) // 4 * 4  # position start - 1 must run
+    expect(again, reference, first=start)
+
+
 def test_a_start_past_the_prompt_scores_nothing(llm):
     output = score(llm, prompt_logprobs=0, prompt_logprobs_start=400)
     assert output.prompt_logprobs == [None] * len(PROMPT)

@@ -1,7 +1,9 @@
 """What SamplingParams(structured=...) accepts, and answers that follow it from end to end."""
 
+import gc
 import json
 import re
+import signal
 
 import pytest
 
@@ -146,3 +148,13 @@ def test_the_command_line_takes_a_form(model_folder, tmp_path, capsys):
 def test_wrong_flags_fail_before_a_model_is_loaded(flags, reason, capsys):
     assert run(["generate", "the cat", "--model", "./no/such/folder", *flags]) == 1
     assert reason in capsys.readouterr().err
+
+
+def test_a_model_that_is_dropped_leaves_no_compiler_process(model_folder):
+    pytest.importorskip("xgrammar")
+    llm = LLM(model_folder, draft="none")
+    answer(llm, structured={"regex": "[ab]{3}"})
+    process = llm.frontend._engine._grammars._compiler._process._process
+    del llm
+    gc.collect()
+    assert process.wait(30) == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""The compiled sampling kernels choose what the torch reference chooses on a CPU of the same logits."""
+"""The compiled sampling kernels choose what the torch reference chooses on a CPU."""
 
 import random
 
@@ -20,7 +20,7 @@ from outrider.ops.sampling.logit_bias import add_bias_
 from outrider.ops.sampling.penalties import penalise
 from outrider.ops.sampling.top_k_top_p import filter_floors, masses_reference
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Filters, Penalties, RowSampling
 
@@ -35,7 +35,7 @@ def plain_samplings(n):
 def assert_same_tokens(choices, samplings, sampling_flags):
     on_gpu = choices.to("cuda", samplings)
     assert torch.equal(
-        choose_tokens(*on_gpu.arguments(sampling_flags)).cpu(), choices.reference(sampling_flags)
+        sample_tokens(*on_gpu.arguments(sampling_flags)).cpu(), choices.reference(sampling_flags)
     )
 
 
@@ -188,7 +188,7 @@ def test_a_recorded_choice_follows_its_inputs():
         random_choices(seed, samplings, vocab=49_152, dtype=torch.bfloat16) for seed in (1, 2)
     )
     on_gpu = first.to("cuda", samplings)
-    graph, tokens = recorded(lambda: choose_tokens(*on_gpu.arguments(EVERYTHING)))
+    graph, tokens = recorded(lambda: sample_tokens(*on_gpu.arguments(EVERYTHING)))
     for choices in (first, second):
         for name in ("logits", "rows", "positions", "path"):
             vars(on_gpu)[name].copy_(vars(choices)[name])
@@ -214,5 +214,5 @@ def test_logits_are_not_written_without_penalties_or_bias():
     samplings = [RowSampling(seed=3, filters=Filters(top_p=0.9), penalties=Penalties(presence=1.0))]
     on_gpu = random_choices(1, samplings, vocab=32_000).to("cuda", samplings)
     before = on_gpu.logits.clone()
-    choose_tokens(*on_gpu.arguments(SamplingFlags(noise=True, filters=True, penalties=True)))
+    sample_tokens(*on_gpu.arguments(SamplingFlags(noise=True, filters=True, penalties=True)))
     assert torch.equal(on_gpu.logits, before)

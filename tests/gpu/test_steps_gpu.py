@@ -1,4 +1,4 @@
-"""The compiled kernels of a step give what the torch reference gives on the CPU, captured or not."""
+"""The compiled kernels of a step give what the torch reference gives, captured or not."""
 
 import random
 from dataclasses import fields, replace

@@ -108,6 +108,17 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
             },
             "rope_parameters and a rope_scaling that says otherwise",
         ),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings above"),
+        ({"vocab_size": 10**30}, "vocab_size above"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers above 10000"),
+        (
+            {
+                "architectures": ["MixtralForCausalLM"],
+                "num_local_experts": 10**9,
+                "num_experts_per_tok": 2,
+            },
+            "1000000000 experts",
+        ),
         (
             {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}},
             "mscale .* set the attention_factor",
@@ -129,7 +140,7 @@ def test_a_sliding_window_that_qwen_does_not_use_is_accepted():
     )
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 200_000])
 def test_a_damaged_config_is_refused_by_name(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"config\.json"):

@@ -136,3 +136,51 @@ def test_a_folder_without_weights_is_refused(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"model\.safetensors is missing"):
         load(folder)
+
+
+def in_two_files(folder, weight_map):
+    """Two files with all tensors, the second with zeros; the index names one for each tensor."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    save_file(tensors, folder / "model-1.safetensors")
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    save_file(zeros, folder / "model-2.safetensors")
+    named = {name: weight_map(name) for name in tensors}
+    index = {"weight_map": {name: file for name, file in named.items() if file}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("used", [1, 2])
+def test_the_index_decides_about_a_tensor_in_two_files(folder, used):
+    other = 3 - used
+    in_two_files(folder, lambda name: f"model-{used if 'embed' in name else other}.safetensors")
+    assert bool(load(folder).embedding.any()) == (used == 1)
+
+
+def test_a_tensor_in_two_files_that_the_index_does_not_name_is_refused(folder):
+    in_two_files(
+        folder, lambda name: "" if name == DOWN else f"model-{1 + ('norm' in name)}.safetensors"
+    )
+    with pytest.raises(ConfigError, match=rf"has {DOWN} in model-1.* and model-2.* names neither"):
+        load(folder)
+
+
+@pytest.mark.parametrize("index", ['{"weight_map": {"a": 3}}', "[" * 200_000, "[]"])
+def test_an_index_of_something_else_is_refused_by_name(folder, index):
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ConfigError, match=r"index\.json is damaged"):
+        load(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_reported_by_name(folder, caplog, value):
+    edit(folder, lambda tensors: tensors[DOWN].view(-1)[7:8].fill_(value))
+    load(folder)
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert f"NaN or infinity in weights (1): {DOWN};" in warning
+
+
+def test_finite_weights_are_not_reported(folder, caplog):
+    edit(folder, lambda tensors: tensors[DOWN].fill_(torch.finfo(torch.float32).max))
+    load(folder)
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]

@@ -1,4 +1,4 @@
-"""The kernels that commit a step, interpreted, against the torch reference. tests/gpu compiles them."""
+"""The kernels that commit a step, interpreted, against the torch reference."""
 
 import pytest
 

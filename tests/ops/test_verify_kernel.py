@@ -1,4 +1,4 @@
-"""The kernel that verifies drafts, interpreted, against the torch reference. tests/gpu compiles it."""
+"""The kernel that verifies drafts, interpreted, against the torch reference."""
 
 import pytest
 

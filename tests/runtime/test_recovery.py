@@ -48,7 +48,7 @@ def test_a_tape_is_replayed_after_a_failure(models, where):
 
 
 def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models, monkeypatch):
-    run, sampling = models.target.run, sampling_of("greedy", 0)
+    run, sampling = models.target.forward, sampling_of("greedy", 0)
     engine = engine_of(models.target, Shape(max_rows=1))
 
     def run_short(plan, *others):
@@ -56,7 +56,7 @@ def test_a_short_prompt_goes_on_when_a_long_one_breaks_each_of_its_steps(models,
             raise Fault("such prompts never work")
         return run(plan, *others)
 
-    monkeypatch.setattr(models.target, "run", run_short)
+    monkeypatch.setattr(models.target, "forward", run_short)
     long, short = (
         make_submission("long", [5] * 10, sampling),
         make_submission("short", [5] * 4, sampling),

@@ -4,7 +4,7 @@ import torch
 from support.sampling_cases import TEMPERATURES, random_logits, table_of
 
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import RowSampling
 
@@ -22,7 +22,7 @@ def test_a_drafter_with_the_logits_of_the_target_guesses_its_token():
         logits, torch.arange(VOCAB), 3, table=table, rows=rows, positions=rows * 7
     )
     path = rows.new_empty((5, 0))
-    tokens = choose_tokens(logits.clone(), table, rows, rows * 7, path, SamplingFlags(noise=True))
+    tokens = sample_tokens(logits.clone(), table, rows, rows * 7, path, SamplingFlags(noise=True))
     assert torch.equal(likely.tokens[:, 0], tokens)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import RowSampling
@@ -42,7 +42,7 @@ def count_sequences(model, table, *, batches, positions=range(FIRST_POSITION, FI
         prefix = torch.zeros(BATCH, dtype=torch.int64)
         for logits, position in zip(model, positions, strict=True):
             place = torch.full((BATCH,), position)
-            tokens = choose_tokens(
+            tokens = sample_tokens(
                 logits.index_select(0, prefix),
                 table,
                 rows,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.sampling.sampling_flags import decode_flags, joined_flags
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
@@ -49,7 +49,7 @@ def choose_rows(logits, table, rows, sampling_flags):
     rows = torch.tensor(rows)
     path = torch.stack([torch.full_like(rows, 5), rows], dim=1)
     scores = logits[rows - 1]
-    return choose_tokens(scores, table, rows, rows * 40, path, sampling_flags), scores
+    return sample_tokens(scores, table, rows, rows * 40, path, sampling_flags), scores
 
 
 @settings(deadline=None, max_examples=80)
@@ -102,7 +102,7 @@ def test_choosing_reads_nothing_on_the_host():
     logits = torch.randn(3, VOCAB)
     rows, path = torch.tensor([1, 2, 3]), torch.full((3, 2), -1)
     with RefusesHostReads():
-        choose_tokens(logits, table, rows, rows, path, everything)
+        sample_tokens(logits, table, rows, rows, path, everything)
 
 
 def test_a_part_is_needed_if_any_row_needs_it():

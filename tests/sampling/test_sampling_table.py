@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.sampling.sampling_flags import decode_flags
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.wire.row_sampling import (
@@ -41,7 +41,7 @@ def sampling_of(table, row):
     """The scores of a row at one place, all parts run."""
     logits = torch.linspace(-3, 3, VOCAB)[None]
     rows, positions = torch.tensor([row]), torch.tensor([50])
-    choose_tokens(logits, table, rows, positions, rows.new_empty((1, 0)), decode_flags(DEMANDING))
+    sample_tokens(logits, table, rows, positions, rows.new_empty((1, 0)), decode_flags(DEMANDING))
     return logits
 
 

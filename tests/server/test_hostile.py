@@ -1,8 +1,6 @@
 """Requests made to cost more than they may: none of them delays others."""
 
-import asyncio
 import contextlib
-import json
 import subprocess
 import threading
 import time
@@ -10,8 +8,6 @@ import time
 import httpx
 import pytest
 from support.served import wait_for
-
-from outrider.server.body_limits import BodyLimits, LimitsMiddleware
 
 SHORT = {"prompt": "the", "max_tokens": 2, "seed": 1, "model": "tiny"}
 ALTERNATIVES = "|".join(f"a{{1,{n}}}b{{1,{n}}}" for n in range(200, 260))
@@ -138,20 +134,24 @@ def test_the_server_answers_while_the_engine_computes(server):
     assert not server.wait_until_idle()["has_leak"]
 
 
-def test_a_body_that_does_not_come_is_given_up():
-    async def receive_nothing():
-        await asyncio.sleep(60)
+BOMB = {"n": 128, "logit_bias": {str(token): 1 for token in range(300)}}
 
-    async def refused(scope, receive, send):
-        raise AssertionError("it never gets so far")
 
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    limits = LimitsMiddleware(refused, BodyLimits(read_s=0.05))
-    scope = {"type": "http", "headers": [(b"content-length", b"10")]}
-    asyncio.run(limits(scope, receive_nothing, send))
-    assert sent[0]["status"] == 408
-    assert json.loads(sent[1]["body"])["error"]["message"] == "the body took too long"
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 1024, **BOMB}),
+        ("/v1/completions", {"prompt": [5] * 3000, "n": 128, "stop_token_ids": [5] * 40_000}),
+        ("/v1/completions", {"prompt": "a", "n": 128, "logprobs": 20, "max_tokens": 4000}),
+        ("/v1/chat/completions", {"messages": [], "n": 128, "logprobs": True, "top_logprobs": 20}),
+        ("/generate", {"text": ["a"] * 1024, "sampling_params": BOMB}),
+        ("/generate", {"text": "a", "sampling_params": {"n": 128, "stop": ["a" * 1000] * 60}}),
+    ],
+)
+def test_a_call_that_costs_too_much_is_refused_with_the_limit(server, path, body):
+    if "messages" in body:
+        body = {**body, "messages": [{"role": "user", "content": "the"}]}
+    response = server.post(path, body)
+    message = response.json()["error"]["message"]
+    assert response.status_code == 400
+    assert "the request wants" in message or "a request may have" in message

@@ -20,7 +20,7 @@ def crowd(request):
         return server, llm, "tiny", 60
     folder = request.getfixturevalue("smollm2_folder")
     server = request.getfixturevalue("default_server")
-    return server, LLM(folder, draft="none", device="cpu"), "default", 8
+    return server, LLM(folder, draft="none", device="cpu", kv_tokens=4096), "default", 8
 
 
 def test_every_answer_under_load_is_its_offline_answer_and_nothing_leaks(crowd):

@@ -93,6 +93,21 @@ def test_metrics_count_what_was_generated(client, server):
 def test_the_schema_of_the_routes_is_there(server):
     paths = server.get("/openapi.json").json()["paths"]
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"} <= set(paths)
+    operations = [operation for path in paths.values() for operation in path.values()]
+    tags = {tag for operation in operations for tag in operation["tags"]}
+    assert tags == {"OpenAI", "Operation", "SGLang", "Tokens"}
+
+
+def test_invariants_have_the_names_that_monitors_read(server):
+    invariants = server.invariants
+    assert invariants.keys() == {"queue", "rows", "pages", "prefix", "faults", "work"} | {
+        "open_calls",
+        "worker_pid",
+        "is_idle",
+        "has_leak",
+    }
+    assert invariants["work"].keys() == {"busy_s", "counts"}
+    assert invariants["work"]["counts"].keys() == {"steps", "eager", "unrecordable"}
 
 
 def test_the_dashboard_shows_metrics_that_there_are(server):

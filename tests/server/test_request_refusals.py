@@ -5,8 +5,6 @@ import json
 import httpx
 import pytest
 
-from outrider.server.body_limits import is_deeper
-
 CHAT = {"messages": [{"role": "user", "content": "the"}], "max_tokens": 2}
 TEXT = {"prompt": "the", "max_tokens": 2}
 DEEP = json.loads("[" * 40 + "]" * 40)
@@ -178,16 +176,26 @@ def test_headers_beyond_the_limit_are_refused(server):
     assert_is_error(response, 431)
 
 
-@pytest.mark.parametrize(
-    ("body", "is_deep"),
-    [
-        (b"[[[]]]", False),
-        (b"[[[[]]]]", True),
-        (b'["[[[[[["]', False),
-        (b'["\\"[[[[[["]', False),
-        (b'{"a":[{"b":[1]}]}', True),
-        (b"[],[],[],[],[]", False),
-    ],
-)
-def test_depth_is_counted_outside_of_strings(body, is_deep):
-    assert is_deeper(body, 3) is is_deep
+BACK = {
+    "NaN in metadata": ("/v1/responses", b'{"input":"the","metadata":{"1":NaN}}', "NaN"),
+    "infinity": ("/v1/responses", b'{"input":"the","metadata":{"1":-Infinity}}', "Infinity"),
+    "a number past all floats": ("/v1/responses", b'{"input":"a","metadata":{"1":1e999}}', "large"),
+    "half a pair in a name": ("/generate", b'{"text":"the","rid":"\\ud800"}', "surrogate"),
+    "half a pair in a key": ("/v1/responses", b'{"input":"a","metadata":{"\\uDfff":1}}', "surrog"),
+    "half a pair as bytes": ("/generate", b'{"text":"the","rid":"\xed\xa0\x80"}', "UTF-8"),
+    "another encoding": ("/generate", '{"text":"the"}'.encode("utf-16"), "UTF-8"),
+    "half a pair as a stop": ("/v1/completions", b'{"prompt":"a","stop":"\\ud800"}', "surrogate"),
+}
+
+
+@pytest.mark.parametrize("name", BACK)
+def test_a_value_that_json_cannot_send_back_is_refused_before_any_step(server, name):
+    path, body, reason = BACK[name]
+    assert reason in assert_is_error(post_raw(server, path, body))["message"]
+
+
+def test_whole_surrogate_pairs_and_escaped_backslashes_are_text(server):
+    for rid in ("\\ud83d\\ude00", "\\\\ud800"):
+        body = f'{{"text":"the","rid":"{rid}","sampling_params":{{"max_new_tokens":1}}}}'
+        response = post_raw(server, "/generate", body.encode())
+        assert response.json()["meta_info"]["id"] == json.loads(f'"{rid}"')

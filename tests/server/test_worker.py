@@ -112,3 +112,26 @@ def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go
     answer = [token for each in updates if each.request_id == "small" for token in each.tokens]
     assert answer == expected_output(small, CONTEXT)
     assert server_end.engine.num_in_flight == 0
+
+
+def test_a_request_is_given_to_two_workers_and_no_third(server_end):
+    """It may be what kills them."""
+    engine, sent = server_end.engine, []
+    engine.add(submission("poison", [1, 2], max_tokens=9))
+    assert engine.detach() == ()  # the first worker is lost before it answered
+    engine.attach(sent.append)
+    assert [message.submission.request_id for message in sent] == ["poison"]
+    (last,) = engine.detach()
+    assert (last.request_id, last.finish) == ("poison", "error")
+    engine.attach(sent.append)
+    assert len(sent) == 1
+
+
+def test_a_request_that_waited_without_a_worker_has_all_its_attempts(server_end):
+    engine, sent = server_end.engine, []
+    engine.detach()
+    engine.add(submission("waits", [1, 2], max_tokens=9))
+    engine.attach(sent.append)
+    assert engine.detach() == ()
+    engine.attach(sent.append)
+    assert len(sent) == 2

@@ -24,11 +24,11 @@ class FailingDraft(StandaloneDraft):
     num_forwards = 0
     fails_at = 10**9
 
-    def advance(self, plan, state, kv, attention):
+    def forward(self, plan, state, kv, attention):
         FailingDraft.num_forwards += 1
         if FailingDraft.num_forwards >= FailingDraft.fails_at:
             raise RuntimeError("the draft model broke")
-        return super().advance(plan, state, kv, attention)
+        return super().forward(plan, state, kv, attention)
 
 
 @pytest.fixture(scope="module")

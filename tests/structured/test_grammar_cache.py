@@ -7,6 +7,7 @@ from support.grammars import SPECS, TINY
 from support.tiny import VOCAB
 
 from outrider.errors import CapacityError, RequestError
+from outrider.structured import compiler_thread
 from outrider.structured import grammar_cache as cache_module
 from outrider.structured.grammar_bounds import MAX_DEPTH, check_bounds
 from outrider.structured.grammar_cache import NO_GRAMMARS, GrammarCache
@@ -77,13 +78,13 @@ BOMBS = [
 @pytest.mark.parametrize(("kind", "text"), BOMBS)
 def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeypatch, kind, text):
     grammar_cache.check(SPECS["choice"])  # the process runs
-    monkeypatch.setattr(cache_module, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(compiler_thread, "TIMEOUT_S", 1.0)
     spec = GrammarSpec(kind=kind, text=text)
     with pytest.raises(RequestError, match="too complex"):
         grammar_cache.check(spec)
     with pytest.raises(RequestError, match="too complex"):
         grammar_cache.check(spec)
-    assert grammar_cache._process is None  # the refusal was cached
+    assert grammar_cache._compiler._process is None  # the refusal was cached
     monkeypatch.undo()
     grammar_cache.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
 
@@ -95,8 +96,8 @@ def test_a_grammar_that_grows_slower_with_every_token_is_refused(grammar_cache):
 
 def test_a_process_that_dies_is_replaced(grammar_cache):
     grammar_cache.check(SPECS["choice"])
-    grammar_cache._process._process.kill()
-    grammar_cache._process._process.wait()
+    grammar_cache._compiler._process._process.kill()
+    grammar_cache._compiler._process._process.wait()
     grammar_cache.check(GrammarSpec(kind="regex", text="[0-9]{8}"))
 
 

@@ -51,8 +51,8 @@ class Harness:
         if tree is None:
             tree = single_node(device.table.last_tokens[plan.decode.rows])
         fill(plan, tree, table=device.table, attention=device.attention, page_size=device.page_size)
-        hidden = self.decoder.hidden(plan, self.pool, device.attention)
-        return self.decoder.logits(hidden)
+        hidden_states = self.decoder.hidden_states(plan, self.pool, device.attention)
+        return self.decoder.logits(hidden_states)
 
 
 def harness_of(folder, dtype="float32", *, pad=1, nodes=1):

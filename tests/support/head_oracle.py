@@ -46,7 +46,7 @@ class Oracle:
             )
         return aux_hidden_states @ weights["fc.weight"].T
 
-    def advance(self, tokens, states):
+    def forward(self, tokens, states):
         """States after all rows, from the states before them."""
         variant, weights = self._variant, self._weights
         table = weights.get("embed_tokens.weight", self._model.model.embed_tokens.weight)
@@ -75,7 +75,7 @@ class Oracle:
         read, states = list(tokens[1:]), self.project(self.aux_hidden_states(tokens[:-1]))
         drafts = []
         for _ in range(steps):
-            last = self.advance(read, states)[-1:]
+            last = self.forward(read, states)[-1:]
             drafts.append(int(target_ids[self.logits(last)[0].argmax()]))
             read, states = [*read, drafts[-1]], torch.cat([states, last])
         return drafts

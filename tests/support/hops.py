@@ -1,8 +1,8 @@
 """Follows a request through the package: the files on the call stack at each landmark.
 
-A landmark is a function in which the request changes its form: text becomes ids, ids a submission, a
-batch a plan, and so on. The path of a request is the list of files that come onto the call stack from
-one landmark to the next.
+A landmark is a function in which the request changes its form: text becomes ids, ids a submission,
+a batch a plan, and so on. The path of a request is the list of files that come onto the call stack
+from one landmark to the next.
 """
 
 import json

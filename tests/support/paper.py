@@ -85,7 +85,7 @@ class PaperRunner:
 
     @property
     def counts(self) -> StepCounts:
-        return StepCounts(steps=self.num_steps, eager=self.num_steps, uncapturable=0)
+        return StepCounts(steps=self.num_steps, eager=self.num_steps, unrecordable=0)
 
     def restart(self) -> None:
         """Tokens stay where they were written, so that a wrong read would find them."""

@@ -46,8 +46,8 @@ class RowHarness:
         resolve_lengths(plan, self.table)
         tree = chain(self.drafted)
         fill(plan, tree, table=self.table, attention=self.attention, page_size=PAGE_SIZE)
-        states = self.decoder.run(plan, self.pool, self.attention, AuxLayers())
-        return self.decoder.logits(states.hidden)
+        states = self.decoder.forward(plan, self.pool, self.attention, AuxLayers())
+        return self.decoder.logits(states.hidden_states)
 
 
 def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Planner, RowTable, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from outrider.sampling.sampler import choose_tokens
+from outrider.sampling.sampler import sample_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
 from outrider.wire.row_sampling import Ban, Filters, Penalties, RowSampling
@@ -32,7 +32,7 @@ class Choices:
         """The tokens that the torch reference chooses, of float32 copies of the same logits."""
         logits = self.logits.float()
         logits = logits.clone() if logits is self.logits else logits
-        return choose_tokens(
+        return sample_tokens(
             logits, self.table, self.rows, self.positions, self.path, sampling_flags
         )
 

@@ -63,7 +63,7 @@ def engine_logits(decoder, head, tokens):
     target = Paged(num_layers=config.num_layers, attention=config.attention)
     aux_hidden_states = target.run(
         lambda plan, kv, attention: (
-            decoder.run(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
+            decoder.forward(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
         ),
         start=0,
         tokens=text,
@@ -77,7 +77,7 @@ def engine_logits(decoder, head, tokens):
     for step in range(DEPTH):
         read = tokens[1 : len(text) + 1] if step == 0 else tokens[len(text) + step :][:1]
         state = drafts.run(
-            lambda plan, kv, attention, before=state: head.advance(plan, before, kv, attention),
+            lambda plan, kv, attention, before=state: head.forward(plan, before, kv, attention),
             start=start,
             tokens=read,
         )[-1:]
@@ -97,7 +97,9 @@ def unrolled(folder, target_folder, tokens, documents, positions):
     target = PackedTarget(target_folder, dtype=torch.float32, device=CPU)
     opened = open_head(folder, target.config, target_folder)
     attention = DenseAttention(documents)
-    states = target.run(tokens, positions, attention, opened.report.config.aux.aux_layers.layers)
+    states = target.forward(
+        tokens, positions, attention, opened.report.config.aux.aux_layers.layers
+    )
     inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=tokens,
@@ -161,13 +163,13 @@ def test_the_packed_target_and_the_engine_give_equal_hidden_states(family, tmp_p
     target = PackedTarget(tmp_path, dtype=torch.float32, device=CPU)
     tokens, documents, positions = packed_documents(texts())
     with torch.inference_mode():
-        states = target.run(tokens, positions, DenseAttention(documents), (0, 2))
+        states = target.forward(tokens, positions, DenseAttention(documents), (0, 2))
         start = 0
         for text in texts():
             paged = Paged(num_layers=decoder.config.num_layers, attention=decoder.config.attention)
-            hidden = paged.run(decoder.hidden, start=0, tokens=text)
-            ours = states.hidden[0, start : start + len(text)]
-            assert (ours - hidden).abs().max() <= 1e-3  # values reach tens
+            hidden_states = paged.run(decoder.hidden_states, start=0, tokens=text)
+            ours = states.hidden_states[0, start : start + len(text)]
+            assert (ours - hidden_states).abs().max() <= 1e-3  # values reach tens
             start += len(text)
     assert states.aux_hidden_states.shape == (1, start, 2 * decoder.config.block.hidden)
 

@@ -27,6 +27,10 @@ from outrider.train.training_head import HeadInputs, TrainingHead
 
 STEPS = 4  # of a draft chain
 
+pytestmark = pytest.mark.timeout(
+    300
+)  # a training run uses all cores, and waits where they are busy
+
 
 def acceptances(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
     """The acceptance of every answer, measured through the engine."""
@@ -110,7 +114,7 @@ def unrolled_head(folder, target_folder, tokens):
     row, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
     attention = DenseAttention(torch.zeros_like(row))
     config = opened.report.config
-    states = target.run(row, positions, attention, config.aux.aux_layers.layers)
+    states = target.forward(row, positions, attention, config.aux.aux_layers.layers)
     inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=row,

@@ -1,4 +1,4 @@
-"""What `outrider bench acceptance` found, prints and writes."""
+"""The results of `outrider bench acceptance`, printed and written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class AcceptanceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceReport:
-    """Everything one run found out."""
+    """The results of one run."""
 
     model: str
     device: str
@@ -112,7 +112,7 @@ def print_acceptance(report: AcceptanceReport) -> None:
         ]
     )
     printer.table(build_table(_COLUMNS, map(_row, report.shares()), is_tight=True))
-    printer.note("kept: share of rounds that kept the first draft, the second, ...")
+    printer.note("kept: share of rounds that accepted the first draft, the second, ...")
 
 
 def _row(share: AcceptanceShare) -> list[str]:

@@ -20,7 +20,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeFloor:
-    """What one decode step of a batch must read."""
+    """The bytes that one decode step of a batch must read."""
 
     dtype: Dtype
     batch: int

@@ -48,7 +48,7 @@ class EngineResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineSetting:
-    """What was measured on what."""
+    """The model, the machine and the work."""
 
     model: str
     machine: Machine
@@ -58,7 +58,7 @@ class OfflineSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineReport:
-    """Everything one run found out."""
+    """The results of one run."""
 
     setting: OfflineSetting
     floors: tuple[DecodeFloor, ...]

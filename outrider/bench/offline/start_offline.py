@@ -51,9 +51,9 @@ def bench_perplexity(
     set_threads(threads)
     encoded = encode_texts(folder, texts)
     with run_bar(len(dtypes) * len(encoded)) as note:
-        found = [measure_perplexity(folder, dtype, encoded, note) for dtype in dtypes]
-    print_perplexities(model, len(encoded), found)
-    write_report(json_path, describe_perplexities(model, len(encoded), found))
+        perplexities = [measure_perplexity(folder, dtype, encoded, note) for dtype in dtypes]
+    print_perplexities(model, len(encoded), perplexities)
+    write_report(json_path, describe_perplexities(model, len(encoded), perplexities))
 
 
 def set_threads(threads: int) -> None:

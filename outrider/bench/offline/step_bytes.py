@@ -11,7 +11,7 @@ from outrider.models.model_config import ModelConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBytes:
-    """What a step reads once."""
+    """The bytes that a step reads once."""
 
     weights: int
     kv: int

@@ -14,7 +14,7 @@ from outrider.models.target import read_target
 
 
 class OurEngine:
-    """Owns an engine with room for one batch, without a prefix cache: repetitions must work."""
+    """Owns an engine with room for one batch. It has no prefix cache: repetitions must compute."""
 
     def __init__(self, folder: Path, *, dtype: Dtype, lengths: Lengths, max_batch: int) -> None:
         context = lengths.prompt + lengths.answer

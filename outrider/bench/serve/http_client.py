@@ -40,7 +40,7 @@ def open_session(endpoint: Endpoint) -> aiohttp.ClientSession:
 
 
 class _Reading:
-    """What has been read of one stream."""
+    """The content of one stream that was read so far."""
 
     def __init__(self) -> None:
         self.texts_s: list[float] = []

@@ -43,6 +43,6 @@ class LoadJournal:
 
     @property
     def tokens_per_chunk(self) -> float:
-        """Of the answers so far; 1 until there is one."""
+        """Mean over the answers so far; 1 until there is one."""
         tokens, chunks = self._answered
         return tokens / chunks if chunks else 1.0

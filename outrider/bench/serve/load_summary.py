@@ -60,7 +60,7 @@ class Summary:
 
     @cached_property
     def duration_s(self) -> float:
-        """From the first request that was sent to the last that ended."""
+        """Seconds from the first sent request to the end of the last one."""
         return max((_ended_s(each) for each in self.outcomes), default=0.0) - self.start_s
 
     @property
@@ -69,12 +69,12 @@ class Summary:
 
     @property
     def tpot(self) -> Spread:
-        """Over requests: each counts once, with its mean."""
+        """Spread of the mean time per token; each request counts once."""
         return spread_of(tpot_s for answer in self.answers for tpot_s in answer.tpots_s)
 
     @property
     def itl(self) -> Spread:
-        """Over all gaps of all requests."""
+        """Spread of all gaps of all requests."""
         return spread_of(gap for answer in self.answers for gap in answer.timeline.itls_s)
 
     @property

@@ -71,7 +71,7 @@ class LoadQuestions:
     origin: str
     num: int
     seed: int
-    fields: dict[str, Any]  # of the body beside the prompt: max_tokens, temperature, ...
+    fields: dict[str, Any]  # of the body besides the prompt: max_tokens, temperature, ...
 
     def body(self, index: int, *, model: str, endpoint: EndpointName) -> dict[str, Any]:
         """The JSON body of one request; a greedy one has no seed."""

@@ -1,4 +1,4 @@
-"""What `outrider bench serve` found, prints and writes."""
+"""The results of `outrider bench serve`, printed and written."""
 
 import platform
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedAcceptance:
-    """What the server reported about accepted drafts, and where it reported it."""
+    """The server's counts of accepted drafts, and where they were reported."""
 
     acceptances: tuple[ServerAcceptance, ...]  # one, or none where nothing was reported
     source: str
@@ -41,7 +41,7 @@ class ReportedAcceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """Everything one run found out."""
+    """The results of one run."""
 
     args: LoadArgs
     model: str
@@ -106,12 +106,12 @@ def _totals(report: LoadReport) -> Iterator[SettingLine]:
         f"within TTFT {slo.ttft_s * 1e3:g} ms and TPOT {slo.tpot_s * 1e3:g} ms",
     )
     yield "running", f"{summary.mean_running:.1f} on average, {summary.max_running} at most"
-    for found in report.reported.acceptances:
-        rates = " ".join(f"{rate:.0%}" for rate in found.accepted_rates)
+    for acceptance in report.reported.acceptances:
+        rates = " ".join(f"{rate:.0%}" for rate in acceptance.accepted_rates)
         by_position = f", by position {rates}" if rates else ""
         yield (
             "acceptance",
-            f"{found.accept_length:.2f} tokens/round, {found.accept_rate:.1%} of drafts "
+            f"{acceptance.accept_length:.2f} tokens/round, {acceptance.accept_rate:.1%} of drafts "
             f"kept{by_position} ({report.reported.source})",
         )
 

@@ -22,7 +22,7 @@ async def find_model(
         return models[0]  # even if it is not listed: servers have aliases and adapters
     if len(served) != 1:
         has = f"it has {', '.join(served)}" if served else "it does not list any"
-        raise ConfigError(f"the server does not tell which model to ask; {has}; give --model")
+        raise ConfigError(f"the server does not name one model; {has}; give --model")
     return served[0]
 
 

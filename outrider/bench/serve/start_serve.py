@@ -82,12 +82,12 @@ async def measure(args: LoadArgs) -> tuple[LoadReport, bool]:
 def choose_acceptance(
     summary: Summary, *, before: tuple[ServerAcceptance, ...], after: tuple[ServerAcceptance, ...]
 ) -> ReportedAcceptance:
-    """What came with the answers where all have it, else how far the counters of /metrics moved."""
-    each = [found for answer in summary.answers for found in answer.acceptances]
-    if each and len(each) == len(summary.answers):
-        total = ServerAcceptance.sum_of(each)
+    """The counts in the answers if all have them, else the change of the counters of /metrics."""
+    reported = [each for answer in summary.answers for each in answer.acceptances]
+    if reported and len(reported) == len(summary.answers):
+        total = ServerAcceptance.sum_of(reported)
         return ReportedAcceptance(
-            acceptances=(total,) if total.rounds else (), source="told with the answers"
+            acceptances=(total,) if total.rounds else (), source="reported with the answers"
         )
     moved = between(before[0], after[0]) if before and after else ()
     return ReportedAcceptance(acceptances=moved, source="counters of /metrics, of all clients")
@@ -125,14 +125,14 @@ async def _drive(
     """Run the load; returns the client's own load, and whether the user cut the run short."""
     driver, meter = Driver(send, journal, _CLOCK), LagMeter(_CLOCK)
     with load_display("requests", args.questions.num) as display, _interrupts(driver) as arrived:
-        beside = [
+        tasks = [
             asyncio.create_task(meter.run()),
             asyncio.create_task(display.run(journal, _CLOCK)),
         ]
         try:
             await driver.run(args.pattern, args.questions.num)
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
         return meter.read(journal.lates_s), bool(arrived)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from outrider.bench.texts import read_texts
 from outrider.hub.jsonl import numbered_lines
 
-# What the sources of our development prompts are about; other sources are kinds of their own.
+# The kinds of our development prompts, by source; another source is its own kind.
 _KINDS = {
     "mbpp": "code",
     "humaneval": "code",
@@ -101,7 +101,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A text and what it is an example of."""
+    """A text and its kind."""
 
     kind: str
     text: str

@@ -51,7 +51,7 @@ class TimeShare:
 
     @property
     def tokens_per_s(self) -> float:
-        """Without the first token, which the step of the prompt emits."""
+        """Tokens per second without the first token, which the step of the prompt emits."""
         num_tokens = sum(len(run.tokens) - 1 for run in self.runs)
         return num_tokens / max(self.cost.total_s, 1e-9)
 
@@ -76,7 +76,7 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationSetting:
-    """What was measured on what."""
+    """The model, the machine and the work."""
 
     model: str
     machine: Machine
@@ -87,14 +87,14 @@ class SpeculationSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationReport:
-    """Everything one run of the benchmark found out."""
+    """The results of one run of the benchmark."""
 
     setting: SpeculationSetting
     runs: tuple[SpeculationRun, ...]
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """In the order in which they ran: plain decoding first."""
+        """Drafters in the order in which they ran: plain decoding first."""
         return tuple(dict.fromkeys(run.drafter for run in self.runs))
 
     @property
@@ -107,7 +107,7 @@ class SpeculationReport:
         return TimeShare(kind=kind, drafter=drafter, runs=runs)
 
     def speedup(self, share: TimeShare) -> float:
-        """Against plain decoding of the same prompts in the same run."""
+        """Speed relative to plain decoding of the same prompts in the same run."""
         return share.tokens_per_s / max(self.share(share.kind, PLAIN).tokens_per_s, 1e-9)
 
     @property

@@ -38,7 +38,7 @@ def print_speculation(report: SpeculationReport) -> None:
             f"{report.num_different} answers differ from plain decoding: run outrider check"
         )
     printer.note(
-        "draft, verify, catch-up: per round. kept: share of rounds that kept the first draft,\n"
+        "draft, verify, catch-up: per round. kept: share of rounds that accepted the first draft,\n"
         "the second, ...; tokens per round = 1 + their sum."
     )
 

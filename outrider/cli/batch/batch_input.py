@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.sampling_params import PARAMETER_NAMES
 
+_MOST_NESTED_ID = 32  # levels of lists and objects in an id
 _BODIES = ("prompt", "messages", "prompt_token_ids")
 _SHAPES = (
     'write a JSON string, or an object with one of "prompt", "messages" and "prompt_token_ids" '
@@ -55,15 +57,29 @@ def decode_line(line: InputLine) -> Any:
         return json.loads(line.content)
     except ValueError as error:  # also what is not UTF-8
         raise RequestError(f"not JSON ({error}); {_SHAPES}") from error
+    except RecursionError as error:
+        raise RequestError(f"the line is nested too deeply; {_SHAPES}") from error
 
 
 def line_id(line: InputLine) -> Any:
-    """The user's id of a line, or its number if it has none or cannot be read."""
+    """The user's id of a line. Its number if it has none, or one that JSON cannot give back."""
     try:
         value = decode_line(line)
     except RequestError:
         return line.number
-    return value.get("id", line.number) if isinstance(value, Mapping) else line.number
+    if not isinstance(value, Mapping) or not _is_plain(value.get("id"), _MOST_NESTED_ID):
+        return line.number
+    return value.get("id", line.number)
+
+
+def _is_plain(value: Any, levels: int) -> bool:
+    """Whether a value has no NaN, no infinity, and at most so many levels of lists and objects."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if not isinstance(value, list | dict):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_plain(each, levels - 1) for each in inner)
 
 
 def parse_line(line: InputLine) -> LineRequest:

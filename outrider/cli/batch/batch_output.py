@@ -58,7 +58,7 @@ class BatchOutput:
         """Write one answer and flush it, so that a killed process does not lose it."""
         record = {"id": line_id(line), "line": line.number, "digest": line.digest, **report}
         try:
-            self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._file.write(_encode(record) + b"\n")
             self._file.flush()
         except OSError as error:
             raise _unwritable(self._path, error) from error
@@ -67,7 +67,7 @@ class BatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a line of the output says about its input line."""
+    """The digest of an input line, and whether its answer is an error."""
 
     digest: str
     is_failed: bool
@@ -100,8 +100,19 @@ def _read_record(content: bytes, path: Path) -> tuple[int, _Record]:
         fields = json.loads(content)
         record = _Record(digest=str(fields["digest"]), is_failed="error" in fields)
         return int(fields["line"]), record
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(_foreign(path)) from error
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    """A record as JSON. Half a surrogate pair has no UTF-8, so such a record is written in ASCII.
+
+    The user's id can have one, and so can an error message that quotes the line.
+    """
+    try:
+        return json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(record).encode()
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -31,7 +31,7 @@ class BatchDefaults:
 
     params: SamplingParams
     framing: Framing
-    window: int
+    max_in_flight: int
     system: str = ""  # for conversations without a system message; `framing` adds it to texts
 
 
@@ -47,7 +47,11 @@ class BatchRun:
 
     def run(self, source: Path, advance: Advance) -> None:
         """Answer every line that is not answered yet; a bad line gets its error as the answer."""
-        feed = Feed(self._frontend, self._requests(source, advance), window=self._defaults.window)
+        feed = Feed(
+            self._frontend,
+            self._requests(source, advance),
+            max_in_flight=self._defaults.max_in_flight,
+        )
         for line, result in feed:
             if isinstance(result, CapacityError):
                 self.refusals.append(str(result))

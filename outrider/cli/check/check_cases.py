@@ -13,7 +13,7 @@ _SEED = 20  # arbitrary; the same for all, so that a mismatch can be repeated
 SAMPLINGS = {
     "greedy": SamplingParams(temperature=0.0, ignore_eos=True),
     "sampled": SamplingParams(seed=_SEED, ignore_eos=True),
-    "every warp": SamplingParams(
+    "all logits processing": SamplingParams(
         seed=_SEED,
         temperature=1.2,
         top_k=50,

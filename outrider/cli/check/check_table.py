@@ -27,7 +27,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 def _table(findings: Sequence[Finding]) -> Table:
     table = Table(box=None, header_style="bold")
-    for heading in ("drafts", "law", "executor", "overlap"):
+    for heading in ("drafts", "sampling", "executor", "overlap"):
         table.add_column(heading)
     for heading in ("tokens", "mismatches", "tokens/round"):
         table.add_column(heading, justify="right")

@@ -129,9 +129,9 @@ def _framed(llm: LLM, text: str) -> TextPrompt:
 
 
 def _mismatches(
-    right: Sequence[CompletionOutput], found: Sequence[CompletionOutput], *, is_alone: bool
+    right: Sequence[CompletionOutput], drafted: Sequence[CompletionOutput], *, is_alone: bool
 ) -> Iterator[Mismatch]:
-    for prompt, (plain, other) in enumerate(zip(right, found, strict=True)):
+    for prompt, (plain, other) in enumerate(zip(right, drafted, strict=True)):
         for difference in first_difference(plain, other.token_ids):
             yield Mismatch(prompt=prompt, is_alone=is_alone, difference=difference)
 

@@ -1,4 +1,4 @@
-"""Leases on KV pages, with sharing between requests. The scheduler uses nothing else of it."""
+"""Leases on KV pages, with sharing between requests: what the scheduler sees of the cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class CacheStats:
 
 
 class PrefixCache:
-    """Owns every page: free, cached in the tree, or lent to one lease.
+    """Decides for every page id whether it is free, cached in the tree, or lent to one lease.
 
-    A position can be served again when its token is known, and `lookahead` further ones too,
-    because draft KV depends on them: of N tokens only N - lookahead positions are then covered.
+    Draft KV at a position depends on `lookahead` tokens after it. So N known tokens identify the KV
+    of N - lookahead positions only.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class PrefixCache:
         self._allocator.free(self._tree.evict(self._tree.num_evictable))
 
     def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:
-        """Moves the lease's pages up to `covered` into the tree; returns those it has already."""
+        """Moves the lease's pages up to `covered` into the tree; returns those the tree has."""
         assert covered <= len(lease.pages), "committed tokens have their pages"
         key = self._key(tokens, first=lease.num_shared, last=covered)
         pages = lease.pages[lease.num_shared : covered]

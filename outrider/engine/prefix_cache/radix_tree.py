@@ -33,7 +33,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insertion:
-    """The node that ends the inserted key, and the given pages the tree had no use for."""
+    """The node at the end of the inserted key, and the pages that the tree does not use."""
 
     node: Node
     duplicates: list[int]

@@ -8,9 +8,13 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.tokenizer.template_bounds import (
+    BoundedEnvironment,
+    TemplateLimitError,
+    bounded_rendering,
+)
 
 DEFAULT = "default"
 TOOL_USE = "tool_use"  # name of the template for requests with tools, if a model has one
@@ -52,9 +56,15 @@ class ChatTemplate:
         absent = {"tools": list(tools) or None, "documents": None}
         values = {**absent, **self._special_tokens, **variables}
         try:
-            return template.render(
-                values, messages=checked, add_generation_prompt=add_generation_prompt
-            )
+            with bounded_rendering():
+                return template.render(
+                    values, messages=checked, add_generation_prompt=add_generation_prompt
+                )
+        except TemplateLimitError as error:
+            raise RequestError(
+                f"the chat template cannot render these messages: {_one_line(error)}; send fewer "
+                "or shorter messages, or fix the template in the model folder"
+            ) from error
         except Exception as error:  # a template may raise anything
             raise RequestError(
                 f"the chat template refused the messages: {_one_line(error)}"
@@ -121,20 +131,22 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+def _environment(now: Callable[[], datetime]) -> BoundedEnvironment:
+    environment = BoundedEnvironment(
+        filters={"tojson": _to_json},
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
     )
-    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
     return environment
 
 
-def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Template:
+def _compile(environment: BoundedEnvironment, source: str) -> Template:
     try:
         return environment.from_string(source)
-    except TemplateError as error:
+    except Exception as error:  # also SyntaxError and RecursionError, of code that is nested deeply
         raise ConfigError(
             f"the chat template does not compile ({_one_line(error)}); fix it in the model folder"
         ) from error
@@ -150,4 +162,4 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()) or type(error).__name__

@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 
@@ -20,6 +21,7 @@ class Detokenizer:
 
     All pushes and `finish` together give what decoding prompt and output at once gives after the
     prompt. Bytes that cannot become a character come out as U+FFFD, at the latest in `finish`.
+    An output that adds no bytes has no text, even after a prompt that ends inside a character.
     """
 
     def __init__(
@@ -32,16 +34,20 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._opens_text = True
+        self._has_bytes = False  # of the output; the prompt's do not count
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.push(prompt_tail)
+        self._has_bytes = False
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens complete."""
-        return self._utf8.decode(b"".join(map(self._bytes_of, tokens)))
+        raw = b"".join(map(self._bytes_of, tokens))
+        self._has_bytes = self._has_bytes or bool(raw)
+        return self._utf8.decode(raw)
 
     def finish(self) -> str:
         """The rest: U+FFFD if the last character was never completed."""
-        return self._utf8.decode(b"", final=True)
+        return self._utf8.decode(b"", final=True) if self._has_bytes else ""
 
     def _bytes_of(self, token: int) -> bytes:
         if not self._tokenizer.is_shown(token, skip_special=self._skip_special):
@@ -62,6 +68,8 @@ class StopStrings:
     def __init__(self, stops: tuple[str, ...], *, include: bool) -> None:
         assert "" not in stops, "`SamplingParams` refuses an empty stop string"
         self._stops = stops
+        self._fallbacks = tuple(map(fallbacks, stops))
+        self._lengths = [0] * len(stops)  # of the end of the text that begins each stop string
         self._include = include
         self._held = ""
         self._is_over = False
@@ -69,16 +77,30 @@ class StopStrings:
     def push(self, text: str) -> NewText:
         """Add the text of one token, so that the caller knows at which token a match completed."""
         assert not self._is_over, "nothing follows a stop string"
-        text = self._held + text
-        ends = {stop: text.find(stop) + len(stop) for stop in self._stops if stop in text}
-        if ends:
-            matched = min(ends, key=lambda stop: (ends[stop], -len(stop)))
-            self._held, self._is_over = "", True
-            end = ends[matched] if self._include else ends[matched] - len(matched)
-            return NewText(text=text[:end], matched=matched)
-        shown = len(text) - max((_overlap(text, stop) for stop in self._stops), default=0)
+        if not self._stops:
+            return NewText(text=text, matched="")
+        num_held, text = len(self._held), self._held + text
+        for place in range(num_held, len(text)):
+            if matched := self._advance(text[place]):
+                self._held, self._is_over = "", True
+                end = place + 1 if self._include else place + 1 - len(matched)
+                return NewText(text=text[:end], matched=matched)
+        shown = len(text) - max(self._lengths)
         self._held = text[shown:]
         return NewText(text=text[:shown], matched="")
+
+    def _advance(self, char: str) -> str:
+        """The longest stop string that this character completes, or ""."""
+        matched = ""
+        for index, stop in enumerate(self._stops):
+            length, shorter = self._lengths[index], self._fallbacks[index]
+            while length and stop[length] != char:
+                length = shorter[length]
+            length += stop[length] == char
+            self._lengths[index] = length
+            if length == len(stop) > len(matched):
+                matched = stop
+        return matched
 
     def finish(self) -> str:
         """The text that was held back and did not become a stop string."""
@@ -112,7 +134,16 @@ class StreamedText:
         return NewText(text=new.text + self._stops.finish(), matched="")
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `stop`, but not all of it."""
-    lengths = range(min(len(text), len(stop) - 1), 0, -1)
-    return next((length for length in lengths if text.endswith(stop[:length])), 0)
+@lru_cache(maxsize=256)
+def fallbacks(stop: str) -> tuple[int, ...]:
+    """The failure table of Knuth, Morris and Pratt, which makes matching linear in the text.
+
+    Entry k is the length of the longest end of `stop[:k]` that begins `stop`, other than itself.
+    """
+    table, length = [0, 0], 0
+    for char in stop[1:]:
+        while length and stop[length] != char:
+            length = table[length]
+        length += stop[length] == char
+        table.append(length)
+    return tuple(table)

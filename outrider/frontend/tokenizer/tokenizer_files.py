@@ -27,16 +27,20 @@ class TextFiles:
 
 def read_text_files(folder: Path) -> TextFiles:
     config = read_json(folder / "tokenizer_config.json")
-    model = read_json(folder / "config.json")
-    generation = read_json(folder / "generation_config.json")
     named = {**read_json(folder / "special_tokens_map.json"), **config}
-    return TextFiles(
-        special_tokens=_special_tokens(named),
-        added_tokens=_added_tokens(config),
-        adds_bos=config.get("add_bos_token") is True,
-        eos_ids=_eos_ids(generation) | _eos_ids(model) | _eos_ids(model.get("text_config") or {}),
-        templates=_templates(folder, config),
-    )
+    try:
+        return TextFiles(
+            special_tokens=_special_tokens(named),
+            added_tokens=_added_tokens(config),
+            adds_bos=config.get("add_bos_token") is True,
+            eos_ids=_all_eos_ids(folder),
+            templates=_templates(folder, config),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ConfigError(
+            f"{folder} has a damaged tokenizer_config.json or chat template ({error!r}); "
+            "download them again"
+        ) from error
 
 
 def read_json(path: Path) -> Json:
@@ -45,7 +49,7 @@ def read_json(path: Path) -> Json:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON ({error}); download it again") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a JSON object; download it again")
@@ -68,11 +72,25 @@ def _added_tokens(config: Json) -> dict[int, AddedToken]:
     }
 
 
-def _eos_ids(config: Json) -> frozenset[int]:
-    ids = config.get("eos_token_id")
-    if isinstance(ids, int):
-        return frozenset({ids})
-    return frozenset(ids or ())
+def _all_eos_ids(folder: Path) -> frozenset[int]:
+    """The end-of-sequence ids of all configs of the model."""
+    generation, model = folder / "generation_config.json", folder / "config.json"
+    fields = read_json(model)
+    inner = fields.get("text_config")
+    return (
+        _eos_ids(read_json(generation), generation)
+        | _eos_ids(fields, model)
+        | _eos_ids(inner if isinstance(inner, dict) else {}, model)
+    )
+
+
+def _eos_ids(config: Json, path: Path) -> frozenset[int]:
+    """The ids in a config. Whether the model's vocabulary has them is checked with the model."""
+    stored = config.get("eos_token_id")
+    ids = [] if stored is None else stored if isinstance(stored, list) else [stored]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+        raise ConfigError(f"{path} needs one or more token ids in eos_token_id, got {stored}")
+    return frozenset(ids)
 
 
 def _templates(folder: Path, config: Json) -> dict[str, str]:

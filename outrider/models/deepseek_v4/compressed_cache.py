@@ -50,17 +50,17 @@ class CompressedLayout:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's ring buffers over all layers."""
-        channels = len(self.layers) * self.ring(self.window) * self.head_dim
+        channels = len(self.layers) * self.ring_length(self.window) * self.head_dim
         for layer in self.layers:
             if isinstance(layer, CompressedBlocks):
-                channels += self.ring(layer.window) * layer.compressor_width(self.head_dim)
+                channels += self.ring_length(layer.window) * layer.compressor_width(self.head_dim)
         return channels * self.dtype.itemsize
 
     @property
     def heads(self) -> Sequence[AnyAttention]:
         return ()  # compressed attention does not run on the shared backend
 
-    def ring(self, window: int) -> int:
+    def ring_length(self, window: int) -> int:
         """Length of the ring buffers from which windows of that many tokens are read."""
         return ring_length(window, self.nodes)
 
@@ -82,11 +82,12 @@ class CompressedLayout:
         return OpenCache(pool=pages.adopt(pool), attention=self.attention())
 
     def attention(self) -> CompressedAttention:
-        """What plans attention over this cache."""
+        """The planner of attention over this cache."""
         sizes = CompressedSizes(
-            window_ring=self.ring(self.window),
+            window_ring_length=self.ring_length(self.window),
             blocks=tuple(
-                BlockSizes(ratio=kind.ratio, ring=self.ring(kind.window)) for kind in self.blocks
+                BlockSizes(ratio=kind.ratio, ring_length=self.ring_length(kind.window))
+                for kind in self.blocks
             ),
             page_size=self.page_size,
         )
@@ -102,13 +103,13 @@ class WindowStore:
     window: torch.Tensor  # [slots, head_dim] ring buffers, row after row
 
     @property
-    def rings(self) -> tuple[torch.Tensor, ...]:
+    def ring_buffers(self) -> tuple[torch.Tensor, ...]:
         """The ring buffers."""
         return (self.window,)
 
     @property
     def paged(self) -> tuple[torch.Tensor, ...]:
-        """What lies in pages."""
+        """The tensors that lie in pages."""
         return ()
 
 
@@ -122,13 +123,13 @@ class BlockStore:
     keys: torch.Tensor  # [pages * page_size / ratio, index_width]
 
     @property
-    def rings(self) -> tuple[torch.Tensor, ...]:
+    def ring_buffers(self) -> tuple[torch.Tensor, ...]:
         """The ring buffers."""
         return (self.window, self.states)
 
     @property
     def paged(self) -> tuple[torch.Tensor, ...]:
-        """What lies in pages."""
+        """The tensors that lie in pages."""
         return (self.entries, self.keys)
 
 
@@ -145,7 +146,7 @@ class CompressedPool:
         self._table_rows = table_rows
         self._device = device
         self._num_pages = 0
-        self._rings = tuple(self._make_rings(layer) for layer in layout.layers)
+        self._ring_buffers = tuple(self._make_ring_buffers(layer) for layer in layout.layers)
         self.resize(num_pages)
 
     @property
@@ -155,40 +156,40 @@ class CompressedPool:
     @property
     def tensors(self) -> Iterator[torch.Tensor]:
         for store in self.layers:
-            yield from (*store.rings, *store.paged)
+            yield from (*store.ring_buffers, *store.paged)
 
     def resize(self, num_pages: int) -> None:
         self._num_pages = num_pages
-        self.layers: tuple[LayerStore, ...] = ()  # the old pages go before the new come
+        self.layers: tuple[LayerStore, ...] = ()  # free the old pages first
         self.layers = tuple(
-            self._make_store(layer, rings)
-            for layer, rings in zip(self.layout.layers, self._rings, strict=True)
+            self._make_store(layer, ring_buffers)
+            for layer, ring_buffers in zip(self.layout.layers, self._ring_buffers, strict=True)
         )
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
         """Zero the pages, and the ring buffers of all rows, which have ended."""
         for store in self.layers:
-            for ring in store.rings:
-                ring.zero_()
+            for ring_buffer in store.ring_buffers:
+                ring_buffer.zero_()
             for part in store.paged:
                 per_page = part.shape[0] // self._num_pages
                 part.view(self._num_pages, per_page, part.shape[1]).index_fill_(0, pages, 0)
 
-    def _make_rings(self, layer: CompressedBlocks | NoBlocks) -> tuple[torch.Tensor, ...]:
+    def _make_ring_buffers(self, layer: CompressedBlocks | NoBlocks) -> tuple[torch.Tensor, ...]:
         layout, rows = self.layout, self._table_rows
-        window = self._zeros(rows * layout.ring(layout.window), layout.head_dim)
+        window = self._zeros(rows * layout.ring_length(layout.window), layout.head_dim)
         if isinstance(layer, NoBlocks):
             return (window,)
         width = layer.compressor_width(layout.head_dim)
-        return window, self._zeros(rows * layout.ring(layer.window), width)
+        return window, self._zeros(rows * layout.ring_length(layer.window), width)
 
     def _make_store(
-        self, layer: CompressedBlocks | NoBlocks, rings: tuple[torch.Tensor, ...]
+        self, layer: CompressedBlocks | NoBlocks, ring_buffers: tuple[torch.Tensor, ...]
     ) -> LayerStore:
         if isinstance(layer, NoBlocks):
-            return WindowStore(window=rings[0])
+            return WindowStore(window=ring_buffers[0])
         num_entries = self._num_pages * self.layout.page_size // layer.ratio
-        window, states = rings
+        window, states = ring_buffers
         return BlockStore(
             window=window,
             states=states,

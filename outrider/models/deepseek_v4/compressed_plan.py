@@ -26,7 +26,7 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedPlan(AttentionPlan):
-    """What all layers of a step share."""
+    """The part of compressed attention in a plan, shared by all layers."""
 
     shape: StepShape
     index: CompressedIndex

@@ -1,4 +1,4 @@
-"""What `outrider doctor mtp` says about a DeepSeek-V4 folder."""
+"""The report of `outrider doctor mtp` on a DeepSeek-V4 folder."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from outrider.models.mtp.inspect_modules import ModuleReport
 
 
 def inspect_v4_modules(folder: Path, config: V4Config) -> ModuleReport:
-    """The report on its draft modules; of several, the first drafts. Bad ones are never raised."""
+    """The report on its draft modules. A bad module gives a problem, not an exception."""
     try:
         num = count_v4_modules(folder, config)
     except ConfigError as error:

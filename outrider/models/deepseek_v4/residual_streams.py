@@ -22,7 +22,7 @@ class Connection:
         self._norm = norm
 
     def read(self, streams: torch.Tensor) -> MixedStreams:  # [n, streams, hidden]
-        """What the part reads."""
+        """The mixture of streams that the part reads."""
         eps, rounds = self._config.eps, self._config.rounds
         return read_streams(streams, self._weights, self._norm, eps=eps, rounds=rounds)
 

@@ -23,7 +23,7 @@ from outrider.ops.sparse.ring_tokens import RingTokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V4Step:
-    """What all layers of one step share."""
+    """The indices and rotations that all layers of a step share."""
 
     index: CompressedIndex
     page_size: int
@@ -34,7 +34,7 @@ class V4Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockInputs:
-    """What a layer's projections give for its blocks, per query token."""
+    """The outputs of a layer's projections for its blocks, per query token."""
 
     states: torch.Tensor  # [num_query, compressor_width] of the compressor
     index: torch.Tensor  # [num_query, index heads * index width] to match keys of entries

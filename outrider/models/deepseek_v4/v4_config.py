@@ -10,6 +10,8 @@ from typing import Any
 from outrider.config.settings import USUAL_PAGE
 from outrider.errors import ConfigError
 from outrider.models.config_fields import (
+    MOST_LAYERS,
+    check_experts,
     read_list,
     read_number_or,
     read_object,
@@ -39,7 +41,7 @@ _SLIDING, _SPARSE, _HEAVY = (
     "heavily_compressed_attention",
 )
 _KINDS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}  # by the ratios that hub folders list
-_RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config says others
+_RATIOS = {_SPARSE: 4, _HEAVY: 128}  # unless the config has others
 _OLDER_RATIOS = {
     "compress_rate_csa": _SPARSE,
     "compress_rate_hca": _HEAVY,
@@ -122,7 +124,7 @@ class V4Config:
 
     @property
     def has_row_state(self) -> bool:
-        """Rows keep ring buffers outside of pages."""
+        """True: rows have ring buffers outside of pages."""
         return True
 
 
@@ -135,7 +137,7 @@ def parse_v4(fields: Mapping[str, Any]) -> V4Config:
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported for "
                 "DeepSeek-V4; use another model"
             )
-    num_layers = read_size(fields, "num_hidden_layers")
+    num_layers = read_size(fields, "num_hidden_layers", most=MOST_LAYERS)
     max_context = read_size(fields, "max_position_embeddings")
     return V4Config(
         num_layers=num_layers,
@@ -197,41 +199,41 @@ def _layers(
         by_layer = read_list(fields, "compress_ratios")
         kinds = [_KINDS.get(ratio, f"ratio {ratio}") for ratio in by_layer]
     sparse, heavy = ratios[_SPARSE], ratios[_HEAVY]
-    made: dict[str, CompressedBlocks | NoBlocks] = {
+    blocks: dict[str, CompressedBlocks | NoBlocks] = {
         _SLIDING: NoBlocks(),
         _SPARSE: CompressedBlocks(ratio=sparse, is_overlapping=True, index_width=index_width),
         _HEAVY: CompressedBlocks(ratio=heavy, is_overlapping=False, index_width=0),
     }
     # A hub folder also lists its draft modules, after the layers.
-    if len(kinds) < num_layers or not all(kind in list(made) for kind in kinds):
+    if len(kinds) < num_layers or not all(kind in list(blocks) for kind in kinds):
         raise ConfigError(
-            f"config.json must give each of {num_layers} layers one of {', '.join(made)} in "
+            f"config.json must give each of {num_layers} layers one of {', '.join(blocks)} in "
             f"layer_types, got {kinds}; fix the field"
         )
-    return tuple(made[kind] for kind in kinds[:num_layers])
+    return tuple(blocks[kind] for kind in kinds[:num_layers])
 
 
 def _ratios(fields: Mapping[str, Any]) -> dict[str, int]:
-    """By kind of layer."""
-    said = read_object(fields, "compress_rates")
+    """The ratio of each kind of layer."""
+    rates = read_object(fields, "compress_rates")
     older = {kind: fields.get(key) for key, kind in _OLDER_RATIOS.items()}
-    ratios = _RATIOS | said | {kind: ratio for kind, ratio in older.items() if ratio is not None}
+    ratios = _RATIOS | rates | {kind: ratio for kind, ratio in older.items() if ratio is not None}
     if ratios.keys() - _RATIOS.keys():
         raise ConfigError(
             f"config.json must give ratios of {' and '.join(_RATIOS)} in compress_rates, got "
-            f"{said}; fix the field"
+            f"{rates}; fix the field"
         )
     return {kind: read_size(ratios, kind) for kind in _RATIOS}
 
 
 def _ropes(fields: Mapping[str, Any], max_context: int) -> tuple[RopeConfig, RopeConfig]:
     """The rotary settings of layers without blocks, and those of layers with blocks."""
-    given = rope_settings(fields)
-    if isinstance(given.get("main"), dict) and isinstance(given.get("compress"), dict):
-        plain, scaled = dict(given["main"]), dict(given["compress"])
+    settings = rope_settings(fields)
+    if isinstance(settings.get("main"), dict) and isinstance(settings.get("compress"), dict):
+        plain, scaled = dict(settings["main"]), dict(settings["compress"])
     else:
         plain = {"rope_theta": read_real(fields, "rope_theta")}
-        scaled = given | {"rope_theta": read_real(fields, "compress_rope_theta")}
+        scaled = settings | {"rope_theta": read_real(fields, "compress_rope_theta")}
         if "yarn" in (scaled.get("rope_type"), scaled.get("type")):
             scaled.setdefault("attention_factor", 1.0)  # the model was trained with no other
     return _rope(plain, max_context), _rope(scaled, max_context)
@@ -260,9 +262,10 @@ def _rope_dim(fields: Mapping[str, Any]) -> int:
 
 def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
     num, top_k = read_size(fields, "n_routed_experts"), read_size(fields, "num_experts_per_tok")
+    check_experts(num, num_layers)
     if top_k > num:
         raise ConfigError(
-            f"config.json asks {top_k} of {num} experts per token; fix num_experts_per_tok"
+            f"config.json selects {top_k} of {num} experts per token; fix num_experts_per_tok"
         )
     return FeedConfig(
         num=num,

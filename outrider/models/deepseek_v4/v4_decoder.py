@@ -74,7 +74,7 @@ class V4Decoder:
         return self._parts.embedding
 
     def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
-        """What it caches, for chains of up to that many nodes."""
+        """The layout of its cache, for chains of up to that many nodes."""
         attention = self.config.attention
         return CompressedLayout(
             layers=attention.layers,
@@ -89,7 +89,7 @@ class V4Decoder:
         """The rotation of vectors in layers without blocks."""
         return self._parts.rotaries[0].at(positions)
 
-    def run(
+    def forward(
         self, plan: StepPlan, kv: CompressedPool, attention: AttentionPlanner, aux_layers: AuxLayers
     ) -> TargetOutput:
         """The final hidden state of every query token; its aux hidden state is all its streams."""
@@ -102,13 +102,13 @@ class V4Decoder:
         streams = embedded[:, None].expand(-1, self.config.streams.num, -1).contiguous()
         for block, store in zip(parts.blocks, kv.layers, strict=True):
             streams = block(streams, store, step, feed)
-        hidden = parts.collapse(streams)
-        aux_hidden_states = streams.flatten(1) if aux_layers.final else hidden[:, :0]
-        return TargetOutput(hidden=hidden, aux_hidden_states=aux_hidden_states)
+        hidden_states = parts.collapse(streams)
+        aux_hidden_states = streams.flatten(1) if aux_layers.final else hidden_states[:, :0]
+        return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
-        scores = self._parts.head(hidden)
+        scores = self._parts.head(hidden_states)
         return widen_logits(scores)
 
     def _step(self, plan: StepPlan, page_size: int) -> V4Step:

@@ -98,7 +98,7 @@ class V4Module:
         """The target's streams are the states."""
         return aux_hidden_states
 
-    def advance(
+    def forward(
         self,
         plan: StepPlan,
         state: torch.Tensor,  # [num_query, width]

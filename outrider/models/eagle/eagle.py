@@ -36,7 +36,7 @@ class EagleHead:
     def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
         return aux_hidden_states  # the state is the target's final hidden state
 
-    def advance(
+    def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         parts = self._parts

@@ -52,7 +52,7 @@ class Eagle3Head:
     ) -> torch.Tensor:  # [num_query, aux] -> [.., width]
         return self._parts.project(aux_hidden_states)
 
-    def advance(
+    def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         parts, norms = self._parts, self._parts.norms

@@ -1,6 +1,5 @@
 """Reads the weights of a head from safetensors or torch files. Pickled code is never run."""
 
-import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -10,39 +9,45 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from outrider.errors import ConfigError
+from outrider.hub.model_folder import pick_files, read_weight_map
+from outrider.models.finite_weights import is_finite, warn_of_non_finite
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors by stored name, on the CPU, memory-mapped."""
-    tensors: dict[str, torch.Tensor] = {}
-    for path in _files(folder):
-        try:
-            tensors |= load_file(path) if path.suffix == ".safetensors" else _unpickle(path)
-        except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ConfigError(
-                f"{path} is missing or damaged ({reason}); download the head again"
-            ) from error
-    return tensors
+    weight_map = _weight_map(folder)
+    files = {name: _read_file(folder / name) for name in sorted(set(weight_map.values()))}
+    holders: dict[str, list[str]] = {}
+    for file, tensors in files.items():
+        for name in tensors:
+            holders.setdefault(name, []).append(file)
+    picked = pick_files(holders, weight_map, folder)
+    found = {name: files[file][name] for name, file in picked.items()}
+    warn_of_non_finite(folder, [name for name in found if not is_finite(found[name])])
+    return found
 
 
-def _files(folder: Path) -> list[Path]:
+def _read_file(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path) if path.suffix == ".safetensors" else _unpickle(path)
+    except (SafetensorError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"{path} is missing or damaged ({reason}); download the head again"
+        ) from error
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The file of every tensor; one entry without a name for a head in a single file."""
     for name in _NAMES:
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return [folder / shard for shard in _shards(index)]
+            return read_weight_map(index)
         if (folder / name).is_file():
-            return [folder / name]
+            return {"": name}
     raise ConfigError(f"{folder} has no {' and no '.join(_NAMES)}; download the head again")
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{index} is damaged; download the head again") from error
 
 
 def _unpickle(path: Path) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from outrider.step.plan import AttentionPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionStep:
-    """What all layers of a step share."""
+    """The inputs of attention that all layers of a step share."""
 
     rotation: Rotation
     slots: torch.Tensor  # [num_query] where the KV of each query token is written

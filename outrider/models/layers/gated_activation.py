@@ -37,7 +37,7 @@ class StreamedGate:
 
 
 class SharedGate:
-    """A gate times a sigmoid share of every token: a linear down projection keeps the share."""
+    """A gate times a sigmoid factor per token, which the linear down projection preserves."""
 
     def __init__(self, gate: Gate, share: Linear) -> None:  # share [hidden -> 1]
         self._gate = gate

@@ -110,7 +110,7 @@ def absorb(
 
 
 def score_scale(config: LatentConfig, rope: RopeConfig) -> float:
-    """What scores are multiplied by before the softmax; it grows with the context length."""
+    """The factor of scores before the softmax; it grows with the context length."""
     scaling = rope.scaling
     growth = scaling.latent_factor if isinstance(scaling, YarnScaling) else 1.0
     return float((config.nope + config.rope) ** -0.5 * growth * growth)

@@ -41,13 +41,15 @@ def scaled_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:  # [h
         case LinearScaling(factor=factor):
             return frequencies / factor
         case Llama3Scaling() as scaling:
-            turns = scaling.original_context * frequencies / (2 * math.pi)
-            share = (turns - scaling.low_freq_factor) / (
+            periods = scaling.original_context * frequencies / (2 * math.pi)
+            share = (periods - scaling.low_freq_factor) / (
                 scaling.high_freq_factor - scaling.low_freq_factor
             )
-            return _blend(frequencies, scaling.factor, kept=share.clamp(0.0, 1.0))
+            return _blend(frequencies, scaling.factor, unscaled=share.clamp(0.0, 1.0))
         case YarnScaling() as scaling:
-            return _blend(frequencies, scaling.factor, kept=_yarn_share(scaling, config, head_dim))
+            return _blend(
+                frequencies, scaling.factor, unscaled=_yarn_share(scaling, config, head_dim)
+            )
         case _:
             return frequencies
 
@@ -57,16 +59,16 @@ def attention_factor(scaling: RopeScaling) -> float:
     return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
 
 
-def _blend(frequencies: torch.Tensor, factor: float, *, kept: torch.Tensor) -> torch.Tensor:
-    """A share of each frequency is kept as trained, and the rest is divided by the factor."""
-    return frequencies * (kept + (1.0 - kept) / factor)
+def _blend(frequencies: torch.Tensor, factor: float, *, unscaled: torch.Tensor) -> torch.Tensor:
+    """A share of each frequency stays as trained, and the rest is divided by the factor."""
+    return frequencies * (unscaled + (1.0 - unscaled) / factor)
 
 
 def _yarn_share(scaling: YarnScaling, config: RopeConfig, head_dim: int) -> torch.Tensor:
-    """The share of each frequency that is kept: a ramp over dimensions, from fast to slow ones."""
+    """The share of each frequency that stays unscaled: a ramp from fast to slow dimensions."""
 
-    def dimension(turns: float) -> float:  # the pair with so many turns in the original context
-        wavelength = scaling.original_context / (2 * math.pi * turns)
+    def dimension(periods: float) -> float:  # the pair with so many periods in the original context
+        wavelength = scaling.original_context / (2 * math.pi * periods)
         return head_dim * math.log(wavelength) / (2 * math.log(config.theta))
 
     first = max(math.floor(dimension(scaling.beta_fast)), 0)

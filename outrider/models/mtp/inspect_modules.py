@@ -15,6 +15,7 @@ from outrider.models.safetensors_reader import Checkpoint
 
 Shape = tuple[int, ...]
 
+_MOST_MODULES = 100  # names and shapes of all modules are built before tensors are read
 _IGNORED = ("rotary_emb.inv_freq",)
 _FIX = "use the model's own weights, or another --draft"
 
@@ -130,6 +131,11 @@ def _number(folder: Path, fields: dict[str, Any], table: ModuleTable, num_stored
     for key, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{folder}: config.json needs a number in {key}, got {value}; fix it")
+        if value > _MOST_MODULES:
+            raise ConfigError(
+                f"{folder}: config.json has a {key} above {_MOST_MODULES}, which no model has; "
+                "fix the field"
+            )
     if not num_stored and any(counts.values()):
         key, value = next((key, value) for key, value in counts.items() if value)
         raise ConfigError(

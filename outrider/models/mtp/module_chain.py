@@ -32,7 +32,7 @@ class ModuleChain:
     def __len__(self) -> int:
         return len(self._modules)
 
-    def run(
+    def forward_module(
         self,
         index: int,
         plan: StepPlan,
@@ -42,7 +42,7 @@ class ModuleChain:
     ) -> torch.Tensor:  # [num_query, width] after it
         """Run the query tokens of a plan through one module. Writes its KV."""
         layer, page_size = kv.layers[index], kv.layout.page_size
-        return self._modules[index].advance(plan, state, layer, page_size, attention)
+        return self._modules[index].forward(plan, state, layer, page_size, attention)
 
     def scores(self, index: int, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         """Logits of one module for the token that follows its state."""
@@ -51,10 +51,10 @@ class ModuleChain:
     def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
         return aux_hidden_states  # a module reads the target's final hidden state unchanged
 
-    def advance(
+    def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
-        return self.run(0, plan, state, kv, attention)
+        return self.forward_module(0, plan, state, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         return self.scores(0, state)

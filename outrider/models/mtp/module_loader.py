@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from outrider.config.engine_config import Arithmetic
-from outrider.models.decoder import Block, Decoder
+from outrider.models.decoder import Decoder, DecoderLayer
 from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
@@ -97,7 +97,7 @@ class _Builder:
         )
         return MtpModule(table.rules, parts)
 
-    def _block(self, prefix: str) -> Block:
+    def _block(self, prefix: str) -> DecoderLayer:
         found, config = self._found, self._target.config
         return build_block(
             config.of_modules,

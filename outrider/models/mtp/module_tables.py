@@ -94,7 +94,7 @@ DEEPSEEK = ModuleTable(
     block="model.layers.{layer}.",
     names=_NEXTN,
 )
-# As DeepSeek. Engines differ in what a repeated module reads: SGLang passes on the normalised
+# Like DeepSeek. Engines differ in what a repeated module reads: SGLang passes on the normalised
 # state, as here; vLLM the state before the norm. With one step there is no difference.
 GLM4_MOE = DEEPSEEK
 MIMO = ModuleTable(

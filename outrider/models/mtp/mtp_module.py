@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from outrider.models.decoder import Block
+from outrider.models.decoder import DecoderLayer
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
 from outrider.models.layers.mlp import FeedStep
@@ -36,7 +36,7 @@ class ModuleParts:
     norms: ModuleNorms
     join: Linear  # [2 * hidden -> hidden]
     rotary: RotaryEmbedding
-    block: Block
+    block: DecoderLayer
     score: Callable[[torch.Tensor], torch.Tensor]  # [n, hidden] normalised -> [n, vocab]
 
 
@@ -47,7 +47,7 @@ class MtpModule:
         self._rules = rules
         self._parts = parts
 
-    def advance(
+    def forward(
         self,
         plan: StepPlan,
         state: torch.Tensor,  # [num_query, hidden] before each query token

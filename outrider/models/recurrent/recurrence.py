@@ -1,4 +1,4 @@
-"""Which layers keep a recurrent state per row instead of a cache per token. No torch."""
+"""Which layers have a recurrent state per row instead of a cache per token. No torch."""
 
 from dataclasses import dataclass
 

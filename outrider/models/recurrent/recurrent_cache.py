@@ -37,7 +37,7 @@ class RecurrentLayout:
         return self.kv.dtype
 
     @property
-    def ring(self) -> int:
+    def ring_length(self) -> int:
         """Length of the ring buffer that the convolution reads."""
         return ring_length(self.recurrence.window, self.nodes)
 
@@ -45,7 +45,7 @@ class RecurrentLayout:
     def row_bytes(self) -> int:
         """Bytes of one row's state over all layers."""
         sizes = self.recurrence
-        channels = self.ring * sizes.qkv + self.nodes * sizes.node_inputs
+        channels = self.ring_length * sizes.qkv + self.nodes * sizes.node_inputs
         each = sizes.state * _STATE_BYTES + channels * self.dtype.itemsize
         return len(sizes.layers) * each
 
@@ -65,7 +65,7 @@ class RecurrentLayout:
             room.backend,
             pool.state_lengths,
             window=self.recurrence.window,
-            ring=self.ring,
+            ring_length=self.ring_length,
             nodes=self.nodes,
         )
         return OpenCache(pool=pages.adopt(pool), attention=attention)
@@ -129,7 +129,7 @@ def _make_state(layout: RecurrentLayout, rows: int, device: torch.device) -> Rec
     shape = (rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
     # Zeros, not empty: padding computes with row 0, and its results should be finite.
     return RecurrentState(
-        window=torch.zeros(rows * layout.ring, sizes.qkv, dtype=dtype, device=device),
+        window=torch.zeros(rows * layout.ring_length, sizes.qkv, dtype=dtype, device=device),
         node_inputs=torch.zeros(rows, nodes, sizes.node_inputs, dtype=dtype, device=device),
         state=torch.zeros(shape, dtype=torch.float32, device=device),
     )

@@ -24,7 +24,7 @@ _STATE_ROWS = ("rows", "accepted_counts", "firsts", "counts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentPlan(AttentionPlan):
-    """What all layers of a step share."""
+    """The part of recurrent models in a plan, shared by all layers."""
 
     shape: StepShape
     rows: RecurrentRows
@@ -32,7 +32,7 @@ class RecurrentPlan(AttentionPlan):
 
 
 class RecurrentAttention:
-    """Plans states beside what a backend plans. The nodes of a row are a chain: no trees.
+    """Plans recurrent states, and attention by a backend. The nodes of a row are a chain: no trees.
 
     `state_lengths` says for every row of the tables how many tokens its states contain.
     """
@@ -43,13 +43,13 @@ class RecurrentAttention:
         state_lengths: torch.Tensor,  # [table_rows] int64
         *,
         window: int,  # tokens that the convolution reads
-        ring: int,  # length of its ring buffers
+        ring_length: int,  # slots of a row
         nodes: int,  # of the longest chain
     ) -> None:
         self._backend = backend
         self._state_lengths = state_lengths
         self._window = window
-        self._ring = ring
+        self._ring_length = ring_length
         self._nodes = nodes
 
     @property
@@ -95,7 +95,7 @@ class RecurrentAttention:
             plan.rows,
             self._state_lengths,
             spans_of(plan.shape, scope),
-            length=self._ring,
+            length=self._ring_length,
             most_nodes=self._nodes,
         )
 

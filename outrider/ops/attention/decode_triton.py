@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
 from outrider.ops.attention.splits_triton import (
@@ -30,7 +31,7 @@ from outrider.ops.attention.splits_triton import (
     split_start,
     splits_before,
 )
-from outrider.ops.attention.tree_paths_triton import MAX_NODES, DecodeTexts, path_slots, slots_of
+from outrider.ops.attention.tree_paths_triton import DecodeTexts, path_slots, slots_of
 
 FEW_ROWS = 4  # up to this many rows a step does not fill the GPU
 ROOMY = 128 << 10  # bytes of shared memory with room for one more stage at any head dim

@@ -1,6 +1,6 @@
 """The running softmax of a tile over blocks of paged latents, in Triton.
 
-The compiler orders the instructions. Comments say what keeps it from a slower order on sm_90. Look
+The compiler orders the instructions. Comments say how a slower order on sm_90 is avoided. Look
 at the generated code when you change these lines (`benchmarks/kernels/time_latent.py` times it).
 """
 # Triton reads kernels as source; it has no types for them.

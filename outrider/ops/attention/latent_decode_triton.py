@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
 from outrider.ops.attention.latent_blocks_triton import add_history, add_paths
@@ -35,7 +36,7 @@ from outrider.ops.attention.splits_triton import (
     dim_tile,
     partial_width,
 )
-from outrider.ops.attention.tree_paths_triton import MAX_NODES, DecodeTexts
+from outrider.ops.attention.tree_paths_triton import DecodeTexts
 
 _FEW_HEADS = 32
 

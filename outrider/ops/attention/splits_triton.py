@@ -16,7 +16,9 @@ import triton.language as tl
 from outrider.ops import dependent_launch as overlap
 
 SPLIT = 256  # positions of a split
-EQUAL_SPLITS = 32  # splits of that size; after them every doubling of positions has 8
+# The first 32 splits have 256 positions each: [0, 8192). Then every doubling of the length adds 8
+# splits: [8192, 16384) has 8 of 1024, [16384, 32768) has 8 of 2048, and so on.
+EQUAL_SPLITS = 32
 MOST_PARTIALS = 1 << 26  # floats of the workspace
 
 # Fused multiply-adds could differ between two compilations of one kernel; the bits must not.

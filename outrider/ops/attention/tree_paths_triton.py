@@ -1,5 +1,5 @@
-"""The texts of decode rows, once per step: the pages of each row, the length and the path of each
-node; and the slots of their keys.
+"""Where the keys of decode rows are, once per step: the pages of each row, and the length and the
+path of each node.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
+from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 
-MAX_NODES = 64
 COPY_BLOCK = 1024  # page ids copied by one program
 
 _MAX_NODES = tl.constexpr(MAX_NODES)

@@ -25,7 +25,7 @@ _DEPTH = tl.constexpr(DEPTH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkTile:
-    """What one block of threads computes, and how far ahead it loads."""
+    """Sizes of the tile of one block of threads, and how far ahead it loads."""
 
     rows: int
     more: int = 0  # rows of a second product

@@ -18,7 +18,7 @@ from outrider.ops import dependent_launch as overlap
 
 @dataclass(frozen=True, slots=True)
 class HeadTile:
-    """What one block of threads computes, and how far ahead it loads."""
+    """Sizes of the tile of one block of threads, and how far ahead it loads."""
 
     rows: int
     columns: int

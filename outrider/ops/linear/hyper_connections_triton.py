@@ -144,9 +144,9 @@ def _write_kernel(
     old = tl.load(streams + at, mask=inside[None, :], other=0.0).to(tl.float32)
     square = token * STREAMS * STREAMS + stream[:, None] * STREAMS + stream[None, :]
     share = tl.load(comb + square)  # [from, to]
-    made = tl.load(y + token * HIDDEN + channel, mask=inside, other=0.0).to(tl.float32)
+    result = tl.load(y + token * HIDDEN + channel, mask=inside, other=0.0).to(tl.float32)
     own = tl.load(post + token * STREAMS + stream)
-    new = tl.sum(share[:, :, None] * old[:, None, :], 0) + own[:, None] * made[None, :]
+    new = tl.sum(share[:, :, None] * old[:, None, :], 0) + own[:, None] * result[None, :]
     tl.store(out + at, new.to(out.dtype.element_ty), mask=inside[None, :])
 
 

@@ -28,7 +28,7 @@ _BAND = tl.constexpr(8)  # row tiles
 
 @dataclass(frozen=True, slots=True)
 class LinearTile:
-    """What one block of threads computes, and how far ahead it loads."""
+    """Sizes of the tile of one block of threads, and how far ahead it loads."""
 
     rows: int
     columns: int

@@ -21,7 +21,7 @@ from outrider.ops.norm_rope.rms_norm_triton import EXACT, scaled, square_sums
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallTile:
-    """What one block of threads computes. The defaults are the fastest on an H200."""
+    """Sizes of the tile of one block of threads. The defaults are the fastest on an H200."""
 
     columns: int = 32  # of the weight; half of them are outputs when gated or rotated
     rows: int = 16

@@ -76,7 +76,7 @@ def place_by_expert(
 
 
 class KernelExperts:
-    """The same in our own kernels, on CUDA: blocks of tokens that are routed to one expert."""
+    """Our own kernels, on CUDA: blocks of tokens that are routed to one expert."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def weigh_experts(
 
 
 def score_experts(logits: torch.Tensor, kind: Score) -> torch.Tensor:  # [n, experts] -> float32
-    """How well every expert fits every token."""
+    """The score of every expert for every token."""
     logits = logits.float()
     if kind == "softmax":
         return logits.softmax(-1)
@@ -104,9 +104,9 @@ def keep_best_groups(
     """The scores, with -inf for experts of groups that are not among a token's best."""
     grouped = selection_scores.view(selection_scores.shape[0], groups.num, -1)  # [n, groups, each]
     best = grouped.topk(groups.num_scored, dim=-1).values.sum(-1)  # [n, groups]
-    kept = torch.zeros_like(best, dtype=torch.bool)
-    kept.scatter_(1, best.topk(groups.num_selected, dim=-1).indices, True)
-    return grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+    is_best = torch.zeros_like(best, dtype=torch.bool)
+    is_best.scatter_(1, best.topk(groups.num_selected, dim=-1).indices, True)
+    return grouped.masked_fill(~is_best[..., None], float("-inf")).flatten(1)
 
 
 def without_padding(

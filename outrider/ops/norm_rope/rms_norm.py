@@ -27,7 +27,7 @@ class RmsNorm:
 
 
 class KernelNorm:
-    """The same in one kernel, on CUDA."""
+    """RMS norm in one kernel, on CUDA."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:  # weight [..., dim]
         from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton  # a CPU has no Triton
@@ -52,7 +52,7 @@ class NormLater:
 
 
 class LengthNorm:
-    """The same by Euclidean length: in float32 on a CPU, half the time of the portable form.
+    """RMS norm by Euclidean length: in float32 on a CPU, half the time of the portable form.
 
     With d = dim:  x / sqrt(|x|^2 / d + eps)  =  sqrt(d) x / hypot(|x|, sqrt(d eps))
     """

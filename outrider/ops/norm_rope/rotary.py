@@ -10,7 +10,7 @@ from outrider.ops.norm_rope.head_norm import HeadNorm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryFrequencies:
-    """What cosines and sines are computed from, and the type they are stored in."""
+    """The frequencies of cosines and sines, and the type that these are stored in."""
 
     radians: torch.Tensor  # [head_dim] float32 per position; both halves are equal
     signs: torch.Tensor  # [head_dim] float32: -scale in the first half, scale in the second

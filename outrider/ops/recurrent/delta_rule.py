@@ -29,7 +29,7 @@ class DeltaRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inputs:
-    """What tokens change a state by, in float32."""
+    """The inputs by which tokens change a state, in float32."""
 
     keys: torch.Tensor  # [rows, tokens, value_heads, key_dim]
     values: torch.Tensor  # [rows, tokens, value_heads, value_dim]

@@ -11,7 +11,7 @@ NEW_TEXT = -1  # instead of an accepted count: the text begins in this step, fro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentState:
-    """What one recurrent layer keeps per row."""
+    """What one recurrent layer stores per row."""
 
     window: torch.Tensor  # [slots, qkv] ring buffers of the convolution, row after row
     node_inputs: torch.Tensor  # [table_rows, nodes, node_inputs] of the last step's chain
@@ -39,7 +39,7 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentRows:
-    """What the delta rule reads of a step."""
+    """The rows and windows of a step, as the delta rule reads them."""
 
     states: StateRows
     window: QueryWindows  # of the convolution

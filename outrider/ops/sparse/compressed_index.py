@@ -33,14 +33,14 @@ class BlockSizes:
     """Sizes of one kind of compressed blocks."""
 
     ratio: int  # tokens of a block
-    ring: int  # length of the ring buffers of compressor states
+    ring_length: int  # length of the ring buffers of compressor states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedSizes:
     """Sizes that the indices are made with."""
 
-    window_ring: int  # length of the ring buffers of the sliding window
+    window_ring_length: int  # length of the ring buffers of the sliding window
     blocks: tuple[BlockSizes, ...]  # one per kind of blocks
     page_size: int
 

@@ -49,14 +49,14 @@ def fill_compressed_reference(
 ) -> None:
     """The same in torch."""
     rows = fill_window_reference(
-        index.window, step, length=sizes.window_ring, table_rows=page_table.shape[0]
+        index.window, step, length=sizes.window_ring_length, table_rows=page_table.shape[0]
     )
     columns = page_table[:, : index.pages.shape[1]]
     index.pages.copy_(columns.index_select(0, rows.rows))
     for plan, kind in zip(index.blocks, sizes.blocks, strict=True):
         ends = _block_ends(kind.ratio, rows, step, num_windows=plan.starts.shape[0])
         _fill_blocks(plan, kind, rows, ends, page_table, sizes.page_size)
-        fill_writes(plan.ring, rows, index.window.owners, length=kind.ring)
+        fill_writes(plan.ring, rows, index.window.owners, length=kind.ring_length)
 
 
 def _fill_blocks(
@@ -69,7 +69,7 @@ def _fill_blocks(
 ) -> None:
     ratio, owners, table_rows = kind.ratio, ends.owners, page_table.shape[0]
     lasts = ends.block * ratio + (ratio - 1)
-    fill_sources(plan.ring, rows, owners, lasts, length=kind.ring, table_rows=table_rows)
+    fill_sources(plan.ring, rows, owners, lasts, length=kind.ring_length, table_rows=table_rows)
     # A block that does not end reads slot 0 of row 0, which is finite, and writes to page 0.
     plan.ring.sources.mul_(ends.is_end[:, None])
     torch.mul(ends.block, ratio, out=plan.starts)

@@ -80,9 +80,9 @@ def _block_end_kernel(
     tl.store(targets + window, tl.where(is_end, entry, 0))
     channel = tl.arange(0, BLOCK)
     position = begin + RATIO - WINDOW + channel
-    found = sources_of(position, row, start, first, num_slots, LENGTH)
-    found = tl.where(is_end, found, 0)
-    tl.store(sources + window.to(tl.int64) * WINDOW + channel, found, mask=channel < WINDOW)
+    read_sources = sources_of(position, row, start, first, num_slots, LENGTH)
+    read_sources = tl.where(is_end, read_sources, 0)
+    tl.store(sources + window.to(tl.int64) * WINDOW + channel, read_sources, mask=channel < WINDOW)
 
 
 @triton.jit(
@@ -111,10 +111,14 @@ def fill_compressed_triton(
     """`fill_compressed` by kernels."""
     _fill_pages(step, page_table, index.pages)
     table_rows = page_table.shape[0]
-    fill_window_triton(index.window, step, length=sizes.window_ring, table_rows=table_rows)
+    fill_window_triton(index.window, step, length=sizes.window_ring_length, table_rows=table_rows)
     for plan, kind in zip(index.blocks, sizes.blocks, strict=True):
         fill_compressor_writes(
-            step, writes=plan.ring.writes, counts=plan.counts, ratio=kind.ratio, length=kind.ring
+            step,
+            writes=plan.ring.writes,
+            counts=plan.counts,
+            ratio=kind.ratio,
+            length=kind.ring_length,
         )
         _fill_block_ends(step, page_table, plan, kind, sizes.page_size)
 
@@ -142,12 +146,12 @@ def _fill_block_ends(
         step.nodes,
         step.first_node,
         step.num_chunks,
-        page_table.shape[0] * kind.ring,
+        page_table.shape[0] * kind.ring_length,
         block_ends_per_row(ratio, step.nodes),
         page_table.stride(0),
         page_table.shape[1],
         WINDOW=window,
-        LENGTH=kind.ring,
+        LENGTH=kind.ring_length,
         RATIO=ratio,
         PAGE_SIZE=page_size,
         BLOCK=triton.next_power_of_2(window),

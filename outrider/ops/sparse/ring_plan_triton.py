@@ -79,8 +79,10 @@ def _token_kernel(
         tl.store(owners + token, step_row)
         channel = tl.arange(0, BLOCK)
         seen = position - (WINDOW - 1) + channel
-        found = sources_of(seen, row, start, first, num_slots, LENGTH)
-        tl.store(sources + token.to(tl.int64) * WINDOW + channel, found, mask=channel < WINDOW)
+        read_sources = sources_of(seen, row, start, first, num_slots, LENGTH)
+        tl.store(
+            sources + token.to(tl.int64) * WINDOW + channel, read_sources, mask=channel < WINDOW
+        )
     else:
         tl.store(counts + token, (position + 1) // RATIO)
 

@@ -33,7 +33,7 @@ _NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Keys:
-    """What the query tokens read."""
+    """The vectors that the query tokens read."""
 
     window: RingTokens
     sources: torch.Tensor  # [num_query, window] int64

@@ -25,8 +25,8 @@ def _chain_kernel(
     tl.store(parents + item, node - 1, mask=inside)
     tl.store(depths + item, node, mask=inside)
     # All bits up to its own; node 63 sets the sign bit.
-    own = tl.full([BLOCK], 1, tl.int64) << node
-    tl.store(ancestors + item, own | (own - 1), mask=inside)
+    own_bit = tl.full([BLOCK], 1, tl.int64) << node
+    tl.store(ancestors + item, own_bit | (own_bit - 1), mask=inside)
 
 
 def chain_triton(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]

@@ -190,8 +190,8 @@ def _gather_kernel(
     chosen = tl.load(chunk_choice + owner, mask=is_token & is_end, other=0)
     after = tl.where(follower < 0, chosen, follower)
     ahead = tl.where(lead == 0, 1, 0)
-    beside = tl.load(chunk_tokens + flat + ahead, mask=is_token & (is_end == 0), other=0)
-    tl.store(new_tokens + flat, tl.where(is_end, after, beside), mask=is_token)
+    neighbour = tl.load(chunk_tokens + flat + ahead, mask=is_token & (is_end == 0), other=0)
+    tl.store(new_tokens + flat, tl.where(is_end, after, neighbour), mask=is_token)
 
 
 def gather_accepted_triton(

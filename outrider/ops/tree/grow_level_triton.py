@@ -89,7 +89,7 @@ def _grow_kernel(
     winner = tl.where(is_tip, number_of(best), 0)
     parent_tip = winner // topk  # each branch has `topk` children
     above = tl.load(tip_ancestors + row * branches + parent_tip, mask=is_tip, other=0)
-    own = tl.full([TIPS], 1, tl.int64) << tl.where(is_tip, first_node + tip, 0).to(tl.int64)
+    own_bit = tl.full([TIPS], 1, tl.int64) << tl.where(is_tip, first_node + tip, 0).to(tl.int64)
     token = tl.load(tokens + row * branches * topk + winner, mask=is_tip, other=0)
     goal = row * topk + tip
     alive = tl.where(tip < own_topk, score_of(best), float("-inf"))
@@ -100,7 +100,7 @@ def _grow_kernel(
     tl.store(new_positions + goal, position, mask=is_tip)
     tl.store(new_tokens + goal, token, mask=is_tip)
     tl.store(new_depths + goal, tl.zeros([TIPS], tl.int64) + depth - 1, mask=is_tip)
-    tl.store(new_ancestors + goal, above | own, mask=is_tip)
+    tl.store(new_ancestors + goal, above | own_bit, mask=is_tip)
 
 
 def grow_level_triton(

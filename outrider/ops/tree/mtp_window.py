@@ -8,10 +8,14 @@ state of i), room = modules - 1:
     column   0 .. room-1    room .. room+new-1    room+new ..
     pair     stored         of this step          drafts, one more after every module
 
-A draft window is a range of columns that ends with the newest pair; module k at column c runs the
-token of column c + k. A step with `new` pairs has confirmed new - 1 drafts. So the last module,
-which depends on most drafts, has modules - new stale positions, modules - 1 at most: hence room.
-Stale and new positions together are max(modules, new), hence max(modules, most_emitted) nodes.
+A draft window is a range of columns that ends with the newest pair. Module k at column c runs the
+token of column c + k.
+
+Why `room` = modules - 1 pairs are enough: a step that emits `new` tokens has accepted new - 1
+drafts. Draft KV of the last module depends on `modules` tokens ahead, so its last modules - new
+positions before this step were computed from drafts that were rejected. These positions are stale
+and run again. There are at most modules - 1 of them, since new is at least 1. Stale and new
+positions together are max(modules, new) columns, so a window has max(modules, most_emitted) nodes.
 """
 
 from dataclasses import dataclass

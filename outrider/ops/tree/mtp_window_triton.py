@@ -161,7 +161,7 @@ def _place_windows(
 
 
 def _windows_of(tokens: torch.Tensor, per_row: tuple[torch.Tensor, ...]) -> DraftWindows:
-    """What `_open_kernel` wrote per row, by name."""
+    """The values that `_open_kernel` wrote per row, by name."""
     num_known, first, num_real, newest, positions = per_row
     return DraftWindows(
         tokens=tokens,

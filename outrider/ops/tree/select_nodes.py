@@ -63,11 +63,11 @@ def _tree_of(
 def _with_ancestry(tokens: torch.Tensor, parents: torch.Tensor, steps: int) -> DraftTree:
     """Depths and ancestor masks from parent indices; here node 0 is its own parent."""
     node = torch.arange(tokens.shape[1], device=tokens.device)
-    own = (torch.ones_like(node) << node).expand_as(tokens)
+    own_bit = (torch.ones_like(node) << node).expand_as(tokens)
     is_draft = (node > 0).long()
-    ancestors, depths = own, torch.zeros_like(tokens)
+    ancestors, depths = own_bit, torch.zeros_like(tokens)
     for _ in range(max(steps, 1)):  # each pass reaches one level deeper
-        ancestors = own | ancestors.gather(1, parents)
+        ancestors = own_bit | ancestors.gather(1, parents)
         depths = (depths.gather(1, parents) + 1) * is_draft
     return DraftTree(
         tokens=tokens, parents=parents - (node == 0).long(), depths=depths, ancestors=ancestors

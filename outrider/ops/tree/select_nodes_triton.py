@@ -72,11 +72,11 @@ def _select_kernel(
     parent = tl.sum(is_smaller.to(tl.int32), axis=1)  # the index of the parent's number
     parent = tl.where(above >= 0, parent, 0)
 
-    own = tl.full([NODES], 1, tl.int64) << channel.to(tl.int64)
-    ancestors = own
+    own_bit = tl.full([NODES], 1, tl.int64) << channel.to(tl.int64)
+    ancestors = own_bit
     depth = tl.zeros([NODES], tl.int64)
     for _ in range(steps):  # each pass reaches one level deeper
-        ancestors = own | tl.gather(ancestors, parent, axis=0)
+        ancestors = own_bit | tl.gather(ancestors, parent, axis=0)
         depth = tl.where(channel == 0, 0, tl.gather(depth, parent, axis=0) + 1)
     is_node = channel < nodes
     goal = row * nodes + channel

@@ -40,7 +40,7 @@ class ChatMessage(BaseModel):
 class ChatRequest(RequestFields):
     """OpenAI's fields and the extensions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -100,7 +100,7 @@ class ChatRequest(RequestFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables of the chat template, beside the messages."""
+        """The variables of the chat template, besides the messages."""
         opens_answer = self.add_generation_prompt is not False
         return template_variables(
             self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
@@ -146,7 +146,7 @@ class ChatAnswer(BaseModel):
 
 
 class ChatDelta(BaseModel):
-    """What a choice gained; the first delta has the role."""
+    """The new part of a choice; the first delta has the role."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None

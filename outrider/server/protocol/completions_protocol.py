@@ -15,18 +15,15 @@ MAX_PROMPTS = 1024
 
 _DEFAULTS = SamplingParams()
 
-TokenIds = Annotated[list[int], Field(min_length=1)]
+TokenIds = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+TokenLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 
 
 class CompletionRequest(RequestFields):
     """OpenAI's fields, and the extensions. Several prompts make several sets of choices."""
 
-    prompt: (
-        str
-        | TokenIds
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
-    )
+    prompt: str | TokenIds | Texts | TokenLists
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None  # an extension
     response_format: dict[str, Any] | None = None  # as in a chat

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel
 
+from outrider.frontend.output_json import finite
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.step_result import TokenLogprobs
-
-_LEAST = -9999.0  # JSON has no infinity; vLLM sends the same number
 
 
 class TopLogprob(BaseModel):
@@ -107,8 +106,3 @@ class LogprobWriter:
         offset = self._offset
         self._offset += len(text)
         return offset
-
-
-def finite(logprob: float) -> float:
-    """The log-probability as a number that JSON can hold."""
-    return max(logprob, _LEAST)

@@ -57,7 +57,7 @@ class InputCall(BaseModel):
 
 
 class InputResult(BaseModel):
-    """What a function call returned."""
+    """The result of a function call."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -93,14 +93,16 @@ class ResponseChoice(BaseModel):
 class ResponsesRequest(RequestFields):
     """OpenAI's fields and the extensions."""
 
-    input: str | list[InputMessage | InputCall | InputResult]
+    input: str | Annotated[list[InputMessage | InputCall | InputResult], Field(fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: int | None = None
     text: dict[str, Any] | None = None
-    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
     parallel_tool_calls: bool | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
+    include: (
+        Annotated[list[Literal["message.output_text.logprobs"]], Field(fail_fast=True)] | None
+    ) = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # an extension
     # refused when set
@@ -155,7 +157,7 @@ class ResponsesRequest(RequestFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables of the chat template, beside the messages."""
+        """The variables of the chat template, besides the messages."""
         return template_variables(self.tool_use.tools, self.chat_template_kwargs)
 
     @property
@@ -175,7 +177,7 @@ def _add_call(turns: list[dict[str, Any]], item: InputCall) -> None:
     """Add a call to the message before it: a chat has all calls of a message inside it."""
     if not turns or turns[-1]["role"] != "assistant":
         turns.append({"role": "assistant", "content": ""})
-    turns[-1] = {**turns[-1], "tool_calls": [*turns[-1].get("tool_calls", ()), item.call]}
+    turns[-1].setdefault("tool_calls", []).append(item.call)
 
 
 def _text(content: str | list[dict[str, Any]]) -> str:

@@ -10,8 +10,11 @@ from outrider.frontend.sampling_params import SamplingParams, override
 from outrider.frontend.structured_params import Structured
 from outrider.server.http_errors import unsupported
 
-StopString = Annotated[str, Field(max_length=1024)]
-Stop = StopString | Annotated[list[StopString], Field(max_length=64)]
+MAX_STOPS = 64
+MAX_STOP_CHARS = 1024
+
+StopString = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
 
 # Fields that have the same name in `SamplingParams`.
 _SAME = frozenset(
@@ -68,7 +71,7 @@ class RequestFields(BaseModel):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     include_stop_str_in_output: bool | None = None

@@ -1,18 +1,18 @@
 """SGLang's own `/generate`: the request, and the answer with its `meta_info`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
+from outrider.frontend.output_json import finite
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import unsupported
-from outrider.server.protocol.completions_protocol import MAX_PROMPTS, TokenIds
-from outrider.server.protocol.logprobs_protocol import finite
-from outrider.server.protocol.sampling_fields import refuse
+from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
+from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS, refuse
 from outrider.wire.step_result import TokenLogprobs
 
 Json = dict[str, Any]
@@ -35,6 +35,8 @@ _NOT_YET = ("custom_params", "stop_regex")
 _DEFAULTS = SamplingParams(max_tokens=128)
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+Item = TypeVar("Item")
+Each = Annotated[list[Item], Field(fail_fast=True)]
 
 
 class GenerateRequest(BaseModel):
@@ -42,19 +44,17 @@ class GenerateRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    text: str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
-    input_ids: (
-        TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)] | None
-    ) = None
-    sampling_params: Json | list[Json] | None = None
+    text: str | Texts | None = None
+    input_ids: TokenIds | TokenLists | None = None
+    sampling_params: Json | Each[Json] | None = None
     # One for all prompts, or one for each.
-    return_logprob: bool | list[bool] | None = None
-    logprob_start_len: int | list[int] | None = None  # -1: no log-probabilities of the prompt
-    top_logprobs_num: Count | list[Count] | None = None
-    token_ids_logprob: list[int] | list[list[int] | None] | None = None
+    return_logprob: bool | Each[bool] | None = None
+    logprob_start_len: int | Each[int] | None = None  # -1: no log-probabilities of the prompt
+    top_logprobs_num: Count | Each[Count] | None = None
+    token_ids_logprob: Each[int] | Each[Each[int] | None] | None = None
     return_text_in_logprobs: bool | None = None  # without effect: the text is always there
     stream: bool | None = None
-    rid: str | list[str] | None = None
+    rid: str | Each[str] | None = None
     priority: int | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
     # refused when set
@@ -83,14 +83,20 @@ class GenerateRequest(BaseModel):
         return [TokenPrompt(tuple(each)) for each in ids]
 
     def params(self) -> list[SamplingParams]:
-        """One set of parameters per prompt."""
+        """One set of parameters per prompt. Prompts with equal parameters share one object."""
         num_prompts = len(self.prompts)
         given = _each("sampling_params", self.sampling_params or {}, num_prompts)
-        reports = self._reports(num_prompts)
-        return [self._params(one, report) for one, report in zip(given, reports, strict=True)]
+        made: dict[tuple[int, int], SamplingParams] = {}  # by the ids of both parts
+        params = []
+        for one, report in zip(given, self._reports(num_prompts), strict=True):
+            key = (id(one), id(report))
+            if key not in made:
+                made[key] = self._params(one, report)
+            params.append(made[key])
+        return params
 
     def _reports(self, num_prompts: int) -> list[Json]:
-        """The parameters of each prompt about log-probabilities."""
+        """The parameters of each prompt about log-probabilities; equal ones are one object."""
         named = self.token_ids_logprob
         is_one = not named or isinstance(named[0], int)
         columns = zip(
@@ -100,7 +106,14 @@ class GenerateRequest(BaseModel):
             [named] * num_prompts if is_one else _each("token_ids_logprob", named, num_prompts),
             strict=True,
         )
-        return [_report(*column) if column[0] else {} for column in columns]
+        made: dict[tuple[Any, ...], Json] = {}
+        reports = []
+        for column in columns:
+            key = (*column[:3], id(column[3]))
+            if key not in made:
+                made[key] = _report(*column) if column[0] else {}
+            reports.append(made[key])
+        return reports
 
     def _params(self, sampling: Json, report: Json) -> SamplingParams:
         for name in _NOT_YET:
@@ -111,10 +124,20 @@ class GenerateRequest(BaseModel):
         given = {_NAMES.get(name, name): value for name, value in known.items()}
         if any(value is not None for value in grammar.values()):
             given["structured"] = grammar
+        _check_stops(given.get("stop"))
         own = {"speculation": self.speculative, "priority": self.priority}
         return override(
             _DEFAULTS, {name: v for name, v in (own | given | report).items() if v is not None}
         )
+
+
+def _check_stops(stop: Any) -> None:
+    """Refuse many or long stop strings; `SamplingParams` checks the type."""
+    stops = stop if isinstance(stop, list) else [stop]
+    if len(stops) > MAX_STOPS:
+        raise RequestError(f"stop has {len(stops)} strings; use at most {MAX_STOPS}")
+    if any(isinstance(each, str) and len(each) > MAX_STOP_CHARS for each in stops):
+        raise RequestError(f"a stop string may have {MAX_STOP_CHARS} characters; shorten it")
 
 
 def _each(name: str, given: Any, num_prompts: int) -> list[Any]:

@@ -16,7 +16,7 @@ _STRING_MARK = re.compile(r'["\\\n]')  # a newline ends a broken string: JSON st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPart:
-    """What one call gained. The first part of a call has the name; in later parts it is empty."""
+    """A new part of one call. The first part has the name; in later parts the name is empty."""
 
     index: int
     name: str
@@ -25,7 +25,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDelta:
-    """What a delta of text added to the answer."""
+    """The content and the calls that a delta of text added."""
 
     content: str
     calls: tuple[CallPart, ...]
@@ -123,7 +123,7 @@ class ToolBlockReader:
         return AnswerDelta(content="".join(content), calls=tuple(calls))
 
     def finish(self) -> AnswerDelta:
-        """What was held back. The last block may lack its closing tag."""
+        """The text that was held back. The last block may lack its closing tag."""
         content: list[str] = []
         calls: list[CallPart] = []
         if self._is_open:

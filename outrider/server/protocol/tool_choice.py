@@ -58,7 +58,7 @@ class ToolUse:
 def template_variables(
     tools: Sequence[Tool], more: Mapping[str, Any] | None, *, opens_answer: bool = True
 ) -> dict[str, Any]:
-    """The variables of a chat template, beside the messages."""
+    """The variables of a chat template, besides the messages."""
     if taken := {"messages", "tools"} & (more or {}).keys():
         raise RequestError(f"chat_template_kwargs cannot have {min(taken)!r}; use the field")
     return {

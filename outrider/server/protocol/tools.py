@@ -55,7 +55,7 @@ class ChosenTool(BaseModel):
     function: ChosenName
 
 
-Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
@@ -75,7 +75,7 @@ class ToolCall(BaseModel):
 
 
 class FunctionDelta(BaseModel):
-    """What a call gained; the first delta has the name."""
+    """The new part of a call; the first delta has the name."""
 
     name: str | None = None
     arguments: str

@@ -6,12 +6,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from outrider.frontend.call_cost import PromptRequest
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.outputs import StreamDelta
-from outrider.frontend.request_state import OutputState, PreparedRequest, RequestState
+from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
     ChatAnswer,
@@ -33,14 +35,14 @@ from outrider.wire.step_result import RoundTrace
 
 
 def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", response_model=ChatAnswer)
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _prepare(async_engine.frontend, body))
+        prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
         writer = ChatWriter(model.envelope("chatcmpl"), body, async_engine.tokenizer)
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
@@ -50,9 +52,10 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _prepare(frontend: Frontend, body: ChatRequest) -> list[PreparedRequest]:
+def _read_request(frontend: Frontend, body: ChatRequest) -> list[PromptRequest]:
     params = body.params()
-    return [frontend.inputs.prepare(frontend.inputs.render(body.turns, **body.variables), params)]
+    prompt = frontend.inputs.render(body.turns, **body.variables)
+    return [PromptRequest(prompt=prompt, params=params)]
 
 
 class ChatWriter:

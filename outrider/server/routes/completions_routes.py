@@ -6,11 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from outrider.frontend.frontend import Frontend
-from outrider.frontend.request_state import PreparedRequest, RequestState
+from outrider.frontend.call_cost import PromptRequest
+from outrider.frontend.request_state import RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.completions_protocol import (
     CompletionAnswer,
     CompletionChoice,
@@ -25,14 +26,14 @@ from outrider.wire.step_result import TokenLogprobs
 
 
 def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
 
     @router.post("/v1/completions", response_model=CompletionAnswer)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _prepare(async_engine.frontend, body))
+        prepared = await async_engine.prepare(lambda: _read_requests(body))
         writer = CompletionWriter(model.envelope("cmpl"), body, async_engine.tokenizer)
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
@@ -42,9 +43,9 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
     return router
 
 
-def _prepare(frontend: Frontend, body: CompletionRequest) -> list[PreparedRequest]:
+def _read_requests(body: CompletionRequest) -> list[PromptRequest]:
     params = body.params()
-    return [frontend.inputs.prepare(prompt, params) for prompt in body.prompts]
+    return [PromptRequest(prompt=prompt, params=params) for prompt in body.prompts]
 
 
 class CompletionWriter:

@@ -8,11 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from outrider.frontend.call_cost import PromptRequest
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.request_state import PreparedRequest, RequestState
+from outrider.frontend.request_state import RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.logprobs_protocol import LogprobWriter
 from outrider.server.protocol.response_items import (
     CallItem,
@@ -32,14 +34,14 @@ Event = tuple[str, dict[str, Any]]  # the type and the other fields
 
 
 def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
 
     @router.post("/v1/responses")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """Answer a text or a conversation, whole or as typed events."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _prepare(async_engine.frontend, body))
+        prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
         writer = ResponseWriter(model.envelope("resp"), body, async_engine.tokenizer)
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
@@ -49,9 +51,10 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
     return router
 
 
-def _prepare(frontend: Frontend, body: ResponsesRequest) -> list[PreparedRequest]:
+def _read_request(frontend: Frontend, body: ResponsesRequest) -> list[PromptRequest]:
     params = body.params()
-    return [frontend.inputs.prepare(frontend.inputs.render(body.turns, **body.variables), params)]
+    prompt = frontend.inputs.render(body.turns, **body.variables)
+    return [PromptRequest(prompt=prompt, params=params)]
 
 
 class ResponseWriter:

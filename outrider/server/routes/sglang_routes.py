@@ -9,25 +9,26 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from outrider import __version__
+from outrider.frontend.call_cost import PromptRequest
 from outrider.frontend.prompts import TokenPrompt
-from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import failed
+from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import DONE, event
 
 
 def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["SGLang"])
+    router = APIRouter(tags=["SGLang"], route_class=JsonRoute)
 
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Continue one prompt or several."""
         body.check()
-        prepared = await async_engine.prepare(lambda: _prepare(async_engine, body))
+        prepared = await async_engine.prepare(lambda: _read_requests(body))
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
@@ -51,7 +52,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/get_model_info")
     @router.get("/model_info")
     async def model_info() -> dict[str, Any]:
-        """What the model is, without its path on this machine."""
+        """Facts about the model, without its path on this machine."""
         return {
             "model_path": model.name,
             "tokenizer_path": model.name,
@@ -68,9 +69,9 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _prepare(async_engine: AsyncEngine, body: GenerateRequest) -> list[PreparedRequest]:
+def _read_requests(body: GenerateRequest) -> list[PromptRequest]:
     pairs = zip(body.prompts, body.params(), strict=True)
-    return [async_engine.frontend.inputs.prepare(prompt, params) for prompt, params in pairs]
+    return [PromptRequest(prompt=prompt, params=params) for prompt, params in pairs]
 
 
 def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:

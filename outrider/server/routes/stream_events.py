@@ -18,11 +18,11 @@ class ChunkWriter(Protocol, Generic[Choice]):
     """Writes the chunks of one route."""
 
     def opening_choices(self, handle: RequestHandle) -> Sequence[Choice]:
-        """What is sent before the first token."""
+        """The choices of the chunks before the first token."""
         ...
 
     def delta_choices(self, request: RequestState, choice_delta: ChoiceDelta) -> Sequence[Choice]:
-        """What a delta adds; empty if nothing can be sent yet."""
+        """The choices that a delta adds; empty if nothing can be sent yet."""
         ...
 
     def chunk(self, *choices: Choice, **more: Any) -> bytes: ...
@@ -55,7 +55,7 @@ def requested_metrics(body: RequestFields, handle: RequestHandle) -> dict[str, A
 
 
 def ending_fields(request: RequestState, index: int) -> dict[str, Any]:
-    """What the last chunk of an output has beside the finish reason."""
+    """The fields of an output's last chunk besides the finish reason."""
     return {
         "stop_reason": request.outputs[index].ending.stop,
         "matched_stop": request.outputs[index].matched,

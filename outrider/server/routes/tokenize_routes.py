@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from outrider.errors import RequestError
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.tokenize_protocol import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -14,7 +15,7 @@ from outrider.server.protocol.tokenize_protocol import (
 
 
 def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["RingTokens"])
+    router = APIRouter(tags=["Tokens"], route_class=JsonRoute)
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:

@@ -1,8 +1,10 @@
+import tracemalloc
 from datetime import datetime
 
 import pytest
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.tokenizer import template_bounds
 from outrider.frontend.tokenizer.chat_template import ChatTemplate, NoChatTemplate
 
 CHATML = """
@@ -157,3 +159,73 @@ def test_malformed_messages_are_refused_by_place(messages: object, place: str) -
 def test_a_model_without_template_names_the_way_out() -> None:
     with pytest.raises(RequestError, match="--raw"):
         NoChatTemplate().render(HELLO, add_generation_prompt=True)
+
+
+RUNS_ON = [
+    "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+    "{% for a in range(90000) %}{% for b in range(90000) if false %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(100) }}",
+    "{% for a in range(90000) %}{% set b = range(90000) | map('string') | join %}{% endfor %}",
+]
+GROWS = [
+    "{{ 'a' * 3000000000 }}",
+    "{{ 3000000000 * [1] }}",
+    "{{ 'a' * messages | length * 10**11 }}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "{% set n = namespace(x=2) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
+    "{% for a in range(90000) %}{{ 'x' * 10000 }}{% endfor %}",
+    "{% set x %}{% for a in range(90000) %}{{ 'x' * 10000 }}{% endfor %}{% endset %}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' % (1000000000, 1) }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 1000000000) }}",
+    "{{ 'a' | center(1000000000) }}",
+    "{{ 'a'.ljust(1000000000) }}",
+    "{{ {'a': 1} | tojson(indent=1000000000) }}",
+    "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+    "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+    "{{ ('a' * 1000000).join(range(90000) | map('string') | list) }}",
+    "{{ range(90000) | list | join('a' * 1000000) }}",
+]
+
+
+@pytest.mark.parametrize("source", RUNS_ON)
+def test_a_template_that_runs_on_is_ended(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr(template_bounds, "MOST_SECONDS", 0.05)
+    with pytest.raises(RequestError, match="runs for more than"):
+        template(source).render(HELLO, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("source", GROWS)
+def test_a_template_that_makes_large_values_is_ended_before_they_exist(source: str) -> None:
+    made = template(source)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="the chat template cannot render"):
+            made.render(HELLO, add_generation_prompt=True)
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
+
+
+def test_code_that_is_nested_too_deeply_is_refused_at_start() -> None:
+    with pytest.raises(ConfigError, match="does not compile"):
+        template("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}")
+
+
+def test_a_conversation_of_many_messages_is_rendered() -> None:
+    messages = [{"role": "user", "content": "hello" * 20}] * 20_000
+    assert template(CHATML).render(messages, add_generation_prompt=False).count("hello") == 400_000
+
+
+def test_counting_changes_nothing_of_loops() -> None:
+    source = (
+        "{% for a in [3, 1, 2] if a > 1 %}{{ loop.index }}/{{ loop.length }}:{{ a }}"
+        "{% if loop.last %}!{% endif %}{% else %}none{% endfor %}"
+        "{% for a in [] %}{{ a }}{% else %}none{% endfor %}"
+        "{% for a in [1, [2, [3]]] recursive %}{{ loop(a) if a is sequence else a }}{% endfor %}"
+        "{% for a in [1, 2, 3] %}{% if a == 2 %}{% break %}{% endif %}{{ a }}{% endfor %}"
+    )
+    assert template(source).render(HELLO, add_generation_prompt=True) == "1/2:32/2:2!none1231"

@@ -6,6 +6,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.frontend.request_state import text_stream
+from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 
@@ -80,7 +82,32 @@ def test_an_answer_may_complete_a_character_of_the_prompt(
     answer = "".join(stream(detokenizer, tokens))
     prompt = tokenizer.decode(tail, skip_special=True)
     whole = tokenizer.decode(tail + tokens, skip_special=True)
-    assert whole in (prompt + answer, prompt.removesuffix(BROKEN) + answer)
+    # The unfinished end of a prompt is one U+FFFD, or two for half of a surrogate.
+    held = [prompt.removesuffix(BROKEN * num) for num in range(3)]
+    assert whole in [each + answer for each in held]
+
+
+@given(tail=ids, tokens=st.lists(st.integers(0, 1), max_size=3))
+@settings(deadline=None)
+def test_an_answer_without_bytes_has_no_text(
+    byte_level: tokenizers.Tokenizer, make: Make, tail: list[int], tokens: list[int]
+) -> None:
+    detokenizer = Detokenizer(make(byte_level), skip_special=True, prompt_tail=tail)
+    assert "".join(stream(detokenizer, tokens)) == ""  # ids 0 and 1 are special
+
+
+@pytest.mark.parametrize("end", [b"\xe4", b"\xe4\xbd", b"\xed\xa0", b"\xf0\x9f\x91"])
+def test_a_prompt_may_end_inside_a_character(
+    stripping: tokenizers.Tokenizer, make: Make, end: bytes
+) -> None:
+    tokenizer, tail = make(stripping), byte_tokens(b"x" + end)
+    for answer in (b"", b"a", b"\x80", b"\x80\x80", b"\xe4"):
+        tokens = byte_tokens(answer)
+        detokenizer = Detokenizer(tokenizer, skip_special=True, prompt_tail=tail)
+        text = "".join(stream(detokenizer, tokens))
+        whole = tokenizer.decode(tail + tokens, skip_special=True)
+        shown = "x" if answer else tokenizer.decode(tail, skip_special=True)
+        assert shown + text == whole
 
 
 def test_an_emoji_appears_with_its_last_byte(stripping: tokenizers.Tokenizer, make: Make) -> None:
@@ -105,6 +132,15 @@ def test_invalid_bytes_become_replacement_characters(
 ) -> None:
     detokenizer = Detokenizer(make(stripping), skip_special=True, prompt_tail=[3 + ord("x")])
     assert stream(detokenizer, byte_tokens(raw)) == pieces
+
+
+def test_an_answer_completes_a_character_whose_bytes_are_many_tokens_of_the_prompt(
+    stripping: tokenizers.Tokenizer, make: Make
+) -> None:
+    *prompt, last = byte_tokens(FAMILY[0].encode())
+    for skipped in ([], [1], [1, 2]):  # special tokens without text
+        text = text_stream(SamplingParams(), (*prompt, *skipped), make(stripping))
+        assert text.push(last).text == FAMILY[0]
 
 
 def test_an_answer_keeps_its_leading_space_only_after_a_prompt(

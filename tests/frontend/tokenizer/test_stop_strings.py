@@ -1,86 +1,50 @@
-from itertools import pairwise
+"""Stop strings are found where a search of the whole text finds them, in linear time."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.frontend.tokenizer.detokenizer import NewText, StopStrings
+from outrider.frontend.tokenizer import detokenizer
+from outrider.frontend.tokenizer.detokenizer import StopStrings
 
-letters = st.text("ab", max_size=12)  # two letters make overlapping stop strings likely
+texts = st.text(alphabet="ab", max_size=30)
+stop_lists = st.lists(st.text(alphabet="ab", min_size=1, max_size=6), min_size=1, max_size=4)
 
 
-def expected(text: str, stops: list[str]) -> tuple[str, str]:
-    """Text before the match that completes first, and the match; among equals the longest."""
-    found = [stop for stop in stops if text.find(stop) >= 0]
-    if not found:
+def reference(text, stops):
+    """The text before the stop string that completes first, and that stop string."""
+    ends = {stop: text.find(stop) + len(stop) for stop in stops if stop in text}
+    if not ends:
         return text, ""
-    best = min(found, key=lambda stop: (text.find(stop) + len(stop), -len(stop)))
-    return text[: text.find(best)], best
+    matched = min(ends, key=lambda stop: (ends[stop], -len(stop)))
+    return text[: ends[matched] - len(matched)], matched
 
 
-def feed(scanner: StopStrings, pieces: list[str]) -> tuple[str, str]:
-    shown = ""
-    for piece in pieces:
-        scan = scanner.push(piece)
-        shown += scan.text
-        if scan.matched:
-            return shown + scanner.finish(), scan.matched
-    return shown + scanner.finish(), ""
+@given(text=texts, stops=stop_lists, cuts=st.lists(st.integers(1, 5), min_size=1))
+def test_any_division_of_a_text_stops_where_a_search_does(text, stops, cuts):
+    strings, shown, matched, place, turn = StopStrings(tuple(stops), include=False), "", "", 0, 0
+    while place < len(text) and not matched:
+        size = cuts[turn % len(cuts)]
+        new = strings.push(text[place : place + size])
+        shown, matched, place, turn = shown + new.text, new.matched, place + size, turn + 1
+        assert text.startswith(shown)
+    shown += "" if matched else strings.finish()
+    assert (shown, matched) == reference(text, stops)
 
 
-@given(
-    text=letters,
-    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
-    cuts=st.sets(st.integers(0, 12)),
-    include=st.booleans(),
-)
-def test_the_outcome_depends_on_the_text_and_not_on_its_pieces(
-    text: str, stops: list[str], cuts: set[int], include: bool
-) -> None:
-    edges = sorted({0, *cuts, len(text)} & set(range(len(text) + 1)))
-    pieces = [text[a:b] for a, b in pairwise(edges)]
-    before, matched = expected(text, stops)
-    scanner = StopStrings(tuple(stops), include=include)
-    assert feed(scanner, pieces) == (before + matched * include, matched)
+def test_long_stop_strings_that_almost_match_cost_a_few_steps_a_character(monkeypatch):
+    num_steps = 0
 
+    class Counted(tuple):
+        def __getitem__(self, index):
+            nonlocal num_steps
+            num_steps += 1
+            return super().__getitem__(index)
 
-@given(text=letters, stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
-def test_only_text_that_may_begin_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
-    scanner, seen, shown = StopStrings(tuple(stops), include=False), "", ""
-    for letter in text:
-        seen += letter
-        scan = scanner.push(letter)
-        shown += scan.text
-        if scan.matched:
-            return
-        held = seen.removeprefix(shown)
-        assert held == "" or any(stop.startswith(held) for stop in stops)
-
-
-def test_a_stop_string_split_over_tokens_is_trimmed() -> None:
-    scanner = StopStrings(("END",), include=False)
-    assert scanner.push("see E") == NewText(text="see ", matched="")
-    assert scanner.push("N") == NewText(text="", matched="")
-    assert scanner.push("D.") == NewText(text="", matched="END")
-    assert scanner.finish() == ""
-
-
-@pytest.mark.parametrize(
-    ("stops", "before", "matched"),
-    [
-        (("b", "abc"), "xa", "b"),  # completes first, although the other begins first
-        (("bc", "abc"), "x", "abc"),  # both complete here
-    ],
-)
-def test_the_first_match_to_complete_wins_then_the_longest(
-    stops: tuple[str, ...], before: str, matched: str
-) -> None:
-    scan = StopStrings(stops, include=False).push("xabc")
-    assert scan == NewText(text=before, matched=matched)
-
-
-def test_a_false_alarm_is_released_by_the_next_token() -> None:
-    scanner = StopStrings(("END",), include=False)
-    assert scanner.push("EN").text == ""
-    assert scanner.push("EN").text == "EN"
-    assert scanner.finish() == "EN"
+    make = detokenizer.fallbacks
+    monkeypatch.setattr(detokenizer, "fallbacks", lambda stop: Counted(make(stop)))
+    stops = ("a" * 1000 + "b", "a" * 500 + "b" + "a" * 500)
+    strings = StopStrings(stops, include=False)
+    text = "a" * 1000 + "c" + "a" * 600 + "ba" * 200
+    shown = "".join(strings.push(char).text for char in text) + strings.finish()
+    assert shown == text
+    assert num_steps <= 2 * len(text)  # one fallback a character and stop string, in the mean

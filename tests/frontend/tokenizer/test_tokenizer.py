@@ -244,3 +244,29 @@ def test_the_package_imports_without_torch_and_transformers() -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"generation_config": {"eos_token_id": "end"}},
+        {"generation_config": {"eos_token_id": [[1]]}},
+        {"config": {"eos_token_id": True}},
+        {"config": {"text_config": {"eos_token_id": 1.5}}},
+        {"tokenizer_config": {"added_tokens_decoder": {"x": {"content": "a"}}}},
+        {"tokenizer_config": {"added_tokens_decoder": {"3": "a"}}},
+        {"tokenizer_config": {"added_tokens_decoder": [1]}},
+        {"tokenizer_config": {"chat_template": [{"name": "default"}]}},
+        {"tokenizer_config": {"chat_template": 3}},
+    ],
+)
+def test_values_of_another_type_are_refused_with_the_folder(folder: Path, files: dict) -> None:
+    write(folder, **files)
+    with pytest.raises(ConfigError, match=str(folder)):
+        load_tokenizer(folder)
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused_by_name(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("[" * 200_000)
+    with pytest.raises(ConfigError, match=r"generation_config\.json"):
+        load_tokenizer(folder)

@@ -170,7 +170,7 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
         ({"topk_method": "greedy"}, "sets topk_method to greedy, but only noaux_tc"),
         ({"partial_rotary_factor": 0.25}, "rotates 8 channels by qk_rope_head_dim and 4 by"),
         ({"o_groups": 3}, "groups must be equal"),
-        ({"num_experts_per_tok": 7}, "asks 7 of 6 experts"),
+        ({"num_experts_per_tok": 7}, "selects 7 of 6 experts"),
         ({"quantization_config": {"quant_method": "fp8"}}, "convert the folder to bfloat16 first"),
         ({"quantization_config": {"quant_method": "gptq"}}, "weights quantised by gptq"),
         ({"quantization_config": {"bits": 4}}, "quantised by an unnamed method"),
@@ -202,7 +202,7 @@ def test_a_config_that_is_not_understood_is_refused_by_name(copy, fields, fault)
         (
             NgramDraft(budget=Budget(steps=16, topk=1, nodes=17), min_match=1, max_match=2),
             {},
-            "at most 16 nodes, and 17 were asked for; use --nodes 16, or drafts of 15 steps",
+            "at most 16 nodes, and 17 were requested; use --nodes 16, or drafts of 15 steps",
         ),
         (NO_DRAFT, {"page_size": 8}, "use block_size=16"),
         (NO_DRAFT, {"page_size": 40}, "4 and 16 tokens, and a page of 40 .* use block_size=16"),
@@ -236,7 +236,7 @@ def test_restart_zeroes_pages_and_ring_buffers(target):
         tensor.fill_(1.0)
     pool.clean(torch.tensor([0, 2]))
     for layer in pool.layers:
-        assert not any(ring.any() for ring in layer.rings)
+        assert not any(ring.any() for ring in layer.ring_buffers)
         for part in layer.paged:
             assert part.sum() == part.numel() // 3  # page 1 is as it was
 
@@ -269,6 +269,6 @@ def llm_greedy(**how):
 
 def test_a_longer_chain_makes_longer_rings(target):
     short, long = (target.layout(page_size=PAGE_SIZE, nodes=nodes) for nodes in (1, 16))
-    assert [short.ring(8), long.ring(8)] == [7, 22]
+    assert [short.ring_length(8), long.ring_length(8)] == [7, 22]
     assert long.row_bytes > short.row_bytes
     assert replace(long, nodes=1).row_bytes == short.row_bytes

@@ -81,7 +81,7 @@ class Runner:
             first_node=first_node,
         )
         with torch.inference_mode():
-            return self.module.advance(plan, state.flatten(1), self.pool, self.attention)
+            return self.module.forward(plan, state.flatten(1), self.pool, self.attention)
 
 
 def assert_close(ours, theirs):

@@ -60,7 +60,7 @@ def write_all_nodes_to_the_slot_of_the_first(monkeypatch):
 
 def make_rings_as_long_as_what_is_read(monkeypatch):
     """Ring buffers without room for drafts that are rejected."""
-    monkeypatch.setattr(CompressedLayout, "ring", lambda self, window: window)
+    monkeypatch.setattr(CompressedLayout, "ring_length", lambda self, window: window)
 
 
 def count_visible_entries_only_once(monkeypatch):

@@ -92,9 +92,9 @@ def test_no_row_writes_to_slots_of_another(folder, seed):
         (plan.window.ring, 8),
         *((b.ring, b.ring.sources.shape[1]) for b in plan.blocks),
     ]:
-        real = part.writes[part.writes >= layout.ring(window)]
+        real = part.writes[part.writes >= layout.ring_length(window)]
         assert real.unique().shape == real.shape
-        assert part.writes.max() < layout.ring(window) * 5
+        assert part.writes.max() < layout.ring_length(window) * 5
     for part, kind in zip(plan.blocks, layout.blocks, strict=True):
         real = part.targets[part.targets >= PAGE_SIZE // kind.ratio]
         assert real.unique().shape == real.shape

@@ -84,7 +84,7 @@ def true_states(decoder, head, rows):
     config = decoder.config
     aux_hidden_states = paged(num_layers=config.num_layers, attention=config.attention).run(
         lambda plan, kv, attention: (
-            decoder.run(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
+            decoder.forward(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
         ),
         {row: (0, tokens[:LENGTH]) for row, tokens in rows.items()},
     )
@@ -99,7 +99,7 @@ def drafted_states(head, rows, before):
         known = {row: torch.cat([before[row], after[row][-1:]]) for row in rows}
         window = torch.cat([known[row][start:stop] for row in rows])
         out = pool.run(
-            lambda plan, kv, attention, window=window: head.advance(plan, window, kv, attention),
+            lambda plan, kv, attention, window=window: head.forward(plan, window, kv, attention),
             {row: (start, tokens[start + 1 : stop + 1]) for row, tokens in rows.items()},
         )
         after = {row: torch.cat([after[row], out[row]]) for row in rows}
@@ -119,8 +119,8 @@ def test_a_head_over_pages_equals_its_recomputation(variant, target, tmp_path):
         for row, tokens in rows.items():
             expected_before = oracle.project(oracle.aux_hidden_states(tokens[:LENGTH]))
             assert close(before[row], expected_before)
-            expected = oracle.advance(tokens[1:-1], expected_before)
+            expected = oracle.forward(tokens[1:-1], expected_before)
             recycled = torch.cat([expected_before, expected[-1:]])
-            expected = oracle.advance(tokens[1:], recycled)
+            expected = oracle.forward(tokens[1:], recycled)
             assert close(after[row], expected)
             assert close(head.logits(after[row]), oracle.logits(expected))

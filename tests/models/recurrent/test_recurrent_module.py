@@ -47,7 +47,7 @@ def test_every_row_of_a_text_has_the_state_of_the_definition(made):
     fill(plan, tree, table=table, attention=backend, page_size=PAGE_SIZE)
     with torch.inference_mode():
         pool = KVPool(layout, num_pages=num_pages, device=CPU)
-        found = ours.advance(plan, states, pool, backend)
+        found = ours.forward(plan, states, pool, backend)
     torch.testing.assert_close(found, module.run(tokens, states), rtol=0, atol=1e-4)
 
 

@@ -76,7 +76,7 @@ def _merge_kernel(keys, tokens, num_parts, PARTS: tl.constexpr, PDL: tl.constexp
     tl.store(tokens + place, id_of(tl.max(key, 0)))
 
 
-def choose_token_triton(
+def sample_token_triton(
     scores: torch.Tensor,  # [n, vocab] float32, bfloat16 or float16, unit stride along vocab
     noise: RowNoise | NoNoise,
     floors: torch.Tensor,  # [n] float32, scores below are out; [0] if nothing is filtered

@@ -24,9 +24,9 @@ from outrider.wire.row_sampling import Ban, Filters, RowSampling
 pytest.importorskip("triton")
 from support.masses import masses_of
 
-from outrider.ops.sampling.choose_token_triton import choose_token_triton
 from outrider.ops.sampling.logit_bias_triton import add_bias_triton_
 from outrider.ops.sampling.penalties_triton import penalise_triton
+from outrider.ops.sampling.sample_token_triton import sample_token_triton
 from outrider.ops.sampling.top_k_top_p_triton import filter_floors_triton
 
 if torch.cuda.is_available():
@@ -54,8 +54,8 @@ def choose_by_kernels(choices, sampling_flags):
         patch.setattr(sampler, "penalise", penalise_triton)
         patch.setattr(sampler, "add_bias_", add_bias_triton_)
         patch.setattr(sampler, "filter_floors", filter_floors_triton)
-        patch.setattr(sampler, "choose_token", choose_token_triton)
-        return sampler.choose_tokens(*choices.arguments(sampling_flags))
+        patch.setattr(sampler, "sample_token", sample_token_triton)
+        return sampler.sample_tokens(*choices.arguments(sampling_flags))
 
 
 def plain_choices(logits, samplings):

@@ -8,20 +8,20 @@ from outrider.ops.sampling.gumbel_noise import gumbel
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise, column_of
 
 
-def choose_token(
+def sample_token(
     scores: torch.Tensor,  # [n, vocab] of any float, unit stride along vocab; may be overwritten
     noise: RowNoise | NoNoise,
     floors: torch.Tensor,  # [n] float32, scores below are ruled out; [0] if nothing is filtered
 ) -> torch.Tensor:  # [n] int64
     """The id of the best score of each row, noise included; the lowest id of equal scores."""
     if scores.is_cuda:
-        from outrider.ops.sampling.choose_token_triton import choose_token_triton
+        from outrider.ops.sampling.sample_token_triton import sample_token_triton
 
-        return choose_token_triton(scores, noise, floors)
-    return choose_token_reference(scores, noise, floors)
+        return sample_token_triton(scores, noise, floors)
+    return sample_token_reference(scores, noise, floors)
 
 
-def choose_token_reference(
+def sample_token_reference(
     scores: torch.Tensor,  # [n, vocab] float32, overwritten
     noise: RowNoise | NoNoise,
     floors: torch.Tensor,  # [n] or [0]

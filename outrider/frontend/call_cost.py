@@ -1,0 +1,82 @@
+"""The cost of a call, counted before anything is built for it, and the limits on it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outrider.errors import RequestError
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRequest:
+    """One prompt of a call, with its parameters. Prompts of one call may share them."""
+
+    prompt: TextPrompt | TokenPrompt
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """What all prompts and choices of one call may cost together."""
+
+    outputs: int  # prompts times n: as many as the server can hold
+    values: int = 2**22  # sent to the engine; a value takes about 40 bytes there
+    logprobs: int = 2**22  # reported; one takes about 120 bytes until the answer is sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCost:
+    """Upper bounds: a text has at most one token per character, and may end early."""
+
+    outputs: int
+    values: int  # each output has its own copy of the prompt, biases, stop ids and stop strings
+    logprobs: int
+
+
+def check_call(requests: Iterable[PromptRequest], limits: CallLimits, *, max_context: int) -> None:
+    """Refuse a call that costs too much. This builds nothing of the size of the cost."""
+    costs = [_cost(each, max_context) for each in requests]
+    outputs = sum(cost.outputs for cost in costs)
+    if outputs > limits.outputs:
+        raise RequestError(
+            f"the request wants {outputs} answers and the server holds {limits.outputs} at a time; "
+            "send fewer at once, or start it with a larger --max-queued"
+        )
+    values = sum(cost.values for cost in costs)
+    if values > limits.values:
+        raise RequestError(
+            f"the prompts, biases and stops of all choices have {values} values together, and a "
+            f"request may have {limits.values}; send fewer prompts or choices at once"
+        )
+    logprobs = sum(cost.logprobs for cost in costs)
+    if logprobs > limits.logprobs:
+        raise RequestError(
+            f"the request wants up to {logprobs} log-probabilities and may want "
+            f"{limits.logprobs}; set a smaller max_tokens, or ask for fewer choices or logprobs"
+        )
+
+
+def _cost(request: PromptRequest, max_context: int) -> CallCost:
+    prompt, params = request.prompt, request.params
+    given = prompt.text if isinstance(prompt, TextPrompt) else prompt.token_ids
+    num_tokens = min(len(given), max_context)  # a longer prompt is refused
+    num_named = len(params.logprob_token_ids or ())
+    num_ids = len(params.logit_bias or ()) + len(params.stop_token_ids or ()) + num_named
+    return CallCost(
+        outputs=params.n,
+        values=params.n * (num_tokens + num_ids + sum(map(len, params.stops))),
+        logprobs=params.n * _num_logprobs(params, num_tokens, num_named, max_context),
+    )
+
+
+def _num_logprobs(params: SamplingParams, num_tokens: int, num_named: int, max_context: int) -> int:
+    """Of one output and its prompt."""
+    room = max_context - num_tokens
+    num_outputs = room if params.max_tokens is None else min(params.max_tokens, room)
+    total = 0
+    if params.logprobs is not None:
+        total += num_outputs * (1 + params.logprobs + num_named)
+    if params.prompt_logprobs is not None:
+        total += num_tokens * (1 + params.prompt_logprobs + num_named)
+    return total

@@ -1,0 +1,35 @@
+"""Finds weights that hold NaN or infinity. They are reported and loaded: no text may use them."""
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+_NUM_NAMED = 5  # tensors that the log line lists
+
+_log = logging.getLogger(__name__)
+
+
+def is_finite(weight: torch.Tensor) -> bool:
+    """Whether a weight holds numbers only. The extremes need one pass and no copy."""
+    if not weight.is_floating_point() or not weight.numel():
+        return True
+    least, most = torch.aminmax(weight)
+    return math.isfinite(least.item()) and math.isfinite(most.item())
+
+
+def warn_of_non_finite(folder: Path, names: Sequence[str]) -> None:
+    """Name the weights of a folder that are not finite, in one log line."""
+    if not names:
+        return
+    rest = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
+    _log.warning(
+        "%s has NaN or infinity in weights (%d): %s%s; answers that use them are wrong or end with "
+        "an error: download the folder again, or use other weights",
+        folder,
+        len(names),
+        ", ".join(names[:_NUM_NAMED]),
+        rest,
+    )

@@ -1,0 +1,69 @@
+"""How routes read JSON bodies: within limits, and only values that can be sent back as JSON."""
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
+
+from outrider.server.body_limits import LIMITS, read_body
+
+
+class JsonRoute(APIRoute):
+    """A route that checks its body before it is parsed. A route without a body reads none."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_body(request: Request) -> Response:
+            body = await read_body(request.receive, LIMITS)
+            return await handle(JsonRequest(request, body))
+
+        return handle_body
+
+
+class JsonRequest(Request):
+    """A request whose body has been read."""
+
+    def __init__(self, request: Request, body: bytes) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = body
+
+    async def json(self) -> Any:
+        return parse_json(self._body)
+
+
+def parse_json(body: bytes) -> Any:
+    """The value of a JSON text in UTF-8. NaN, infinities and lone surrogates are refused."""
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise HTTPException(400, "the body is not valid JSON: it is not UTF-8") from None
+    value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    # Only an escape can make a lone surrogate: the decoder refuses it as bytes.
+    if ("\\ud" in text or "\\uD" in text) and not _is_unicode(value):
+        raise HTTPException(400, "a text has half a surrogate pair; send valid Unicode")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise HTTPException(400, f"the body is not valid JSON: {name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise HTTPException(400, f"the number {digits[:32]} is too large")
+    return value
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether all strings, keys included, can be encoded. C code does the walk."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""The compiler process ends with its owner, however the owner ends."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+from support.grammars import SPECS, TINY
+from support.tiny import VOCAB
+
+from outrider.structured import compiler_thread
+from outrider.structured.grammar_cache import GrammarCache
+from outrider.wire.grammar_spec import GrammarSpec
+
+pytest.importorskip("xgrammar")
+
+LONG_S = 30.0  # nothing here takes seconds unless it is broken
+BOMB = GrammarSpec(kind="regex", text="(a|aa)*" * 500)  # compiling it takes minutes
+
+OWNER = """
+import os, signal, sys, threading, time
+from support.grammars import SPECS, TINY
+from support.tiny import VOCAB
+from outrider.structured.grammar_cache import GrammarCache
+from outrider.wire.grammar_spec import GrammarSpec
+
+cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
+cache.check(SPECS["choice"])
+print(cache._compiler._process._process.pid, flush=True)
+for length in range({num_bombs}):
+    cache.compile(GrammarSpec(kind="regex", text="(a|aa)*" * (500 + length)))
+{end}
+"""
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until(happens):
+    deadline_s = time.monotonic() + LONG_S
+    while not happens():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def wait_for_end(pid):
+    wait_until(lambda: not is_running(pid))
+
+
+def pid_of(cache):
+    cache.check(SPECS["choice"])
+    return cache._compiler._process._process.pid
+
+
+def test_a_compiler_process_ends_when_its_cache_is_dropped():
+    cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
+    pid, dropped = pid_of(cache), weakref.ref(cache)
+    del cache
+    gc.collect()
+    assert dropped() is None
+    wait_for_end(pid)
+
+
+def test_a_cache_that_is_dropped_cancels_the_grammars_that_wait(monkeypatch):
+    monkeypatch.setattr(compiler_thread, "TIMEOUT_S", LONG_S)
+    cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
+    pid = pid_of(cache)
+    busy, waiting = cache.compile(BOMB), cache.compile(SPECS["json"])
+    wait_until(busy.running)
+    del cache
+    gc.collect()
+    wait_for_end(pid)
+    assert busy.exception(LONG_S) is not None
+    wait_until(waiting.cancelled)
+
+
+ENDS = {
+    "returns": ("", None),
+    "exits": ("sys.exit(3)", None),
+    "fails": ("raise RuntimeError", None),
+    "is interrupted": ("time.sleep(60)", signal.SIGINT),
+    "is terminated": ("time.sleep(60)", signal.SIGTERM),
+    "is killed": ("time.sleep(60)", signal.SIGKILL),
+}
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("num_bombs", [0, 3])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_compiler_process_ends_when_its_owner(end, num_bombs):
+    line, number = ENDS[end]
+    tests = str(Path(__file__).parents[1])
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(num_bombs=num_bombs, end=line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+    )
+    with owner:
+        pid = int(owner.stdout.readline())
+        if number is not None:
+            time.sleep(0.3)
+            owner.send_signal(number)
+        owner.wait(LONG_S if number else 4.0)  # it does not wait for its grammars
+    wait_for_end(pid)
