@@ -210,8 +210,8 @@ def _check_named(params: SamplingParams) -> None:
         _check_range("logprob_token_ids", token, _TOKEN)
     if named and params.logprobs is None and params.prompt_logprobs is None:
         raise RequestError(
-            "logprob_token_ids are reported beside other log-probabilities, and none are requested "
-            "for; set logprobs=0 or prompt_logprobs=0"
+            "logprob_token_ids are reported beside other log-probabilities, and none are "
+            "requested; set logprobs=0 or prompt_logprobs=0"
         )
 
 
