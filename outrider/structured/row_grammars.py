@@ -23,8 +23,9 @@ from outrider.structured.matcher_thread import MatcherTask, MatcherThread
 from outrider.wire.row_sampling import Ban
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
-# CPU seconds that the grammar of one row may take, beside an allowance for each node and token.
-MAX_STEP_S = 0.1
+# CPU seconds that the grammar of one row may take, beside an allowance for each node and token. A
+# garbage collection of the process can fall into this time, so it is far above what matching takes.
+MAX_STEP_S = 0.3
 MAX_NODE_S = 0.002  # a node usually takes 20 to 200 microseconds, by the size of the vocabulary
 MAX_TOKEN_S = 0.0001  # an emitted token usually takes 2; a preempted row reads its output again
 MAX_LEFT_BEHIND = 4  # matchers that did not return in time and still run, before rows are refused
