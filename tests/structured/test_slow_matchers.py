@@ -114,6 +114,7 @@ def hang_on_json(monkeypatch, released):
     monkeypatch.setattr(row_grammars, "mask_tree", hang)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_matcher_that_hangs_ends_its_request_alone(models, grammar_cache, monkeypatch, depth):
     shape = Shape(depth=depth)
