@@ -138,7 +138,7 @@ def wrong_answers(models, grammar_cache, right, case):
     ]
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
 def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, right, case):
     assert wrong_answers(models, grammar_cache, right, case) == []

@@ -4,13 +4,13 @@ import pytest
 from support.matrix import DRAFTS, TARGETS, all_cases, mismatches, some_cases
 
 
-@pytest.mark.fast_cases(12)
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("case", some_cases(60, seed=0), ids=str)
 def test_every_way_of_running_gives_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("case", some_cases(16, seed=1, drafters=("mtp", "modules")), ids=str)
 def test_modules_inside_the_target_give_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)

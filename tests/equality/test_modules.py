@@ -94,7 +94,7 @@ def check(
     return wrong, notes, verifier, outputs
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("name", TABLES)
 def test_drafts_and_kv_follow_from_the_text_alone(monkeypatch, made, name, executor):
@@ -109,7 +109,7 @@ SAMPLINGS = [GREEDY, SAMPLED, GREEDY, SAMPLED, SAMPLED]
 PROMPTS = [PROMPT, [50], PROMPT[:7], [4, 66, 12, 9, 33, 8, 8], [13, 2]]
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("step_tokens", [21, 23, 64])  # five windows of four, and what is left
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -159,7 +159,7 @@ def test_modules_of_experts_are_exact(monkeypatch, made):
     assert not wrong
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num", [2, 4])
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_modules_draft_what_those_of_transformers_draft(monkeypatch, made, body,
     assert sum(one.is_decoding for one in notes) > 10
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("parting", [5, 6, 7, 8])  # tokens after three pages that both share
 @pytest.mark.parametrize("name", ["mimo", "unchained"])
@@ -339,7 +339,7 @@ def test_the_unharmed_drafter_passes_where_mutants_are_caught(monkeypatch, made)
     assert not answer_all_prompts(monkeypatch, made, "tape")
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 def test_a_recomputation_betrays(monkeypatch, made, mutate):
     mutate(monkeypatch)
@@ -417,7 +417,7 @@ def note_proposals(monkeypatch):
     return proposals
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", TABLES)
 def test_one_module_repeated_drafts_what_follows_from_the_text_alone(monkeypatch, made, name, seed):

@@ -199,7 +199,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.fast_cases(5)
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("case", [*ALWAYS, *SPECULATIVE], ids=str)
 def test_the_unharmed_engine_passes_where_mutants_are_caught(models, case):
     assert not mismatches(models, case)

@@ -62,7 +62,7 @@ def cases():
         yield pytest.param(sampling, DRAFTS[draft], shape, id=name)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(("sampling", "draft", "shape"), list(cases()))
 def test_the_tokens_are_those_of_the_reference_decoder(models, sampling, draft, shape):
     engine = engine_of(models.target, shape, draft)

@@ -106,7 +106,7 @@ def _flags(variant):
     return {k: v for k, v in fields.items() if v != getattr(default, k) or k == "algorithm"}
 
 
-@pytest.mark.fast_cases(8)
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("is_prefix_hit", [False, True], ids=["cold", "hit"])
 @pytest.mark.parametrize("step_tokens", [7, 64])
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -121,7 +121,7 @@ def test_proposals_follow_from_the_text_alone(
     assert not wrong
 
 
-@pytest.mark.fast_cases(8)
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", VARIANTS)

@@ -14,7 +14,7 @@ from support.rounds import (
 from outrider.wire.step_result import RoundTrace
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("draft", ["none", "chain", "tree", "model"])

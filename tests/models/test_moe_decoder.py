@@ -146,7 +146,7 @@ def test_weight_types_without_an_expert_kernel_are_refused(dtype, tmp_path):
 # --- the engine
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_drafting_with_an_equal_model_changes_no_token_of_a_mixture(sampling, executor, tmp_path):

@@ -25,7 +25,7 @@ from outrider.ops.moe import routing_triton as kernels
 from outrider.ops.moe.experts_triton import add_experts_
 
 
-@pytest.mark.fast_cases(6)
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_experts", [8, 11])
 @pytest.mark.parametrize("config", ROUTINGS.values(), ids=ROUTINGS)
@@ -58,7 +58,7 @@ def test_of_equal_experts_the_first_is_selected():
     assert routing.weights.tolist() == [[0.5, 0.5]]
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "span", [16, 1024]
 )  # above, a launch before counts the pairs of each expert

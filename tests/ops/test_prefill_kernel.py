@@ -38,7 +38,7 @@ def test_chunks_know_their_start_their_first_token_and_their_count():
     assert (pages > 0).all()
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 @pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (3, 80), (4, 16)])
 def test_chunk_tokens_see_what_is_before_them(page_size, group, head_dim):

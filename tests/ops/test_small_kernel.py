@@ -19,7 +19,7 @@ TILES = [NARROW, WIDE]
 ROWS = [1, 2, 16, 17]
 
 
-@pytest.mark.fast_cases(12)
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("rows", ROWS)
@@ -36,7 +36,7 @@ def test_a_residual_is_added_to_the_product(rows, size, depth, tile, dtype):
     check_plus(rows, size, depth, (DEVICE, dtype), tile)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("tile", [NARROW, WIDE])
 @pytest.mark.parametrize("rows", [1, 5, 17])
@@ -53,7 +53,7 @@ def test_heads_have_their_bias_before_they_rotate(rows, has_norm, dtype):
     check_heads(rows, sizes, (DEVICE, dtype), WIDE, has_norm=has_norm, has_bias=True)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("head_dim", [6, 14, 64, 86])  # 18, 42, 192 and 258 inputs

@@ -77,7 +77,7 @@ SPARSE = [
 ]
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("case", SPARSE, ids=str)
 def test_window_entries_and_sink_share_one_softmax(case, dtype):
@@ -89,7 +89,7 @@ def test_chains_that_exceed_the_workspace_are_taken_in_turns(monkeypatch):
     check_attention(SPARSE[0], (DEVICE, torch.float32), roundings=1)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("num", "streams", "hidden"), [(1, 2, 12), (19, 4, 40), (3, 1, 70)])
 def test_streams_are_mixed_as_in_the_reference(num, streams, hidden, dtype):

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 from support.step_kernels import check_chain, check_growth, check_start, check_states
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_levels_tips_and_trees_are_those_of_the_reference_whatever_the_budgets_and_ties(seed):
     check_growth(seed, "cpu")
@@ -23,7 +23,7 @@ def test_node_0_starts_from_the_hidden_state_of_its_row(seed):
     check_start(seed, "cpu")
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(10))
 def test_hidden_states_and_tokens_of_a_catch_up_are_those_of_the_reference(seed):
     check_states(seed, "cpu")

@@ -19,7 +19,7 @@ from outrider.spec import mtp_drafter
 from outrider.wire.row_sampling import RowSampling
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_windows_and_stored_pairs_are_those_of_the_reference(seed):
     check_windows(seed, "cpu")

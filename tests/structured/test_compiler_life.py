@@ -94,9 +94,9 @@ ENDS = {
 }
 
 
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("num_bombs", [0, 3])
 @pytest.mark.parametrize("end", ENDS)
+@pytest.mark.slow
 def test_a_compiler_process_ends_when_its_owner(end, num_bombs):
     line, number = ENDS[end]
     tests = str(Path(__file__).parents[1])

@@ -74,6 +74,7 @@ def run(engine):
     return last
 
 
+@pytest.mark.slow
 def test_other_requests_do_not_wait_for_a_grammar_that_is_compiled_again(models, grammar_cache):
     engine, has_gone_on, has_waited = waiting_engine(models, grammar_cache), threading.Event(), []
 

@@ -143,6 +143,7 @@ def test_a_matcher_that_hangs_ends_its_request_alone(models, grammar_cache, monk
     assert engine.num_failed_steps == 0
 
 
+@pytest.mark.slow
 def test_a_grammar_that_is_a_little_slow_in_every_step_ends_its_request(
     models, grammar_cache, monkeypatch
 ):

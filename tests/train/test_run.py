@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(
 
 def acceptances(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
     """The acceptance of every answer, measured through the engine."""
-    llm = LLM(target_folder, draft=head, steps=STEPS, topk=1, device="cpu")
+    llm = LLM(target_folder, adaptive=False, draft=head, steps=STEPS, topk=1, device="cpu")
     params = SamplingParams(
         temperature=temperature, max_tokens=max_tokens, seed=1, detokenize=False
     )

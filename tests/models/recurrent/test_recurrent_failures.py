@@ -31,7 +31,7 @@ def spoil(pool, rows):
             part.index_fill_(0, rows, NO_NUMBER)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("where", [{"at_submit": {4}}, {"at_wait": {4}}], ids=str)
 def test_after_a_step_that_failed_the_others_get_their_tokens(

@@ -29,7 +29,7 @@ def test_a_prompt_in_chunks_has_the_same_logits(folder, theirs, sizes):
     assert_close(torch.cat(found), expected_logits(theirs, tokens))
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("pad", [1, 3])
 def test_decoding_token_by_token_has_the_same_logits(folder, theirs, pad):
     tokens = prompt(40, seed=4)
@@ -84,7 +84,7 @@ def speculate(harness, tokens, *, nodes, seed):
     return torch.cat(found)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("nodes", [2, 5, 16])
 def test_tokens_taken_back_leave_no_trace(folder, theirs, nodes, seed):
@@ -93,7 +93,7 @@ def test_tokens_taken_back_leave_no_trace(folder, theirs, nodes, seed):
     assert_close(found, expected_logits(theirs, tokens)[: len(found)])
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("nodes", [3, 10])
 def test_a_ring_one_slot_too_short_would_be_noticed(folder, theirs, nodes, monkeypatch):
     from outrider.models.recurrent import recurrent_cache as recurrent

@@ -92,7 +92,7 @@ def test_padding_leaves_row_0_where_it_is(small):
     assert state_lengths == [0, 30, 5, 23, 2]
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled with the engine in tests/gpu")
 @pytest.mark.parametrize("pad", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
