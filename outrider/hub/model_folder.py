@@ -42,7 +42,7 @@ def pick_files(
     weight_map: Mapping[str, str],
     folder: Path,
 ) -> dict[str, str]:
-    """The file to read each tensor from. The index decides about tensors that several files have."""
+    """The file to read each tensor from. The index decides about tensors several files have."""
     picked = {}
     for name, files in holders.items():
         file = files[0] if len(files) == 1 else weight_map.get(name, "")

@@ -70,7 +70,7 @@ def poisoned_outputs() -> Iterator[None]:
 
 
 def check_norm(shape: tuple[int, ...], like: Case) -> None:
-    """[n, dim] or [n, groups, dim], rows apart; the bits of the last row are those of that row alone."""
+    """[n, dim] or [n, groups, dim], rows apart; the last row has the bits of that row alone."""
     x = strided(*shape, like=like, seed=1)
     weight = random(*shape[1:], like=like, seed=2)
     with poisoned_outputs():
