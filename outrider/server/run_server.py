@@ -18,6 +18,7 @@ from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
@@ -38,6 +39,7 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
+    worker_timeout_s: float  # that one step may take
     rules: AsyncEngineRules
 
 
@@ -55,7 +57,12 @@ def run_server(
     """Serve a model until a signal. After the first one, running answers still finish."""
     listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
     limits = replace(config.limits, queued=_UNBOUNDED)
-    supervisor = Supervisor(folder, replace(config, limits=limits), display.loading)
+    supervisor = Supervisor(
+        folder,
+        replace(config, limits=limits),
+        display.loading,
+        limits=HeartbeatLimits(step_s=settings.worker_timeout_s),
+    )
     asyncio.run(_serve(settings, supervisor, folder, listener, display))
 
 
