@@ -1,4 +1,4 @@
-"""Fields that this server does not have: values that ask for nothing are accepted on every route."""
+"""Fields that this server does not have: values that ask for nothing are accepted."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_neutral_values_are_accepted(server, path):
     for fields in (
         neutral(known),
         dict.fromkeys(neutral(known)),
-        dict.fromkeys(neutral(known), []),
+        {name: [] for name in neutral(known)},
     ):
         response = server.post(path, {**fields, **body})
         assert response.status_code == 200, response.text
