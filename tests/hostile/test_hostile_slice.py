@@ -3,10 +3,10 @@
 import json
 
 import pytest
+
 from hostile import broken_files, engine_lives
 from hostile.campaign import main
 from hostile.life_models import life_models
-
 from outrider.kv.reference_attention import ReferenceAttention
 
 
