@@ -55,6 +55,7 @@ class AsyncEngine:
         self.meter = meter
         self.frontend = Frontend(engine, tokenizer)
         self.worker_pid = 0
+        self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
         self._handles: dict[str, RequestHandle] = {}  # by the id of each of its requests
         self._tickets = itertools.count()
@@ -133,6 +134,9 @@ class AsyncEngine:
     def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
         self.worker_pid = pid
         self.engine.attach(send)
+
+    def note_trouble(self, reason: str) -> None:
+        self.worker_trouble = reason
 
     def receive(self, message: StepUpdates | StatsReply) -> None:
         """Take a message of the worker in."""

@@ -16,6 +16,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     config: EngineConfig
     endpoint: str  # of ZMQ
+    board: str  # file of the `WorkerBoard`
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from outrider.config.process_heap import bound_code_cache, release_free_memory
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.engine import Engine
 from outrider.errors import OutriderError
-from outrider.server.process_heap import bound_code_cache, release_free_memory
+from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
     Abort,
     FlushRequest,
@@ -32,7 +33,7 @@ from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
 DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
 LOAD_FAILED = 78  # exit code of a worker that cannot load its model
-_IDLE_MS = 200  # without work, before free memory is released
+_IDLE_MS = 200  # without work, before free memory is released and the loop comes around
 _LINGER_MS = 1000  # that the last messages have to be sent
 
 _log = logging.getLogger(__name__)
@@ -41,14 +42,16 @@ _log = logging.getLogger(__name__)
 class Worker:
     """Owns the engine and its end of the socket."""
 
-    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
         self._engine = engine
         self._socket = socket
+        self._board = board
         self._is_memory_released = True
 
     def run(self) -> int:
         """Work until the engine stops for good; returns the exit code."""
         while not self._engine.is_over:
+            self._board.note_loop()
             self._receive_all()
             if self._engine.has_work:
                 self._step()
@@ -56,15 +59,14 @@ class Worker:
 
     def _receive_all(self) -> None:
         """Handle all messages that have arrived; wait for one only if there is nothing to step."""
-        if not self._engine.has_work:
+        if not self._engine.has_work and not self._socket.poll(_IDLE_MS):
             self._release_memory()
-            self._handle(decode_to_worker(self._socket.recv()))
         while self._socket.poll(0):
             self._handle(decode_to_worker(self._socket.recv()))
 
     def _release_memory(self) -> None:
         """Steps of many sizes leave holes in the heap: return them when the worker is idle."""
-        if not self._is_memory_released and not self._socket.poll(_IDLE_MS):
+        if not self._is_memory_released:
             release_free_memory()
             self._is_memory_released = True
 
@@ -114,11 +116,13 @@ def run_worker() -> int:
     logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     threading.Thread(target=_exit_with_the_server, daemon=True).start()
+    board = WorkerBoard(Path(config.board))
+    board.start()
     socket = zmq.Context().socket(zmq.PAIR)
     socket.set_hwm(0)  # the server always reads; it bounds the streams to its clients itself
     socket.connect(config.endpoint)
     try:
-        worker = _load(config, socket)
+        worker = _load(config, socket, board)
     except OutriderError as error:
         socket.send(encode(LoadFailed(str(error))))
         code = LOAD_FAILED
@@ -128,7 +132,7 @@ def run_worker() -> int:
     return code
 
 
-def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]") -> Worker:
+def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> Worker:
     choose_wait_policy()
     bound_code_cache()
     # Imports torch, which reads the environment once, so the two calls above come first.
@@ -139,7 +143,7 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]") -> Worker:
 
     engine = build_engine(Path(config.folder), config.config, on_progress)
     socket.send(encode(Ready(engine.facts)))
-    return Worker(engine, socket)
+    return Worker(engine, socket, board)
 
 
 def _exit_with_the_server() -> None:

@@ -1,15 +1,20 @@
 """A worker in this process, connected to a remote engine by a real socket."""
 
 import random
-from dataclasses import dataclass
+import threading
+import time
+from dataclasses import dataclass, field
 
 import pytest
 import zmq
 from support.paper import PaperRunner, expected_output, facts, submission
+from support.served import wait_for
 
 from outrider.engine.engine import Engine
+from outrider.server.heartbeat import Heartbeat, HeartbeatLimits
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.worker_board import BoardReader, WorkerBoard
 from outrider.server.worker_messages import StepUpdates, decode_from_worker, encode
 from outrider.server.worker_process import DEVICE_LOST, Worker
 from outrider.structured.grammar_cache import NO_GRAMMARS
@@ -33,10 +38,22 @@ class LostRunner(PaperRunner):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+@dataclass
+class StuckRunner(LostRunner):
+    """A device on which a step hangs until it is released, and then fails for good."""
+
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def submit(self, batch):
+        self.released.wait(30)
+        return super().submit(batch)
+
+
 class ServerEnd:
     """The server's end of the socket."""
 
-    def __init__(self, known):
+    def __init__(self, known, board):
+        self.board = board
         self._context = zmq.Context()
         self.socket, self.other_end = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         self.socket.bind("inproc://engine")
@@ -58,8 +75,8 @@ class ServerEnd:
 
 
 @pytest.fixture
-def server_end():
-    opened = ServerEnd(facts(max_rows=2, max_context=CONTEXT))
+def server_end(tmp_path):
+    opened = ServerEnd(facts(max_rows=2, max_context=CONTEXT), tmp_path / "board")
     yield opened
     opened.close()
 
@@ -67,7 +84,7 @@ def server_end():
 def worker_behind(server_end, *, lost_at=0, **sizes):
     known = facts(**{"max_rows": 2, "max_context": CONTEXT, **sizes})
     engine = Engine(LostRunner(known, random.Random(1), lost_at=lost_at), known)
-    return Worker(engine, server_end.other_end)
+    return Worker(engine, server_end.other_end, WorkerBoard(server_end.board))
 
 
 def test_the_queue_outlives_a_worker_whose_device_is_lost(server_end):
@@ -135,3 +152,25 @@ def test_a_request_that_waited_without_a_worker_has_all_its_attempts(server_end)
     assert engine.detach() == ()
     engine.attach(sent.append)
     assert len(sent) == 2
+
+
+def test_a_step_that_hangs_stops_the_loop_and_not_the_beats(server_end):
+    known = facts(max_rows=2, max_context=CONTEXT)
+    runner = StuckRunner(known, random.Random(1), lost_at=1)
+    board, reader = WorkerBoard(server_end.board), BoardReader(server_end.board)
+    board.start()
+    worker = Worker(Engine(runner, known), server_end.other_end, board)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    wait_for(lambda: reader.pulse().loops >= 2)  # an idle worker comes around, too
+    server_end.engine.add(submission("stuck", [1, 2], max_tokens=3))
+    heartbeat = Heartbeat(HeartbeatLimits(step_s=0.6), is_loading=False)
+    while not heartbeat.is_hung:
+        time.sleep(0.05)
+        heartbeat.look(reader.pulse(), after_s=0.05)
+    assert "in one step" in heartbeat.trouble
+    before = reader.pulse().beats
+    wait_for(lambda: reader.pulse().beats > before)
+    runner.released.set()
+    running.join(30)
+    assert not running.is_alive()
