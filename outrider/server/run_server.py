@@ -23,7 +23,7 @@ from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
-from outrider.wire.runner_facts import OnProgress
+from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
 # Kernel buffer per client. By default a client that does not read takes megabytes.
 _SEND_BYTES = 2**17
@@ -48,7 +48,7 @@ class Display:
     """What is shown while the server starts."""
 
     loading: OnProgress
-    ready: Callable[[str], None]  # with the URL
+    ready: Callable[[str, RunnerFacts], None]  # with the URL
 
 
 def run_server(
@@ -87,7 +87,7 @@ async def _serve(
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}"))
+        server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}", facts))
         supervising = asyncio.create_task(supervisor.run(async_engine))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())

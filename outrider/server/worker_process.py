@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from outrider.config.process_heap import bound_code_cache, release_free_memory
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.engine import Engine
 from outrider.errors import OutriderError
-from outrider.server.process_heap import bound_code_cache, release_free_memory
 from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
     Abort,
