@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from benchmarks.commands import host_command, step_commands, widen_command
+from benchmarks.commands import churn_command, host_command, step_commands, widen_command
 from outrider.cli.main import run_app
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
 app.command("decode")(step_commands.decode)
 app.command("iteration")(step_commands.iteration)
 app.command("prefill")(step_commands.prefill)
+app.command("churn")(churn_command.churn)
 app.command("host")(host_command.host)
 app.command("widen")(widen_command.widen)
 

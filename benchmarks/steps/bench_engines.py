@@ -251,7 +251,7 @@ def _settings(
             context=context,
             rows=rows,
             step_tokens=place.step_tokens + rows * budget.nodes,
-            queued=rows,
+            queued=2 * rows + 8,  # a load keeps a few waiting
         ),
         draft=NO_DRAFT,
     )

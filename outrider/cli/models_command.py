@@ -16,10 +16,14 @@ def pull(
 
 
 def models() -> None:
-    """List the models on this machine and the aliases that can be pulled."""
+    """List the models on this machine, what they hold in memory, and aliases to pull."""
     from outrider.hub.aliases import ALIASES
+    from outrider.hub.count_parameters import count_parameters
     from outrider.hub.resolve_model import list_local_models
 
     for model in list_local_models():
-        print(f"{model.name}\t{model.num_bytes / 1e6:.0f} MB\t{model.folder}")
+        num = count_parameters(model.folder)
+        held = f"{num * 4 / 1e6:.0f} MB in memory on a CPU, {num * 2 / 1e6:.0f} MB on a GPU"
+        print(f"{model.name}\t{model.num_bytes / 1e6:.0f} MB on disk\t{held}\t{model.folder}")
+    print("The KV cache comes on top: the start line of outrider serve says how large it can get.")
     print(f"aliases: {', '.join(ALIASES)}")

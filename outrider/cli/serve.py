@@ -50,6 +50,9 @@ class ServerFlags:
     stream_ping_s: Annotated[
         float, _flag("Seconds of silence after which a stream sends a comment.")
     ] = 15.0
+    worker_timeout: Annotated[
+        float, _flag("Seconds in one step after which the engine's worker is replaced.")
+    ] = 300.0
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
@@ -62,6 +65,7 @@ class ServerFlags:
             api_key=self.api_key,
             model_name=self.served_model_name or _own_name(model),
             max_queued=self.max_queued,
+            worker_timeout_s=self.worker_timeout,
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
             ),
@@ -71,8 +75,12 @@ class ServerFlags:
 @expand_flags
 def serve(*, model_flags: ModelFlags, draft_flags: DraftFlags, server_flags: ServerFlags) -> None:
     """Serve a model over HTTP."""
-    if server_flags.stream_ping_s <= 0:
-        raise ConfigError(f"--stream-ping-s must be above 0, got {server_flags.stream_ping_s}")
+    for name, value in (
+        ("--stream-ping-s", server_flags.stream_ping_s),
+        ("--worker-timeout", server_flags.worker_timeout),
+    ):
+        if value <= 0:
+            raise ConfigError(f"{name} must be above 0, got {value}")
     config = _config(model_flags, draft_flags.config(), server_flags)
     _check_installation()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")

@@ -6,6 +6,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from outrider.step.zeroed_memory import zeroed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
@@ -95,7 +97,7 @@ class KVPool:
         self.layers: tuple[torch.Tensor, ...] = ()
         self.storage = torch.empty(0, device=self._device)  # free the old pages first
         # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
-        self.storage = torch.zeros(layout.layers, *shape, dtype=layout.dtype, device=self._device)
+        self.storage = zeroed(layout.layers, *shape, dtype=layout.dtype, device=self._device)
         self.layers = self.storage.unbind(0)
 
 

@@ -207,8 +207,9 @@ class _Builder:
 
     def build(self, *, are_experts_stacked: bool) -> Decoder:
         config = self._config
-        embedding = self.read(EMBEDDING)
-        head = embedding if config.is_tied else self.read(HEAD)
+        embedding = self._embedding()
+        # Before the layers: a tied head is packed while the embedding is resident anyway.
+        head = self.make_linear(embedding if config.is_tied else self.read(HEAD))
         parts = DecoderParts(
             embedding=embedding,
             rotary=RotaryEmbedding(
@@ -222,7 +223,7 @@ class _Builder:
                 for index in range(config.num_layers)
             ),
             norm=self._norm("model.norm.weight"),
-            head=self.make_linear(head),
+            head=head,
         )
         return Decoder(config, parts)
 
@@ -351,6 +352,10 @@ class _Builder:
     def _linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
         return self.make_linear(self.read(*names))
+
+    def _embedding(self) -> torch.Tensor:
+        """Only the rows of a step's tokens are read, so on a CPU it stays in its file if it can."""
+        return self._source.read(EMBEDDING).to(self._device, self._dtype)
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, stacked, on the device in the dtype of activations."""

@@ -1,37 +1,40 @@
 """The tensors of a model folder, by name, read one at a time from its safetensors files."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from outrider.errors import ConfigError
 from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
+from outrider.models.mapped_file import MappedFile
 from outrider.models.text_model_fields import FLAT, Nesting
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = ("I32", "I64")
+_MOST_RESIDENT = 32 << 20  # bytes of the files; a few tensors, which are read together
 _NUM_NAMED = 5  # tensors that an error message lists
 
 
 class Checkpoint:
     """Owns the open files. A tensor is read when `read` is called.
 
-    Names are ours; only the files and error messages have the stored names.
+    Names are ours; only the files and error messages have the stored names. Tensors that were read
+    are views of the files. The files are not resident as a whole, or loading would need the memory
+    of a second model.
     """
 
     def __init__(self, folder: Path, nesting: Nesting = FLAT) -> None:
         self._folder = folder
         self._nesting = nesting
-        self._open = ExitStack()
-        self._shards: dict[str, Any] = {}  # by tensor name
+        self._shards: dict[str, MappedFile] = {}  # by tensor name
+        self._resident_bytes = 0  # of tensors that were read since the last release
         self._non_finite: set[str] = set()  # stored names of tensors that were read
         self.is_partial = False  # the folder has other parts, which are not loaded
 
@@ -50,7 +53,7 @@ class Checkpoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._open.close()
+        self._release()
         warn_of_non_finite(self._folder, sorted(self._non_finite))
 
     @property
@@ -75,33 +78,43 @@ class Checkpoint:
         spelled = self._nesting.stored_name
         self._refuse("lacks", map(spelled, shapes.keys() - stored))
         self._refuse("has unexpected", map(spelled, stored - shapes.keys()))
-        slices = {name: self._shards[name].get_slice(spelled(name)) for name in sorted(shapes)}
+        found = {name: self._shards[name].shape(spelled(name)) for name in sorted(shapes)}
         self._refuse(
             "has mis-shaped",
             (
-                f"{spelled(name)} {list(found)} instead of {list(shapes[name])}"
-                for name, view in slices.items()
-                if (found := tuple(view.get_shape())) != shapes[name]
+                f"{spelled(name)} {list(shape)} instead of {list(shapes[name])}"
+                for name, shape in found.items()
+                if shape != shapes[name]
             ),
         )
+        dtypes = {name: self._shards[name].dtype_name(spelled(name)) for name in sorted(shapes)}
         self._refuse(
             "has quantised",
             (
-                f"{spelled(name)} as {view.get_dtype()}"
-                for name, view in slices.items()
-                if view.get_dtype() not in (_INTEGERS if name in integers else _FLOATS)
+                f"{spelled(name)} as {dtype}"
+                for name, dtype in dtypes.items()
+                if dtype not in (_INTEGERS if name in integers else _FLOATS)
             ),
         )
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, as stored, on the CPU."""
+        """One tensor, as stored, on the CPU. It is a view of its file: do not write to it."""
+        if self._resident_bytes > _MOST_RESIDENT:
+            self._release()
         spelled = self._nesting.stored_name(name)
-        tensor: torch.Tensor = self._shards[name].get_tensor(spelled)
+        tensor = self._shards[name].view(spelled)
+        self._resident_bytes += tensor.nbytes
         if not is_finite(tensor):
             self._non_finite.add(spelled)
         return tensor
 
-    def _open_shards(self) -> dict[str, Any]:
+    def _release(self) -> None:
+        """Drop the pages of what was read so far. Callers have copied most of it by now."""
+        for shard in set(self._shards.values()):
+            shard.release()
+        self._resident_bytes = 0
+
+    def _open_shards(self) -> dict[str, MappedFile]:
         """The open file of every stored tensor."""
         index = self._folder / _INDEX
         weight_map = read_weight_map(index) if index.is_file() else {}
@@ -109,14 +122,14 @@ class Checkpoint:
         shards = {file: self._open_shard(self._folder / file) for file in files}
         holders: dict[str, list[str]] = {}
         for file, shard in shards.items():
-            for name in shard.keys():  # noqa: SIM118 - a shard is no dict
+            for name in shard.names:
                 holders.setdefault(name, []).append(file)
         picked = pick_files(holders, weight_map, self._folder)
         return {name: shards[file] for name, file in picked.items()}
 
-    def _open_shard(self, path: Path) -> Any:
+    def _open_shard(self, path: Path) -> MappedFile:
         try:
-            return self._open.enter_context(safe_open(path, framework="pt"))
+            return MappedFile(path)
         except (SafetensorError, OSError) as error:
             raise ConfigError(
                 f"{path} is missing or damaged ({error}); download the model again"

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import torch
 
+from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import Auto, EngineConfig
+from outrider.config.process_heap import release_free_memory
 from outrider.config.settings import HostSettings, Settings, resolve_settings
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget, load_target, read_target
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
-from outrider.runtime.kv_capacity import count_pages, free_bytes
+from outrider.runtime.kv_capacity import count_pages, free_bytes, held_bytes
 from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
@@ -47,7 +49,7 @@ from outrider.structured.grammar_cache import (
 )
 from outrider.structured.row_grammars import RowGrammars
 from outrider.wire.grammar_spec import Vocabulary
-from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
+from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
 
@@ -75,27 +77,38 @@ def build_runner(
         usual_page=model_config.usual_page_size,
     )
     _log.info("%s", settings)
-    arithmetic = settings.execution.arithmetic
-    model = load_target(
-        folder, dtype=settings.dtype, device=torch.device(settings.device), arithmetic=arithmetic
+    device = torch.device(settings.device)
+    before = held_bytes(device)
+    model, draft = _load_models(folder, config.draft, settings, device)
+    return assemble_runner(
+        model,
+        settings,
+        draft=draft,
+        weight_bytes=max(held_bytes(device) - before, 0),
+        kv_tokens=config.cache.kv_tokens,
+        buckets=choose_buckets(settings, draft),
+        grammars=GrammarCache(read_vocabulary, vocab_size=model.config.vocab_size),
+        on_progress=on_progress,
     )
+
+
+def _load_models(
+    folder: Path, wanted: DraftConfig, settings: Settings, device: torch.device
+) -> tuple[AnyTarget, DraftKind]:
+    """The target and its drafter. What loading leaves in the heap is returned to the system."""
+    arithmetic = settings.execution.arithmetic
+    model = load_target(folder, dtype=settings.dtype, device=device, arithmetic=arithmetic)
+    release_free_memory()  # or the drafter's peak would come on top of it
     draft = load_draft(
-        config.draft,
+        wanted,
         target=model,
         target_folder=folder,
         dtype=settings.dtype,
         arithmetic=arithmetic,
         max_context=settings.host.max_context,
     )
-    return assemble_runner(
-        model,
-        settings,
-        draft=draft,
-        kv_tokens=config.cache.kv_tokens,
-        buckets=choose_buckets(settings, draft),
-        grammars=GrammarCache(read_vocabulary, vocab_size=model.config.vocab_size),
-        on_progress=on_progress,
-    )
+    release_free_memory()
+    return model, draft
 
 
 def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
@@ -115,6 +128,7 @@ def assemble_runner(
     draft: DraftKind,
     kv_tokens: int | Auto,
     buckets: Buckets,
+    weight_bytes: int = 0,  # that the two models hold
     grammars: Grammars = NO_GRAMMARS,
     verifier: Verifier = verify,
     executor: Executor | None = None,
@@ -130,6 +144,7 @@ def assemble_runner(
                 model=model,
                 layout=layout,
                 draft=draft,
+                weight_bytes=weight_bytes,
                 grammars=grammars,
                 verifier=verifier,
                 executor=executor,
@@ -149,6 +164,7 @@ class _Loaded:
     model: AnyTarget
     layout: AnyLayout
     draft: DraftKind
+    weight_bytes: int
     grammars: Grammars
     verifier: Verifier
     executor: Executor | None  # None: the one that the settings name
@@ -189,7 +205,9 @@ def _assemble(
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
         _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, on_progress))
     facts = RunnerFacts(
-        num_pages=num_pages,
+        memory=MemoryFacts(
+            weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages
+        ),
         vocab_size=model.config.vocab_size,
         draft=draft.facts,
         max_chunks=MAX_CHUNKS,

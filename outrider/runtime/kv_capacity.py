@@ -1,5 +1,7 @@
 """How many KV pages fit. Counted once, after everything else has allocated its memory."""
 
+import mmap
+
 import torch
 
 from outrider.config.engine_config import Auto
@@ -47,6 +49,17 @@ def free_bytes(kv_tokens: int | Auto, *, device: torch.device, memory_share: flo
     if kv_tokens != "auto":
         return available
     return int(min(available, 2 * CPU_KV_BYTES) * CPU_MEMORY_SHARE)
+
+
+def held_bytes(device: torch.device) -> int:
+    """Bytes that this process holds: allocated ones on a GPU, resident ones on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * mmap.PAGESIZE
+    except FileNotFoundError:  # not Linux
+        return 0
 
 
 def _available_bytes() -> int:

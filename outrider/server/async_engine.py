@@ -55,6 +55,7 @@ class AsyncEngine:
         self.meter = meter
         self.frontend = Frontend(engine, tokenizer)
         self.worker_pid = 0
+        self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
         self._handles: dict[str, RequestHandle] = {}  # by the id of each of its requests
         self._tickets = itertools.count()
@@ -134,6 +135,9 @@ class AsyncEngine:
         self.worker_pid = pid
         self.engine.attach(send)
 
+    def note_trouble(self, reason: str) -> None:
+        self.worker_trouble = reason
+
     def receive(self, message: StepUpdates | StatsReply) -> None:
         """Take a message of the worker in."""
         if isinstance(message, StatsReply):
@@ -144,10 +148,10 @@ class AsyncEngine:
         self._deliver(self.engine.receive(message.updates))
         self.meter.note_stats(message.stats, num_in_flight=self.engine.num_in_flight)
 
-    def detach_worker(self) -> None:
-        """The worker has ended, and all that it was computing is lost."""
+    def detach_worker(self, lost_steps: frozenset[str]) -> None:
+        """The worker has ended, and the steps that it was computing are lost."""
         self.meter.note_worker_lost()
-        self._deliver(self.engine.detach())
+        self._deliver(self.engine.detach(lost_steps))
         for pending in self._pending_stats.values():
             if not pending.done():
                 pending.set_exception(restarting())

@@ -61,6 +61,11 @@ def restarting() -> ApiError:
     return ApiError(503, "the engine is being restarted; try again", code="engine_restarting")
 
 
+def unresponsive(reason: str) -> ApiError:
+    """The error of `/health` while the worker does not answer."""
+    return ApiError(503, reason, code="engine_unresponsive")
+
+
 def failed(reason: str) -> ApiError:
     """The error of a request that the engine could not finish."""
     return ApiError(503, reason, code="engine_error")

@@ -18,11 +18,12 @@ from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
-from outrider.wire.runner_facts import OnProgress
+from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
 # Kernel buffer per client. By default a client that does not read takes megabytes.
 _SEND_BYTES = 2**17
@@ -38,6 +39,7 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
+    worker_timeout_s: float  # that one step may take
     rules: AsyncEngineRules
 
 
@@ -46,7 +48,7 @@ class Display:
     """What is shown while the server starts."""
 
     loading: OnProgress
-    ready: Callable[[str], None]  # with the URL
+    ready: Callable[[str, RunnerFacts], None]  # with the URL
 
 
 def run_server(
@@ -55,7 +57,12 @@ def run_server(
     """Serve a model until a signal. After the first one, running answers still finish."""
     listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
     limits = replace(config.limits, queued=_UNBOUNDED)
-    supervisor = Supervisor(folder, replace(config, limits=limits), display.loading)
+    supervisor = Supervisor(
+        folder,
+        replace(config, limits=limits),
+        display.loading,
+        limits=HeartbeatLimits(step_s=settings.worker_timeout_s),
+    )
     asyncio.run(_serve(settings, supervisor, folder, listener, display))
 
 
@@ -80,7 +87,7 @@ async def _serve(
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}"))
+        server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}", facts))
         supervising = asyncio.create_task(supervisor.run(async_engine))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from outrider.server.run_server import Display
+from outrider.wire.runner_facts import RunnerFacts
 
 
 @contextmanager
@@ -16,8 +17,18 @@ def terminal_display(model_name: str) -> Iterator[Display]:
         def loading(done: int, total: int) -> None:
             status.update(f"capturing graphs of {model_name}: {done} of {total}")
 
-        def ready(url: str) -> None:
+        def ready(url: str, facts: RunnerFacts) -> None:
             status.stop()
             print(f"outrider serves {model_name} at {url}", flush=True)
+            print(_memory_line(facts), flush=True)
 
         yield Display(loading=loading, ready=ready)
+
+
+def _memory_line(facts: RunnerFacts) -> str:
+    """What the engine holds, and how far its KV cache can grow."""
+    memory, tokens = facts.memory, facts.num_pages * facts.host.page_size
+    return (
+        f"weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens, "
+        f"0 in use, {memory.kv_bytes / 1e9:.2f} GB when full"
+    )

@@ -3,10 +3,13 @@
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +19,8 @@ import zmq.asyncio
 
 from outrider.config.engine_config import EngineConfig
 from outrider.errors import ConfigError
+from outrider.server.heartbeat import LOOK_S, Heartbeat, HeartbeatLimits
+from outrider.server.worker_board import BoardReader
 from outrider.server.worker_messages import (
     FromWorker,
     LoadFailed,
@@ -46,25 +51,39 @@ class WorkerListener(Protocol):
 
     def receive(self, message: StepUpdates | StatsReply) -> None: ...
 
-    def detach_worker(self) -> None:
-        """The worker has ended, and all that it was computing is lost."""
+    def note_trouble(self, reason: str) -> None:
+        """Why the worker cannot answer now; empty if it can."""
+        ...
+
+    def detach_worker(self, lost_steps: frozenset[str]) -> None:
+        """The worker has ended, and the steps with these requests are lost."""
         ...
 
 
 class Supervisor:
     """Owns the current worker, and starts another one when it ends."""
 
-    def __init__(self, folder: Path, config: EngineConfig, on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: EngineConfig,
+        on_progress: OnProgress,
+        *,
+        limits: HeartbeatLimits,
+    ) -> None:
         self._folder = folder
         self._config = config
         self._on_progress = on_progress
+        self._limits = limits
         self._link: WorkerLink | None = None  # while there is no worker
 
     async def start(self) -> RunnerFacts:
         """Start the first worker and wait until its model is loaded; raises if that fails."""
         self._link = await open_link(self._folder, self._config)
+        heartbeat = Heartbeat(self._limits, is_loading=True)
         try:
-            return await self._link.ready(self._on_progress)
+            with self._link.watched(heartbeat, ignore_trouble):
+                return await self._link.ready(self._on_progress)
         except BaseException:
             await self.stop()
             raise
@@ -73,14 +92,21 @@ class Supervisor:
         """Pass on the messages of the worker, and of each later one, until cancelled."""
         while True:
             if self._link is not None:
-                listener.attach_worker(self._link.send, self._link.pid)
-                async for message in self._link.messages():
-                    assert isinstance(message, StepUpdates | StatsReply), "the model is loaded"
-                    listener.receive(message)
-                listener.detach_worker()
-            _log.error("the engine's worker is gone; starting another")
+                await self._follow(self._link, listener)
             await self.stop()
             await self._restart()
+
+    async def _follow(self, link: "WorkerLink", listener: WorkerListener) -> None:
+        """Pass on the messages of one worker until it ends."""
+        listener.attach_worker(link.send, link.pid)
+        heartbeat = Heartbeat(self._limits, is_loading=False)
+        with link.watched(heartbeat, listener.note_trouble):
+            async for message in link.messages():
+                assert isinstance(message, StepUpdates | StatsReply), "the model is loaded"
+                listener.receive(message)
+        listener.note_trouble("")
+        _log.error("the engine's worker ended (%s); starting another", await link.ending())
+        listener.detach_worker(link.lost_steps())
 
     async def stop(self) -> None:
         if self._link is not None:
@@ -103,11 +129,11 @@ class WorkerLink:
     """Owns one worker process and a socket to it. No other worker ever uses the same socket."""
 
     def __init__(
-        self, process: Process, socket: zmq.asyncio.Socket, context: zmq.asyncio.Context, home: str
+        self, process: Process, socket: zmq.asyncio.Socket, board: BoardReader, home: Path
     ) -> None:
         self._process = process
         self._socket = socket
-        self._context = context
+        self._board = board
         self._home = home
         self._exit = asyncio.ensure_future(process.wait())
 
@@ -124,10 +150,42 @@ class WorkerLink:
                 on_progress(message.done, message.total)
             elif isinstance(message, LoadFailed):
                 raise ConfigError(message.reason)
-        code = await self._exit
         raise ConfigError(
-            f"the engine's worker ended with code {code} before it was ready; see its messages"
+            f"the engine's worker ended ({await self.ending()}) before it was ready; "
+            "see its messages"
         )
+
+    def lost_steps(self) -> frozenset[str]:
+        """The requests of the steps that were in flight when the worker ended."""
+        return self._board.lost_steps()
+
+    async def ending(self) -> str:
+        """How the process ended; waits for the end."""
+        code = await self._exit
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    @contextmanager
+    def watched(self, heartbeat: Heartbeat, on_trouble: Callable[[str], None]) -> Iterator[None]:
+        """Kill the worker if it hangs while the body runs; then `messages` ends."""
+        watching = asyncio.create_task(self._watch(heartbeat, on_trouble))
+        try:
+            yield
+        finally:
+            watching.cancel()
+
+    async def _watch(self, heartbeat: Heartbeat, on_trouble: Callable[[str], None]) -> None:
+        trouble, looked_s = "", time.monotonic()
+        while not heartbeat.is_hung:
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            heartbeat.look(self._board.pulse(), after_s=now_s - looked_s)
+            looked_s = now_s
+            if heartbeat.trouble and not trouble:
+                _log.warning("%s; /health answers 503", heartbeat.trouble)
+            trouble = heartbeat.trouble
+            on_trouble(trouble)
+        _log.error("%s, longer than --worker-timeout allows; killing it", trouble)
+        self._process.kill()
 
     def send(self, message: ToWorker) -> None:
         """Send a message. One to a worker that has just ended is lost."""
@@ -156,15 +214,16 @@ class WorkerLink:
         except TimeoutError:
             self._process.kill()
             await self._exit
-        self._context.destroy(linger=0)
+        self._socket.context.destroy(linger=0)
+        self._board.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
 
 async def open_link(folder: Path, config: EngineConfig) -> WorkerLink:
     """Start a worker that loads this model."""
-    home = tempfile.mkdtemp(prefix="outrider-")  # only this user may enter it
-    context = zmq.asyncio.Context()
-    socket = context.socket(zmq.PAIR)
+    home = Path(tempfile.mkdtemp(prefix="outrider-"))  # only this user may enter it
+    board = BoardReader(home / "board")
+    socket = zmq.asyncio.Context().socket(zmq.PAIR)
     socket.set_hwm(0)
     endpoint = f"ipc://{home}/engine"
     socket.bind(endpoint)
@@ -177,9 +236,16 @@ async def open_link(folder: Path, config: EngineConfig) -> WorkerLink:
         start_new_session=True,  # Ctrl-C must reach the server only, which ends the worker later
     )
     assert process.stdin is not None
-    worker_config = WorkerConfig(folder=str(folder.resolve()), config=config, endpoint=endpoint)
+    worker_config = WorkerConfig(
+        folder=str(folder.resolve()), config=config, endpoint=endpoint, board=str(home / "board")
+    )
     process.stdin.write(msgspec.json.encode(worker_config) + b"\n")
-    return WorkerLink(process, socket, context, home)
+    return WorkerLink(process, socket, board, home)
+
+
+def ignore_trouble(reason: str) -> None:
+    """For a worker that loads its model: no client waits for its answers."""
+    del reason
 
 
 def _ignore_failure(sent: "asyncio.Future[Any]") -> None:

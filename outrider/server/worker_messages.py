@@ -16,12 +16,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     config: EngineConfig
     endpoint: str  # of ZMQ
+    board: str  # file of the `WorkerBoard`
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Queue a request."""
+    """Queue a request. Tokens that an earlier worker emitted belong to its answer already."""
 
     submission: Submission
+    emitted: tuple[int, ...]
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from outrider.config.process_heap import bound_code_cache, release_free_memory
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.engine import Engine
 from outrider.errors import OutriderError
-from outrider.server.process_heap import bound_code_cache, release_free_memory
+from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
     Abort,
     FlushRequest,
@@ -32,7 +33,7 @@ from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
 DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
 LOAD_FAILED = 78  # exit code of a worker that cannot load its model
-_IDLE_MS = 200  # without work, before free memory is released
+_IDLE_MS = 200  # without work, before free memory is released and the loop comes around
 _LINGER_MS = 1000  # that the last messages have to be sent
 
 _log = logging.getLogger(__name__)
@@ -41,14 +42,17 @@ _log = logging.getLogger(__name__)
 class Worker:
     """Owns the engine and its end of the socket."""
 
-    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
         self._engine = engine
         self._socket = socket
+        self._board = board
+        engine.watch_steps(board.write_steps)
         self._is_memory_released = True
 
     def run(self) -> int:
         """Work until the engine stops for good; returns the exit code."""
         while not self._engine.is_over:
+            self._board.note_loop()
             self._receive_all()
             if self._engine.has_work:
                 self._step()
@@ -57,20 +61,21 @@ class Worker:
     def _receive_all(self) -> None:
         """Handle all messages that have arrived; wait for one only if there is nothing to step."""
         if not self._engine.has_work:
-            self._release_memory()
-            self._handle(decode_to_worker(self._socket.recv()))
+            self._board.write_steps(())
+            if not self._socket.poll(_IDLE_MS):
+                self._release_memory()
         while self._socket.poll(0):
             self._handle(decode_to_worker(self._socket.recv()))
 
     def _release_memory(self) -> None:
         """Steps of many sizes leave holes in the heap: return them when the worker is idle."""
-        if not self._is_memory_released and not self._socket.poll(_IDLE_MS):
+        if not self._is_memory_released:
             release_free_memory()
             self._is_memory_released = True
 
     def _handle(self, message: ToWorker) -> None:
         if isinstance(message, Submit):
-            self._add(message.submission)
+            self._add(message.submission, message.emitted)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
         else:
@@ -78,10 +83,10 @@ class Worker:
                 self._engine.flush()
             self._send(StatsReply(message.ticket, self._engine.stats))
 
-    def _add(self, submission: Submission) -> None:
+    def _add(self, submission: Submission, emitted: tuple[int, ...]) -> None:
         """Queue a request. The server checked it, but against the sizes of the first worker."""
         try:
-            self._engine.add(submission)
+            self._engine.add(submission, emitted)
         except OutriderError as error:
             refusal = RequestUpdate(
                 submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
@@ -91,16 +96,12 @@ class Worker:
     def _step(self) -> None:
         """Run a step and send its updates.
 
-        When the device is lost, requests outside the failed step can run again. Their failure is
-        not sent, so the server submits them to the next worker.
+        When the device is lost, nothing is sent: the next worker can run every request again.
         """
         updates = self._engine.step()
         self._is_memory_released = False
-        sent = tuple(
-            [each for each in updates if each.request_id not in self._engine.can_run_again]
-        )
-        if sent:
-            self._send(StepUpdates(sent, self._engine.stats))
+        if updates and not self._engine.is_over:
+            self._send(StepUpdates(updates, self._engine.stats))
 
     def _send(self, message: FromWorker) -> None:
         self._socket.send(encode(message))
@@ -114,11 +115,13 @@ def run_worker() -> int:
     logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     threading.Thread(target=_exit_with_the_server, daemon=True).start()
+    board = WorkerBoard(Path(config.board))
+    board.start()
     socket = zmq.Context().socket(zmq.PAIR)
     socket.set_hwm(0)  # the server always reads; it bounds the streams to its clients itself
     socket.connect(config.endpoint)
     try:
-        worker = _load(config, socket)
+        worker = _load(config, socket, board)
     except OutriderError as error:
         socket.send(encode(LoadFailed(str(error))))
         code = LOAD_FAILED
@@ -128,7 +131,7 @@ def run_worker() -> int:
     return code
 
 
-def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]") -> Worker:
+def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> Worker:
     choose_wait_policy()
     bound_code_cache()
     # Imports torch, which reads the environment once, so the two calls above come first.
@@ -139,12 +142,16 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]") -> Worker:
 
     engine = build_engine(Path(config.folder), config.config, on_progress)
     socket.send(encode(Ready(engine.facts)))
-    return Worker(engine, socket)
+    return Worker(engine, socket, board)
 
 
 def _exit_with_the_server() -> None:
-    """A server that was killed sends no message, but its end of standard input closes."""
-    sys.stdin.buffer.read()
+    """A server that was killed sends no message, but its end of standard input closes.
+
+    Without a buffer: its lock would abort the interpreter if the worker ends first.
+    """
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     os._exit(0)
 
 

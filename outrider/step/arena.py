@@ -2,6 +2,8 @@
 
 import torch
 
+from outrider.step.zeroed_memory import zeroed
+
 
 class Arena:
     """Owns one flat buffer per name."""
@@ -13,7 +15,7 @@ class Arena:
     def reserve(self, name: str, numel: int, dtype: torch.dtype) -> None:
         """Reserve memory for the largest view that will ever be bound under this name."""
         assert name not in self._buffers, f"{name} is reserved once, before the first plan"
-        self._buffers[name] = torch.zeros(numel, dtype=dtype, device=self.device)
+        self._buffers[name] = zeroed(numel, dtype=dtype, device=self.device)
 
     def view(self, name: str, *shape: int) -> torch.Tensor:
         """The leading elements of the buffer, as `shape`. Equal arguments give equal addresses."""

@@ -31,15 +31,34 @@ class DraftFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFacts:
+    """The memory that a runner holds for weights, and the memory that it can use for KV."""
+
+    weight_bytes: int  # of the target and the draft model, as measured around loading
+    page_bytes: int  # of one KV page, in the caches of both
+    num_pages: int  # usable KV pages; page 0 not counted
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of all pages. On a CPU, pages take memory when they are used for the first time."""
+        return self.num_pages * self.page_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerFacts:
     """Sizes that bound every decision of the scheduler."""
 
-    num_pages: int  # usable KV pages; page 0 not counted
+    memory: MemoryFacts
     vocab_size: int
     draft: DraftFacts
     max_chunks: int  # prompts that may share one step
     host: HostSettings
     depth: int  # steps in flight while the next is planned
+
+    @property
+    def num_pages(self) -> int:
+        """Usable KV pages; page 0 is not counted."""
+        return self.memory.num_pages
 
     @property
     def reach(self) -> int:

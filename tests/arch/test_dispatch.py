@@ -16,6 +16,7 @@ CHOOSES_A_BACKEND = {
     "runtime/warmup.py",
     "step/device_stream.py",
     "step/host_copy.py",
+    "step/zeroed_memory.py",
     "train/training_device.py",
 }
 KERNEL_BACKEND = "kv/triton_attention.py"  # imported on CUDA only

@@ -32,7 +32,8 @@ SCRIPT = [
 ]
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}"
+    # As the default model's template does it, which fails with a content of none.
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content }}"
     "{% for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -243,6 +244,16 @@ def test_the_template_gets_the_tools_and_the_calls_before(client, folder):
     assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
     assert '[{"type": "function", "function": {"name": "add"' in expected.prompt
     assert 'assistant\n{"a": 1}<|im_end|>' in expected.prompt
+
+
+def test_a_message_with_calls_can_be_sent_back(client):
+    first = client.chat.completions.create(**FORCED, tool_choice="required").choices[0].message
+    assert first.content is None
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": "2"} for call in first.tool_calls
+    ]
+    answer = client.chat.completions.create(**SCRIPTED | {"messages": [*MESSAGES, first, *results]})
+    assert answer.choices[0].message.content == "Let me see."
 
 
 @pytest.mark.parametrize(

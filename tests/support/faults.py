@@ -41,6 +41,14 @@ class FaultyExecutor:
         self._at = at
         self._num_steps = 0
 
+    @property
+    def num_eager(self) -> int:
+        return self._executor.num_eager
+
+    @property
+    def num_uncapturable(self) -> int:
+        return self._executor.num_uncapturable
+
     def run(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> Any:
         self._num_steps += 1
         output = self._executor.run(program, plan)

@@ -13,7 +13,7 @@ from outrider.config.settings import HostSettings
 from outrider.wire.draft_budget import Budget
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.row_sampling import RowSampling
-from outrider.wire.runner_facts import DraftFacts, RunnerFacts
+from outrider.wire.runner_facts import DraftFacts, MemoryFacts, RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
 from outrider.wire.submission import Limits, Submission
@@ -149,7 +149,7 @@ def facts(
     is_adaptive: bool = False,
 ) -> RunnerFacts:
     return RunnerFacts(
-        num_pages=num_pages,
+        memory=MemoryFacts(weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages),
         vocab_size=VOCAB,
         draft=DraftFacts(
             budget=Budget(steps=nodes - 1, nodes=nodes),

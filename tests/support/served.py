@@ -43,7 +43,7 @@ class ServerProcess:
         return httpx.get(self.url + path, timeout=30, **more)
 
     def post(self, path: str, body: object, **more) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=30, **more)
+        return httpx.post(self.url + path, json=body, **{"timeout": 30, **more})
 
     @property
     def invariants(self) -> dict:

@@ -10,6 +10,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.tokenizer.null_content import null_content
 from outrider.frontend.tokenizer.template_bounds import (
     BoundedEnvironment,
     TemplateLimitError,
@@ -40,6 +41,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         environment = _environment(now)
         self._templates = {name: _compile(environment, text) for name, text in sources.items()}
+        self._null_contents: dict[str, str | None] = {}  # by template; found at its first null
 
     def render(
         self,
@@ -50,16 +52,13 @@ class ChatTemplate:
         **variables: object,
     ) -> str:
         """The prompt text. It holds its own special tokens: encode it with `add_special=False`."""
-        checked = check_messages(messages)
-        template = self._templates[TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT]
+        name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
+        checked = [self._fill_null(name, message) for message in check_messages(messages)]
         # Templates test tools and documents for none, so both must be set.
         absent = {"tools": list(tools) or None, "documents": None}
-        values = {**absent, **self._special_tokens, **variables}
+        values = {**absent, "add_generation_prompt": add_generation_prompt, **variables}
         try:
-            with bounded_rendering():
-                return template.render(
-                    values, messages=checked, add_generation_prompt=add_generation_prompt
-                )
+            return self._write(name, checked, values)
         except TemplateLimitError as error:
             raise RequestError(
                 f"the chat template cannot render these messages: {_one_line(error)}; send fewer "
@@ -69,6 +68,27 @@ class ChatTemplate:
             raise RequestError(
                 f"the chat template refused the messages: {_one_line(error)}"
             ) from error
+
+    def _write(
+        self, name: str, messages: list[dict[str, object]], values: Mapping[str, object]
+    ) -> str:
+        with bounded_rendering():
+            return self._templates[name].render(
+                {**self._special_tokens, **values}, messages=messages
+            )
+
+    def _fill_null(self, name: str, message: dict[str, object]) -> dict[str, object]:
+        """The message with a content that its template can write."""
+        if message["content"] is not None:
+            return message
+        if not message.get("tool_calls"):
+            return {**message, "content": ""}
+        if name not in self._null_contents:
+            values = {"tools": None, "documents": None, "add_generation_prompt": True}
+            self._null_contents[name] = null_content(
+                lambda messages: self._write(name, messages, values)
+            )
+        return {**message, "content": self._null_contents[name]}
 
 
 class NoChatTemplate:
@@ -88,7 +108,7 @@ class NoChatTemplate:
 
 
 def check_messages(messages: object) -> list[dict[str, object]]:
-    """The messages as templates expect them: a role, and content that is one string."""
+    """The messages as templates expect them: a role, and content that is one string or None."""
     if not isinstance(messages, list | tuple) or not messages:
         raise RequestError("messages must be a list of at least one {role, content}")
     return [_check_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
@@ -97,8 +117,9 @@ def check_messages(messages: object) -> list[dict[str, object]]:
 def _check_message(message: object, place: str) -> dict[str, object]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f"{place} must be an object with a role that is a string")
-    if message.get("content") is None and message.get("tool_calls"):
-        return {**message, "content": None}  # as templates expect of tool calls alone
+    may_lack = "content" in message or message["role"] == "assistant"
+    if message.get("content") is None and may_lack:
+        return {**message, "content": None}
     return {**message, "content": _check_content(message.get("content"), place)}
 
 

@@ -17,6 +17,7 @@ from outrider.models.deepseek_v4.compressed_plan import CompressedAttention
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.model_config import AnyAttention
 from outrider.ops.sparse.compressed_index import BlockSizes, CompressedSizes
+from outrider.step.zeroed_memory import zeroed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,4 +200,4 @@ class CompressedPool:
 
     def _zeros(self, *shape: int) -> torch.Tensor:
         # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
-        return torch.zeros(shape, dtype=self.layout.dtype, device=self._device)
+        return zeroed(*shape, dtype=self.layout.dtype, device=self._device)

@@ -14,6 +14,7 @@ from outrider.models.model_config import AnyAttention
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_plan import RecurrentAttention
 from outrider.ops.recurrent.recurrent_rows import RecurrentState
+from outrider.step.zeroed_memory import zeroed
 
 _STATE_BYTES = 4  # states are float32: rounding errors of thousands of tokens add up in them
 
@@ -129,7 +130,7 @@ def _make_state(layout: RecurrentLayout, rows: int, device: torch.device) -> Rec
     shape = (rows, sizes.value_heads, sizes.key_dim, sizes.value_dim)
     # Zeros, not empty: padding computes with row 0, and its results should be finite.
     return RecurrentState(
-        window=torch.zeros(rows * layout.ring_length, sizes.qkv, dtype=dtype, device=device),
-        node_inputs=torch.zeros(rows, nodes, sizes.node_inputs, dtype=dtype, device=device),
-        state=torch.zeros(shape, dtype=torch.float32, device=device),
+        window=zeroed(rows * layout.ring_length, sizes.qkv, dtype=dtype, device=device),
+        node_inputs=zeroed(rows, nodes, sizes.node_inputs, dtype=dtype, device=device),
+        state=zeroed(*shape, dtype=torch.float32, device=device),
     )

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from outrider import __version__
 from outrider.server.async_engine import AsyncEngine
-from outrider.server.http_errors import restarting
+from outrider.server.http_errors import restarting, unresponsive
 
 
 def health_routes(async_engine: AsyncEngine) -> APIRouter:
@@ -17,9 +17,11 @@ def health_routes(async_engine: AsyncEngine) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Response:
-        """200 while the engine can answer, else 503."""
+        """200 while the engine can answer, else 503 with the reason."""
         if not async_engine.is_ready:
             raise restarting()
+        if async_engine.worker_trouble:
+            raise unresponsive(async_engine.worker_trouble)
         return Response(status_code=200)
 
     @router.get("/metrics")

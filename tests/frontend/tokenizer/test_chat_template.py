@@ -133,9 +133,30 @@ def test_text_parts_are_joined_by_newlines() -> None:
     assert render("{{ messages[0].content }}", [{"role": "user", "content": parts}]) == "a\nb"
 
 
-def test_a_bare_tool_call_keeps_its_missing_content() -> None:
-    call = {"role": "assistant", "tool_calls": [{"function": {"name": "look"}}]}
-    assert render("{{ messages[0].content is none }}", [call]) == "True"
+CALLING = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "look"}}]}
+# As DeepSeek-V3 and R1 have it: calls are written only if the content is none.
+CALLS_OF_NONE = """
+{%- for message in messages %}
+    {%- if message.content is none %}
+        {%- for call in message.tool_calls %}{{ 'call ' + call.function.name }}{% endfor %}
+    {%- else %}
+        {{- message.role + ': ' + message.content + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+"""
+
+
+def test_a_content_of_null_is_empty() -> None:
+    joined = "{% for message in messages %}{{ message.role + ':' + message.content }}{% endfor %}"
+    assert render(joined, [CALLING]) == "assistant:"
+    assert render(joined, [{"role": "assistant"}]) == "assistant:"
+    assert render(joined, [{"role": "user", "content": None}]) == "user:"
+    assert render("{{ messages[0].content }}", [CALLING]) == ""
+
+
+def test_a_template_that_writes_calls_of_none_alone_gets_none() -> None:
+    assert render(CALLS_OF_NONE, [*HELLO, CALLING]) == "user: hello\ncall look"
+    assert render(CALLS_OF_NONE, [{"role": "assistant"}]) == "assistant: \n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""`python -m benchmarks churn`: a load of requests that come and go."""
+
+from typing import Annotated
+
+import typer
+
+from benchmarks.commands.step_commands import (
+    BodyFlag,
+    DeterministicFlag,
+    DeviceFlag,
+    DtypeFlag,
+    ExecutorFlag,
+    LayersFlag,
+    PlaceFlags,
+)
+from outrider.cli.bench_flags import JsonFlag, check_json
+from outrider.frontend.interrupts import import_torch
+
+
+def churn(
+    body: BodyFlag = "llama-8b",
+    layers: LayersFlag = 0,
+    rows: Annotated[str, typer.Option(help="Requests at a time, a comma list.")] = "8,32,64",
+    requests: Annotated[int, typer.Option(help="Requests of each load.", min=1)] = 256,
+    prompt: Annotated[int, typer.Option(help="Mean tokens of a prompt.", min=1)] = 86,
+    answer: Annotated[int, typer.Option(help="Tokens of every answer.", min=1)] = 128,
+    ways: Annotated[
+        str, typer.Option(help="How to decode: plain, fixed, adaptive.")
+    ] = "plain,fixed,adaptive",
+    draft_steps: Annotated[int, typer.Option(help="Length of a draft chain.", min=1)] = 4,
+    simulate_acceptance: Annotated[
+        float, typer.Option(help="Tokens a drafted round is made to emit, on average.")
+    ] = 2.9,
+    dtype: DtypeFlag = "bfloat16",
+    device: DeviceFlag = "auto",
+    executor: ExecutorFlag = "auto",
+    deterministic: DeterministicFlag = False,
+    json_file: JsonFlag = None,
+) -> None:
+    """Requests that come and go: tokens/s, and where the time of steps goes."""
+    from benchmarks.churn.churn_args import ChurnArgs, parse_ways
+    from benchmarks.steps.body import find_body
+    from benchmarks.steps.step_args import parse_rows
+
+    args = ChurnArgs(
+        rows=parse_rows(rows),
+        requests=requests,
+        prompt=prompt,
+        answer=answer,
+        ways=parse_ways(ways),
+        draft_steps=draft_steps,
+        emitted=simulate_acceptance,
+    )
+    place = PlaceFlags(
+        dtype=dtype, device=device, executor=executor, deterministic=deterministic
+    ).place()
+    chosen = find_body(body, layers=layers)
+    check_json(json_file)
+    import_torch()
+    from benchmarks.churn.start_churn import bench_churn  # imports torch, so wrong flags fail first
+
+    bench_churn(args, chosen, place, json_file)
