@@ -67,7 +67,7 @@ class CudaEvent:
 
     @property
     def has_passed(self) -> bool:
-        return bool(self._event.query())
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         self._event.synchronize()
