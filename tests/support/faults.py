@@ -22,6 +22,8 @@ class Fault(RuntimeError):
 class BrokenEvent:
     """The end of a step that the device never reached."""
 
+    has_passed = False
+
     def wait(self) -> None:
         raise Fault("the step broke on the device")
 
@@ -38,6 +40,14 @@ class FaultyExecutor:
         self._drafter = runner._program.drafter._drafter
         self._at = at
         self._num_steps = 0
+
+    @property
+    def num_eager(self) -> int:
+        return self._executor.num_eager
+
+    @property
+    def num_uncapturable(self) -> int:
+        return self._executor.num_uncapturable
 
     def run(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> Any:
         self._num_steps += 1

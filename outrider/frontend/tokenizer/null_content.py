@@ -1,5 +1,4 @@
-"""What a message with `content: null` has as its content: empty text, or none where a template needs
-it to write tool calls."""
+"""What `content: null` of a message becomes: empty text, or none for some templates."""
 
 from collections.abc import Callable
 from typing import Any

@@ -8,7 +8,7 @@ from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.protocol.logprobs_protocol import ChatLogprobs
 from outrider.server.protocol.round_traces import Round
-from outrider.server.protocol.sampling_fields import RequestFields, refuse, structured_output
+from outrider.server.protocol.sampling_fields import RequestFields, structured_output
 from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
     ToolCall,
@@ -21,7 +21,6 @@ from outrider.server.protocol.tools import (
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 _DEFAULTS = SamplingParams(max_tokens=None)
-_NOT_YET = ("functions", "audio", "prediction", "web_search_options")
 
 
 class ChatMessage(BaseModel):
@@ -52,22 +51,13 @@ class ChatRequest(RequestFields):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     trace: bool | None = None  # report the draft tree of every round
-    # refused when set
-    functions: list[Any] | None = None
-    function_call: Any = None
-    audio: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
     modalities: list[Literal["text"]] | None = None
     # accepted, without effect here
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
     def check(self) -> None:
-        """Refuse fields that are not supported, by name."""
-        refuse(self, _NOT_YET)
-        if self.function_call not in (None, "none", "auto"):
-            refuse(self, ("function_call",))
+        """Refuse fields that do not fit together."""
         check_tools(self.tools or (), self.tool_choice)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")

@@ -8,7 +8,7 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.logprobs_protocol import CompletionLogprobs
-from outrider.server.protocol.sampling_fields import RequestFields, refuse, structured_output
+from outrider.server.protocol.sampling_fields import RequestFields, structured_output
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 MAX_PROMPTS = 1024
@@ -28,13 +28,10 @@ class CompletionRequest(RequestFields):
     add_special_tokens: bool | None = None  # an extension
     response_format: dict[str, Any] | None = None  # as in a chat
     echo: bool | None = None  # repeat the prompt first, with log-probabilities if requested
-    # refused when set
-    suffix: str | None = None
-    best_of: int | None = None
+    best_of: int | None = None  # only as many as n
 
     def check(self) -> None:
-        """Refuse fields that are not supported, by name."""
-        refuse(self, ("suffix",))
+        """Refuse fields that do not fit together."""
         if self.best_of not in (None, self.n or 1):
             raise unsupported("best_of", "best_of other than n")
 

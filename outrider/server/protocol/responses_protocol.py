@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
-from outrider.server.protocol.sampling_fields import RequestFields, refuse, structured_output
+from outrider.server.protocol.sampling_fields import RequestFields, structured_output
 from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
     MAX_TOOLS,
@@ -105,20 +105,13 @@ class ResponsesRequest(RequestFields):
     ) = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # an extension
-    # refused when set
-    previous_response_id: str | None = None
-    conversation: Any = None
-    background: bool | None = None
-    prompt: Any = None
     # accepted, without effect here
     reasoning: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: int | None = None
 
     def check(self) -> None:
-        """Refuse fields that are not supported, by name."""
-        names = ("previous_response_id", "conversation", "background", "prompt")
-        refuse(self, names)
+        """Refuse fields that do not fit together."""
         if self.n not in (None, 1):
             raise unsupported("n", "n other than 1")
         check_tools(self.tool_use.tools, self.tool_use.choice)

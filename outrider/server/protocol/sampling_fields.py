@@ -1,6 +1,5 @@
 """The request fields that several routes share: OpenAI's, and extensions of vLLM and SGLang."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import SamplingParams, override
 from outrider.frontend.structured_params import Structured
-from outrider.server.http_errors import unsupported
+from outrider.server.protocol.neutral_fields import RequestBody
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
@@ -50,10 +49,8 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None  # OpenAI's; nothing is obfuscated here
 
 
-class RequestFields(BaseModel):
+class RequestFields(RequestBody):
     """Every field may be left out or null. An unknown field is refused, not ignored."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -80,14 +77,9 @@ class RequestFields(BaseModel):
     structured_outputs: dict[str, Any] | None = None
     priority: int | None = None
     return_metrics: bool | None = None
-    # accepted, without effect here
+    # sent back by some routes, without effect
     user: str | None = None
-    store: bool | None = None
     metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -98,13 +90,6 @@ class RequestFields(BaseModel):
         """The sampling parameters; `more` holds those that have another name in this route."""
         given = self.model_dump(include=set(_SAME), exclude_none=True)
         return override(defaults, given | more)
-
-
-def refuse(body: BaseModel, names: Iterable[str]) -> None:
-    """Refuse the first of these fields that is set: the server does not support them."""
-    for name in names:
-        if getattr(body, name):
-            raise unsupported(name, name)
 
 
 def structured_output(response_format: dict[str, Any] | None, structured: Structured) -> Structured:

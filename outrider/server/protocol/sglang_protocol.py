@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from outrider.errors import RequestError
 from outrider.frontend.output_json import finite
@@ -10,9 +10,9 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.server.http_errors import unsupported
 from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
-from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS, refuse
+from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
+from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
 from outrider.wire.step_result import TokenLogprobs
 
 Json = dict[str, Any]
@@ -30,8 +30,6 @@ _GRAMMARS = {
     "ebnf": "grammar",
     "structural_tag": "structural_tag",
 }
-_INERT = frozenset({"spaces_between_special_tokens"})
-_NOT_YET = ("custom_params", "stop_regex")
 _DEFAULTS = SamplingParams(max_tokens=128)
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
@@ -39,11 +37,10 @@ Item = TypeVar("Item")
 Each = Annotated[list[Item], Field(fail_fast=True)]
 
 
-class GenerateRequest(BaseModel):
+class GenerateRequest(RequestBody):
     """One prompt or several, as text or as ids."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+    model: str | None = None  # added by routers
     text: str | Texts | None = None
     input_ids: TokenIds | TokenLists | None = None
     sampling_params: Json | Each[Json] | None = None
@@ -57,14 +54,9 @@ class GenerateRequest(BaseModel):
     rid: str | Each[str] | None = None
     priority: int | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
-    # refused when set
-    return_hidden_states: bool | None = None
-    image_data: Any = None
-    lora_path: Any = None
 
     def check(self) -> None:
-        """Refuse fields that are not supported, by name."""
-        refuse(self, ("return_hidden_states", "image_data", "lora_path"))
+        """Refuse fields that do not fit together."""
         if (self.text is None) == (self.input_ids is None):
             raise RequestError("give either text or input_ids")
 
@@ -116,10 +108,7 @@ class GenerateRequest(BaseModel):
         return reports
 
     def _params(self, sampling: Json, report: Json) -> SamplingParams:
-        for name in _NOT_YET:
-            if sampling.get(name):
-                raise unsupported(f"sampling_params.{name}", name)
-        known = {name: sampling[name] for name in sampling if name not in (*_NOT_YET, *_INERT)}
+        known = drop_neutral(sampling, (*_NAMES, *_GRAMMARS), place="sampling_params.")
         grammar = {_GRAMMARS[name]: known.pop(name) for name in _GRAMMARS if name in known}
         given = {_NAMES.get(name, name): value for name, value in known.items()}
         if any(value is not None for value in grammar.values()):

@@ -2,20 +2,19 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from outrider.errors import RequestError
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.prompts import TextPrompt
 from outrider.server.protocol.chat_protocol import ChatMessage
+from outrider.server.protocol.neutral_fields import RequestBody
 from outrider.server.protocol.tool_choice import template_variables
 from outrider.server.protocol.tools import Tools, check_tools
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(RequestBody):
     """A text, or a conversation for the chat template."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     model: str | None = None
     prompt: str | None = None
@@ -48,10 +47,8 @@ class TokenizeAnswer(BaseModel):
     token_strs: list[str] | None
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(RequestBody):
     """Ids of this model's vocabulary."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     model: str | None = None
     tokens: Annotated[list[int], Field(fail_fast=True)]

@@ -27,6 +27,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Continue one prompt or several."""
+        model.check(body.model)
         body.check()
         prepared = await async_engine.prepare(lambda: _read_requests(body))
         writer = GenerateWriter(async_engine, body)
