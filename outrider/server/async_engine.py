@@ -148,10 +148,10 @@ class AsyncEngine:
         self._deliver(self.engine.receive(message.updates))
         self.meter.note_stats(message.stats, num_in_flight=self.engine.num_in_flight)
 
-    def detach_worker(self) -> None:
-        """The worker has ended, and all that it was computing is lost."""
+    def detach_worker(self, lost_steps: frozenset[str]) -> None:
+        """The worker has ended, and the steps that it was computing are lost."""
         self.meter.note_worker_lost()
-        self._deliver(self.engine.detach())
+        self._deliver(self.engine.detach(lost_steps))
         for pending in self._pending_stats.values():
             if not pending.done():
                 pending.set_exception(restarting())
