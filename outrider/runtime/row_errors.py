@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
 from outrider.runtime.row_details import StepRequests
-from outrider.runtime.step_output import UnpackedTokens
+from outrider.runtime.step_output import RowFault, UnpackedTokens
 
-NOT_FINITE = (
-    "the model computed numbers that are not finite (NaN or infinity) for this text; "
-    "look for bad weights in the log of the start, or load the model with dtype float32"
-)
+REASONS = {
+    NOT_FINITE: "the model computed numbers that are not finite (NaN or infinity) for this text; "
+    "look for bad weights in the log of the start, or load the model with dtype float32",
+    NOTHING_LEFT: "no token may follow this text: allowed tokens, bad words, bans and the grammar "
+    "exclude all of them together; relax one of them",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +26,10 @@ class RowError:
 def row_errors(read: UnpackedTokens, requests: StepRequests) -> dict[int, RowError]:
     """The errors of a step, by place in the batch; padding has none."""
     batch, num_decodes = requests.batch, len(requests.batch.decodes)
-    good = {
-        **_of_real_rows(read.good_of_decodes, num_rows=num_decodes, first=0),
-        **_of_real_rows(read.good_of_chunks, num_rows=len(batch.chunks), first=num_decodes),
+    errors = {
+        **_of_real_rows(read.decode_faults, num_rows=num_decodes, first=0),
+        **_of_real_rows(read.chunk_faults, num_rows=len(batch.chunks), first=num_decodes),
     }
-    errors = {place: RowError(reason=NOT_FINITE, num_good=num) for place, num in good.items()}
     if requests.errors:
         for place, row in enumerate(batch.rows):
             if row in requests.errors:
@@ -35,5 +37,11 @@ def row_errors(read: UnpackedTokens, requests: StepRequests) -> dict[int, RowErr
     return errors
 
 
-def _of_real_rows(good: Mapping[int, int], *, num_rows: int, first: int) -> dict[int, int]:
-    return {first + place: num for place, num in good.items() if place < num_rows}
+def _of_real_rows(
+    faults: Mapping[int, RowFault], *, num_rows: int, first: int
+) -> dict[int, RowError]:
+    return {
+        first + place: RowError(reason=REASONS[fault.kind], num_good=fault.num_good)
+        for place, fault in faults.items()
+        if place < num_rows
+    }

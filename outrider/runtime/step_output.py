@@ -22,6 +22,14 @@ class PackedOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowFault:
+    """A token of a row that may not be used, and so none after it."""
+
+    kind: int  # as in `SampledTokens`
+    num_good: int  # tokens before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTokens:
     """The emitted tokens of every row of a step."""
 
@@ -29,9 +37,8 @@ class UnpackedTokens:
     drafted: list[int]  # [rows]
     emitted: list[list[int]]  # [rows, most_emitted]
     chunk_choice: list[int]  # [chunk.rows]
-    # Of decode rows and chunks whose logits were not finite: how many of their tokens came before.
-    good_of_decodes: Mapping[int, int]
-    good_of_chunks: Mapping[int, int]
+    decode_faults: Mapping[int, RowFault]  # of the rows that have one on their accepted path
+    chunk_faults: Mapping[int, RowFault]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,7 @@ class UnpackedTrees:
 def pack_output(
     verify_result: VerifyResult,
     chunk_choice: torch.Tensor,  # [chunk.rows]
-    faults: torch.Tensor,  # [num_sampled] 1 where logits were not finite
+    faults: torch.Tensor,  # [num_sampled] as in `SampledTokens`
     logprobs: LogprobTensors,
     trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
 ) -> PackedOutput:
@@ -103,24 +110,31 @@ def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
         drafted=drafted.tolist(),
         emitted=emitted.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         chunk_choice=chunk_choice.tolist(),
-        good_of_decodes=_num_good(of_nodes, path, num_accepted, shape) if has_faults else {},
-        good_of_chunks=dict.fromkeys(of_chunks.nonzero()[0].tolist(), 0) if has_faults else {},
+        decode_faults=_on_paths(of_nodes, path, num_accepted, shape) if has_faults else {},
+        chunk_faults=_of_chunks(of_chunks) if has_faults else {},
     )
 
 
-def _num_good(
+def _of_chunks(faults: np.ndarray) -> dict[int, RowFault]:  # [chunk.rows]
+    return {
+        place: RowFault(kind=kind, num_good=0) for place, kind in enumerate(faults.tolist()) if kind
+    }
+
+
+def _on_paths(
     faults: np.ndarray,  # [num_decode_query]
     path: np.ndarray,  # [rows * most_emitted]
     num_accepted: np.ndarray,  # [rows]
     shape: StepShape,
-) -> dict[int, int]:
-    """Tokens before the fault, of rows with a fault on their accepted path."""
-    by_row, good = faults.reshape(shape.rows, shape.nodes), {}
+) -> dict[int, RowFault]:
+    """The first fault on the accepted path of each row that has one."""
+    by_row, found = faults.reshape(shape.rows, shape.nodes), {}
     for row, nodes in enumerate(path.reshape(shape.rows, shape.tree.most_emitted)):
         on_path = by_row[row, nodes[: num_accepted[row] + 1]]
         if on_path.any():
-            good[row] = int(on_path.argmax())
-    return good
+            num_good = int((on_path != 0).argmax())
+            found[row] = RowFault(kind=int(on_path[num_good]), num_good=num_good)
+    return found
 
 
 def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:

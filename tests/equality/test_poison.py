@@ -10,7 +10,9 @@ from support.poison import DRAFTS, POISONS, answers
 from support.tiny import VOCAB
 
 from outrider.models.decoder import Decoder
-from outrider.runtime.row_errors import NOT_FINITE
+from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
+from outrider.runtime.row_errors import REASONS
+from outrider.wire.row_sampling import Ban
 
 BAD = 66  # a token whose embedding is NaN, in tests with a broken model
 
@@ -77,7 +79,7 @@ def test_a_bad_token_ends_its_request_where_plain_decoding_ends_it(targets, targ
         last = each.tokens.index(bad) + 1 if is_bad else MAX_TOKENS
         assert got[name].tokens == each.tokens[:last]
         assert got[name].last.finish == ("error" if is_bad else "length")
-        assert got[name].last.reason == (NOT_FINITE if is_bad else "")
+        assert got[name].last.reason == (REASONS[NOT_FINITE] if is_bad else "")
         assert len(got[name].logprobs) == last
     stats = engine.stats
     assert stats.pages.free == stats.pages.total
@@ -107,8 +109,18 @@ def test_a_bad_prompt_fails_whether_it_is_answered_or_only_read(targets):
         text = [BAD, *PROMPTS[0]]
         asked = make_submission("r", text, sampling_of("greedy", 0), max_tokens=num_tokens)
         got = run_all(engine, [asked])["r"]
-        assert (got.tokens, got.last.finish, got.last.reason) == ([], "error", NOT_FINITE)
+        assert (got.tokens, got.last.finish, got.last.reason) == ([], "error", REASONS[NOT_FINITE])
     assert engine._scheduler.cache._tree.num_evictable == 0, "failed requests leave no pages"
+
+
+def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
+    engine = engine_of(targets["llama"].target, Shape())
+    asked = make_submission("r", PROMPTS[0], sampling_of("greedy", 0), max_tokens=4)
+    good = run_all(engine, [asked])["r"]
+    ban = replace(sampling_of("greedy", 0), ban=Ban(before=1000, tokens=tuple(range(VOCAB))))
+    both = run_all(engine, [asked, make_submission("n", PROMPTS[3], ban)])
+    assert (both["n"].tokens, both["n"].last.reason) == ([], REASONS[NOTHING_LEFT])
+    assert both["r"].tokens == good.tokens
 
 
 def test_a_bad_prompt_does_not_reach_the_requests_after_it(targets):

@@ -8,15 +8,17 @@ import torch
 from outrider.ops.sampling.gumbel_noise import gumbel
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise, column_of
 
+# Faults of a row: its token is any valid id.
+NOT_FINITE = 1  # the best score is NaN or infinity
+NOTHING_LEFT = 2  # all scores are minus infinity
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
-    """The token of each row. If the best score is not finite, the token is any valid id: some of
-    the scores are NaN or infinite, or all are minus infinity.
-    """
+    """The token of each row, and whether it may be used."""
 
     tokens: torch.Tensor  # [n] int64
-    faults: torch.Tensor  # [n] int64 1 where the best score is not finite, else 0
+    faults: torch.Tensor  # [n] int64 NOT_FINITE, NOTHING_LEFT, or 0
 
 
 def sample_token(
@@ -46,4 +48,5 @@ def sample_token_reference(
         scores.add_(drawn.mul_(column_of(noise.temperatures, noise.rows)))
     tokens = scores.argmax(1)  # NaN counts as the largest
     best = scores.gather(1, tokens[:, None]).squeeze(1)
-    return SampledTokens(tokens=tokens, faults=(best - best).ne_(0).long())
+    is_fault = (best - best) != 0  # NaN
+    return SampledTokens(tokens=tokens, faults=is_fault.long() + (best == -math.inf))

@@ -14,11 +14,12 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.sampling.gumbel_noise_triton import gumbel_of
-from outrider.ops.sampling.sample_token import SampledTokens
+from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT, SampledTokens
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise
 from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of, key_value
 
 _BLOCK = 1024
+_NOT_FINITE, _NOTHING_LEFT = tl.constexpr(NOT_FINITE), tl.constexpr(NOTHING_LEFT)
 _PROGRAMS = 2048  # about 16 per multiprocessor: enough loads in flight to saturate memory
 
 # Slices of larger tensors: their alignment does not compile the kernel again.
@@ -76,8 +77,10 @@ def _merge_kernel(keys, tokens, faults, num_parts, PARTS: tl.constexpr, PDL: tl.
     key = tl.load(keys + place * num_parts + part, mask=part < num_parts, other=LOWEST_KEY)
     best = tl.max(key, 0)
     tl.store(tokens + place, id_of(best))
-    is_finite = tl.abs(key_value(best)) < float("inf")
-    tl.store(faults + place, tl.where(is_finite, 0, 1).to(tl.int64))
+    score = key_value(best)
+    fault = tl.where(tl.abs(score) < float("inf"), 0, _NOT_FINITE)
+    fault = tl.where(score == float("-inf"), _NOTHING_LEFT, fault)
+    tl.store(faults + place, fault.to(tl.int64))
 
 
 def sample_token_triton(
