@@ -3,11 +3,11 @@
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from outrider.engine.admission import check_request
 from outrider.engine.pending_grammars import PendingGrammars
-from outrider.engine.request import Request
+from outrider.engine.request import Placement, Request
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
@@ -17,6 +17,8 @@ from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
+
+OnSteps = Callable[[tuple[str, ...]], None]  # called with the requests of all steps in flight
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +50,11 @@ class Engine:
         self._in_flight: deque[tuple[ExpectedStep, PendingResult]] = deque()
         # Results on a lost device. They are never freed: freeing them would end the process.
         self._lost_results: Sequence[object] = ()
+        self._on_steps: OnSteps | None = None  # unless the steps are watched
+        self._noted_steps: list[tuple[Placement, ...]] = []  # what it was called with
         self._num_arrived = 0
         self._busy_s = 0.0
         self._end_reason = ""  # why the engine stopped for good; empty while it runs
-        # Requests that were running when the device failed but were not part of the failed step.
-        # A new process can run them again.
-        self.can_run_again: frozenset[str] = frozenset()
         self.num_drafter_failures = 0  # after the first one, nothing is drafted any more
         self.num_failed_steps = 0
 
@@ -86,8 +87,15 @@ class Engine:
     def vocab_size(self) -> int:
         return self._facts.vocab_size
 
-    def add(self, submission: Submission) -> None:
-        """Queue a request, or refuse it with the reason."""
+    def watch_steps(self, on_steps: OnSteps) -> None:
+        """Call `on_steps` before a step is submitted, if the steps in flight run other requests."""
+        self._on_steps = on_steps
+
+    def add(self, submission: Submission, emitted: tuple[int, ...] = ()) -> None:
+        """Queue a request, or refuse it with the reason.
+
+        `emitted` are tokens of its answer that another engine has emitted: it goes on after them.
+        """
         self._check_alive()
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
@@ -99,6 +107,7 @@ class Engine:
         draft = self._facts.draft
         request = Request(
             submission,
+            emitted=emitted,
             budget=submission.budget.within(draft.budget),
             arrival=self._num_arrived,
             max_context=self.max_context,
@@ -139,6 +148,8 @@ class Engine:
         if refused:
             return refused
         batch, expected = self._scheduler.schedule()
+        if self._on_steps is not None:
+            self._note_steps(expected, self._on_steps)
         failing = [expected]  # the steps that a failure from here on ends
         try:
             if not batch.is_empty:
@@ -158,6 +169,14 @@ class Engine:
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
 
+    def _note_steps(self, submitted: ExpectedStep, on_steps: OnSteps) -> None:
+        """Most steps run the rows of the step before, so only changes are reported."""
+        steps = [each.placements for each, _ in self._in_flight] + [submitted.placements]
+        if steps != self._noted_steps:
+            self._noted_steps = steps
+            ids = [placement.request.request_id for step in steps for placement in step]
+            on_steps(tuple(dict.fromkeys(ids)))
+
     def _start_over(
         self, failing: list[ExpectedStep], error: Exception
     ) -> tuple[RequestUpdate, ...]:
@@ -176,9 +195,6 @@ class Engine:
             _log.exception("%s", _LOST)
             self._end_reason = _LOST
             self._lost_results = dropped
-            self.can_run_again = frozenset(self._requests).difference(
-                each.request_id for each in failed
-            )
             failed, fix = list(self._requests.values()), _LOST
         self._scheduler.start_over([each for each in failed if each not in self._pending_grammars])
         _log.error(

@@ -51,6 +51,7 @@ class Request:
         self,
         submission: Submission,
         *,
+        emitted: tuple[int, ...],
         budget: Budget,
         arrival: int,
         max_context: int,
@@ -65,7 +66,7 @@ class Request:
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
         self.rank = (submission.priority, arrival)  # smaller goes first; no two are equal
         self.phase = Phase.WAITING
-        self.tokens = list(submission.prompt)  # prompt and output
+        self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self.finish: FinishReason = "running"
         self.pace = DraftPace()
         self._is_paced = is_paced  # else it always uses its whole budget
@@ -78,7 +79,8 @@ class Request:
         self._accepted_per_depth: tuple[int, ...] = ()
         self._preemptions = 0
         self._scores: list[TokenLogprobs] = []  # of the prompt, not reported yet
-        self._num_scored = 0
+        # The first emitted token came with the scores of the whole prompt.
+        self._num_scored = len(submission.prompt) if emitted else 0
 
     @property
     def progress(self) -> Progress:

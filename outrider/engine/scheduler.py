@@ -198,7 +198,8 @@ class Scheduler:
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = len(head.tokens)
-        lease = self.cache.open(head.tokens[: head.most_cached])
+        salt = head.submission.cache_salt.encode()
+        lease = self.cache.open(head.tokens[: head.most_cached], salt=salt)
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows need about a page each soon. Without this margin they preempt the newcomer.
         if needed + len(self._running) > self.cache.num_available:

@@ -1,6 +1,6 @@
 """A step while it is decided. Entries can be removed until it is frozen."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.engine.request import Placement, Request
 from outrider.wire.draft_budget import Budget
@@ -49,14 +49,17 @@ class StepDecision:
         """A request gets its row; all pages of its lease go into the row's empty page table."""
         submission = request.submission
         needs_text = self._needs_text or submission.sampling.penalties != Penalties()
-        num_prompt = len(submission.prompt)
+        sampling, num_prompt = submission.sampling, len(submission.prompt)
+        needs_output = (
+            needs_text or sampling.grammar.is_wanted or bool(sampling.restrictions.bad_words)
+        )
+        if sampling.prediction and not self._needs_text:  # a drafter that does not read it
+            sampling = replace(sampling, prediction=())
         self._admissions[request] = RowAdmission(
             row=placement.row,
-            sampling=submission.sampling,
+            sampling=sampling,
             prompt=submission.prompt if needs_text else (),
-            output=tuple(request.tokens[num_prompt:])
-            if needs_text or submission.sampling.grammar.is_wanted
-            else (),
+            output=tuple(request.tokens[num_prompt:]) if needs_output else (),
         )
         self.grant(placement, tuple(placement.lease.pages))
 

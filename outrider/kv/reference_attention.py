@@ -1,6 +1,9 @@
 """Attention in plain torch, for any device: gather the pages of a row, mask, softmax.
 
 The mask is built once per step, not per layer. This is the backend that others are tested against.
+
+The mask is added to the scores, and weights of 0 are multiplied with values. So a masked key that
+is not finite would reach the result: it is then computed again without such keys.
 """
 
 from collections.abc import Callable
@@ -12,9 +15,11 @@ import torch.nn.functional as F
 
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MAX_PAGE
+from outrider.kv.bad_keys import AttendStored, recompute_without_bad_keys
 from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
+from outrider.step.graph_break import graph_break
 from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
@@ -94,7 +99,8 @@ class ReferenceAttention:
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, ReferencePlan)
-        return self._run(query, plan, partial(_attend, layer=layer, scale=scale))
+        attend = partial(_attend, layer=layer, attend=partial(_attend_heads, scale=scale))
+        return self._run(query, plan, attend)
 
     def run_latent(
         self,
@@ -105,8 +111,8 @@ class ReferenceAttention:
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
         assert isinstance(plan, ReferencePlan)
-        attend = partial(_attend_latents, layer=layer, scale=scale, latent=latent)
-        return self._run(query, plan, attend)
+        of_stored = partial(_attend_latents, scale=scale, latent=latent)
+        return self._run(query, plan, partial(_attend, layer=layer, attend=of_stored))
 
     def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         shape, num_decode_query = plan.shape, plan.shape.num_decode_query
@@ -154,18 +160,31 @@ def _attend(
     query: torch.Tensor,  # [rows * width, heads, head_dim]
     group: MaskedRows,
     *,
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    layer: torch.Tensor,  # [pages, page_size, vectors, dim]
+    attend: AttendStored,
+) -> torch.Tensor:  # [rows * width, heads, channels]
+    rows, keys = group.mask.shape[0], group.mask.shape[-1]
+    stored = layer.index_select(0, group.pages).view(rows, keys, *layer.shape[2:])
+    out = attend(query, stored, group.mask)
+    graph_break(recompute_without_bad_keys, attend, query, stored, group.mask, out)
+    return out
+
+
+def _attend_heads(
+    query: torch.Tensor,  # [rows * width, heads, head_dim]
+    stored: torch.Tensor,  # [rows, keys, 2 * kv_heads, head_dim]
+    mask: torch.Tensor,  # [rows, 1, width, keys]
+    *,
     scale: float,
 ) -> torch.Tensor:  # [rows * width, heads, head_dim]
-    rows, _, width, keys = group.mask.shape
+    rows, _, width, _ = mask.shape
     heads, head_dim = query.shape[1:]
-    gathered = layer.index_select(0, group.pages).view(rows, keys, layer.shape[2], head_dim)
-    key, value = gathered.transpose(1, 2).chunk(2, dim=1)  # [rows, kv_heads, keys, head_dim]
+    key, value = stored.transpose(1, 2).chunk(2, dim=1)  # [rows, kv_heads, keys, head_dim]
     out = F.scaled_dot_product_attention(
         query.view(rows, width, heads, head_dim).transpose(1, 2),
         key,
         value,
-        attn_mask=group.mask,
+        attn_mask=mask,
         scale=scale,
         enable_gqa=True,
     )
@@ -174,20 +193,20 @@ def _attend(
 
 def _attend_latents(
     query: torch.Tensor,  # [rows * width, heads, dim]
-    group: MaskedRows,
+    stored: torch.Tensor,  # [rows, keys, 1, dim]
+    mask: torch.Tensor,  # [rows, 1, width, keys]
     *,
-    layer: torch.Tensor,  # [pages, page_size, 1, dim]
     scale: float,
     latent: int,
 ) -> torch.Tensor:  # [rows * width, heads, latent]
     """One product for all heads: attention per head would repeat the latents for each head."""
-    rows, _, width, keys = group.mask.shape
+    rows, _, width, keys = mask.shape
     heads, dim = query.shape[1:]
-    stored = layer.index_select(0, group.pages).view(rows, keys, dim).float()
-    scores = query.reshape(rows, width * heads, dim).float() @ stored.transpose(1, 2)
-    mask = group.mask.transpose(1, 2)  # [rows, width, 1, keys]
-    weights = torch.softmax(scores.view(rows, width, heads, keys).mul_(scale).add_(mask), dim=-1)
-    read = weights.view(rows, width * heads, keys) @ stored[..., :latent]
+    vectors = stored.squeeze(2).float()
+    scores = query.reshape(rows, width * heads, dim).float() @ vectors.transpose(1, 2)
+    added = mask.transpose(1, 2)  # [rows, width, 1, keys]
+    weights = torch.softmax(scores.view(rows, width, heads, keys).mul_(scale).add_(added), dim=-1)
+    read = weights.view(rows, width * heads, keys) @ vectors[..., :latent]
     return read.view(rows * width, heads, latent).to(query.dtype)
 
 

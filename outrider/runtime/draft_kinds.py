@@ -15,9 +15,10 @@ from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
-from outrider.spec.text_table import TextTable
+from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.row_sampling import MAX_PREDICTION
 from outrider.wire.runner_facts import DraftFacts
 
 
@@ -181,8 +182,14 @@ class NgramDraft:
 
     def build(self, room: DraftRoom) -> Drafter:
         rows, page_size = room.sampling.seed.shape[0], room.target.page_size
-        text = TextTable(
-            rows=rows, reach=room.largest.pages * page_size, device=room.sampling.seed.device
+        reach, device = room.largest.pages * page_size, room.sampling.seed.device
+        predictions = PredictionTable(
+            rows=rows, width=min(reach, MAX_PREDICTION), tail=self.max_match, device=device
         )
-        match = NgramMatch(least=self.min_match, most=self.max_match)
-        return NgramDrafter(self.facts, text=text, match=match, page_size=page_size)
+        return NgramDrafter(
+            self.facts,
+            text=TextTable(rows=rows, reach=reach, device=device),
+            predictions=predictions,
+            match=NgramMatch(least=self.min_match, most=self.max_match),
+            page_size=page_size,
+        )

@@ -105,7 +105,7 @@ class StepProgram:
         """The target's token after every sampled query token, by the sampling of its row."""
         sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
-        if sampling_flags.penalties:  # only penalties depend on the path
+        if sampling_flags.penalties or sampling_flags.bad_words:  # which depend on the path
             node_path = path_tokens(tree).flatten(0, 1)  # [decode query tokens, nodes - 1]
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
@@ -148,16 +148,22 @@ class StepProgram:
     def _record(
         self, plan: StepPlan, verify_result: VerifyResult, chunk_choice: torch.Tensor
     ) -> None:
-        """Count the emitted tokens, for penalties; inside a prompt nothing is emitted."""
-        if not plan.shape.sampling_flags.penalties:
+        """Note the emitted tokens, for penalties and bad words; inside a prompt there are none."""
+        sampling_flags, sampling = plan.shape.sampling_flags, self.state.sampling
+        if not sampling_flags.penalties and not sampling_flags.bad_words:
             return
         depth = torch.arange(
             verify_result.emitted.shape[1], device=verify_result.num_accepted.device
         )
         is_emitted = depth <= verify_result.num_accepted[:, None]
-        record = self.state.sampling.record
-        record(plan.decode.rows, verify_result.emitted, is_emitted)
-        record(plan.chunk.rows, chunk_choice[:, None], (plan.chunk.followers < 0)[:, None])
+        is_end = (plan.chunk.followers < 0)[:, None]
+        for record, is_used in (
+            (sampling.record, sampling_flags.penalties),
+            (sampling.record_latest, sampling_flags.bad_words),
+        ):
+            if is_used:
+                record(plan.decode.rows, verify_result.emitted, is_emitted)
+                record(plan.chunk.rows, chunk_choice[:, None], is_end)
 
 
 def _sampled(plan: StepPlan, hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, hidden]

@@ -1,11 +1,13 @@
 """Sampling: the token is a function of (logits, seed, position).
 
-In order: the grammar's mask (applied by the program before), penalties, bias, bans, temperature,
-top-k, top-p, min-p; then noise, then argmax.
+In order: the grammar's mask (applied by the program before), allowed tokens, penalties, bias, bans,
+bad words, temperature, top-k, top-p, min-p; then noise, then argmax.
 """
 
 import torch
 
+from outrider.ops.sampling.bad_words import ban_words_
+from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logit_bias import add_bias_
 from outrider.ops.sampling.penalties import penalise
 from outrider.ops.sampling.sample_token import sample_token
@@ -26,14 +28,19 @@ def sample_tokens(
     """The token of each row: argmax of z / temperature + g, the lowest id of equal scores.
 
     Computed as argmax of z + temperature * g, which is the same and needs no case for 0. Only
-    penalties and bias copy the vocabulary, and only once.
+    penalties, bias and bad words copy the vocabulary, and only once.
     """
     scores = logits
+    if sampling_flags.allowed:
+        mask_tokens_(scores, table.allowed.index_select(0, rows))
     if sampling_flags.penalties:
         scores = penalise(scores, table.penalties, rows, path)
     if sampling_flags.bias:
         scores = scores.float().contiguous()
         add_bias_(scores, table.edits, rows, positions)
+    if sampling_flags.bad_words:
+        scores = scores.float().contiguous()
+        ban_words_(scores, table.bad_words, rows, path)
     no_floors = table.filters.top_p[:0]
     floors = filter_floors(scores, table.filters, rows) if sampling_flags.filters else no_floors
     noise = table.noise(rows, positions) if sampling_flags.noise else NoNoise(unread=rows)

@@ -21,10 +21,13 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
         filters=_is_filtered(row),
         penalties=row.penalties != _NO_PENALTIES,
         bias=bool(row.bias) or has_ban(row),
+        allowed=bool(row.restrictions.allowed),
+        bad_words=bool(row.restrictions.bad_words),
         logprobs=row.logprobs.chosen or row.logprobs.top > 0,
         top_logprobs=_round_up(row.logprobs.top, _TOPS),
         named_logprobs=_round_up(len(row.logprobs.named), _NAMED),
         trees=row.trace,
+        predictions=bool(row.prediction),
     )
 
 

@@ -5,11 +5,18 @@ from collections.abc import Sequence
 
 import torch
 
+from outrider.ops.sampling.bad_words import latest_tokens
 from outrider.ops.sampling.sampling_columns import (
     EditTables,
     FilterTables,
     PenaltyTables,
     RowNoise,
+)
+from outrider.sampling.restriction_rows import (
+    clear_words_,
+    new_word_tables,
+    write_allowed_,
+    write_words_,
 )
 from outrider.sampling.sampling_flags import has_ban
 from outrider.step.host_copy import upload
@@ -47,6 +54,10 @@ class SamplingTable:
             values=torch.zeros(edits, dtype=torch.float32, device=device),
             until=torch.zeros(edits, dtype=torch.int64, device=device),
         )
+        self.allowed = torch.full(
+            (rows, -(-vocab // 32)), -1, dtype=torch.int32, device=device
+        )  # bit t % 32 of word t // 32 allows token t
+        self.bad_words = new_word_tables(rows, device)
         self.named_tokens = torch.zeros((rows, MAX_NAMED), dtype=torch.int64, device=device)
         greedy = RowSampling(seed=0, temperature=0.0)
         self.admit([RowAdmission(row=0, sampling=greedy, prompt=(), output=())])
@@ -63,9 +74,13 @@ class SamplingTable:
         self._reals.index_copy_(0, rows, self._upload(reals, torch.float32))
         for tensor in (self.edits.until, self.output_counts, self.penalties.prompt_seen):
             tensor.index_fill_(0, rows, 0)
+        self.allowed.index_fill_(0, rows, -1)
+        clear_words_(self.bad_words, rows)
         for admission in admissions:
             self._write_edits(admission.row, admission.sampling)
             self._write_named(admission.row, admission.sampling.logprobs.named)
+            write_allowed_(self.allowed[admission.row], admission.sampling.restrictions)
+            write_words_(self.bad_words, admission)
             self._write_history(admission)
 
     @property
@@ -92,6 +107,17 @@ class SamplingTable:
         """Count emitted tokens towards the penalties of their rows."""
         flat = torch.where(valid, rows[:, None] * self.vocab + tokens, 0)
         self.output_counts.view(-1).scatter_add_(0, flat.flatten(), valid.flatten().int())
+
+    def record_latest(
+        self,
+        rows: torch.Tensor,  # [n] int64
+        tokens: torch.Tensor,  # [n, k] int64
+        valid: torch.Tensor,  # [n, k] bool
+    ) -> None:
+        """Add emitted tokens to the last ones, for bad words."""
+        outputs = self.bad_words.outputs
+        new = latest_tokens(outputs.index_select(0, rows), torch.where(valid, tokens, -1))
+        outputs.index_copy_(0, rows, new)
 
     def _write_edits(self, row: int, sampling: RowSampling) -> None:
         banned = sampling.ban.tokens if has_ban(sampling) else ()

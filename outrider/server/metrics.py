@@ -23,6 +23,9 @@ class Meter:
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a row.")
         self._kv = self._gauge("kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.")
         self._restarts = self._counter("worker_restarts", "Workers that died and were replaced.")
+        self._suspects = self._counter(
+            "suspect_requests", "Requests ended because workers died in their steps."
+        )
         self._busy = self._counter("device_busy_seconds", "Seconds the device has computed.")
         self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
@@ -90,6 +93,10 @@ class Meter:
         self._restarts.inc()
         self._running.set(0)
         self._worker_sums = {}
+
+    def note_suspect(self) -> None:
+        """A request ended because workers died in its steps."""
+        self._suspects.inc()
 
     def note_rejection(self) -> None:
         self._rejected.inc()

@@ -1,43 +1,41 @@
 """The engine of another process, with the interface of one in this process."""
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from outrider.engine.admission import check_request
 from outrider.errors import CapacityError
+from outrider.server.in_flight_request import InFlightRequest
 from outrider.server.metrics import Meter
-from outrider.server.worker_messages import Abort, Submit, ToWorker
+from outrider.server.worker_messages import Abort, ToWorker
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
-from outrider.wire.submission import NOTHING_YET, Limits, RequestUpdate, Submission
+from outrider.wire.submission import Limits, RequestUpdate, Submission
 
-# When a worker dies, requests without a token yet are submitted again. Not for ever: one of them
-# may be what kills the workers.
-_MAX_ATTEMPTS = 2
+# A request that is in lost steps again and again, though it runs well alone, ends at last.
+_MAX_LOST_STEPS = 8
 
-_GONE = "the engine's process ended while it was answering and is being restarted; try again"
+_POISON = (
+    "the engine's process ended twice in a step of this request, the second time with no other "
+    "request; change the request, or look for the reason in the server's log"
+)
+_UNLUCKY = (
+    f"the engine's process ended {_MAX_LOST_STEPS} times in a step of this request; try again later"
+)
 
-
-class _InFlight:
-    """One submission that has not ended, and its progress."""
-
-    def __init__(self, submission: Submission) -> None:
-        self.submission = submission
-        self.progress = NOTHING_YET
-        self.queued_s = 0.0
-        self.num_tokens = 0
-        self.num_attempts = 0
-        self.last_update_s = time.perf_counter()
-
-    @property
-    def may_restart(self) -> bool:
-        return not self.num_tokens and self.num_attempts < _MAX_ATTEMPTS
+_log = logging.getLogger(__name__)
 
 
 class RemoteEngine:
-    """Owns the submissions that have not ended. Without a worker they wait for the next one.
+    """Owns the requests that have not ended. Without a worker they wait for the next one.
+
+    The next worker goes on after the last token that the server has got, so a lost worker changes
+    no answer. One of the requests in the lost step may be what killed the worker. Each of these
+    runs alone for a few tokens first, while the others wait. If the worker dies again, that request
+    ends with an error.
 
     The queue is bounded here and not in the worker.
     """
@@ -49,7 +47,8 @@ class RemoteEngine:
         self._grammars = grammars  # of this process: a refused grammar never reaches the worker
         self._max_requests = facts.host.max_rows + max_queued
         self._meter = meter
-        self._in_flight: dict[str, _InFlight] = {}  # by request id
+        self._in_flight: dict[str, InFlightRequest] = {}  # by request id, in order of arrival
+        self._on_trial: InFlightRequest | None = None  # the only request that the worker has
         self._send: Callable[[ToWorker], None] | None = None  # while there is no worker
 
     @property
@@ -96,13 +95,18 @@ class RemoteEngine:
             raise CapacityError(
                 f"{len(self._in_flight)} requests are running or waiting already; try again later"
             )
-        added = _InFlight(submission)
+        added = InFlightRequest(submission)
         self._in_flight[submission.request_id] = added
-        self._submit(added)
+        if self._send is not None and self._on_trial is None:
+            self._send(added.submit())
 
     def abort(self, request_id: str) -> None:
-        if self._in_flight.pop(request_id, None) is not None:
-            self.send(Abort(request_id))
+        aborted = self._in_flight.pop(request_id, None)
+        if aborted is None:
+            return
+        self.send(Abort(request_id))
+        if aborted.is_suspect:
+            self._end_trial(aborted)
 
     def step(self) -> tuple[RequestUpdate, ...]:
         raise AssertionError("the worker steps; its updates come by `receive`")
@@ -112,16 +116,31 @@ class RemoteEngine:
             self._send(message)
 
     def attach(self, send: Callable[[ToWorker], None]) -> None:
-        """Use a new worker: submit everything that waits."""
+        """Use a new worker: submit what waits."""
         self._send = send
-        for each in self._in_flight.values():
-            self._submit(each)
+        self._submit_waiting()
 
-    def detach(self) -> tuple[RequestUpdate, ...]:
-        """Go on without a worker. Requests that had tokens fail: returns their last updates."""
-        self._send = None
-        lost = [each for each in self._in_flight.values() if not each.may_restart]
-        return self.receive(tuple(_failure(each) for each in lost))
+    def detach(self, lost_steps: frozenset[str]) -> tuple[RequestUpdate, ...]:
+        """Go on without a worker. `lost_steps` are the requests of the steps that it was running.
+
+        Returns the last updates of requests that end by this.
+        """
+        self._send = self._on_trial = None
+        for each in self._in_flight.values():
+            each.is_submitted = False
+        lost = [self._in_flight[each] for each in lost_steps if each in self._in_flight]
+        for each in lost:
+            each.is_suspect = True
+            each.num_lost_steps += 1
+        if lost:
+            num_others = len(self._in_flight) - len(lost)
+            _log.warning(
+                "the lost step ran %d requests; each runs alone for a few tokens before the other "
+                "%d go on",
+                len(lost),
+                num_others,
+            )
+        return self.receive(tuple(self._failures(lost)))
 
     def receive(self, updates: Sequence[RequestUpdate]) -> tuple[RequestUpdate, ...]:
         """Note updates of the worker; returns those of requests that have not been aborted."""
@@ -131,28 +150,55 @@ class RemoteEngine:
             noted = self._in_flight.get(update.request_id)
             if noted is None:
                 continue  # aborted while the step ran
-            self._meter.note_update(update, noted.progress, now_s - noted.last_update_s)
-            noted.progress, noted.queued_s = update.progress, update.queued_s
-            noted.last_update_s = now_s
-            noted.num_tokens += len(update.tokens)
-            known.append(update)
+            before, gap_s = noted.progress, now_s - noted.last_update_s
+            update = noted.note(update, now_s)
             if update.finish != "running":
-                del self._in_flight[update.request_id]
+                update = self._end(noted, update)
+            self._meter.note_update(update, before, gap_s)
+            known.append(update)
         return tuple(known)
 
-    def _submit(self, submitted: _InFlight) -> None:
-        if self._send is not None:
-            submitted.num_attempts += 1
-            self._send(Submit(submitted.submission))
+    def _end(self, noted: InFlightRequest, update: RequestUpdate) -> RequestUpdate:
+        """The worker has ended a request; if that was the end of a trial, it goes on later."""
+        is_cut = noted is self._on_trial and update.finish == "length"
+        if is_cut and not noted.is_complete(self.max_context):
+            noted.is_submitted = False
+            update = update._replace(finish="running")
+        else:
+            del self._in_flight[update.request_id]
+        if noted is self._on_trial:
+            self._end_trial(noted)
+        return update
 
+    def _end_trial(self, tried: InFlightRequest) -> None:
+        """The request survived, ended, or was aborted."""
+        tried.is_suspect = False
+        if tried is self._on_trial:
+            self._on_trial = None
+            self._submit_waiting()
 
-def _failure(lost: _InFlight) -> RequestUpdate:
-    return RequestUpdate(
-        request_id=lost.submission.request_id,
-        tokens=(),
-        logprobs=(),
-        finish="error",
-        progress=lost.progress,
-        queued_s=lost.queued_s,
-        reason=_GONE,
-    )
+    def _submit_waiting(self) -> None:
+        """Submit the next suspect alone; without suspects, all that wait."""
+        if self._send is None:
+            return
+        suspects = (each for each in self._in_flight.values() if each.is_suspect)
+        self._on_trial = next(suspects, None)
+        if self._on_trial is not None:
+            self._send(self._on_trial.submit_trial())
+            return
+        for each in self._in_flight.values():
+            if not each.is_submitted:
+                self._send(each.submit())
+
+    def _failures(self, lost: Sequence[InFlightRequest]) -> Iterator[RequestUpdate]:
+        """The last updates of requests that were in too many lost steps."""
+        for each in lost:
+            name = each.submission.request_id
+            if len(lost) == 1 and each.num_lost_steps > 1:
+                _log.error("request %s killed two workers, the second one alone; it ends", name)
+                self._meter.note_suspect()
+                yield each.failure(_POISON)
+            elif each.num_lost_steps >= _MAX_LOST_STEPS:
+                _log.error("request %s was in %d lost steps; it ends", name, _MAX_LOST_STEPS)
+                self._meter.note_suspect()
+                yield each.failure(_UNLUCKY)

@@ -55,8 +55,8 @@ class WorkerListener(Protocol):
         """Why the worker cannot answer now; empty if it can."""
         ...
 
-    def detach_worker(self) -> None:
-        """The worker has ended, and all that it was computing is lost."""
+    def detach_worker(self, lost_steps: frozenset[str]) -> None:
+        """The worker has ended, and the steps with these requests are lost."""
         ...
 
 
@@ -105,8 +105,8 @@ class Supervisor:
                 assert isinstance(message, StepUpdates | StatsReply), "the model is loaded"
                 listener.receive(message)
         listener.note_trouble("")
-        listener.detach_worker()
         _log.error("the engine's worker ended (%s); starting another", await link.ending())
+        listener.detach_worker(link.lost_steps())
 
     async def stop(self) -> None:
         if self._link is not None:
@@ -154,6 +154,10 @@ class WorkerLink:
             f"the engine's worker ended ({await self.ending()}) before it was ready; "
             "see its messages"
         )
+
+    def lost_steps(self) -> frozenset[str]:
+        """The requests of the steps that were in flight when the worker ended."""
+        return self._board.lost_steps()
 
     async def ending(self) -> str:
         """How the process ended; waits for the end."""

@@ -1,9 +1,9 @@
 """A file in which a worker notes its progress; readable while the worker hangs or after it died."""
 
+import logging
 import os
 import struct
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ BEAT_S = 0.25  # between two beats
 # [20, ..)   ids of the requests of all steps in flight, as msgpack
 _PULSE = struct.Struct("<QQ")
 _LENGTH = struct.Struct("<I")
+
+_log = logging.getLogger(__name__)
 
 
 class Pulse(NamedTuple):
@@ -32,7 +34,7 @@ class WorkerBoard:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._num_beats = 0
         self._num_loops = 0
-        self.write_steps(())
+        self._in_flight: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Beat from now on, until the process ends."""
@@ -42,11 +44,14 @@ class WorkerBoard:
         """The step loop has come around."""
         self._num_loops += 1
 
-    def write_steps(self, request_ids: Sequence[str]) -> None:
+    def write_steps(self, request_ids: tuple[str, ...]) -> None:
         """Note the requests of all steps in flight, before the newest of the steps is submitted.
 
         A write to a file survives SIGKILL. A message may still be in this process then.
         """
+        if request_ids == self._in_flight:
+            return
+        self._in_flight = request_ids
         ids = msgspec.msgpack.encode(request_ids)
         os.pwrite(self._file, _LENGTH.pack(len(ids)) + ids, _PULSE.size)
 
@@ -62,18 +67,25 @@ class BoardReader:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.pwrite(self._file, bytes(_PULSE.size + _LENGTH.size), 0)
 
     def pulse(self) -> Pulse:
-        return Pulse(*_PULSE.unpack(os.pread(self._file, _PULSE.size, 0)))
+        return Pulse(*_PULSE.unpack(self._read(_PULSE.size, at=0)))
 
     def lost_steps(self) -> frozenset[str]:
         """The requests of the steps that were in flight when the worker ended."""
-        (length,) = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, _PULSE.size))
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, at=_PULSE.size))
         if not length:
             return frozenset()
         ids = os.pread(self._file, length, _PULSE.size + _LENGTH.size)
-        return msgspec.msgpack.decode(ids, type=frozenset[str])
+        try:
+            return msgspec.msgpack.decode(ids, type=frozenset[str])
+        except msgspec.DecodeError:
+            _log.warning("the worker died while it noted its step; no request is suspected")
+            return frozenset()
+
+    def _read(self, size: int, *, at: int) -> bytes:
+        """What the worker has not written yet is 0."""
+        return os.pread(self._file, size, at).ljust(size, b"\0")
 
     def close(self) -> None:
         os.close(self._file)

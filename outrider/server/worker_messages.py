@@ -20,9 +20,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Queue a request."""
+    """Queue a request. Tokens that an earlier worker emitted belong to its answer already."""
 
     submission: Submission
+    emitted: tuple[int, ...]
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -46,6 +46,7 @@ class Worker:
         self._engine = engine
         self._socket = socket
         self._board = board
+        engine.watch_steps(board.write_steps)
         self._is_memory_released = True
 
     def run(self) -> int:
@@ -59,8 +60,10 @@ class Worker:
 
     def _receive_all(self) -> None:
         """Handle all messages that have arrived; wait for one only if there is nothing to step."""
-        if not self._engine.has_work and not self._socket.poll(_IDLE_MS):
-            self._release_memory()
+        if not self._engine.has_work:
+            self._board.write_steps(())
+            if not self._socket.poll(_IDLE_MS):
+                self._release_memory()
         while self._socket.poll(0):
             self._handle(decode_to_worker(self._socket.recv()))
 
@@ -72,7 +75,7 @@ class Worker:
 
     def _handle(self, message: ToWorker) -> None:
         if isinstance(message, Submit):
-            self._add(message.submission)
+            self._add(message.submission, message.emitted)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
         else:
@@ -80,10 +83,10 @@ class Worker:
                 self._engine.flush()
             self._send(StatsReply(message.ticket, self._engine.stats))
 
-    def _add(self, submission: Submission) -> None:
+    def _add(self, submission: Submission, emitted: tuple[int, ...]) -> None:
         """Queue a request. The server checked it, but against the sizes of the first worker."""
         try:
-            self._engine.add(submission)
+            self._engine.add(submission, emitted)
         except OutriderError as error:
             refusal = RequestUpdate(
                 submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
@@ -93,16 +96,12 @@ class Worker:
     def _step(self) -> None:
         """Run a step and send its updates.
 
-        When the device is lost, requests outside the failed step can run again. Their failure is
-        not sent, so the server submits them to the next worker.
+        When the device is lost, nothing is sent: the next worker can run every request again.
         """
         updates = self._engine.step()
         self._is_memory_released = False
-        sent = tuple(
-            [each for each in updates if each.request_id not in self._engine.can_run_again]
-        )
-        if sent:
-            self._send(StepUpdates(sent, self._engine.stats))
+        if updates and not self._engine.is_over:
+            self._send(StepUpdates(updates, self._engine.stats))
 
     def _send(self, message: FromWorker) -> None:
         self._socket.send(encode(message))
@@ -147,8 +146,12 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard)
 
 
 def _exit_with_the_server() -> None:
-    """A server that was killed sends no message, but its end of standard input closes."""
-    sys.stdin.buffer.read()
+    """A server that was killed sends no message, but its end of standard input closes.
+
+    Without a buffer: its lock would abort the interpreter if the worker ends first.
+    """
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     os._exit(0)
 
 

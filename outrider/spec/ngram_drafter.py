@@ -15,7 +15,7 @@ from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.select_nodes import select_nodes
 from outrider.spec.drafter import ModelessDrafter
-from outrider.spec.text_table import TextTable
+from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.wire.runner_facts import DraftFacts
@@ -48,15 +48,23 @@ class NgramDrafter(ModelessDrafter):
     """Owns the text that it searches."""
 
     def __init__(
-        self, facts: DraftFacts, *, text: TextTable, match: NgramMatch, page_size: int
+        self,
+        facts: DraftFacts,
+        *,
+        text: TextTable,
+        predictions: PredictionTable,
+        match: NgramMatch,
+        page_size: int,
     ) -> None:
         super().__init__(facts)
         self._text = text
+        self._predictions = predictions
         self._match = match
         self._page_size = page_size
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         self._text.admit(admissions)
+        self._predictions.admit(admissions)
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """A tree of all continuations found; a row without a match proposes nothing."""
@@ -65,9 +73,15 @@ class NgramDrafter(ModelessDrafter):
         if tree.nodes == 1 or not tree.steps:
             return single_node(root)
         # No row of the step is longer than the pages that attention may read.
-        text = self._text.read(decode.rows, plan.shape.pages * self._page_size)
-        occurrences = find(text, decode.lengths, self._match)
-        paths = follow(text, occurrences, decode.lengths, tree.steps)
+        text, lengths = (
+            self._text.read(decode.rows, plan.shape.pages * self._page_size),
+            decode.lengths,
+        )
+        if plan.shape.sampling_flags.predictions:  # as if the text began with them
+            text = torch.cat([self._predictions.read(decode.rows), text], dim=1)
+            lengths = lengths + self._predictions.width
+        occurrences = find(text, lengths, self._match)
+        paths = follow(text, occurrences, lengths, tree.steps)
         return select_nodes(
             root, merge(paths, weigh(occurrences), decode.budgets), decode.budgets, tree
         )

@@ -1,4 +1,4 @@
-"""The text of every row on the device, prompt and output, for drafters that search it."""
+"""The text of every row on the device, prompt, output and prediction, for drafters to search."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,32 @@ import torch
 
 from outrider.step.host_copy import upload
 from outrider.wire.scheduled_batch import RowAdmission
+
+
+class PredictionTable:
+    """Owns the predicted output of each row, which ends at the last column; -1 before it."""
+
+    def __init__(self, *, rows: int, width: int, tail: int, device: torch.device) -> None:
+        self._tokens = torch.full((rows, width), -1, dtype=torch.int32, device=device)
+        self._tail = tail  # tokens of the prompt before a prediction: they lead to its begin
+
+    @property
+    def width(self) -> int:
+        return self._tokens.shape[1]
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        """Store the predictions of new requests. One that is too long is cut at its end."""
+        for admission in admissions:
+            predicted = admission.sampling.prediction
+            self._tokens[admission.row] = -1
+            if predicted:
+                known = (admission.prompt[-self._tail :] + predicted)[: self.width]
+                text = upload(known, torch.int32, self._tokens.device)
+                self._tokens[admission.row, self.width - len(known) :] = text
+
+    def read(self, rows: torch.Tensor) -> torch.Tensor:  # [rows] -> [rows, width]
+        """The predictions of some rows."""
+        return self._tokens.index_select(0, rows)
 
 
 class TextTable:

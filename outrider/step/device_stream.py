@@ -10,6 +10,9 @@ import torch
 class DeviceEvent(Protocol):
     """A point in a stream: it has passed when everything submitted before it is done."""
 
+    @property
+    def has_passed(self) -> bool: ...
+
     def wait(self) -> None:
         """Return once the event has passed."""
         ...
@@ -32,6 +35,10 @@ class HostEvent:
 
     def __init__(self) -> None:
         self._time = time.perf_counter()
+
+    @property
+    def has_passed(self) -> bool:
+        return True
 
     def wait(self) -> None:
         pass
@@ -57,6 +64,10 @@ class CudaEvent:
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._event.record(stream)
+
+    @property
+    def has_passed(self) -> bool:
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         self._event.synchronize()

@@ -16,12 +16,15 @@ class SamplingFlags:
     filters: bool = False
     penalties: bool = False
     bias: bool = False  # logit bias and bans
+    allowed: bool = False  # rows that may choose few tokens only
+    bad_words: bool = False
     grammar: bool = False  # masks, which the host computes
     logprobs: bool = False
     top_logprobs: int = 0
     named_logprobs: int = 0  # tokens that requests name
     scores: bool = False  # log-probabilities of the prompt's own tokens
     trees: bool = False  # draft trees are copied to the host
+    predictions: bool = False  # the drafter reads predicted outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ Standard input carries the vocabulary, then specs. Standard output carries one a
 import contextlib
 import os
 import pickle
-import resource
 import signal
 import sys
 from typing import BinaryIO
 
 from outrider.errors import RequestError
 from outrider.structured.grammar_compiler import Compiler
+from outrider.structured.process_bounds import bound_memory
 
 MEMORY_BYTES = 1 << 30  # for compiling, besides what the process holds when it starts
 
@@ -31,7 +31,7 @@ def run_compiler() -> None:
         compiler = Compiler(pickle.load(sys.stdin.buffer))
     except (EOFError, pickle.UnpicklingError):  # the owner ended while this process started
         return
-    _bound_memory()
+    bound_memory(MEMORY_BYTES)
     write_answer(answers, COMPILED, "")  # ready
     while True:
         try:
@@ -52,12 +52,6 @@ def write_answer(stream: BinaryIO, status: bytes, text: str) -> None:
     body = text.encode()
     stream.write(status + len(body).to_bytes(8, "big") + body)
     stream.flush()
-
-
-def _bound_memory() -> None:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        held = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, held + MEMORY_BYTES))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.compiler_thread import CompilerThread
+from outrider.structured.fork_server import ForkServer
 from outrider.wire.grammar_spec import GrammarSpec, Vocabulary
 
 MAX_CACHED = 64  # compiled grammars, a few megabytes each
@@ -29,8 +30,9 @@ class Grammars(Protocol):
         """Start to compile a spec, or return the future of an equal one."""
         ...
 
-    def vocabulary(self) -> Vocabulary:
-        """The bytes of each token id of the model."""
+    @property
+    def fork_server(self) -> ForkServer:
+        """The process that matcher processes are forked from."""
         ...
 
 
@@ -51,15 +53,18 @@ class NoGrammars:
         refusal.set_exception(RequestError(_NO_TEXT))
         return refusal
 
-    def vocabulary(self) -> Vocabulary:
-        return read_no_vocabulary()
+    @property
+    def fork_server(self) -> ForkServer:
+        return ForkServer(read_no_vocabulary)
 
 
 NO_GRAMMARS = NoGrammars()
 
 
 class GrammarCache:
-    """Owns compiled grammars, and the compiler process, which ends when the cache is dropped.
+    """Owns compiled grammars, the compiler process and the fork server of matchers.
+
+    Both processes end when the cache is dropped. Each is started when it is first needed.
 
     Refusals are cached, too, so a grammar that is too complex costs its time only once.
     """
@@ -74,8 +79,9 @@ class GrammarCache:
         self._max_pending = max_pending
         self._futures: OrderedDict[GrammarSpec, Future[str]] = OrderedDict()  # last used at the end
         self._lock = threading.Lock()  # callers may be threads of a server
-        self._vocabulary = functools.cache(lambda: _resized(read_vocabulary(), vocab_size))
-        self._compiler = CompilerThread(self._vocabulary)
+        vocabulary = functools.cache(lambda: _resized(read_vocabulary(), vocab_size))
+        self.fork_server = ForkServer(vocabulary)
+        self._compiler = CompilerThread(vocabulary)
         # The compiler must not refer to this cache: nothing would then end the compiler process.
         weakref.finalize(self, self._compiler.stop)
 
@@ -91,12 +97,9 @@ class GrammarCache:
             self._futures.move_to_end(spec)
             return self._futures[spec]
 
-    def vocabulary(self) -> Vocabulary:
-        """Read once."""
-        return self._vocabulary()
-
     def close(self) -> None:
-        """End the compiler process at once. Grammars that are not compiled yet are refused."""
+        """End both processes at once. Grammars that are not compiled yet are refused."""
+        self.fork_server.close()
         self._compiler.stop()
         self._compiler.join()
 

@@ -1,13 +1,10 @@
-"""Grammar states by xgrammar, which is imported when the first request has a grammar."""
+"""Grammar states by xgrammar, which only matcher processes import."""
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from outrider.structured.grammar_cache import MAX_CACHED, Grammars
-from outrider.structured.grammar_compiler import describe_vocabulary
-from outrider.wire.grammar_spec import Grammar, GrammarSpec
+from outrider.structured.shared_masks import Masks
 
 if TYPE_CHECKING:
     import xgrammar
@@ -59,12 +56,12 @@ class MatcherState:
     def abort(self) -> None:
         self.commit(0)
 
-    def fill_mask(self, bits: torch.Tensor, place: int) -> None:
+    def fill_mask(self, bits: Masks, place: int) -> None:
         if not (self._num_after_end or self._matcher.is_terminated()):
             self._matcher.fill_next_token_bitmask(bits, place)
-            if bits[place].any():
+            if _has_bits(bits[place]):
                 return
-        bits[place].zero_()  # the text is over, or no token can continue it
+        bits[place] = 0  # the text is over, or no token can continue it
         for token in self._ends:
             bits[place, token // WORD] |= bit_of(token)
 
@@ -72,32 +69,14 @@ class MatcherState:
         """Whether an end token comes where the text is incomplete and no token can continue it."""
         if token not in self._ends or self._matcher.is_completed():
             return False
-        bits = torch.zeros((1, -(-self._vocab_size // WORD)), dtype=torch.int32)
+        bits = np.zeros((1, -(-self._vocab_size // WORD)), dtype=np.int32)
         self._matcher.fill_next_token_bitmask(bits, 0)
-        return not bits.any()
+        return not _has_bits(bits[0])
 
 
-class MatcherStates:
-    """Owns the most recently used grammars, loaded into xgrammar."""
-
-    def __init__(self, grammars: Grammars) -> None:
-        self._grammars = grammars
-        self._vocabulary = describe_vocabulary(grammars.vocabulary())
-        self._compiled: OrderedDict[GrammarSpec, xgrammar.CompiledGrammar] = OrderedDict()
-
-    def make(self, grammar: Grammar) -> MatcherState:
-        """The grammar state of an empty text."""
-        import xgrammar
-
-        if grammar.spec not in self._compiled:
-            text = self._grammars.compile(grammar.spec).result()
-            self._compiled[grammar.spec] = xgrammar.CompiledGrammar.deserialize_json(
-                text, self._vocabulary
-            )
-        self._compiled.move_to_end(grammar.spec)
-        if len(self._compiled) > MAX_CACHED:
-            self._compiled.popitem(last=False)
-        return MatcherState(self._compiled[grammar.spec], grammar.ends)
+def _has_bits(words: Masks) -> bool:
+    """Whether a mask allows any token. Booleans are searched much faster than integers."""
+    return bool(words.view(np.bool_).any())
 
 
 def bit_of(token: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
+from outrider.structured.shared_masks import Masks
 
 
 class GrammarState(Protocol):
@@ -29,7 +29,7 @@ class GrammarState(Protocol):
 
     def abort(self) -> None: ...
 
-    def fill_mask(self, bits: torch.Tensor, place: int) -> None:
+    def fill_mask(self, bits: Masks, place: int) -> None:
         """Write the tokens that may come next to row `place` of `bits` [n, words] int32."""
         ...
 
@@ -49,7 +49,7 @@ def mask_tree(
     state: GrammarState,
     tokens: Sequence[int],  # of each node; -1 for a node that is absent
     parents: Sequence[int],
-    bits: torch.Tensor,  # [n, words] int32
+    bits: Masks,  # [n, words] int32
     first: int,  # the row of node 0, whose token is committed already
 ) -> None:
     """Write the mask of every node as if the tokens on its path had been emitted.

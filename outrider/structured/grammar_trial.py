@@ -56,7 +56,7 @@ class _Trial:
             began_s = time.thread_time()
             self._matcher.fill_next_token_bitmask(self._mask)
             (allowed,) = np.unpackbits(self._mask.view(np.uint8), bitorder="little").nonzero()
-            onward = allowed[allowed != self._end]
+            onward = allowed[(allowed != self._end) & (allowed < len(self._vocab))]
             if onward.size:
                 length += self._matcher.accept_token(int(onward[rng.randrange(onward.size)]))
             elif length:  # the text is complete: go back one token, so that a longer text is tried

@@ -1,12 +1,11 @@
 """The grammar states of rows and the token masks of steps. Only here does a step wait for the host.
 
 A step with a grammar row copies its draft trees to the host, runs the target, and waits for masks.
-Meanwhile the host advances the grammars by what earlier steps emitted, then walks the trees.
+Meanwhile matcher processes advance the grammars by what earlier steps emitted, and walk the trees.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,76 +16,11 @@ from outrider.step.host_copy import download, pinned_for
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 from outrider.structured.grammar_cache import Grammars
-from outrider.structured.grammar_matcher import WORD, MatcherStates, bit_of
-from outrider.structured.grammar_state import GrammarState, advance, mask_tree
-from outrider.structured.matcher_thread import MatcherTask, MatcherThread
+from outrider.structured.grammar_matcher import WORD, bit_of
+from outrider.structured.match_rows import MaskTask, RowGrammar, StepMatch
+from outrider.structured.matcher_pool import MatcherPool
 from outrider.wire.row_sampling import Ban
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
-
-# CPU seconds that the grammar of one row may take, beside an allowance for each node and token. A
-# garbage collection of the process can fall into this time, so it is far above what matching takes.
-MAX_STEP_S = 0.3
-MAX_NODE_S = 0.002  # a node usually takes 20 to 200 microseconds, by the size of the vocabulary
-MAX_TOKEN_S = 0.0001  # an emitted token usually takes 2; a preempted row reads its output again
-MAX_LEFT_BEHIND = 4  # matchers that did not return in time and still run, before rows are refused
-
-TOO_SLOW = "matching the grammar takes too long; make it less ambiguous"
-TOO_MANY_SLOW = "the grammars of other requests keep this machine busy; try again later"
-
-
-class _RowGrammar:
-    """The grammar state of the request that holds a row, and the time that matching it may take.
-
-    Some grammars compile fast but take longer with every token. Other requests must not wait for
-    such a grammar: once it exceeds its time, it gets no more masks and its request ends.
-    """
-
-    def __init__(self, state: GrammarState, ban: Ban) -> None:
-        self._state = state
-        self._ban = ban
-        self._left_s = MAX_STEP_S  # of its time; each node and each token adds its allowance
-        self.error = ""  # why its request ends; empty while it can go on
-
-    def advance(self, tokens: Sequence[int]) -> MatcherTask:
-        """Take in tokens that were emitted."""
-
-        def take_in(masks: torch.Tensor) -> None:
-            del masks
-            advance(self._state, tokens)
-
-        return self._task(take_in, slice(0, 0), MAX_TOKEN_S * len(tokens))
-
-    def mask(
-        self,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        positions: Sequence[int],
-        first: int,
-    ) -> MatcherTask:
-        """Write the masks of a tree; that of node 0 is row `first` of all masks."""
-
-        def write(masks: torch.Tensor) -> None:  # [n, words]
-            mask_tree(self._state, tokens, parents, masks, first)
-            _ban(masks[own], self._ban, positions)
-
-        own = slice(first, first + len(tokens))
-        return self._task(write, own, MAX_NODE_S * len(tokens))
-
-    def _task(
-        self, run: Callable[[torch.Tensor], None], own: slice, allowed_s: float
-    ) -> MatcherTask:
-        def run_timed(masks: torch.Tensor) -> None:
-            if self.error:
-                return
-            # Thread time, not wall time: a busy machine is not the grammar's fault.
-            began_s = time.thread_time()
-            run(masks)
-            left_s = self._left_s + allowed_s - (time.thread_time() - began_s)
-            self._left_s = min(left_s, MAX_STEP_S)
-            if left_s < 0:
-                self.error = TOO_SLOW
-
-        return MatcherTask(run_timed, own, limit_s=lambda: self._left_s + allowed_s)
 
 
 class EmittedTokens(Protocol):
@@ -112,7 +46,7 @@ class _Emitter:
     """A row with a grammar that emits tokens in a step."""
 
     row: int
-    grammar: _RowGrammar
+    grammar: RowGrammar
     place: int  # among the decode rows, or among the chunks
     is_chunk: bool
 
@@ -148,17 +82,15 @@ class RowGrammars:
     def __init__(
         self, grammars: Grammars, *, largest: StepShape, vocab: int, device: torch.device
     ) -> None:
-        self.grammars = grammars
         self._device = device
         self._size = (largest.num_sampled, -(-vocab // WORD))
-        self._rows: dict[int, _RowGrammar] = {}
+        self.grammars = MatcherPool(grammars, mask_rows=self._size[0], mask_words=self._size[1])
+        self._rows: dict[int, RowGrammar] = {}
         self._emitters: tuple[_Emitter, ...] = ()  # of the current step
         self._unread: list[_UnreadStep] = []
         self._trees: _Trees | None = None  # of the current step, between its two graph breaks
-        self._tasks: list[tuple[_RowGrammar, MatcherTask]] = []  # to run before the next masks
-        self._thread: MatcherThread | None = None  # until the first request with a grammar
-        self._matchers: MatcherStates | None = None  # likewise
-        self._buffers: _MaskBuffers | None = None  # likewise
+        self._match: StepMatch | None = None  # of the current step, once the trees are copied
+        self._buffers: _MaskBuffers | None = None  # until the first request with a grammar
 
     @property
     def mask_bytes(self) -> int:
@@ -169,19 +101,24 @@ class RowGrammars:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Give rows to new requests. A preempted request goes on after what it has emitted."""
         for admission in admissions:
-            self._rows.pop(admission.row, None)
-            grammar = admission.sampling.grammar
-            if grammar.is_wanted:
-                state = self._load_matchers().make(grammar)
-                row = _RowGrammar(state, admission.sampling.ban)
-                if self._matcher_thread().num_left_behind >= MAX_LEFT_BEHIND:
-                    row.error = TOO_MANY_SLOW
-                self._tasks.append((row, row.advance(admission.output)))
-                self._rows[admission.row] = row
+            if (former := self._rows.pop(admission.row, None)) is not None:
+                former.loaded.drop(former.number)
+            if admission.sampling.grammar.is_wanted:
+                self._make_buffers()
+                self._rows[admission.row] = self._admit_row(admission)
+
+    def _admit_row(self, admission: RowAdmission) -> RowGrammar:
+        grammar = admission.sampling.grammar
+        return RowGrammar(
+            self.grammars.loaded(grammar.spec),
+            ends=grammar.ends,
+            ban=admission.sampling.ban,
+            output=admission.output,
+        )
 
     def begin(self, batch: ScheduledBatch) -> bool:
         """Find the rows with a grammar that emit tokens in this step; returns if there are any."""
-        self._trees = None
+        self._trees = self._match = None
         self._emitters = ()
         if not self._rows:
             return False
@@ -205,10 +142,11 @@ class RowGrammars:
         return {each.row: each.grammar.error for each in self._emitters if each.grammar.error}
 
     def forget(self) -> None:
-        """Drop the grammars of all rows."""
+        """Drop the grammars of all rows. A step that failed may have left answers unread."""
+        for row in self._rows.values():
+            row.loaded.close()
         self._rows.clear()
         self._unread.clear()
-        self._tasks.clear()
         self._emitters = ()
 
     def masks(self, shape: StepShape) -> torch.Tensor:
@@ -219,21 +157,30 @@ class RowGrammars:
         """Start to copy the trees to the host. Runs in a graph break."""
         host = download(packed)
         self._trees = _Trees(shape, record_event_here(packed.device), host)
+        is_copied = self._trees.copied.has_passed  # on a CPU: match while the target runs
+        self._match = self._start_match(self._trees) if is_copied else None
 
     def write_masks(self, masks: torch.Tensor) -> None:
         """Make the masks and start to copy them to the device. Runs in a graph break."""
-        trees = self._trees
-        assert trees is not None, "send_trees runs first"
-        trees.copied.wait()
+        assert self._trees is not None, "send_trees runs first"
+        self._trees.copied.wait()
+        match = self._match or self._start_match(self._trees)
+        match.wait()
         # Steps before this one are over, and so are their copies out of the host buffer.
-        self._make_buffers().host[: masks.shape[0]].fill_(-1)
+        host = self._make_buffers().host[: masks.shape[0]].fill_(-1)
+        for task in match.tasks:
+            if not task.grammar.error:
+                own = slice(task.first, task.first + len(task.tokens))
+                host[own] = torch.from_numpy(self.grammars.masks.bits[own])
+                _ban(host[own], task.grammar.ban, task.positions)
+        masks.copy_(host, non_blocking=True)
+
+    def _start_match(self, trees: _Trees) -> StepMatch:
         self._read_emitted()
-        self._walk_trees(trees)
-        self._run_tasks()
-        masks.copy_(self._make_buffers().host[: masks.shape[0]], non_blocking=True)
+        return StepMatch(self._mask_tasks(trees))
 
     def _read_emitted(self) -> None:
-        """Let grammars take in what earlier steps emitted, unless the row has a new request."""
+        """Give grammars what earlier steps emitted, unless the row has a new request."""
         for step in self._unread:
             step.output.wait()
             read = step.output.tokens()
@@ -241,42 +188,32 @@ class RowGrammars:
                 if self._rows.get(emitter.row) is not emitter.grammar:
                     continue
                 place = emitter.place
-                emitted = (
+                emitter.grammar.emit(
                     read.emitted[place][: read.num_accepted[place] + 1]
                     if not emitter.is_chunk
                     else [read.chunk_choice[place]]
                 )
-                self._tasks.append((emitter.grammar, emitter.grammar.advance(emitted)))
         self._unread.clear()
 
-    def _walk_trees(self, trees: _Trees) -> None:
+    def _mask_tasks(self, trees: _Trees) -> list[MaskTask]:
         num_decode_query, nodes = trees.shape.num_decode_query, trees.shape.nodes
         sizes = [num_decode_query, num_decode_query, trees.shape.num_sampled]
         tokens, parents, positions = (part.tolist() for part in torch.split(trees.packed, sizes))
+        tasks = []
         for emitter in self._emitters:
             first, count = emitter.place * nodes, nodes
             if emitter.is_chunk:
                 first, count = num_decode_query + emitter.place, 1
             own = slice(first, first + count)
-            own_tokens = [0] if emitter.is_chunk else tokens[own]
-            own_parents = [-1] if emitter.is_chunk else parents[own]
-            task = emitter.grammar.mask(own_tokens, own_parents, positions[own], first)
-            self._tasks.append((emitter.grammar, task))
-
-    def _run_tasks(self) -> None:
-        """Advance grammars and write masks. Rows whose matcher does not return in time get none."""
-        tasks, self._tasks = self._tasks, []
-        while tasks:
-            host = self._make_buffers().host
-            num_done = self._matcher_thread().run([task for _, task in tasks], host)
-            if num_done < len(tasks):
-                grammar, stuck = tasks[num_done]
-                grammar.error = TOO_SLOW
-                # The matcher may write to the old buffer at any later time.
-                host = pinned_for(self._device, host.clone())
-                host[stuck.own].fill_(-1)
-                self._buffers = replace(self._make_buffers(), host=host)
-            tasks = tasks[num_done + 1 :]
+            task = MaskTask(
+                grammar=emitter.grammar,
+                tokens=[0] if emitter.is_chunk else tokens[own],
+                parents=[-1] if emitter.is_chunk else parents[own],
+                positions=positions[own],
+                first=first,
+            )
+            tasks.append(task)
+        return tasks
 
     def _make_buffers(self) -> _MaskBuffers:
         """The buffers, made once and before a graph with masks is captured: their address stays."""
@@ -287,17 +224,6 @@ class RowGrammars:
                 device=torch.zeros(self._size, dtype=torch.int32, device=self._device),
             )
         return self._buffers
-
-    def _matcher_thread(self) -> MatcherThread:
-        if self._thread is None:
-            self._thread = MatcherThread()
-        return self._thread
-
-    def _load_matchers(self) -> MatcherStates:
-        if self._matchers is None:
-            self._make_buffers()
-            self._matchers = MatcherStates(self.grammars)
-        return self._matchers
 
 
 def pack_trees(plan: StepPlan, tree: DraftTree) -> torch.Tensor:

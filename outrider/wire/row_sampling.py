@@ -8,6 +8,9 @@ from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar
 MAX_BIAS = 1024
 MAX_BANNED = 128
 MAX_NAMED = 128
+MAX_BAD_WORDS = 128
+MAX_PREDICTION = 8192  # tokens of a predicted output that drafts come from
+MAX_BAD_WORD_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,14 @@ class Ban:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restrictions:
+    """Tokens that may be chosen, and sequences that may not. The defaults allow everything."""
+
+    allowed: tuple[int, ...] = ()  # the only tokens that may be chosen; empty allows all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be in the output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLogprobs:
     """From which position on the prompt tokens are scored, each given the tokens before it."""
 
@@ -68,6 +79,10 @@ class RowSampling:
     penalties: Penalties = Penalties()
     bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit)
     ban: Ban = Ban()
+    restrictions: Restrictions = Restrictions()
     logprobs: LogprobsWanted = LogprobsWanted()
     trace: bool = False  # report the tree of every round; the tokens do not depend on it
     grammar: Grammar = NO_GRAMMAR
+    # Text that the output is expected to resemble: the n-gram drafter drafts from it. The tokens do
+    # not depend on it.
+    prediction: tuple[int, ...] = ()

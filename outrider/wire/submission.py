@@ -28,6 +28,7 @@ class Submission:
     limits: Limits
     budget: Budget  # the most this request may draft; the engine's own budget bounds it
     priority: int = 0  # smaller goes first
+    cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
 
 
 # The next two are made for every row of every step. A named tuple costs a third of a dataclass.

@@ -8,10 +8,12 @@ from support.modules import write_mimo
 from support.spoken import write_tokenizer
 from support.v4_module import save_with_module
 
-from outrider.cli.check.check_cases import configurations
+from outrider.cli.check.check_cases import Configuration, configurations
+from outrider.cli.check.check_table import print_findings
 from outrider.cli.check.compare_answers import first_difference
+from outrider.cli.check.run_check import Finding
 from outrider.cli.main import run
-from outrider.config.draft_config import DraftConfig
+from outrider.config.draft_config import NO_DRAFT, DraftConfig
 from outrider.frontend.outputs import Acceptance, CompletionOutput, Logprob
 from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import assemble_runner
@@ -19,7 +21,7 @@ from outrider.runtime.build_runner import assemble_runner
 
 @pytest.fixture
 def command(model_folder, draft_folder):
-    fixed = ["--limit", "2", "--max-tokens", "6", "--max-context", "160"]
+    fixed = ["--limit", "2", "--max-tokens", "6", "--max-context", "160", "--thorough"]
     return ["check", "--model", str(model_folder), "--draft", str(draft_folder), *fixed]
 
 
@@ -36,12 +38,41 @@ def test_a_sound_engine_passes_with_all_tokens_compared(command, capsys):
 
 
 @pytest.mark.slow
+def test_without_thorough_the_usual_engine_is_checked_with_chains_and_trees(command, capsys):
+    assert run([each for each in command if each != "--thorough"]) == 0
+    shown = capsys.readouterr().out
+    # Plain, chain and tree; two samplings; 2 prompts alone and together: 4 * 6 tokens.
+    assert "6 configurations, 144 tokens compared: every token is that of plain" in shown
+    assert "tape" not in shown
+
+
+def test_every_finding_is_printed_before_the_next_configuration_runs(capfd):
+    printed = []
+
+    def findings():
+        for name in ("chain", "tree"):
+            configuration = Configuration(name=name, draft=NO_DRAFT, executor="eager", depth=0)
+            yield Finding(
+                configuration=configuration,
+                sampling="greedy",
+                num_tokens=8,
+                mismatches=(),
+                accept_length=1.5,
+            )
+            printed.append(capfd.readouterr().out)
+
+    assert print_findings(findings())
+    assert "chain" in printed[0]
+    assert "tree" in printed[1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("num", "configurations"), [(1, 27), (2, 15)])
 def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
     tmp_path, capsys, num, configurations
 ):
     write_tokenizer(write_mimo(tmp_path, num=num))
-    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160"]
+    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160", "--thorough"]
     assert run(["check", "--model", str(tmp_path), "--draft", "mtp", *sizes]) == 0
     shown = capsys.readouterr().out
     assert f"{configurations} configurations" in shown
@@ -53,7 +84,7 @@ def test_modules_inside_a_model_are_checked_as_chains_and_one_as_trees_too(
 def test_a_target_that_checks_chains_only_is_checked_with_chains(tmp_path, capsys, draft):
     save_with_module(tmp_path)
     write_tokenizer(tmp_path)
-    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160"]
+    sizes = ["--limit", "1", "--max-tokens", "5", "--max-context", "160", "--thorough"]
     assert run(["check", "--model", str(tmp_path), "--draft", draft, *sizes]) == 0
     shown = capsys.readouterr().out
     assert "15 configurations" in shown

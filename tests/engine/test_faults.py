@@ -184,7 +184,6 @@ def test_a_lost_device_fails_everybody_and_stops_the_engine():
     assert {update.finish for update in last.values()} == {"error"}
     assert len(tokens["runs"]) == 1  # emitted before the failure
     assert "restart the process" in last["waits"].reason
-    assert engine.can_run_again == {"waits"}
     assert not engine.has_work
     for use in (lambda: engine.add(submission("later", [1])), engine.step):
         with pytest.raises(CapacityError, match="restart the process"):

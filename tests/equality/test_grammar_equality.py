@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -18,13 +17,14 @@ from support.grammars import (
     is_prefix_of,
     spelled,
 )
+from support.matchers import MatcherStates, match_in_this_process
 from support.matrix import TREES
 from support.tiny import VOCAB
 
 from outrider.runtime.draft_kinds import NgramDraft
-from outrider.structured import row_grammars
+from outrider.structured import matcher_process, row_grammars
 from outrider.structured.grammar_cache import GrammarCache
-from outrider.structured.grammar_matcher import MatcherState, MatcherStates
+from outrider.structured.grammar_matcher import MatcherState
 from outrider.wire.grammar_spec import Grammar, GrammarSpec
 from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
@@ -57,7 +57,7 @@ def grammar_cache():
 @pytest.fixture(scope="module")
 def right(models, grammar_cache):
     """The reference decoder's answers, each computed once."""
-    masks, known = PlainMasks(MatcherStates(grammar_cache)), {}
+    masks, known = PlainMasks(MatcherStates()), {}
 
     def answer(submission):
         key = (submission.prompt, submission.sampling, submission.limits)
@@ -274,47 +274,15 @@ def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, grammar_
     assert outputs["choice"].last.finish == "stop"
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_a_grammar_that_takes_too_long_ends_its_request_alone(
-    models, grammar_cache, right, monkeypatch, depth
-):
-    submissions = make_submissions("greedy")
-    slow, others = submissions[0], submissions[1:-1]
-    answers = [right(each) for each in others]
-    original = row_grammars.mask_tree
-
-    def crawl(state, tokens, parents, bits, first):
-        original(state, tokens, parents, bits, first)
-        if bits[first, 0] & 8:  # only the JSON grammar begins with a brace
-            began_s = time.thread_time()
-            while time.thread_time() - began_s < 0.01:
-                pass
-
-    monkeypatch.setattr(row_grammars, "mask_tree", crawl)
-    monkeypatch.setattr(row_grammars, "MAX_STEP_S", 0.005)
-    monkeypatch.setattr(row_grammars, "MAX_NODE_S", 0.0)
-    monkeypatch.setattr(row_grammars, "MAX_TOKEN_S", 0.0)
-    engine = engine_of(models.target, Shape(depth=depth), grammars=grammar_cache)
-    outputs = run_all(engine, [slow, *others])
-    assert outputs["json"].last.finish == "error"
-    assert "takes too long" in outputs["json"].last.reason
-    assert outputs["json"].tokens == []
-    done = {each.request_id: answer for each, answer in zip(others, answers, strict=True)}
-    assert {name: outputs[name].tokens for name in ("regex", "choice")} == {
-        name: done[name] for name in ("regex", "choice")
-    }
-    assert engine._scheduler.num_running == 0
-
-
 def mask_every_node_as_its_parent(monkeypatch):
-    original = row_grammars.mask_tree
+    original = matcher_process.mask_tree
 
     def shifted(state, tokens, parents, bits, first):
         original(state, tokens, parents, bits, first)
         own = bits[first : first + len(tokens)]
-        own.copy_(own[[max(parent, 0) for parent in parents]])
+        own[:] = own[[max(parent, 0) for parent in parents]]
 
-    monkeypatch.setattr(row_grammars, "mask_tree", shifted)
+    monkeypatch.setattr(matcher_process, "mask_tree", shifted)
 
 
 def never_roll_back(monkeypatch):
@@ -325,12 +293,12 @@ def never_roll_back(monkeypatch):
 
 
 def mask_node_0_alone(monkeypatch):
-    original = row_grammars.mask_tree
+    original = matcher_process.mask_tree
 
     def first_only(state, tokens, parents, bits, first):
         original(state, tokens[:1], parents[:1], bits, first)
 
-    monkeypatch.setattr(row_grammars, "mask_tree", first_only)
+    monkeypatch.setattr(matcher_process, "mask_tree", first_only)
 
 
 def forget_what_the_last_step_emitted(monkeypatch):
@@ -391,6 +359,7 @@ def test_known_mistakes_change_an_answer(
     whole = [each for sampling in SAMPLINGS for each in make_submissions(sampling)[:-1]]
     submissions = [replace(each, request_id=str(i)) for i, each in enumerate([*cut, *whole])]
     answers = [right(each) for each in submissions]
+    match_in_this_process(monkeypatch, MatcherStates())
     mutate(monkeypatch)
     shape = Shape(executor=executor, depth=1, max_rows=3)
     engine = engine_of(models.target, shape, models.draft("twin", TREES["tree"]), grammar_cache)

@@ -3,9 +3,9 @@
 import gc
 import json
 import re
-import signal
 
 import pytest
+from support.processes import processes_of_this_one, wait_for_end
 
 from outrider import LLM, SamplingParams
 from outrider.cli.main import run
@@ -150,11 +150,14 @@ def test_wrong_flags_fail_before_a_model_is_loaded(flags, reason, capsys):
     assert reason in capsys.readouterr().err
 
 
-def test_a_model_that_is_dropped_leaves_no_compiler_process(model_folder):
+def test_a_model_that_is_dropped_leaves_no_process(model_folder):
     pytest.importorskip("xgrammar")
+    before = set(processes_of_this_one())
     llm = LLM(model_folder, draft="none")
     answer(llm, structured={"regex": "[ab]{3}"})
-    process = llm.frontend._engine._grammars._compiler._process._process
+    started = set(processes_of_this_one()) - before
+    assert len(started) == 3  # compiler, fork server, matcher
     del llm
     gc.collect()
-    assert process.wait(30) == -signal.SIGKILL
+    for pid in started:
+        wait_for_end(pid)

@@ -7,11 +7,11 @@ import torch
 from support.choices import ChoiceGrammars, ChoiceStates, one_of
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.grammars import END, PlainMasks, decode_plainly, spelled
+from support.matchers import match_in_this_process
 from support.matrix import TREES
 from support.model_set import make_models
 
 from outrider.ops.sampling.grammar_mask import mask_tokens_
-from outrider.structured import row_grammars as runtime_grammars
 from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
 
@@ -61,7 +61,7 @@ def test_the_compiled_kernel_masks_as_the_reference_does(dtype, rows, vocab):
 def test_a_grammar_row_answers_as_plain_decoding_does(
     models, monkeypatch, executor, depth, sampling, drafter, tree
 ):
-    monkeypatch.setattr(runtime_grammars, "MatcherStates", ChoiceStates)
+    match_in_this_process(monkeypatch, ChoiceStates())
     grammars = ChoiceGrammars()
     grammar = Grammar(spec=one_of(WORDS), ends=(END,))
     submissions = [
@@ -79,7 +79,7 @@ def test_a_grammar_row_answers_as_plain_decoding_does(
     engine = engine_of(models.target, shape, models.draft(drafter, TREES[tree]), grammars)
     outputs = run_all(engine, [*submissions, free])
     assert engine.num_failed_steps == 0
-    masks = PlainMasks(ChoiceStates(grammars))
+    masks = PlainMasks(ChoiceStates())
     for each in submissions:
         right = decode_plainly(
             models.theirs,

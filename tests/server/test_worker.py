@@ -15,8 +15,8 @@ from outrider.server.heartbeat import Heartbeat, HeartbeatLimits
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.worker_board import BoardReader, WorkerBoard
-from outrider.server.worker_messages import StepUpdates, decode_from_worker, encode
-from outrider.server.worker_process import DEVICE_LOST, Worker
+from outrider.server.worker_messages import StepUpdates, Submit, decode_from_worker, encode
+from outrider.server.worker_process import Worker
 from outrider.structured.grammar_cache import NO_GRAMMARS
 
 CONTEXT = 64
@@ -24,13 +24,18 @@ CONTEXT = 64
 
 @dataclass
 class LostRunner(PaperRunner):
-    """A device that fails for good at one step; at none if that is 0."""
+    """A device that fails for good at one step, or at a token; at none if that is 0."""
 
     lost_at: int = 0
+    poison: int = 0
 
     def submit(self, batch):
         result = super().submit(batch)
-        if self.num_steps == self.lost_at:
+        is_poisoned = self.poison and (
+            any(self.poison in chunk.tokens for chunk in batch.chunks)
+            or any(self.poison in tokens for tokens in result.result.tokens)
+        )
+        if self.num_steps == self.lost_at or is_poisoned:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return result
 
@@ -58,7 +63,8 @@ class ServerEnd:
         self.socket, self.other_end = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         self.socket.bind("inproc://engine")
         self.other_end.connect("inproc://engine")
-        self.engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=9, meter=Meter("m"))
+        self._meter = Meter("m")
+        self.engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=9, meter=self._meter)
         self.engine.attach(lambda message: self.socket.send(encode(message)))
 
     def receive_all(self):
@@ -69,6 +75,20 @@ class ServerEnd:
             if isinstance(message, StepUpdates):
                 updates += self.engine.receive(message.updates)
         return updates
+
+    def replace_worker(self):
+        """The worker has ended: attach to the next. Returns the updates of requests that end."""
+        while self.other_end.poll(0):  # messages to the old worker are lost
+            self.other_end.recv()
+        board = BoardReader(self.board)
+        updates = self.engine.detach(board.lost_steps())
+        board.close()
+        self.engine.attach(lambda message: self.socket.send(encode(message)))
+        return list(updates)
+
+    @property
+    def meter_text(self):
+        return self._meter.render().decode()
 
     def close(self):
         self._context.destroy(linger=0)
@@ -81,34 +101,71 @@ def server_end(tmp_path):
     opened.close()
 
 
-def worker_behind(server_end, *, lost_at=0, **sizes):
+def worker_behind(server_end, *, lost_at=0, poison=0, **sizes):
     known = facts(**{"max_rows": 2, "max_context": CONTEXT, **sizes})
-    engine = Engine(LostRunner(known, random.Random(1), lost_at=lost_at), known)
+    runner = LostRunner(known, random.Random(1), lost_at=lost_at, poison=poison)
+    engine = Engine(runner, known)
     return Worker(engine, server_end.other_end, WorkerBoard(server_end.board))
 
 
-def test_the_queue_outlives_a_worker_whose_device_is_lost(server_end):
-    waiting = submission("waits", [3, 4, 5], max_tokens=9)
-    for name in ("first", "second"):
-        server_end.engine.add(submission(name, [1, 2], max_tokens=9))
-    server_end.engine.add(waiting)
-    assert worker_behind(server_end, lost_at=3).run() == DEVICE_LOST
-    last = {update.request_id: update for update in server_end.receive_all()}
-    assert {name: update.finish for name, update in last.items()} == {
-        "first": "error",  # the step that failed ran them
-        "second": "error",
+def answers_of(updates):
+    """Tokens and finish reason of each request."""
+    answers = {}
+    for update in updates:
+        tokens, _ = answers.get(update.request_id, ([], ""))
+        answers[update.request_id] = (tokens + list(update.tokens), update.finish)
+    return answers
+
+
+def run_to_the_end(server_end, **runner):
+    """Run workers, each after the loss of the last, until no request is in flight."""
+    updates, num_lost = [], 0
+    while server_end.engine.num_in_flight:
+        worker = worker_behind(server_end, **runner)
+        while server_end.engine.num_in_flight and not worker._engine.is_over:
+            worker._receive_all()
+            if worker._engine.has_work:
+                worker._step()
+            updates += server_end.receive_all()
+        if worker._engine.is_over:
+            num_lost += 1
+            runner["lost_at"] = 0
+            updates += server_end.replace_worker()
+    return answers_of(updates), num_lost
+
+
+@pytest.mark.parametrize("lost_at", [1, 2, 3, 6])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_worker_whose_device_is_lost_costs_no_request_a_token(server_end, lost_at, nodes):
+    submitted = [submission(f"r{i}", [1 + i, 2], max_tokens=20 - 3 * i) for i in range(5)]
+    for each in submitted:
+        server_end.engine.add(each)
+    answers, num_lost = run_to_the_end(server_end, lost_at=lost_at, nodes=nodes)
+    assert num_lost == 1
+    assert answers == {
+        each.request_id: (expected_output(each, CONTEXT), "length") for each in submitted
     }
-    assert last["first"].reason.startswith("a step failed with RuntimeError: CUDA error")
-    assert server_end.engine.detach() == ()
-    server_end.engine.attach(lambda message: server_end.socket.send(encode(message)))
-    following = worker_behind(server_end)
-    following._receive_all()
-    while following._engine.has_work:
-        following._step()
-    updates = server_end.receive_all()
-    assert {update.request_id for update in updates} == {"waits"}
-    answer = [token for update in updates for token in update.tokens]
-    assert answer == expected_output(waiting, CONTEXT)
+
+
+@pytest.mark.parametrize("at", ["prompt", "answer"])
+def test_a_request_that_kills_workers_ends_alone_and_its_neighbours_complete(server_end, at):
+    """The first worker dies with a whole batch, the second with the poison alone."""
+    poison = submission("poison", [9, 2], max_tokens=20)
+    token = 9 if at == "prompt" else expected_output(poison, CONTEXT)[12]
+    others = [submission(f"r{i}", [1 + i, 2], max_tokens=20) for i in range(20)]
+    texts = {each: [*each.prompt, *expected_output(each, CONTEXT)] for each in others}
+    others = [each for each in others if token not in texts[each]][:5]
+    for each in (others[0], poison, *others[1:]):
+        server_end.engine.add(each)
+    answers, num_lost = run_to_the_end(server_end, poison=token)
+    assert num_lost == 2
+    tokens, finish = answers.pop("poison")
+    assert finish == "error"
+    assert tokens == expected_output(poison, CONTEXT)[: len(tokens)]
+    assert answers == {
+        each.request_id: (expected_output(each, CONTEXT), "length") for each in others
+    }
+    assert 'outrider:suspect_requests_total{model_name="m"} 1.0' in server_end.meter_text
 
 
 def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go_on(server_end):
@@ -131,27 +188,72 @@ def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go
     assert server_end.engine.num_in_flight == 0
 
 
-def test_a_request_is_given_to_two_workers_and_no_third(server_end):
-    """It may be what kills them."""
+def test_a_request_is_alone_in_two_lost_steps_and_in_no_third(server_end):
+    """It is what kills the workers."""
     engine, sent = server_end.engine, []
     engine.add(submission("poison", [1, 2], max_tokens=9))
-    assert engine.detach() == ()  # the first worker is lost before it answered
+    assert engine.detach(frozenset({"poison"})) == ()
     engine.attach(sent.append)
     assert [message.submission.request_id for message in sent] == ["poison"]
-    (last,) = engine.detach()
+    (last,) = engine.detach(frozenset({"poison"}))
     assert (last.request_id, last.finish) == ("poison", "error")
+    assert "twice in a step of this request" in last.reason
     engine.attach(sent.append)
     assert len(sent) == 1
 
 
-def test_a_request_that_waited_without_a_worker_has_all_its_attempts(server_end):
+def test_requests_that_had_not_begun_survive_any_number_of_workers(server_end):
     engine, sent = server_end.engine, []
-    engine.detach()
+    for name in ("a", "b", "c"):
+        engine.add(submission(name, [1, 2], max_tokens=9))
+    for _ in range(50):
+        assert engine.detach(frozenset()) == ()
+        sent.clear()
+        engine.attach(sent.append)
+        assert [each.submission.request_id for each in sent] == ["a", "b", "c"]
+
+
+def test_requests_that_only_a_batch_kills_end_at_last(server_end):
+    engine = server_end.engine
+    for name in ("a", "b"):
+        engine.add(submission(name, [1, 2], max_tokens=9))
     engine.add(submission("waits", [1, 2], max_tokens=9))
+    for _ in range(7):
+        assert engine.detach(frozenset({"a", "b"})) == ()
+        engine.attach(lambda message: None)
+    assert {each.request_id for each in engine.detach(frozenset({"a", "b"}))} == {"a", "b"}
+    assert engine.num_in_flight == 1
+
+
+def test_a_suspect_that_is_aborted_makes_way_for_the_others(server_end):
+    engine, sent = server_end.engine, []
+    for name in ("a", "b", "c"):
+        engine.add(submission(name, [1, 2], max_tokens=9))
+    engine.detach(frozenset({"a", "b"}))
     engine.attach(sent.append)
-    assert engine.detach() == ()
-    engine.attach(sent.append)
-    assert len(sent) == 2
+    engine.add(submission("new", [1, 2], max_tokens=9))  # waits with the others
+    engine.abort("b")
+    engine.abort("a")
+    names = [each.submission.request_id for each in sent if isinstance(each, Submit)]
+    assert names == ["a", "c", "new"]
+
+
+def test_the_counts_of_a_request_go_on_with_the_next_worker(server_end):
+    server_end.engine.add(submission("a", [1, 2], max_tokens=20))
+    worker = worker_behind(server_end)
+    worker._receive_all()
+    for _ in range(5):
+        worker._step()
+    (*_, before) = server_end.receive_all()
+    server_end.replace_worker()
+    worker = worker_behind(server_end)
+    while server_end.engine.num_in_flight:
+        worker._receive_all()
+        worker._step()
+        updates = server_end.receive_all()
+    assert before.progress.rounds == 4
+    assert updates[-1].progress.rounds == 17  # three prompt steps emitted the other tokens
+    assert updates[-1].queued_s == before.queued_s
 
 
 def test_a_step_that_hangs_stops_the_loop_and_not_the_beats(server_end):

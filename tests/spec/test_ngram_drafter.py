@@ -11,7 +11,7 @@ from support.steps import NO_FLAGS, small_device
 
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
-from outrider.spec.text_table import TextTable
+from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.fill_plan import resolve_lengths
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
@@ -43,7 +43,13 @@ class Scene:
             is_adaptive=False,
         )
         text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
-        self.drafter = NgramDrafter(facts, text=text, match=match, page_size=PAGE)
+        self.drafter = NgramDrafter(
+            facts,
+            text=text,
+            predictions=PredictionTable(rows=6, width=8, tail=4, device=torch.device("cpu")),
+            match=match,
+            page_size=PAGE,
+        )
         for row, tokens in enumerate(texts, start=1):
             self.admit(row, tokens)
             self.device.table.lengths[row] = len(tokens) - 1

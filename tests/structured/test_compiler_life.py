@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.grammars import SPECS, TINY
+from support.processes import LONG_S, wait_for_end, wait_until
 from support.tiny import VOCAB
 
 from outrider.structured import compiler_thread
@@ -19,12 +20,12 @@ from outrider.wire.grammar_spec import GrammarSpec
 
 pytest.importorskip("xgrammar")
 
-LONG_S = 30.0  # nothing here takes seconds unless it is broken
 BOMB = GrammarSpec(kind="regex", text="(a|aa)*" * 500)  # compiling it takes minutes
 
 OWNER = """
 import os, signal, sys, threading, time
 from support.grammars import SPECS, TINY
+from support.processes import LONG_S, wait_for_end, wait_until
 from support.tiny import VOCAB
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.wire.grammar_spec import GrammarSpec
@@ -36,25 +37,6 @@ for length in range({num_bombs}):
     cache.compile(GrammarSpec(kind="regex", text="(a|aa)*" * (500 + length)))
 {end}
 """
-
-
-def is_running(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it ended before or while it was read
-        return False
-    return state not in "ZX"
-
-
-def wait_until(happens):
-    deadline_s = time.monotonic() + LONG_S
-    while not happens():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
-def wait_for_end(pid):
-    wait_until(lambda: not is_running(pid))
 
 
 def pid_of(cache):

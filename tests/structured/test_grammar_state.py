@@ -2,15 +2,15 @@
 
 import random
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.grammars import END, SPECS, TINY
+from support.matchers import MatcherStates
 from support.tiny import VOCAB
 
-from outrider.structured.grammar_compiler import Compiler
-from outrider.structured.grammar_matcher import WORD, MatcherStates, bit_of
+from outrider.structured.grammar_matcher import WORD, bit_of
 from outrider.structured.grammar_state import advance, mask_tree
 from outrider.wire.grammar_spec import Grammar
 
@@ -20,26 +20,9 @@ RED = TINY.pieces.index(b"red")
 WORDS = -(-VOCAB // WORD)
 
 
-class InProcessGrammars:
-    """Compiles in this process."""
-
-    def __init__(self):
-        self._compiler = Compiler(TINY)
-
-    def compile(self, spec):
-        from concurrent.futures import Future
-
-        future = Future()
-        future.set_result(self._compiler.compile(spec))
-        return future
-
-    def vocabulary(self):
-        return TINY
-
-
 @pytest.fixture(scope="module")
 def states():
-    return MatcherStates(InProcessGrammars())
+    return MatcherStates()
 
 
 def make(states, name):
@@ -47,7 +30,7 @@ def make(states, name):
 
 
 def mask_of(state):
-    bits = torch.zeros((1, WORDS), dtype=torch.int32)
+    bits = np.zeros((1, WORDS), dtype=np.int32)
     state.fill_mask(bits, 0)
     return bits[0].tolist()
 
@@ -101,10 +84,10 @@ def test_every_node_is_masked_as_if_its_path_had_been_emitted(states, name, seed
         tokens.append(rng.choice([*allowed(plain)[:6], rng.randrange(VOCAB), -1]))
         parents.append(parent)
         paths.append([*paths[parent], tokens[node]])
-    bits = torch.full((nodes + 3, WORDS), -1, dtype=torch.int32)
+    bits = np.full((nodes + 3, WORDS), -1, dtype=np.int32)
     mask_tree(state, tokens, parents, bits, first=2)
     assert mask_of(state) == before
-    assert torch.all(bits[[0, 1, nodes + 2]] == -1)  # rows of others
+    assert np.all(bits[[0, 1, nodes + 2]] == -1)  # rows of others
     for node, path in enumerate(paths):
         plain = make(states, name)
         advance(plain, committed)
@@ -127,7 +110,7 @@ def test_the_end_may_only_be_repeated(states):
 
 
 def test_the_last_token_of_a_word_has_the_sign_bit():
-    word = torch.zeros(1, dtype=torch.int32)
+    word = np.zeros(1, dtype=np.int32)
     word[0] |= bit_of(31)
     assert word.item() == -(2**31)
     assert bit_of(32) == 1

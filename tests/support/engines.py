@@ -76,7 +76,7 @@ def engine_of(
         grammars=grammars,
         verifier=verifier,
     )
-    return Engine(runner, facts, grammars)
+    return Engine(runner, facts, runner.grammars)
 
 
 @dataclass

@@ -22,6 +22,8 @@ class Fault(RuntimeError):
 class BrokenEvent:
     """The end of a step that the device never reached."""
 
+    has_passed = False
+
     def wait(self) -> None:
         raise Fault("the step broke on the device")
 

@@ -59,7 +59,7 @@ class PlainMasks:
     def allowed(self, grammar: Grammar, output: list[int]) -> np.ndarray:
         state = self._states.make(grammar)
         advance(state, output)
-        bits = torch.zeros((1, -(-VOCAB // WORD)), dtype=torch.int32)
+        bits = np.zeros((1, -(-VOCAB // WORD)), dtype=np.int32)
         state.fill_mask(bits, 0)
         words = bits[0].tolist()
         return np.array([words[t // WORD] >> t % WORD & 1 for t in range(VOCAB)], dtype=bool)

@@ -12,7 +12,14 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.wire.draft_budget import Budget
-from outrider.wire.row_sampling import Ban, Filters, LogprobsWanted, Penalties, RowSampling
+from outrider.wire.row_sampling import (
+    Ban,
+    Filters,
+    LogprobsWanted,
+    Penalties,
+    Restrictions,
+    RowSampling,
+)
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.reference import Answer, decode
 
@@ -27,6 +34,14 @@ SAMPLINGS = {
         penalties=Penalties(repetition=1.2, presence=0.3, frequency=0.2),
         bias=((5, 2.0), (9, -3.0)),
         ban=Ban(before=14, tokens=(2, 3, 5)),
+        logprobs=ASKED,
+    ),
+    "restricted": RowSampling(
+        seed=77,
+        temperature=1.0,
+        restrictions=Restrictions(
+            allowed=tuple(range(3, 60)), bad_words=((5, 6), (7, 7), (6, 5, 7), (9,), (13, 21))
+        ),
         logprobs=ASKED,
     ),
 }

@@ -37,15 +37,30 @@ def decode(model, prompt, sampling: RowSampling, *, max_tokens: int, stop_ids=()
 def choose(logits, sampling: RowSampling, tokens: list[int], num_prompt: int) -> int:
     """The token that follows `tokens`."""
     position = len(tokens)
-    z = penalised(logits.copy(), sampling, tokens, num_prompt)
+    z = penalised(restricted(logits.copy(), sampling), sampling, tokens, num_prompt)
     for token, value in sampling.bias:
         z[token] += value
     if position < sampling.ban.before:
         z[list(sampling.ban.tokens)] = -np.inf
+    for word in sampling.restrictions.bad_words:
+        output = tokens[num_prompt:]
+        if (
+            tuple(output[len(output) - len(word) + 1 :]) == word[:-1]
+            and len(output) >= len(word) - 1
+        ):
+            z[word[-1]] = -np.inf
     if sampling.temperature == 0:
         return int(z.argmax())
     z = filtered(z / sampling.temperature, sampling)
     return int((z + gumbel(sampling.seed, position, len(z))).argmax())
+
+
+def restricted(z, sampling):
+    """Only allowed tokens keep their logits."""
+    allowed = sampling.restrictions.allowed
+    if allowed:
+        z[[token for token in range(len(z)) if token not in allowed]] = -np.inf
+    return z
 
 
 def penalised(z, sampling, tokens, num_prompt):

@@ -1,6 +1,7 @@
 """What the engine owes to every model whose past lives in rows: speculation changes no token."""
 
 import itertools
+import math
 import random
 
 import pytest
@@ -9,8 +10,20 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.wire.draft_budget import Budget
+from support.engines import engine_of, run_all
+from support.poison import PoisoningExecutor
 from support.row_harness import CPU
-from support.row_matrix import CHAIN, LONGEST, PLAIN, Case, mismatches, run_case, shape_of
+from support.row_matrix import (
+    CHAIN,
+    LONGEST,
+    PLAIN,
+    PROMPTS,
+    Case,
+    ask_all,
+    mismatches,
+    run_case,
+    shape_of,
+)
 from support.tiny import save_tiny
 
 DRAFTS = {"plain": PLAIN, "chain": CHAIN, "longest": LONGEST}
@@ -48,6 +61,20 @@ class RowEquality:
     def test_rows_that_change_hands_keep_nothing_of_their_former_owner(self, theirs, target):
         case = Case("sampled", CHAIN, shape_of(CHAIN, chunk=7, max_rows=1))
         assert not mismatches(theirs, target, case)
+
+    @pytest.mark.fast_cases(1)
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    @pytest.mark.parametrize("draft", [CHAIN, PLAIN], ids=["chain", "plain"])
+    def test_unused_memory_never_reaches_an_answer(self, target, draft, value):
+        asked = ask_all("sampled", PROMPTS)
+        clean = engine_of(target, shape_of(draft, chunk=7, pad=3, max_rows=2), draft)
+        poisoned = engine_of(target, shape_of(draft, chunk=7, pad=3, max_rows=2), draft)
+        executor = PoisoningExecutor(poisoned, value)
+        right, got = run_all(clean, asked), run_all(poisoned, asked)
+        assert executor.num_filled
+        assert {name: (each.tokens, each.logprobs) for name, each in got.items()} == {
+            name: (each.tokens, each.logprobs) for name, each in right.items()
+        }
 
     @pytest.mark.fast_cases(1)
     def test_a_preempted_request_is_computed_again_to_the_same_tokens(self, theirs, target):

@@ -27,6 +27,7 @@ SAMPLINGS = {
         ignore_eos=True,
     ),
 }
+QUICK_SAMPLINGS = ("greedy", "all logits processing")
 PROMPTS = (
     "Write a Python function that reverses a linked list, then write it again without recursion.",
     "A shop sells pens at 3 for 2 euros. How much do 12 pens cost? Think step by step.",
@@ -49,9 +50,13 @@ PLAIN = Configuration(name="plain", draft=NO_DRAFT, executor="eager", depth=0)
 
 
 def configurations(
-    draft: DraftConfig, executors: Sequence[Executor], *, has_trees: bool = True
+    draft: DraftConfig,
+    executors: Sequence[Executor],
+    depths: Sequence[int] = (0, 1),
+    *,
+    has_trees: bool = True,
 ) -> Iterator[Configuration]:
-    """Chains and trees of the drafter, with each executor, with and without overlap.
+    """Chains and trees of the drafter, with each executor and each depth of overlap.
 
     The user's sizes are those of the chain or of the tree; the other shape has usual sizes.
     """
@@ -60,5 +65,5 @@ def configurations(
     tree = replace(draft, steps=3, topk=3, nodes=10)
     wanted = ("chain", draft) if draft.topk in (AUTO, 1) else ("tree", draft)
     shapes = {"chain": chain} | ({"tree": tree} if has_trees else {}) | dict([wanted])
-    for name, executor, depth in itertools.product(shapes, executors, (0, 1)):
+    for name, executor, depth in itertools.product(shapes, executors, depths):
         yield Configuration(name=name, draft=shapes[name], executor=executor, depth=depth)

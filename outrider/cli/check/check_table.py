@@ -1,56 +1,55 @@
-"""Prints the result of a check: a table, one line per mismatch, and a summary."""
+"""Prints a check while it runs: a line per configuration, its mismatches, and a summary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from rich.console import Console
-from rich.table import Table
 
 from outrider.cli.check.run_check import Finding
 
 WIDTH = 100  # columns, wherever the output goes
-_MAX_LINES = 20
+_MAX_LINES = 20  # mismatches that are printed
+_COLUMNS = "{:<7} {:<22} {:<10} {:<8} {:>7} {:>11} {:>13}"
+_HEADINGS = ("drafts", "sampling", "executor", "overlap", "tokens", "mismatches", "tokens/round")
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print everything on stdout."""
+def print_findings(findings: Iterable[Finding]) -> bool:
+    """Print each finding on stdout as soon as it is made. Returns whether no answer differed."""
     console = Console(width=WIDTH, highlight=False)
-    console.print(_table(findings))
-    lines = list(_mismatch_lines(findings))
-    for line in lines[:_MAX_LINES]:
-        console.print(line, style="red", markup=False)
-    if len(lines) > _MAX_LINES:
-        console.print(f"and {len(lines) - _MAX_LINES} more", style="red")
-    num_tokens = sum(finding.num_tokens for finding in findings)
-    summary = f"{len(lines)} answers differ" if lines else "every token is that of plain decoding"
-    console.print(f"{len(findings)} configurations, {num_tokens} tokens compared: {summary}")
-
-
-def _table(findings: Sequence[Finding]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for heading in ("drafts", "sampling", "executor", "overlap"):
-        table.add_column(heading)
-    for heading in ("tokens", "mismatches", "tokens/round"):
-        table.add_column(heading, justify="right")
+    console.print(_COLUMNS.format(*_HEADINGS), style="bold")
+    num_findings = num_tokens = num_mismatches = 0
     for finding in findings:
-        configuration = finding.configuration
-        table.add_row(
-            configuration.name,
-            finding.sampling,
-            configuration.executor,
-            "yes" if configuration.depth else "no",
-            str(finding.num_tokens),
-            str(len(finding.mismatches)),
-            f"{finding.accept_length:.2f}",
-            style="red" if finding.mismatches else "",
-        )
-    return table
+        console.print(_row(finding), style="red" if finding.mismatches else "", markup=False)
+        for line in _mismatch_lines(finding)[: max(_MAX_LINES - num_mismatches, 0)]:
+            console.print(line, style="red", markup=False)
+        console.file.flush()  # a pipe or a file gets the line now
+        num_findings += 1
+        num_tokens += finding.num_tokens
+        num_mismatches += len(finding.mismatches)
+    if num_mismatches > _MAX_LINES:
+        console.print(f"and {num_mismatches - _MAX_LINES} more", style="red")
+    differing = f"{num_mismatches} answers differ"
+    summary = differing if num_mismatches else "every token is that of plain decoding"
+    console.print(f"{num_findings} configurations, {num_tokens} tokens compared: {summary}")
+    return not num_mismatches
 
 
-def _mismatch_lines(findings: Sequence[Finding]) -> list[str]:
+def _row(finding: Finding) -> str:
+    configuration = finding.configuration
+    return _COLUMNS.format(
+        configuration.name,
+        finding.sampling,
+        configuration.executor,
+        "yes" if configuration.depth else "no",
+        finding.num_tokens,
+        len(finding.mismatches),
+        f"{finding.accept_length:.2f}",
+    )
+
+
+def _mismatch_lines(finding: Finding) -> list[str]:
     return [
         f"{finding.configuration.name}, {finding.sampling}, {finding.configuration.executor}, "
         f"overlap {finding.configuration.depth}, prompt {mismatch.prompt} "
         f"{'alone' if mismatch.is_alone else 'in a batch'}: {mismatch.difference}"
-        for finding in findings
         for mismatch in finding.mismatches
     ]

@@ -26,13 +26,14 @@ class CheckWork:
     """The requests that every configuration answers."""
 
     prompts: Sequence[str]
+    samplings: Sequence[str]  # names in SAMPLINGS
     max_tokens: int
 
     def num_requests(self, num_configurations: int) -> int:
         """Each prompt with each sampling: once for the expected answer, then by plain decoding and
         by every configuration, alone and in a batch.
         """
-        return (1 + 2 * (1 + num_configurations)) * len(SAMPLINGS) * len(self.prompts)
+        return (1 + 2 * (1 + num_configurations)) * len(self.samplings) * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def run_check(
     llm = load(PLAIN)
     right = {
         sampling: _alone(llm, work, _params(sampling, work, logprobs=MAX_LOGPROBS), advance)
-        for sampling in SAMPLINGS
+        for sampling in work.samplings
     }
     yield from _findings(PLAIN, llm, work, right, advance)  # nor may batching change a token
     for configuration in configurations:
@@ -75,7 +76,7 @@ def run_check(
 def _findings(
     configuration: Configuration, llm: LLM, work: CheckWork, right: Answers, advance: Advance
 ) -> Iterator[Finding]:
-    for sampling in SAMPLINGS:
+    for sampling in work.samplings:
         params = _params(sampling, work)
         alone = _alone(llm, work, params, advance)
         together = _answers(llm, work.prompts, params, advance)
@@ -100,8 +101,21 @@ def _params(sampling: str, work: CheckWork, logprobs: int | None = None) -> Samp
 
 def executors_on(device: str) -> tuple[Executor, ...]:
     """All executors that run on a device, given the value of --device."""
-    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    return ("eager", "graph", "breakable") if on_gpu else ("eager", "tape")
+    return ("eager", "graph", "breakable") if _is_gpu(device) else ("eager", "tape")
+
+
+def usual_executor(device: str) -> Executor:
+    """The executor that an engine on this device takes by itself."""
+    return "breakable" if _is_gpu(device) else "eager"
+
+
+def usual_depth(device: str) -> int:
+    """The overlap that an engine on this device takes by itself."""
+    return int(_is_gpu(device))
+
+
+def _is_gpu(device: str) -> bool:
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
 def _alone(

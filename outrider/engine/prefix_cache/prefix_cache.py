@@ -19,6 +19,7 @@ class Lease:
     cached: int  # tokens the cache served at open
     num_shared: int
     node: Node  # where the shared pages end in the tree
+    salt: bytes  # only requests of the same salt share pages
     is_open: bool = True
 
 
@@ -72,15 +73,18 @@ class PrefixCache:
     def pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
 
-    def open(self, tokens: Sequence[int]) -> Lease:
+    def open(self, tokens: Sequence[int], *, salt: bytes = b"") -> Lease:
         """A lease that starts with the longest cached part of `tokens`, in whole pages."""
-        match = self._tree.match(self._key(tokens, first=0, last=self._num_covered(tokens)))
+        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        match = self._tree.match(key)
         self._tree.lock(match.node)
         num_shared = len(match.pages)
         cached = num_shared * self.page_size
         self._queried_tokens += len(tokens)
         self._hit_tokens += cached
-        return Lease(pages=match.pages, cached=cached, num_shared=num_shared, node=match.node)
+        return Lease(
+            pages=match.pages, cached=cached, num_shared=num_shared, node=match.node, salt=salt
+        )
 
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
@@ -117,7 +121,8 @@ class PrefixCache:
         covered = self._num_covered(tokens)
         if covered <= lease.num_shared:
             return
-        next_page = self._key(tokens, first=lease.num_shared, last=lease.num_shared + 1)
+        first = lease.num_shared
+        next_page = self._key(tokens, lease.salt, first=first, last=first + 1)
         if not self._tree.has_child(lease.node, next_page):
             self._share(lease, tokens, covered)
 
@@ -140,7 +145,7 @@ class PrefixCache:
     def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:
         """Moves the lease's pages up to `covered` into the tree; returns those the tree has."""
         assert covered <= len(lease.pages), "committed tokens have their pages"
-        key = self._key(tokens, first=lease.num_shared, last=covered)
+        key = self._key(tokens, lease.salt, first=lease.num_shared, last=covered)
         pages = lease.pages[lease.num_shared : covered]
         insertion = self._tree.insert(lease.node, key, pages)
         lease.node = insertion.node
@@ -153,7 +158,8 @@ class PrefixCache:
             return 0
         return max(0, len(tokens) - self._lookahead) // self.page_size
 
-    def _key(self, tokens: Sequence[int], *, first: int, last: int) -> TokenKey:
-        """The key of pages [first, last)."""
+    def _key(self, tokens: Sequence[int], salt: bytes, *, first: int, last: int) -> TokenKey:
+        """The key of pages [first, last). Only the first page of a text has the salt."""
         start, stop = first * self.page_size, last * self.page_size
-        return TokenKey.of(tokens[start : stop + self._lookahead]).looking_ahead(self._lookahead)
+        known, salt = tokens[start : stop + self._lookahead], b"" if first else salt
+        return TokenKey.of(known, salt=salt).looking_ahead(self._lookahead)

@@ -21,10 +21,11 @@ class TokenKey:
     start: int
     stop: int
     lookahead: int = 0
+    salt: bytes = b""  # of a key that begins at the root: keys of other salts have other heads
 
     @classmethod
-    def of(cls, tokens: Sequence[int]) -> "TokenKey":
-        return cls(tokens=array("i", tokens), start=0, stop=len(tokens))
+    def of(cls, tokens: Sequence[int], *, salt: bytes = b"") -> "TokenKey":
+        return cls(tokens=array("i", tokens), start=0, stop=len(tokens), salt=salt)
 
     def looking_ahead(self, lookahead: int) -> "TokenKey":
         """The same tokens, read as runs of `lookahead` + 1 tokens: `lookahead` units fewer."""
@@ -38,14 +39,15 @@ class TokenKey:
         assert step == 1, "a view has no gaps"
         start = self.start + first
         stop = self.start + last + self.lookahead if first < last else start
-        return replace(self, start=start, stop=stop)
+        return replace(self, start=start, stop=stop, salt=b"" if first else self.salt)
 
     def whole_pages(self, page_size: int) -> "TokenKey":
         return self[: len(self) // page_size * page_size]
 
     def head(self, num_units: int) -> bytes:
         """A hashable copy of the first units."""
-        return self.tokens[self.start : self.start + num_units + self.lookahead].tobytes()
+        stop = self.start + num_units + self.lookahead
+        return self.salt + self.tokens[self.start : stop].tobytes()
 
     def num_common(self, other: "TokenKey") -> int:
         """How many leading units are equal."""

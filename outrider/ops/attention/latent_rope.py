@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.ops.attention.write_kv import write_kv
+from outrider.ops.attention.write_kv import write_latents
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.norm_rope.rotary import Rotation, rotate_
 
@@ -29,7 +29,7 @@ def store_latents_reference(
     width = norm.weight.shape[0]
     latents[:, :width] = norm(latents[:, :width])
     rotate_(latents[:, None, width:], rotation)
-    write_kv(layer, slots, latents[:, None])
+    write_latents(layer, slots, latents, width)
 
 
 def rotate_queries(

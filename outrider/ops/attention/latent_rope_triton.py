@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.storable_kv_triton import is_finite, storable
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.norm_rope.rms_norm_triton import scaled
 from outrider.ops.norm_rope.rotary import Rotation
@@ -45,10 +46,15 @@ def _store_kernel(
     target = layer + tl.load(slots + token).to(tl.int64) * (LATENT + 2 * HALF)
     values = tl.load(source + channel, mask=inside, other=0.0).to(tl.float32)
     normed = scaled(values, tl.sum(values * values) / LATENT, scales, eps)
-    tl.store(target + channel, normed, mask=inside)
+    normed = normed.to(layer.dtype.element_ty)
+    # As in `write_latents`: a latent that is not finite is stored as zeros beside a key of NaN.
+    is_whole = tl.min(is_finite(normed).to(tl.int32), 0) == 1
+    tl.store(target + channel, tl.where(is_whole, normed, 0.0), mask=inside)
     low, high = _rotated(source + LATENT, cos, sin, token, pair, pair < HALF, HALF)
-    tl.store(target + LATENT + pair, low, mask=pair < HALF)
-    tl.store(target + LATENT + HALF + pair, high, mask=pair < HALF)
+    low = tl.where(is_whole, low, float("nan")).to(layer.dtype.element_ty)
+    high = tl.where(is_whole, high, float("nan")).to(layer.dtype.element_ty)
+    tl.store(target + LATENT + pair, storable(low, True), mask=pair < HALF)
+    tl.store(target + LATENT + HALF + pair, storable(high, True), mask=pair < HALF)
 
 
 @triton.jit

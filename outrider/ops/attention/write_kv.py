@@ -1,4 +1,15 @@
-"""The write of keys and values, or of latents, to their slots."""
+"""The write of keys and values, or of latents, to their slots.
+
+Attention reads the keys of draft nodes and positions that a query does not see, and selects by the
+score: `where(is_seen, score, -inf)`. But it multiplies their values by a weight of 0, and 0 * NaN
+is NaN. So a pool stores numbers that are not finite in keys only:
+
+    a key that is not finite is stored as NaN      a query that sees it gets NaN
+    a value that is not finite is stored as zero   a query that does not see it gets no NaN
+
+A hidden state that is not finite makes both. Every channel of a key and a value is decided by
+itself, because kernels compute keys and values in different programs.
+"""
 
 import torch
 
@@ -6,7 +17,30 @@ import torch
 def write_kv(
     layer: torch.Tensor,  # [pages, page_size, vectors, width]
     slots: torch.Tensor,  # [num_query]
-    kv: torch.Tensor,  # [num_query, vectors, width]
+    kv: torch.Tensor,  # [num_query, vectors, width] keys, then values; overwritten
 ) -> None:
     """Store the vectors of the query tokens at their slots."""
-    layer.view(-1, layer.shape[2], layer.shape[3]).index_copy_(0, slots, kv)
+    keys, values = kv.chunk(2, dim=1)
+    keys.add_(keys - keys)  # adds 0, or NaN where a channel is infinite
+    torch.nan_to_num_(values, nan=0.0, posinf=0.0, neginf=0.0)
+    _copy_to(layer, slots, kv)
+
+
+def write_latents(
+    layer: torch.Tensor,  # [pages, page_size, 1, latent + rope]
+    slots: torch.Tensor,  # [num_query]
+    latents: torch.Tensor,  # [num_query, latent + rope] overwritten
+    latent: int,
+) -> None:
+    """Store latents and the keys beside them. A latent is key and value, so where it is not finite
+    it is stored as zeros, and the key beside it, which only enters scores, as NaN.
+    """
+    values, keys = latents[:, :latent], latents[:, latent:]
+    nothing = (values - values).sum(1, keepdim=True)  # [num_query, 1] 0, or NaN
+    values.masked_fill_(nothing != 0, 0.0)
+    keys.add_(keys - keys).add_(nothing)
+    _copy_to(layer, slots, latents[:, None])
+
+
+def _copy_to(layer: torch.Tensor, slots: torch.Tensor, vectors: torch.Tensor) -> None:
+    layer.view(-1, layer.shape[2], layer.shape[3]).index_copy_(0, slots, vectors)

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from outrider.ops.attention.storable_kv_triton import storable
 from outrider.ops.linear.small_linear_triton import (
     CHOSEN,
     SmallTile,
@@ -101,6 +102,7 @@ def _heads_kernel(
     tl.store(own, new_low, mask=inside & is_query)
     tl.store(own + HALF, new_high, mask=inside & is_query)
     stored = layer + slot[:, None] * slot_stride + (column - num_queries * 2 * HALF)[None, :]
+    new_low, new_high = storable(new_low, is_rotated), storable(new_high, is_rotated)
     tl.store(stored, new_low, mask=inside & (head >= num_queries))
     tl.store(stored + HALF, new_high, mask=inside & (head >= num_queries))
 

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.storable_kv_triton import storable
 from outrider.ops.norm_rope.head_norm import HeadNorm
 from outrider.ops.norm_rope.rms_norm_triton import EXACT, scaled
 from outrider.ops.norm_rope.rotary import RotaryFrequencies, Rotation
@@ -92,6 +93,8 @@ def _rotate_and_store_kernel(
     tl.store(source, low, mask=inside & is_query)
     tl.store(source + HALF, high, mask=inside & is_query)
     target = layer + slot * slot_stride + columns - num_queries * 2 * HALF
+    low = storable(low.to(layer.dtype.element_ty), is_rotated)
+    high = storable(high.to(layer.dtype.element_ty), is_rotated)
     tl.store(target, low, mask=inside & (head >= num_queries))
     tl.store(target + HALF, high, mask=inside & (head >= num_queries))
 

@@ -56,6 +56,14 @@ class EditTables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WordTables:
+    """Sequences of tokens that must not occur in a row's output, and its last tokens."""
+
+    words: torch.Tensor  # [rows, words, context + 1] int32; `bad_words.py` has the padding values
+    outputs: torch.Tensor  # [rows, context] int64, the latest last; -1 before the output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterTables:
     """The filters of each row."""
 

@@ -63,5 +63,6 @@ def compress(
     else:
         states = states.squeeze(3)
     value, gate = states.unbind(2)  # [windows, window, width]
-    gate = (gate + bias).masked_fill((sources < 0)[..., None], float("-inf"))
-    return (value * gate.softmax(1)).sum(1)
+    is_absent = (sources < 0)[..., None]  # its state is arbitrary and can hold NaN
+    gate = (gate + bias).masked_fill(is_absent, float("-inf"))
+    return (value.masked_fill(is_absent, 0.0) * gate.softmax(1)).sum(1)

@@ -36,6 +36,7 @@ def sparse_attention_reference(
     place = torch.arange(entries.longest, device=query.device)
     is_seen = torch.cat([sources >= 0, place < entries.counts[:, None]], dim=1)
     vectors = torch.cat([window.read(sources), entries.pool[entries.slots]], dim=1).float()
+    vectors.masked_fill_(~is_seen[..., None], 0.0)  # places that are not seen can hold NaN
     logits = torch.einsum("nhw,nkw->nhk", query.float(), vectors) * scale
     logits = logits.masked_fill_(~is_seen[:, None], float("-inf"))
     sink = sinks[None, :, None].expand(query.shape[0], -1, 1)

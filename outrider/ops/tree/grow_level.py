@@ -54,7 +54,7 @@ def _expand(
     values = top.logprobs.view(*scores.shape, topk)  # [rows, branches, topk]
     steps, own_topk, _ = budgets[:, :, None, None]
     rank = torch.arange(topk, device=scores.device)
-    is_allowed = (rank < own_topk) & (depth <= steps)  # [rows, 1, topk]
+    is_allowed = (rank < own_topk) & (depth <= steps) & ~values.isnan()  # [rows, branches, topk]
     # A child scores strictly below its parent, however large the scores. With equal scores the
     # child could be selected without its parent.
     ceiling = torch.nextafter(scores, torch.full_like(scores, float("-inf")))

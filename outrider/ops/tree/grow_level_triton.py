@@ -75,7 +75,7 @@ def _grow_kernel(
     score = tl.load(tip_scores + parent, mask=inside, other=0.0)
     value = tl.load(logprobs + here, mask=inside, other=0.0)
     joint = tl.minimum(score + value - STEP_COST, just_below(score))
-    is_allowed = (child % topk < own_topk) & (depth <= own_steps)
+    is_allowed = (child % topk < own_topk) & (depth <= own_steps) & (value == value)  # no NaN
     joint = tl.where(is_allowed, joint, float("-inf"))
     place = row * level_stride + child
     tl.store(level_scores + place, joint, mask=inside)

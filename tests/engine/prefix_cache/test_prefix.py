@@ -37,6 +37,25 @@ def test_finished_request_serves_its_full_pages_to_the_next(cache: PrefixCache) 
     assert again.pages == first.pages[:2]
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_requests_of_another_salt_share_nothing(lookahead: int) -> None:
+    cache = PrefixCache(num_pages=30, page_size=4, lookahead=lookahead)
+    for salt in (b"", b"a", b"b"):
+        lease = cache.open(PROMPT, salt=salt)
+        assert lease.cached == 0
+        cache.extend(lease, len(PROMPT))
+        cache.publish(lease, PROMPT[:5])
+        cache.close(lease, PROMPT)
+    longer = [*PROMPT, *range(8)]
+    for salt in (b"a", b"", b"b"):
+        lease = cache.open(longer, salt=salt)
+        assert lease.cached == 12 - 4 * lookahead
+        cache.extend(lease, len(longer))
+        cache.close(lease, longer)  # grows the edge, or splits it
+        assert cache.open([*PROMPT[:5], 7, 7, 7], salt=salt).cached == 4
+    assert cache.open(PROMPT, salt=b"c").cached == 0
+
+
 def test_cached_pages_that_no_row_uses_stay_available(cache: PrefixCache) -> None:
     finish(cache, PROMPT)
     assert cache.num_available == 8

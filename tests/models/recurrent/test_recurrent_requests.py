@@ -3,12 +3,12 @@
 import pytest
 from support.engines import engine_of, make_submission, run_all
 from support.grammars import END, SPECS, TINY, PlainMasks, decode_plainly
+from support.matchers import MatcherStates
 from support.recurrent import VOCAB, expected_logits
 from support.row_matrix import CHAIN, PROMPTS, shape_of
 
 from outrider import LLM, SamplingParams
 from outrider.structured.grammar_cache import GrammarCache
-from outrider.structured.grammar_matcher import MatcherStates
 from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import RowSampling
 
@@ -25,7 +25,7 @@ def grammar_cache():
 @pytest.mark.parametrize(("executor", "depth"), [("eager", 1), ("tape", 0)])
 def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, grammar_cache, executor, depth):
     shape = shape_of(CHAIN, chunk=7, executor=executor, depth=depth, pad=3)
-    masks, specs = PlainMasks(MatcherStates(grammar_cache)), list(SPECS.values())
+    masks, specs = PlainMasks(MatcherStates()), list(SPECS.values())
     submissions = [
         make_submission(
             f"r{i}",

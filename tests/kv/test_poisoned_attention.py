@@ -1,0 +1,48 @@
+"""Attention never sums what a query does not see. tests/gpu compiles the kernels."""
+
+import math
+
+import pytest
+from support.attention_cases import Model, as_chain, chain_ancestors, latent_model, make_case
+from support.poisoned_attention import assert_blind_to_unused, assert_only_descendants_see
+
+from outrider.kv.head_shape import HeadShape
+from outrider.kv.reference_attention import ReferenceAttention
+from outrider.kv.triton_attention import TritonAttention
+
+pytest.importorskip("triton")
+
+MODELS = {"heads": Model(kv_heads=1), "latents": latent_model(heads=3)}
+
+
+def backend_of(name, model):
+    if name == "reference":
+        return ReferenceAttention(page_size=model.page_size, dtype=model.dtype)
+    user = HeadShape(
+        heads=model.heads,
+        head_dim=model.latent or model.head_dim,
+        is_latent=model.latent > 0,
+    )
+    return TritonAttention(page_size=model.page_size, users=[user])
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("nodes", [1, 5])
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_slots_without_a_token_are_never_summed(backend, model, nodes, value):
+    case = make_case(model, lengths=[0, 9, 37], nodes=nodes, chunks={4: (7, 5), 5: (0, 2)})
+    assert_blind_to_unused(backend_of(backend, model), case, value)
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("node", [1, 3])
+@pytest.mark.parametrize("is_chain", [True, False])
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_a_bad_node_reaches_the_nodes_below_it_alone(backend, model, is_chain, node):
+    own = {"ancestors": chain_ancestors(3, 5)} if is_chain else {}
+    case = make_case(model, lengths=[0, 9, 37], nodes=5, chunks={4: (7, 5)}, seed=2, **own)
+    case = as_chain(case) if is_chain else case
+    assert_only_descendants_see(backend_of(backend, model), case, node)
