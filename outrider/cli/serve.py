@@ -16,6 +16,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     LimitsConfig,
 )
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -144,5 +145,5 @@ def _check_installation() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"the server needs {', '.join(missing)}; install it with pip install 'outrider[serve]'"
+            f"the server needs {', '.join(missing)}; install it with {install_hint('serve')}"
         )
