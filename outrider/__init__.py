@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from outrider.frontend.llm import LLM
     from outrider.frontend.outputs import CompletionOutput, RequestOutput
     from outrider.frontend.sampling_params import SamplingParams
+    from outrider.frontend.vllm_sampling_params import StructuredOutputsParams
 
 __version__ = "0.1.0"
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "OutriderError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -24,6 +26,7 @@ _LAZY = {
     "OutriderError": "outrider.errors",
     "RequestOutput": "outrider.frontend.outputs",
     "SamplingParams": "outrider.frontend.sampling_params",
+    "StructuredOutputsParams": "outrider.frontend.vllm_sampling_params",
 }
 
 

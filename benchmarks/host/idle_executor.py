@@ -38,8 +38,10 @@ class IdleExecutor:
         rows, most = shape.rows, shape.tree.most_emitted
         num_accepted = torch.full((rows,), min(self._emitted, most) - 1)
         drafted = torch.full((rows,), shape.nodes - 1)
-        rest = torch.zeros(2 * rows * most + shape.chunk.rows, dtype=torch.int64)
+        rest = 2 * rows * most + shape.chunk.rows + shape.num_sampled
         return PackedOutput(
-            integers=torch.cat([num_accepted, drafted, rest]).to(self._device),
+            integers=torch.cat([num_accepted, drafted, torch.zeros(rest, dtype=torch.int64)]).to(
+                self._device
+            ),
             reals=torch.zeros(0, device=self._device),
         )

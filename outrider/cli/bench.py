@@ -19,7 +19,9 @@ from outrider.errors import ConfigError
 from outrider.frontend.interrupts import import_torch
 from outrider.hub.aliases import DEFAULT_ALIAS
 
-app = typer.Typer(help="Measure speed and quality on this machine.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure speed and quality on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _LAB = ("decode", "iteration", "prefill", "host", "widen")  # benchmarks that are not in the package
 _ANY_FLAGS = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from outrider.cli.bench_flags import JsonFlag, check_json
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def bench_serve(
 
 def _run(args: "LoadArgs", *, json_path: Path | None, picture_path: Path | None) -> None:
     if importlib.util.find_spec("aiohttp") is None:
-        raise ConfigError("the load generator needs aiohttp; pip install 'outrider[bench]'")
+        raise ConfigError(f"the load generator needs aiohttp; {install_hint('bench')}")
     from outrider.bench.serve.plot_latency import check_picture
     from outrider.bench.serve.start_serve import bench_load
 

@@ -1,5 +1,6 @@
 """`outrider check`: tests that speculation changes no token of this model on this machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,18 +60,21 @@ def check(
     )
     tried = _configurations(draft, model_flags, chosen, thorough=thorough)
 
-    def load(configuration: "Configuration") -> "LLM":
-        return model_flags.load(
-            configuration.draft,
-            executor=configuration.executor,
-            depth=configuration.depth,
-            max_num_seqs=max(2, len(work.prompts)),
-        )
-
+    load = _loader(model_flags, max_num_seqs=max(2, len(work.prompts)))
     with batch_bar(work.num_requests(len(tried))) as advance:
         is_equal = print_findings(run_check(tried, work, load, advance))
     if not is_equal:
         raise typer.Exit(1)
+
+
+def _loader(flags: ModelFlags, *, max_num_seqs: int) -> Callable[["Configuration"], "LLM"]:
+    """Builds the engine of a configuration."""
+    return lambda configuration: flags.load(
+        configuration.draft,
+        executor=configuration.executor,
+        depth=configuration.depth,
+        max_num_seqs=max_num_seqs,
+    )
 
 
 def _configurations(

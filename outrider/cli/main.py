@@ -19,6 +19,7 @@ from outrider.cli import (
     serve,
     train_command,
 )
+from outrider.cli.grouped_help import GroupedHelp
 from outrider.errors import OutriderError
 
 # Versions of typer have the parser's errors in different modules; all have this subclass.
@@ -32,17 +33,21 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # subcommands inherit it
+    rich_markup_mode=None,  # its tables cut the names of flags at 80 columns
     pretty_exceptions_enable=False,  # a traceback is a bug of ours; bug reports need it unformatted
 )
-app.command("generate")(generate.generate)
-app.command("chat")(chat.chat)
-app.command("serve")(serve.serve)
-app.command("pull")(models_command.pull)
-app.command("models")(models_command.models)
-app.command("check")(check_command.check)
-app.command("doctor")(doctor.doctor)
-bench.app.command("acceptance")(bench_acceptance.acceptance)
-bench.app.command("serve")(bench_serve.bench_serve)
+for _command in (
+    generate.generate,
+    chat.chat,
+    serve.serve,
+    models_command.pull,
+    models_command.models,
+    check_command.check,
+    doctor.doctor,
+):
+    app.command(_command.__name__, cls=GroupedHelp)(_command)
+bench.app.command("acceptance", cls=GroupedHelp)(bench_acceptance.acceptance)
+bench.app.command("serve", cls=GroupedHelp)(bench_serve.bench_serve)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train_command.app, name="train")
 

@@ -16,6 +16,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     LimitsConfig,
 )
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,11 +54,17 @@ class ServerFlags:
     worker_timeout: Annotated[
         float, _flag("Seconds in one step after which the engine's worker is replaced.")
     ] = 300.0
+    client_timeout: Annotated[
+        float, _flag("Seconds after which a client that does not send or read is cut off.")
+    ] = 60.0
+    shutdown_grace: Annotated[
+        float, _flag("Seconds that running answers have after a signal to end.")
+    ] = 30.0
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
         from outrider.server.async_engine import AsyncEngineRules
-        from outrider.server.run_server import ServeSettings
+        from outrider.server.run_server import ServerTimeouts, ServeSettings
 
         return ServeSettings(
             host=self.host,
@@ -65,7 +72,11 @@ class ServerFlags:
             api_key=self.api_key,
             model_name=self.served_model_name or _own_name(model),
             max_queued=self.max_queued,
-            worker_timeout_s=self.worker_timeout,
+            timeouts=ServerTimeouts(
+                worker_s=self.worker_timeout,
+                client_s=self.client_timeout,
+                grace_s=self.shutdown_grace,
+            ),
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
             ),
@@ -78,6 +89,8 @@ def serve(*, model_flags: ModelFlags, draft_flags: DraftFlags, server_flags: Ser
     for name, value in (
         ("--stream-ping-s", server_flags.stream_ping_s),
         ("--worker-timeout", server_flags.worker_timeout),
+        ("--client-timeout", server_flags.client_timeout),
+        ("--shutdown-grace", server_flags.shutdown_grace),
     ):
         if value <= 0:
             raise ConfigError(f"{name} must be above 0, got {value}")
@@ -132,5 +145,5 @@ def _check_installation() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"the server needs {', '.join(missing)}; install it with pip install 'outrider[serve]'"
+            f"the server needs {', '.join(missing)}; install it with {install_hint('serve')}"
         )

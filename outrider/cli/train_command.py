@@ -27,7 +27,9 @@ from outrider.hub.aliases import DEFAULT_ALIAS
 if TYPE_CHECKING:
     from outrider.train.start_training import TrainingPlan
 
-app = typer.Typer(help="Train draft heads and export them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Train draft heads and export them.", no_args_is_help=True, rich_markup_mode=None
+)
 app.command("prompts")(train_data.prompts)
 app.command("answers")(train_data.answers)
 

@@ -141,8 +141,11 @@ class DeltaReader:
         return has_tokens or self._output.is_finished != self._has_ended
 
     def take(self) -> StreamDelta:
-        """The delta of the output since the last call."""
+        """The delta of the output since the last call. An error comes alone, after all text."""
         output, finish = self._output, self._output.ending.finish
+        is_read = (len(output.text), len(output.token_ids)) == (self._num_chars, self.num_tokens)
+        if finish == "error" and not is_read:
+            finish = "running"
         delta = StreamDelta(
             index=self._index,
             text=output.text[self._num_chars :],
@@ -153,7 +156,7 @@ class DeltaReader:
         self._num_chars = len(output.text)
         self._num_rounds = len(output.rounds)
         self.num_tokens = len(output.token_ids)
-        self._has_ended = output.is_finished
+        self._has_ended = finish != "running"
         return delta
 
 

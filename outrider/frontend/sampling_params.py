@@ -14,6 +14,7 @@ from outrider.frontend.restriction_params import (
 )
 from outrider.frontend.speculation_params import Speculation, parse_speculation
 from outrider.frontend.structured_params import Structured, parse_structured
+from outrider.frontend.vllm_sampling_params import TakesVllmArguments
 from outrider.wire.draft_budget import Budget
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.row_sampling import MAX_BIAS, MAX_NAMED
@@ -38,11 +39,12 @@ class _Parsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams(_Parsed):
+class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     """How the tokens of one request are chosen and when it ends; checked when it is made.
 
     With `n` > 1, output 0 uses `seed` itself and output i a seed derived from (seed, i). Every
-    output names the seed it used: a request of its own with that seed repeats it.
+    output names the seed it used: a request of its own with that seed repeats it. What else vLLM's
+    class takes is accepted where it changes nothing, and `structured_outputs` is `structured`.
     """
 
     n: int = 1

@@ -8,6 +8,7 @@ import torch
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
+from outrider.runtime.row_errors import row_errors
 from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.step_output import StepOutput, copy_to_host
 from outrider.runtime.watchdog import Watchdog
@@ -143,11 +144,19 @@ class InFlightStep:
         tokens = [tuple(emitted[: num_accepted + 1]) for emitted, num_accepted in decoded]
         for chunk, choice in zip(batch.chunks, read.chunk_choice, strict=False):
             tokens.append((choice,) if chunk.is_last else ())
+        errors = row_errors(read, self._requests)
+        for place, error in errors.items():
+            tokens[place] = tokens[place][: error.num_good]
         return StepResult(
             step=batch.step,
             tokens=tokens,
             drafted=read.drafted[:num_decodes] + [0] * len(batch.chunks),
-            details=read_details(output, self._requests, tokens),
+            details=read_details(
+                output,
+                self._requests,
+                tokens,
+                {place: error.reason for place, error in errors.items()},
+            ),
             busy_s=busy_s,
             has_drafter_failed=self._has_drafter_failed,
         )

@@ -13,7 +13,7 @@ from outrider.frontend.call_cost import CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.server.http_errors import restarting
+from outrider.server.http_errors import ending, restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
@@ -54,6 +54,7 @@ class AsyncEngine:
         self.rules = rules
         self.meter = meter
         self.frontend = Frontend(engine, tokenizer)
+        self.is_draining = False  # after a signal to end, no new request is accepted
         self.worker_pid = 0
         self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
@@ -99,6 +100,8 @@ class AsyncEngine:
 
     def submit(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
         """Submit the requests of one HTTP request: all, or none if there is no room for one."""
+        if self.is_draining:
+            raise ending()
         if any(each.params.priority for each in prepared) and not self.rules.has_priorities:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
@@ -115,6 +118,10 @@ class AsyncEngine:
         handle = RequestHandle(requests)
         self._handles.update((request.request_id, handle) for request in requests)
         return handle
+
+    def drain(self) -> None:
+        """Accept no new request from now on."""
+        self.is_draining = True
 
     def close(self, handle: RequestHandle) -> None:
         """The client has its answer or has left: abort what still runs."""

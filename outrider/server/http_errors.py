@@ -61,6 +61,11 @@ def restarting() -> ApiError:
     return ApiError(503, "the engine is being restarted; try again", code="engine_restarting")
 
 
+def ending() -> ApiError:
+    """The error of a new request after a signal to end."""
+    return ApiError(503, "the server is shutting down; use another one", code="shutting_down")
+
+
 def unresponsive(reason: str) -> ApiError:
     """The error of `/health` while the worker does not answer."""
     return ApiError(503, reason, code="engine_unresponsive")

@@ -6,10 +6,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-
-import uvicorn
-from fastapi import FastAPI
 
 from outrider.config.engine_config import EngineConfig
 from outrider.errors import ConfigError
@@ -19,6 +15,7 @@ from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.heartbeat import HeartbeatLimits
+from outrider.server.http_server import HttpServer, ServerEvents
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
@@ -31,6 +28,15 @@ _UNBOUNDED = 2**31  # requests that may wait in the worker: the server bounds th
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimeouts:
+    """How long the server waits."""
+
+    worker_s: float  # for one step of the worker
+    client_s: float  # for a client that sends no whole request, or does not read
+    grace_s: float  # for running answers, after a signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """The address to listen on, and the limits of requests."""
 
@@ -39,7 +45,7 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
-    worker_timeout_s: float  # that one step may take
+    timeouts: ServerTimeouts
     rules: AsyncEngineRules
 
 
@@ -61,7 +67,7 @@ def run_server(
         folder,
         replace(config, limits=limits),
         display.loading,
-        limits=HeartbeatLimits(step_s=settings.worker_timeout_s),
+        limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
     )
     asyncio.run(_serve(settings, supervisor, folder, listener, display))
 
@@ -87,7 +93,16 @@ async def _serve(
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        server = _Server(app, ready=lambda: display.ready(f"http://{shown}:{port}", facts))
+        events = ServerEvents(
+            ready=lambda: display.ready(f"http://{shown}:{port}", facts),
+            draining=async_engine.drain,
+        )
+        server = HttpServer(
+            app,
+            events,
+            client_timeout_s=settings.timeouts.client_s,
+            grace_s=settings.timeouts.grace_s,
+        )
         supervising = asyncio.create_task(supervisor.run(async_engine))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
@@ -98,38 +113,6 @@ async def _serve(
         grammars.close()
     finally:
         await supervisor.stop()
-
-
-class _Server(uvicorn.Server):
-    """Drains after the first signal, and ends at once after the second."""
-
-    def __init__(self, app: FastAPI, *, ready: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="h11",  # bounds headers while they arrive
-                ws="none",
-                lifespan="off",
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=30,
-            )
-        )
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-    def end_now(self) -> None:
-        """End now, without waiting for running answers."""
-        self.should_exit = self.force_exit = True
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        del sig, frame
-        self.force_exit = self.should_exit
-        self.should_exit = True
 
 
 def _bind(host: str, port: int) -> socket.socket:

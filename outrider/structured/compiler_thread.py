@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from outrider.config.install_hint import install_hint
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.compiler_process import COMPILED
 from outrider.structured.grammar_bounds import NAMES
@@ -98,7 +99,7 @@ class CompilerThread:
 
 def _start_compiler(vocabulary: Vocabulary) -> "_CompilerProcess":
     if importlib.util.find_spec("xgrammar") is None:
-        raise RequestError("structured output needs xgrammar: pip install 'outrider[grammar]'")
+        raise RequestError(f"structured output needs xgrammar: {install_hint('grammar')}")
     try:
         return _CompilerProcess(vocabulary)
     except (OSError, EOFError) as error:

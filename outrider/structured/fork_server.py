@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from outrider.config.install_hint import install_hint
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.matcher_messages import receive_message, send_message
 from outrider.wire.grammar_spec import Vocabulary
@@ -51,7 +52,7 @@ class ForkServer:
 
 def _start_server(vocabulary: Vocabulary) -> "_ServerProcess":
     if importlib.util.find_spec("xgrammar") is None:
-        raise RequestError("structured output needs xgrammar: pip install 'outrider[grammar]'")
+        raise RequestError(f"structured output needs xgrammar: {install_hint('grammar')}")
     try:
         return _ServerProcess(vocabulary)
     except (OSError, EOFError) as error:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 from outrider.train.training_log import read_metrics
 
@@ -18,7 +19,7 @@ def plot_run(folder: Path) -> Path:
         import matplotlib
     except ImportError as error:
         raise ConfigError(
-            "no picture without matplotlib; pip install 'outrider[train]', then outrider train "
+            f"no picture without matplotlib; {install_hint('train')}, then outrider train "
             f"plot {folder}"
         ) from error
     matplotlib.use("Agg")

@@ -50,6 +50,7 @@ from outrider.bench.serve.sse_reader import Event, EventParser
 from outrider.bench.serve.start_serve import choose_acceptance
 from outrider.bench.serve.stream_chunk import StreamError, read_chunk
 from outrider.cli.main import run
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 
 SLO = Slo(ttft_s=0.5, tpot_s=0.05)
@@ -725,7 +726,7 @@ def test_what_is_missing_for_a_picture_or_a_run_is_named_before_it(prompts, caps
         "importlib.util.find_spec", lambda name: None if name == "matplotlib" else 1
     )
     assert bench("http://127.0.0.1:9", prompts, *flags) == 1
-    assert "matplotlib; pip install 'outrider[bench]'" in capsys.readouterr().err
+    assert f"matplotlib; {install_hint('bench')}" in capsys.readouterr().err
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert bench("http://127.0.0.1:9", prompts, *flags) == 1
-    assert "aiohttp; pip install 'outrider[bench]'" in capsys.readouterr().err
+    assert f"aiohttp; {install_hint('bench')}" in capsys.readouterr().err

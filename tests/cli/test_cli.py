@@ -1,12 +1,14 @@
 """The command line without a model: parsing, refusals, exit codes."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+import typer
 
 from outrider import __version__
-from outrider.cli.main import run
+from outrider.cli.main import app, run
 
 GENERATE = ["generate", "hello"]
 WRONG = [
@@ -105,3 +107,18 @@ def test_mistakes_are_found_before_torch_is_loaded():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["serve", "generate", "chat", "check", "doctor", "bench serve", "bench acceptance"]
+)
+def test_help_writes_every_flag_in_full_on_80_columns(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*command.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    group = typer.main.get_command(app)
+    for name in command.split():
+        group = group.commands[name]
+    flags = [flag for each in group.params for flag in (*each.opts, *each.secondary_opts)]
+    words = re.split(r"[\s,/]+", shown)
+    assert [flag for flag in flags if flag.startswith("--") and flag not in words] == []

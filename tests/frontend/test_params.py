@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
+from outrider import StructuredOutputsParams
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import SamplingParams, override
 
@@ -94,3 +95,47 @@ def test_copies_and_pickles_keep_what_was_parsed():
         assert made == params
         assert made.bias_entries == ((5, 1.0),)
         assert made.grammar_spec.kind == "regex"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+        {"structured_outputs": StructuredOutputsParams(choice=["yes", "no"])},
+        {"guided_decoding": {"choice": ["yes", "no"]}},
+    ],
+)
+def test_the_form_of_an_answer_can_be_given_in_vllms_words(given):
+    ours = SamplingParams(structured={"choice": ["yes", "no"]})
+    assert SamplingParams(**given).grammar_spec == ours.grammar_spec
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"best_of": None},
+        {"best_of": 1},
+        {"bad_words": []},
+        {"spaces_between_special_tokens": True},
+        {"output_kind": 2},
+        {"structured_outputs": None},
+    ],
+)
+def test_arguments_of_vllm_that_change_nothing_are_accepted(given):
+    assert SamplingParams(**given) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"best_of": 3}, "best_of=3 is not supported here"),
+        ({"spaces_between_special_tokens": False}, "leave it out"),
+        ({"structured_outputs": 3}, "StructuredOutputsParams or a dict"),
+        ({"temprature": 1}, "did you mean temperature"),
+        ({"temprature": None}, "did you mean temperature"),
+        ({"structured": "json_object", "guided_decoding": {"json": {}}}, "are the same"),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(given, message):
+    with pytest.raises(RequestError, match=message):
+        SamplingParams(**given)

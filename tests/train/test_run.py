@@ -16,6 +16,7 @@ from support.tiny import save_tiny
 
 from outrider import LLM, SamplingParams
 from outrider.cli.main import run
+from outrider.config.install_hint import install_hint
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.model_config import read_config
@@ -313,7 +314,7 @@ def test_plotting_without_matplotlib_names_the_extra_to_install(trained, capsys,
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(["train", "plot", str(trained)]) == 1
-    assert "pip install 'outrider[train]'" in capsys.readouterr().err
+    assert install_hint("train") in capsys.readouterr().err
 
 
 def test_a_head_for_qwen3_is_trained_and_exported(train, tmp_path):

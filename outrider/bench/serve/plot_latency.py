@@ -7,6 +7,7 @@ from typing import Any
 
 from outrider.bench.serve.load_summary import Spread, course_of
 from outrider.bench.serve.serve_report import NUM_BINS, LoadReport
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 
 _INCHES = (15, 4.5)
@@ -16,7 +17,7 @@ _HISTOGRAM_BINS = 50
 def check_picture(path: Path) -> None:
     """Refuse a picture that could not be drawn, before the run."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("no --plot without matplotlib; pip install 'outrider[bench]'")
+        raise ConfigError(f"no --plot without matplotlib; {install_hint('bench')}")
     if path.suffix.lower() != ".png":
         raise ConfigError(f"--plot writes PNG; call the file {path.with_suffix('.png')}")
     if path.is_dir() or not os.access(path.parent, os.W_OK):
