@@ -41,6 +41,16 @@ class ServerFlags:
     served_model_name: Annotated[
         str, _flag("What clients call the model; default: its own name.")
     ] = ""
+    reasoning_parser: Annotated[
+        str, _flag("How reasoning is written: deepseek_r1, qwen3, glm45 or gpt_oss.")
+    ] = ""
+    tool_call_parser: Annotated[
+        str,
+        _flag(
+            "How tool calls are written: hermes, llama3_json, mistral, deepseek_v3, glm45, "
+            "pythonic or gpt_oss."
+        ),
+    ] = ""
     max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
     kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None
@@ -63,14 +73,19 @@ class ServerFlags:
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
+        from outrider.server.answer_request import ServedModel
         from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.parsers.answer_parsers import find_parsers
         from outrider.server.run_server import ServerTimeouts, ServeSettings
 
         return ServeSettings(
             host=self.host,
             port=self.port,
             api_key=self.api_key,
-            model_name=self.served_model_name or _own_name(model),
+            model=ServedModel(
+                name=self.served_model_name or _own_name(model),
+                parsers=find_parsers(reasoning=self.reasoning_parser, calls=self.tool_call_parser),
+            ),
             max_queued=self.max_queued,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
@@ -110,7 +125,7 @@ def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") ->
 
     folder = resolve_model(model, BarReporter())
     draft = find_drafter(config.draft, model=model, reporter=BarReporter())
-    with terminal_display(settings.model_name) as display:
+    with terminal_display(settings.model.name) as display:
         run_server(settings, folder, replace(config, draft=draft), display)
 
 

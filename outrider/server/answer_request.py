@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from outrider.frontend.request_state import PreparedRequest
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
 
@@ -40,9 +41,10 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name of the model that clients use."""
+    """The name of the model that clients use, and how its answers are read."""
 
     name: str
+    parsers: AnswerParsers = NO_PARSERS
 
     def check(self, requested: str | None) -> None:
         """Refuse a name that is not served. No name, or SGLang's "default", means this model."""

@@ -43,7 +43,7 @@ class ServeSettings:
     host: str
     port: int  # 0 takes a free one
     api_key: str  # empty for none
-    model_name: str
+    model: ServedModel
     max_queued: int
     timeouts: ServerTimeouts
     rules: AsyncEngineRules
@@ -82,15 +82,13 @@ async def _serve(
     tokenizer = load_tokenizer(folder)
     try:
         facts = await supervisor.start()
-        meter = Meter(settings.model_name)
+        meter = Meter(settings.model.name)
         grammars = GrammarCache(
             lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_pending=MAX_PENDING
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
-        app = make_app(
-            async_engine, ServedModel(name=settings.model_name), api_key=settings.api_key
-        )
+        app = make_app(async_engine, settings.model, api_key=settings.api_key)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         events = ServerEvents(
