@@ -87,7 +87,10 @@ class ModelFlags:
         bool, _flag("The same as --executor eager.", "--disable-cuda-graph", "--enforce-eager")
     ] = False
     depth: Annotated[int | None, _flag("1 overlaps planning with the device, 0 waits.")] = None
-    record: Annotated[Literal["lazy", "at start"], _flag("When graphs are recorded.")] = "lazy"
+    record: Annotated[
+        Literal["auto", "lazy", "at start"],
+        _flag("When graphs are captured; auto: at start in a server, else when needed."),
+    ] = "auto"
     deterministic: Annotated[
         bool, _flag("On a GPU, results never depend on the batch, to the last bit.")
     ] = False
@@ -163,7 +166,8 @@ class ModelFlags:
             execution=ExecutionConfig(
                 executor=self.chosen_executor,
                 depth="auto" if self.depth is None else self.depth,
-                record=self.record,
+                # A request must not wait for the capture of another one's shape.
+                record="at start" if self.record == "auto" else self.record,
                 deterministic=self.deterministic,
             ),
             cache=CacheConfig(

@@ -84,7 +84,7 @@ class Scheduler:
         self._waiting.push(request)
 
     def finish(self, request: Request) -> None:
-        """Release everything a request holds; its KV stays in the prefix cache."""
+        """Release everything a request holds. Its KV stays in the prefix cache unless it failed."""
         if request.phase is Phase.WAITING:
             self._waiting.discard(request)
         else:
@@ -262,9 +262,12 @@ class Scheduler:
         placement = self._running.pop(request)
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
-        # The last known token is not cached yet; of a prompt, only the submitted part is.
-        num_cached = min(placement.bound, len(request.tokens) - 1)
-        self.cache.close(placement.lease, request.tokens[:num_cached])
+        if request.finish == "error":
+            self.cache.discard(placement.lease)
+        else:
+            # The last known token is not cached yet; of a prompt, only the submitted part is.
+            num_cached = min(placement.bound, len(request.tokens) - 1)
+            self.cache.close(placement.lease, request.tokens[:num_cached])
         self._free_rows.append(placement.row)
 
 

@@ -17,6 +17,7 @@ SAMPLING = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_pena
 _RECOMMENDED = {"smollm2": {"temperature": 0.2}}
 
 SamplingDefaults = Mapping[str, float]
+NO_DEFAULTS: SamplingDefaults = {}
 
 
 def sampling_defaults(folder: Path, *, model: str, source: str = AUTO) -> SamplingDefaults:

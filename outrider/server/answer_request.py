@@ -60,17 +60,17 @@ class ServedModel:
 
     def fill(self, body: Body) -> Body:
         """The body with the model's sampling where it has none."""
-        known, given = type(body).model_fields, body.model_dump(exclude_none=True, include=set(SAMPLING))
+        given = body.model_dump(exclude_none=True, include=set(SAMPLING))
         missing = {
             name: value
             for name, value in self.sampling_defaults.items()
-            if name in known and name not in given
+            if name in type(body).model_fields and name not in given
         }
         return body.model_copy(update=missing) if missing else body
 
-    def envelope(self, prefix: str) -> Envelope:
-        """The envelope of a new answer."""
-        name = f"{prefix}-{secrets.token_hex(12)}"
+    def envelope(self, prefix: str, given_name: str = "") -> Envelope:
+        """The envelope of a new answer. Its id has the name that the client gave the request."""
+        name = f"{prefix}-{given_name or secrets.token_hex(12)}"
         return Envelope(id=name, created=int(time.time()), model=self.name)
 
 

@@ -10,6 +10,9 @@ from support.poison import DRAFTS, POISONS, answers
 from support.tiny import VOCAB
 
 from outrider.models.decoder import Decoder
+from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
+from outrider.runtime.row_errors import REASONS
+from outrider.wire.row_sampling import Ban
 
 BAD = 66  # a token whose embedding is NaN, in tests with a broken model
 
@@ -52,6 +55,72 @@ def test_drafts_of_bad_tokens_change_no_token_and_no_logprob(targets, target, tr
     for name, right in plain.items():
         assert drafted[name].tokens == right.tokens
         assert drafted[name].logprobs == pytest.approx(right.logprobs, abs=1e-4)
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("draft", [*DRAFTS, ("twin", "tree")], ids="-".join)
+@pytest.mark.parametrize("target", ["llama", "deepseek-v3"])
+def test_a_bad_token_ends_its_request_where_plain_decoding_ends_it(targets, target, draft, depth):
+    models, (drafter, tree) = targets[target], draft
+    shape = Shape(step_tokens=4 * TREES[tree].nodes + 7, depth=depth)
+    asked = [
+        make_submission(f"r{i}", prompt, sampling_of("greedy", i), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    clean = run_all(engine_of(models.target, shape), asked)
+    bad = clean["r0"].tokens[4]
+    assert not any(bad in prompt for prompt in PROMPTS)
+    broken = with_bad_tokens(models.target, [bad])
+    engine = engine_of(broken, shape, models.draft(drafter, TREES[tree]))
+    got = run_all(engine, asked)
+    for name, each in clean.items():
+        is_bad = bad in each.tokens[:-1]  # nothing is computed from the last token
+        last = each.tokens.index(bad) + 1 if is_bad else MAX_TOKENS
+        assert got[name].tokens == each.tokens[:last]
+        assert got[name].last.finish == ("error" if is_bad else "length")
+        assert got[name].last.reason == (REASONS[NOT_FINITE] if is_bad else "")
+        assert len(got[name].logprobs) == last
+    stats = engine.stats
+    assert stats.pages.free == stats.pages.total
+    assert stats.faults.failed_steps == 0
+
+
+def test_a_request_that_ends_before_the_bad_numbers_does_not_fail(targets):
+    models = targets["llama"]
+    text = PROMPTS[0]
+    asked = make_submission("r", text, sampling_of("greedy", 0))
+    right = run_all(engine_of(models.target, Shape()), [asked])["r"].tokens
+    bad = next(token for token in right[1:] if token not in [*text, right[0]])
+    num_tokens = right.index(bad) + 1
+    engine = engine_of(
+        with_bad_tokens(models.target, [bad]), Shape(), models.draft("twin", TREES["chain"])
+    )
+    stopped = make_submission("s", text, sampling_of("greedy", 0), stop_ids=(bad,))
+    short = make_submission("t", text, sampling_of("greedy", 0), max_tokens=num_tokens)
+    got = run_all(engine, [stopped, short])
+    assert [got[name].last.finish for name in "st"] == ["stop", "length"]
+    assert [got[name].tokens for name in "st"] == [right[:num_tokens]] * 2
+
+
+def test_a_bad_prompt_fails_whether_it_is_answered_or_only_read(targets):
+    engine = engine_of(with_bad_tokens(targets["llama"].target, [BAD]), Shape(step_tokens=7))
+    for num_tokens in (0, 5):
+        text = [BAD, *PROMPTS[0]]
+        asked = make_submission("r", text, sampling_of("greedy", 0), max_tokens=num_tokens)
+        got = run_all(engine, [asked])["r"]
+        assert (got.tokens, got.last.finish, got.last.reason) == ([], "error", REASONS[NOT_FINITE])
+    assert engine._scheduler.cache._tree.num_evictable == 0, "failed requests leave no pages"
+
+
+def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
+    engine = engine_of(targets["llama"].target, Shape())
+    asked = make_submission("r", PROMPTS[0], sampling_of("greedy", 0), max_tokens=4)
+    good = run_all(engine, [asked])["r"]
+    ban = replace(sampling_of("greedy", 0), ban=Ban(before=1000, tokens=tuple(range(VOCAB))))
+    both = run_all(engine, [asked, make_submission("n", PROMPTS[3], ban)])
+    assert (both["n"].tokens, both["n"].last.reason) == ([], REASONS[NOTHING_LEFT])
+    assert both["r"].tokens == good.tokens
 
 
 def test_a_bad_prompt_does_not_reach_the_requests_after_it(targets):

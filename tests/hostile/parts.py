@@ -7,7 +7,7 @@ from importlib import import_module
 
 NAMES = ("lives", "files", "server", "json", "grammars")
 # Seconds without a sign of life after which a case counts as hanging. The first one loads models.
-PATIENCE_S = {"lives": 180.0, "files": 180.0, "server": 240.0, "json": 240.0, "grammars": 240.0}
+PATIENCE_S = {"lives": 180.0, "files": 180.0, "server": 600.0, "json": 240.0, "grammars": 240.0}
 
 
 @dataclass

@@ -16,6 +16,7 @@ from pathlib import Path
 from hostile.parts import PATIENCE_S
 
 _TESTS = Path(__file__).parents[1]
+_END_S = 60.0  # a server that the worker started has this long to end
 _WORKER = (
     "import sys; from hostile.case_worker import run_cases; part, *numbers, seconds = sys.argv[1:];"
     "campaign, first, stride = map(int, numbers);"
@@ -78,7 +79,7 @@ class WatchedWorker:
         threading.Thread(target=self._pump, args=(process.stdout,), daemon=True).start()
         try:
             failure = self._follow(totals, lock)
-            code = process.wait(10) if not failure else -1
+            code = process.wait(_END_S) if not failure else -1
         except subprocess.TimeoutExpired:
             failure, code = "the worker does not end after its last case", -1
         finally:

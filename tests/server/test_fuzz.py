@@ -3,15 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.route_bodies import BASES, fields_of
 
-BASES = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "the"}], "max_tokens": 2},
-    "/v1/completions": {"prompt": "the", "max_tokens": 2},
-    "/v1/responses": {"input": "the", "max_output_tokens": 2},
-    "/generate": {"text": "the", "sampling_params": {"max_new_tokens": 2}},
-    "/tokenize": {"prompt": "the"},
-    "/detokenize": {"tokens": [5]},
-}
 LONG = {"n", "max_tokens", "max_completion_tokens", "max_output_tokens"}  # valid, but slow
 JSON = st.recursive(
     st.none()
@@ -33,13 +26,7 @@ JSON = st.recursive(
 def fields(server):
     """The fields of every route, as our own schema lists them."""
     schema = server.get("/openapi.json").json()
-    models = schema["components"]["schemas"]
-    return {path: sorted(_properties(schema["paths"][path], models) - LONG) for path in BASES}
-
-
-def _properties(path, models):
-    body = path["post"]["requestBody"]["content"]["application/json"]["schema"]
-    return set(models[body["$ref"].rpartition("/")[2]]["properties"])
+    return {path: sorted(set(fields_of(schema, path)) - LONG) for path in BASES}
 
 
 @pytest.mark.fast_cases(1)

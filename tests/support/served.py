@@ -40,7 +40,7 @@ class ServerProcess:
         self.url = self.ready_line.rpartition(" ")[2]
 
     def get(self, path: str, **more) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=30, **more)
+        return httpx.get(self.url + path, **{"timeout": 30, **more})
 
     def post(self, path: str, body: object, **more) -> httpx.Response:
         return httpx.post(self.url + path, json=body, **{"timeout": 30, **more})
