@@ -69,7 +69,9 @@ class Runner:
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):
                 sampling_flags = replace(sampling_flags, grammar=True)
-            plan = self._planner.plan(batch, sampling_flags=sampling_flags)
+            plan = self._planner.plan(
+                batch, sampling_flags=sampling_flags, cover=self._executor.cover
+            )
             samplings = self._samplings.of(batch) if wants_details(plan.shape) else ()
             # A launch can block: a grammar waits for the device, and the launch queue can be full.
             self.watchdog.begin(batch.step, plan.shape)
@@ -86,6 +88,12 @@ class Runner:
         """Run a step of this shape without requests; an executor with graphs captures it."""
         with self._stream.active():
             self._launch(self._planner.null(shape)).wait()
+
+    @torch.inference_mode()
+    def prepare(self, shape: StepShape) -> None:
+        """Capture a step of this shape, if the executor captures; a step of its kind has run."""
+        with self._stream.active():
+            self._executor.prepare(self._program, self._planner.null(shape))
 
     @torch.inference_mode()
     def restart(self) -> None:

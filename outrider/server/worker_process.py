@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from outrider.config.owner_life import kill_with_owner
 from outrider.config.process_heap import bound_code_cache, release_free_memory
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.engine import Engine
@@ -114,6 +115,7 @@ def run_worker() -> int:
     """
     logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    kill_with_owner(sys.stdin.fileno())
     threading.Thread(target=_exit_with_the_server, daemon=True).start()
     board = WorkerBoard(Path(config.board))
     board.start()
@@ -148,6 +150,7 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard)
 def _exit_with_the_server() -> None:
     """A server that was killed sends no message, but its end of standard input closes.
 
+    This is for systems without `kill_with_owner`, and for a server that ended before that call.
     Without a buffer: its lock would abort the interpreter if the worker ends first.
     """
     while os.read(sys.stdin.fileno(), 4096):
