@@ -53,9 +53,10 @@ class ModelFlags:
         _model_flag("How steps run; auto records CUDA graphs on a GPU."),
     ] = "auto"
     disable_cuda_graph: Annotated[bool, _model_flag("The same as --executor eager.")] = False
-    record: Annotated[Literal["lazy", "at start"], _model_flag("When graphs are recorded.")] = (
-        "lazy"
-    )
+    record: Annotated[
+        Literal["auto", "lazy", "at start"],
+        _model_flag("When graphs are captured; auto: at start in a server, else when needed."),
+    ] = "auto"
     deterministic: Annotated[
         bool, _model_flag("On a GPU, results never depend on the batch, to the last bit.")
     ] = False

@@ -120,7 +120,8 @@ def _config(flags: ModelFlags, draft: DraftConfig, server_flags: ServerFlags) ->
         device=flags.device,
         execution=ExecutionConfig(
             executor=flags.chosen_executor,
-            record=flags.record,
+            # A request must not wait for the capture of another one's shape.
+            record="at start" if flags.record == "auto" else flags.record,
             deterministic=flags.deterministic,
         ),
         cache=CacheConfig(

@@ -76,6 +76,7 @@ class Frontend:
                 limits=request.prepared.limits,
                 budget=request.prepared.budget,
                 priority=request.prepared.params.priority,
+                cache_salt=request.prepared.params.cache_salt,
             )
         )
         self._requests[name] = (request, index)

@@ -129,7 +129,7 @@ class LLM:
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",
-        record: CaptureTime = "lazy",  # "at start" captures every shape before the first request
+        record: CaptureTime | Auto = "auto",  # "at start": capture shapes before the first request
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,

@@ -211,12 +211,13 @@ class RequestState:
             finished=self.is_finished,
             usage=self.usage,
             timing=self.timing,
-            prompt_logprobs=self._prompt_logprobs()
+            prompt_logprobs=self.prompt_logprobs
             if self.prepared.params.prompt_logprobs is not None
             else None,
         )
 
-    def _prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
+    @property
+    def prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
         """One entry per token of the prompt, as in vLLM: the first has no log-probability."""
         prompt, first = self.prepared.prompt, self.prepared.params.prompt_logprobs_start
         pairs = zip(prompt[first:], self.outputs[0].prompt_logprobs, strict=False)

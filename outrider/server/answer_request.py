@@ -54,9 +54,9 @@ class ServedModel:
                 code="model_not_found",
             )
 
-    def envelope(self, prefix: str) -> Envelope:
-        """The envelope of a new answer."""
-        name = f"{prefix}-{secrets.token_hex(12)}"
+    def envelope(self, prefix: str, given_name: str = "") -> Envelope:
+        """The envelope of a new answer. Its id has the name that the client gave the request."""
+        name = f"{prefix}-{given_name or secrets.token_hex(12)}"
         return Envelope(id=name, created=int(time.time()), model=self.name)
 
 

@@ -8,7 +8,12 @@ from outrider.errors import RequestError
 from outrider.frontend.output_json import finite
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_state import OutputState, RequestState
-from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
+from outrider.frontend.sampling_params import (
+    MAX_LOGPROBS,
+    PARAMETER_NAMES,
+    SamplingParams,
+    override,
+)
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
 from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
@@ -30,6 +35,7 @@ _GRAMMARS = {
     "ebnf": "grammar",
     "structural_tag": "structural_tag",
 }
+_KNOWN = frozenset((*_NAMES, *_GRAMMARS, *PARAMETER_NAMES))
 _DEFAULTS = SamplingParams(max_tokens=128)
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
@@ -53,6 +59,8 @@ class GenerateRequest(RequestBody):
     stream: bool | None = None
     rid: str | Each[str] | None = None
     priority: int | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
 
     def check(self) -> None:
@@ -108,13 +116,17 @@ class GenerateRequest(RequestBody):
         return reports
 
     def _params(self, sampling: Json, report: Json) -> SamplingParams:
-        known = drop_neutral(sampling, (*_NAMES, *_GRAMMARS), place="sampling_params.")
+        known = drop_neutral(sampling, _KNOWN, place="sampling_params.")
         grammar = {_GRAMMARS[name]: known.pop(name) for name in _GRAMMARS if name in known}
         given = {_NAMES.get(name, name): value for name, value in known.items()}
         if any(value is not None for value in grammar.values()):
             given["structured"] = grammar
         _check_stops(given.get("stop"))
-        own = {"speculation": self.speculative, "priority": self.priority}
+        own = {
+            "speculation": self.speculative,
+            "priority": self.priority,
+            "cache_salt": self.cache_salt or self.extra_key,
+        }
         return override(
             _DEFAULTS, {name: v for name, v in (own | given | report).items() if v is not None}
         )

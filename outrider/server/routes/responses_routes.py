@@ -42,7 +42,9 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         model.check(body.model)
         body.check()
         prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
-        writer = ResponseWriter(model.envelope("resp"), body, async_engine.tokenizer)
+        writer = ResponseWriter(
+            model.envelope("resp", body.given_name), body, async_engine.tokenizer
+        )
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
