@@ -69,7 +69,9 @@ class Tokenizer:
             raise RequestError(
                 f"the text has half a surrogate pair at character {error.start}; send valid Unicode"
             ) from error
-        return self._backend.encode(text, add_special_tokens=add_special).ids
+        # `encode` would hold the GIL, which takes seconds for a long text; a batch releases it.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special)
+        return encoding.ids
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool) -> str:
         """The text of a whole sequence; bytes that form no character become U+FFFD."""
