@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from outrider.config.log_settings import LogSettings
 from outrider.errors import ConfigError
 from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
@@ -16,6 +17,7 @@ from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.http_server import HttpServer, ServerEvents
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
@@ -46,6 +48,7 @@ class ServeSettings:
     max_queued: int
     timeouts: ServerTimeouts
     web: WebSettings
+    log: LogSettings
     rules: AsyncEngineRules
 
 
@@ -66,6 +69,7 @@ def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -
         replace(config, limits=replace(config.limits, queued=_UNBOUNDED)),
         display.loading,
         limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
+        log=settings.log,
     )
     asyncio.run(_serve(settings, supervisor, opened, listener, display))
 
@@ -102,9 +106,11 @@ async def _serve(
             web=settings.web,
         )
         supervising = asyncio.create_task(supervisor.run(async_engine))
+        reporting = asyncio.create_task(log_status(meter))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
         await server.serve([listener])
+        reporting.cancel()
         supervising.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await supervising
