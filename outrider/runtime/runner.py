@@ -104,7 +104,7 @@ class Runner:
         self._stream.record_event().wait()  # raises if a CUDA error is still pending
         rows, pages = self._program.state.rows, self._program.state.pages
         with self._stream.active():
-            # Half-computed pages can hold NaN, and attention masks by multiplying with 0.
+            # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()
