@@ -64,3 +64,4 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
+    tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -20,9 +20,10 @@ from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
 from outrider.server.worker_messages import (
     FlushRequest,
+    FromLoadedWorker,
     StatsReply,
     StatsRequest,
-    StepUpdates,
+    StepFailed,
     ToWorker,
 )
 from outrider.wire.engine_stats import EngineStats
@@ -150,14 +151,17 @@ class AsyncEngine:
     def note_trouble(self, reason: str) -> None:
         self.worker_trouble = reason
 
-    def receive(self, message: StepUpdates | StatsReply) -> None:
+    def receive(self, message: FromLoadedWorker) -> None:
         """Take a message of the worker in."""
         if isinstance(message, StatsReply):
             pending = self._pending_stats.pop(message.ticket, None)
             if pending is not None and not pending.done():
                 pending.set_result(message.stats)
             return
-        self._deliver(self.engine.receive(message.updates))
+        if isinstance(message, StepFailed):
+            self._deliver(self.engine.start_over(message))
+        else:
+            self._deliver(self.engine.receive(message.updates))
         self.meter.note_stats(message.stats, num_in_flight=self.engine.num_in_flight)
 
     def detach_worker(self, lost_steps: frozenset[str]) -> None:

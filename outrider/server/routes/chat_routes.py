@@ -47,6 +47,7 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Answer a conversation, whole or as server-sent events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
         prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
         writer = ChatWriter(
             model.envelope("chatcmpl", body.given_name), body, async_engine.tokenizer

@@ -42,6 +42,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         """Continue one prompt or several, whole or as server-sent events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
         prepared = await async_engine.prepare(lambda: _read_requests(body))
         writer = CompletionWriter(
             model.envelope("cmpl", body.given_name), body, async_engine.tokenizer

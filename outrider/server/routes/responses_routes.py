@@ -41,6 +41,7 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         """Answer a text or a conversation, whole or as typed events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
         prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
         writer = ResponseWriter(
             model.envelope("resp", body.given_name), body, async_engine.tokenizer

@@ -33,7 +33,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Continue one prompt or several."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _read_requests(body))
+        prepared = await async_engine.prepare(lambda: _read_requests(body, model))
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
@@ -74,8 +74,8 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _read_requests(body: GenerateRequest) -> list[PromptRequest]:
-    pairs = zip(body.prompts, body.params(), strict=True)
+def _read_requests(body: GenerateRequest, model: ServedModel) -> list[PromptRequest]:
+    pairs = zip(body.prompts, body.params(model.sampling_defaults), strict=True)
     return [PromptRequest(prompt=prompt, params=params) for prompt, params in pairs]
 
 
