@@ -36,7 +36,7 @@ from outrider.frontend.prompts import (
     parse_prompt,
 )
 from outrider.frontend.request_feed import Feed
-from outrider.frontend.request_state import DeltaReader, RequestState
+from outrider.frontend.request_state import DeltaReader, PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams, override
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.frontend.vllm_arguments import OtherArguments, choose_model, read_arguments
@@ -79,7 +79,8 @@ class Stream:
     @property
     def output(self) -> RequestOutput:
         """The request so far; final once the iteration has ended or was closed."""
-        return self._request.output()
+        with self._frontend.reading():
+            return self._request.output()
 
     def close(self) -> None:
         """Abort the request unless it has ended."""
@@ -92,7 +93,9 @@ def _read(frontend: Frontend, request: RequestState) -> Generator[StreamDelta, N
     try:
         # Another reader of the same engine may have stepped it, so ours can end before we look.
         while not request.is_finished or any(reader.has_delta for reader in readers):
-            yield from [reader.take() for reader in readers if reader.has_delta]
+            with frontend.reading():
+                deltas = [reader.take() for reader in readers if reader.has_delta]
+            yield from deltas
             if not request.is_finished:
                 frontend.step()
     finally:
@@ -100,7 +103,7 @@ def _read(frontend: Frontend, request: RequestState) -> Generator[StreamDelta, N
 
 
 class LLM:
-    """Owns one loaded model.
+    """Owns one loaded model. Threads may share it: their requests run in one batch.
 
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
     the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
@@ -201,12 +204,19 @@ class LLM:
         sampling_params: SamplingParams | None = None,
     ) -> Stream:
         """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
+        return Stream(self.frontend, self.frontend.submit(self.prepare(prompt, sampling_params)))
+
+    def prepare(
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+    ) -> PreparedRequest:
+        """One prompt, or one conversation as `chat` takes it, checked and ready to submit."""
         if is_conversation(prompt):
             parsed: TextPrompt | TokenPrompt = self.frontend.inputs.render(prompt)
         else:
             parsed = parse_prompt(prompt)
-        params = self._seeded(sampling_params or self._defaults)
-        return Stream.open(self.frontend, parsed, params)
+        return self.frontend.inputs.prepare(parsed, self._seeded(sampling_params or self._defaults))
 
     def get_tokenizer(self) -> Tokenizer | NoTokenizer:
         return self.frontend.tokenizer
