@@ -43,6 +43,9 @@ class ServerFlags:
     ] = ""
     max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
+    request_memory: Annotated[
+        int, _flag("MiB that all requests together may take in the server.", least=1)
+    ] = 2048
     kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     scheduling_policy: Annotated[
@@ -72,6 +75,7 @@ class ServerFlags:
             api_key=self.api_key,
             model_name=self.served_model_name or _own_name(model),
             max_queued=self.max_queued,
+            request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,

@@ -14,8 +14,10 @@ from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
@@ -45,6 +47,7 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
+    request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
     rules: AsyncEngineRules
 
@@ -89,7 +92,10 @@ async def _serve(
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
         app = make_app(
-            async_engine, ServedModel(name=settings.model_name), api_key=settings.api_key
+            async_engine,
+            ServedModel(name=settings.model_name),
+            api_key=settings.api_key,
+            memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

@@ -53,6 +53,7 @@ BELOW_ROUTES = (  # on every stack
     "server/run_server.py",
     "server/json_body.py",
     "server/body_limits.py",
+    "server/call_memory.py",
 )
 
 

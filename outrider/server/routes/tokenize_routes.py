@@ -1,10 +1,11 @@
 """`/tokenize` and `/detokenize`."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from outrider.errors import RequestError
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import TEXT_FACTOR, CallMemory, memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.tokenize_protocol import (
     DetokenizeAnswer,
@@ -18,10 +19,11 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["Tokens"], route_class=JsonRoute)
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
+    async def tokenize(body: TokenizeRequest, request: Request) -> TokenizeAnswer:
         """The token ids of a text or a conversation."""
         model.check(body.model)
-        return await async_engine.run_in_thread(lambda: _tokenize(async_engine, body))
+        memory = memory_of(request)
+        return await async_engine.run_in_thread(lambda: _tokenize(async_engine, body, memory))
 
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
@@ -32,8 +34,11 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest) -> TokenizeAnswer:
+def _tokenize(
+    async_engine: AsyncEngine, body: TokenizeRequest, memory: CallMemory
+) -> TokenizeAnswer:
     prompt = body.text(async_engine.frontend)
+    memory.take(len(prompt.text) * TEXT_FACTOR)
     tokens = async_engine.tokenizer.encode(prompt.text, add_special=prompt.add_special)
     texts = [async_engine.tokenizer.token_text(token) for token in tokens]
     return TokenizeAnswer(
