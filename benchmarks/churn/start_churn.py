@@ -1,6 +1,7 @@
 """`python -m benchmarks churn`, from checked flags to a printed report."""
 
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,10 @@ from outrider.bench.report import (
 from outrider.bench.run_progress import run_bar
 from outrider.runtime.draft_kinds import ModelDraft
 
-_RUNS = (*wrapped("way"), *numbers("rows", "tok/s", "to plain", "eager steps", "device busy"))
+_RUNS = (
+    *wrapped("way"),
+    *numbers("rows", "tok/s", "to plain", "eager steps", "device busy", "start s"),
+)
 _KINDS = (
     *wrapped("way"),
     *wrapped("steps"),
@@ -54,8 +58,10 @@ def bench_churn(args: ChurnArgs, body: Body, place: Place, json_path: Path | Non
 
 def _measure(target: BenchTarget, body: Body, args: ChurnArgs, *, way: Way, rows: int) -> ChurnRun:
     longest = args.prompt + args.prompt // 2 + args.answer
+    began = time.perf_counter()
     loaded = build(target, _drafting(target, body, args, way), rows=rows, context=longest + 8)
-    return run_load(loaded, args, way=way, rows=rows)
+    start_s = time.perf_counter() - began
+    return replace(run_load(loaded, args, way=way, rows=rows), start_s=start_s)
 
 
 def _drafting(target: BenchTarget, body: Body, args: ChurnArgs, way: Way) -> Drafting:
@@ -87,6 +93,7 @@ def _run_row(run: ChurnRun, plain: float | None) -> tuple[str, ...]:
         f"{run.tokens_per_s / plain:.2f}x" if plain else "",
         f"{num_eager / len(run.steps):.1%}",
         f"{run.occupancy:.1%}",
+        f"{run.start_s:.1f}",
     )
 
 

@@ -23,6 +23,12 @@ class IdleExecutor:
         self._device = device
         self._latest: tuple[tuple[StepPlan, PackedOutput], ...] = ()
 
+    def cover(self, shape: StepShape) -> StepShape:
+        return shape
+
+    def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
+        pass
+
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         """An output like the program's, without running the program."""
         del program
@@ -38,8 +44,10 @@ class IdleExecutor:
         rows, most = shape.rows, shape.tree.most_emitted
         num_accepted = torch.full((rows,), min(self._emitted, most) - 1)
         drafted = torch.full((rows,), shape.nodes - 1)
-        rest = torch.zeros(2 * rows * most + shape.chunk.rows, dtype=torch.int64)
+        rest = 2 * rows * most + shape.chunk.rows + shape.num_sampled
         return PackedOutput(
-            integers=torch.cat([num_accepted, drafted, rest]).to(self._device),
+            integers=torch.cat([num_accepted, drafted, torch.zeros(rest, dtype=torch.int64)]).to(
+                self._device
+            ),
             reals=torch.zeros(0, device=self._device),
         )

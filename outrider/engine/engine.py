@@ -137,6 +137,11 @@ class Engine:
         else:
             self._scheduler.finish(request)
 
+    def abort_all(self) -> None:
+        """Stop every request."""
+        for request_id in tuple(self._requests):
+            self.abort(request_id)
+
     def flush(self) -> None:
         """Forget every cached prefix that no request uses."""
         self._scheduler.cache.flush()
@@ -245,37 +250,28 @@ class Engine:
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        updates = self._absorb_details(expected, result)
-        num_rounds, details = expected.num_rounds, result.details
+        updates, num_rounds, details = [], expected.num_rounds, result.details
+        for place, own in details.items():
+            if expected.placements[place].is_held:
+                expected.placements[place].request.note_scores(own.scores)
         columns = zip(
             expected.placements, expected.most, result.tokens, result.drafted, strict=True
         )
         for place, (placement, most, tokens, drafted) in enumerate(columns):
             if not (most and placement.is_held):
                 continue
-            request = placement.request
+            request, own = placement.request, details.get(place, NO_DETAILS)
             placement.num_in_flight -= 1
             placement.bound -= most - len(tokens)
-            taken = request.append(tokens)
+            taken = request.append(tokens, own.error)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
-                request.note_round(drafted, num_accepted=taken - (taken == len(tokens)))
+                has_bonus = taken == len(tokens) and not own.error
+                request.note_round(drafted, num_accepted=taken - has_bonus)
             if request.finish != "running":
                 self._scheduler.finish(request)
                 del self._requests[request.request_id]
-            updates.append(request.update(tokens[:taken], details.get(place, NO_DETAILS)))
+            updates.append(request.update(tokens[:taken], own))
         return tuple(updates)
-
-    def _absorb_details(self, expected: ExpectedStep, result: StepResult) -> list[RequestUpdate]:
-        """Note the details that few rows have; returns the updates of rows that cannot go on."""
-        failed = []
-        for place, details in result.details.items():
-            placement = expected.placements[place]
-            if placement.is_held:
-                placement.request.note_scores(details.scores)
-                if details.error and expected.most[place]:
-                    self._scheduler.finish(placement.request)
-                    failed.append(self._fail(placement.request, details.error))
-        return failed
 
 
 def _reason(error: Exception) -> str:

@@ -118,6 +118,7 @@ class Request:
             logprobs=details.logprobs[: len(tokens)],
             rounds=tuple([each.cut(len(tokens)) for each in details.rounds]),
             prompt_logprobs=self._take_scores(),
+            reason=details.error if self.finish == "error" else "",
         )
 
     def note_scores(self, scores: PromptScores) -> None:
@@ -158,8 +159,17 @@ class Request:
                 counts[depth] += 1
             self._accepted_per_depth = tuple(counts)
 
-    def append(self, tokens: tuple[int, ...]) -> int:
-        """Take tokens until one ends the request; returns how many were taken."""
+    def append(self, tokens: tuple[int, ...], error: str = "") -> int:
+        """Take tokens until one ends the request; returns how many were taken.
+
+        With an error the request cannot go on after these tokens: it fails unless it ends before.
+        """
+        taken = self._take(tokens) if tokens or not error else 0
+        if error and self.finish == "running":
+            self.finish = "error"
+        return taken
+
+    def _take(self, tokens: tuple[int, ...]) -> int:
         if len(self.tokens) + len(tokens) < self.longest and self._stop_ids.isdisjoint(tokens):
             self.tokens += tokens
             return len(tokens)

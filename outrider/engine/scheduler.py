@@ -84,7 +84,7 @@ class Scheduler:
         self._waiting.push(request)
 
     def finish(self, request: Request) -> None:
-        """Release everything a request holds; its KV stays in the prefix cache."""
+        """Release everything a request holds. Its KV stays in the prefix cache unless it failed."""
         if request.phase is Phase.WAITING:
             self._waiting.discard(request)
         else:
@@ -121,7 +121,7 @@ class Scheduler:
     def note_result(self, result: StepResult, num_rounds: int) -> None:
         """Measure how far drafting pays; the first rows of a step are its verify rounds."""
         if num_rounds:
-            emitted = sum(map(len, result.tokens[:num_rounds]))
+            emitted = max(sum(map(len, result.tokens[:num_rounds])), 1)  # failed rows emit none
             self._policy.note(
                 result.step, seconds=result.busy_s, emitted_per_row=emitted / num_rounds
             )
@@ -262,9 +262,12 @@ class Scheduler:
         placement = self._running.pop(request)
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
-        # The last known token is not cached yet; of a prompt, only the submitted part is.
-        num_cached = min(placement.bound, len(request.tokens) - 1)
-        self.cache.close(placement.lease, request.tokens[:num_cached])
+        if request.finish == "error":
+            self.cache.discard(placement.lease)
+        else:
+            # The last known token is not cached yet; of a prompt, only the submitted part is.
+            num_cached = min(placement.bound, len(request.tokens) - 1)
+            self.cache.close(placement.lease, request.tokens[:num_cached])
         self._free_rows.append(placement.row)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from outrider.errors import RequestError
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
+from outrider.wire.row_sampling import MAX_PREDICTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,8 @@ def _cost(request: PromptRequest, max_context: int) -> CallCost:
     num_tokens = min(len(given), max_context)  # a longer prompt is refused
     num_named = len(params.logprob_token_ids or ())
     num_ids = len(params.logit_bias or ()) + len(params.stop_token_ids or ()) + num_named
+    num_ids += len(params.allowed_token_ids or ()) + min(len(params.prediction), MAX_PREDICTION)
+    num_ids += sum(map(len, params.bad_words or ()))
     return CallCost(
         outputs=params.n,
         values=params.n * (num_tokens + num_ids + sum(map(len, params.stops))),

@@ -14,18 +14,22 @@ from outrider.frontend.call_cost import (
     admit_any,
     check_call,
 )
+from outrider.frontend.continued_message import open_final_message
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
+from outrider.frontend.restriction_params import bad_word_tokens
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
     MAX_BANNED,
+    MAX_PREDICTION,
     Ban,
     Filters,
     LogprobsWanted,
     Penalties,
     PromptLogprobs,
+    Restrictions,
     RowSampling,
 )
 from outrider.wire.submission import Limits
@@ -67,10 +71,19 @@ class InputProcessor:
             special_ids=tokenizer.special_ids,
         )
 
-    def render(self, messages: Sequence[Message], **variables: Any) -> TextPrompt:
+    def render(
+        self, messages: Sequence[Message], *, continue_final_message: bool = False, **variables: Any
+    ) -> TextPrompt:
         """A conversation as the model's chat template writes it, up to the answer."""
-        values = {"add_generation_prompt": True, **variables}
+        values = {"add_generation_prompt": not continue_final_message, **variables}
+        if continue_final_message and values["add_generation_prompt"]:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt exclude each other; "
+                "set add_generation_prompt to false"
+            )
         text = self.tokenizer.chat_template.render(messages, **values)
+        if continue_final_message:
+            text = open_final_message(text, messages)
         return TextPrompt(text, add_special=False)
 
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
@@ -96,7 +109,7 @@ class InputProcessor:
 
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
-        tokens = self.encode(prompt)
+        tokens = self._truncate(self.encode(prompt), params)
         if params.stops and isinstance(self.tokenizer, NoTokenizer):
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
@@ -104,11 +117,22 @@ class InputProcessor:
         if params.grammar_spec.kind != "none":
             self._engine.check_grammar(params.grammar_spec)
         seed = admit_seed(params)
-        sampling = resolve_sampling(
-            params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
+        sampling = replace(
+            resolve_sampling(
+                params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
+            ),
+            restrictions=self._restrictions(params),
+            prediction=self._prediction(params),
         )
+        allowed = sampling.restrictions.allowed
+        if allowed and frozenset(allowed) <= frozenset(sampling.ban.tokens):
+            raise RequestError(
+                "allowed_token_ids has stop ids only, which min_tokens bans; set min_tokens to 0"
+            )
         return PreparedRequest(
-            text=prompt.text if isinstance(prompt, TextPrompt) else None,
+            text=prompt.text
+            if isinstance(prompt, TextPrompt) and params.truncate_prompt_tokens is None
+            else None,
             prompt=tokens,
             params=params,
             limits=limits,
@@ -117,6 +141,29 @@ class InputProcessor:
             ),
             budget=params.draft_budget,
         )
+
+    def _truncate(self, tokens: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        """The end of the prompt, if the request wants no more of it."""
+        most = params.truncate_prompt_tokens
+        if most is None:
+            return tokens
+        if most == -1:  # as many as leave room for the answer
+            most = self.bounds.max_context - (params.max_tokens or 1)
+        return tokens[-max(most, 1) :]
+
+    def _restrictions(self, params: SamplingParams) -> Restrictions:
+        allowed = tuple(dict.fromkeys(params.allowed_token_ids or ()))
+        _check_tokens("allowed_token_ids", allowed, self.bounds.vocab_size)
+        return Restrictions(
+            allowed=allowed, bad_words=bad_word_tokens(params.bad_words or (), self.tokenizer)
+        )
+
+    def _prediction(self, params: SamplingParams) -> tuple[int, ...]:
+        """The tokens of the predicted answer; of a long one, no more than drafts come from."""
+        if not params.prediction:
+            return ()
+        text = params.prediction[: MAX_PREDICTION * self.tokenizer.longest_token]
+        return tuple(self.tokenizer.encode(text, add_special=False)[:MAX_PREDICTION])
 
 
 def _within_vocabulary(eos_ids: frozenset[int], vocab_size: int) -> frozenset[int]:

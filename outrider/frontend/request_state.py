@@ -141,8 +141,11 @@ class DeltaReader:
         return has_tokens or self._output.is_finished != self._has_ended
 
     def take(self) -> StreamDelta:
-        """The delta of the output since the last call."""
+        """The delta of the output since the last call. An error comes alone, after all text."""
         output, finish = self._output, self._output.ending.finish
+        is_read = (len(output.text), len(output.token_ids)) == (self._num_chars, self.num_tokens)
+        if finish == "error" and not is_read:
+            finish = "running"
         delta = StreamDelta(
             index=self._index,
             text=output.text[self._num_chars :],
@@ -153,7 +156,7 @@ class DeltaReader:
         self._num_chars = len(output.text)
         self._num_rounds = len(output.rounds)
         self.num_tokens = len(output.token_ids)
-        self._has_ended = output.is_finished
+        self._has_ended = finish != "running"
         return delta
 
 
@@ -208,12 +211,13 @@ class RequestState:
             finished=self.is_finished,
             usage=self.usage,
             timing=self.timing,
-            prompt_logprobs=self._prompt_logprobs()
+            prompt_logprobs=self.prompt_logprobs
             if self.prepared.params.prompt_logprobs is not None
             else None,
         )
 
-    def _prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
+    @property
+    def prompt_logprobs(self) -> list[dict[int, Logprob] | None]:
         """One entry per token of the prompt, as in vLLM: the first has no log-probability."""
         prompt, first = self.prepared.prompt, self.prepared.params.prompt_logprobs_start
         pairs = zip(prompt[first:], self.outputs[0].prompt_logprobs, strict=False)

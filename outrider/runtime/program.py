@@ -12,6 +12,7 @@ from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import AnyTarget
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
+from outrider.ops.sampling.sample_token import SampledTokens
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
@@ -71,9 +72,9 @@ class StepProgram:
             graph_break(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
         output = self._model.forward(plan, state.kv, self._attention, self.drafter.aux_layers)
         logits = self._model.logits(_sampled(plan, output.hidden_states))
-        choice, logprobs = self._sample(plan, tree, logits)
+        sampled, logprobs = self._sample(plan, tree, logits)
         node_choice, chunk_choice = torch.split(
-            choice, [plan.shape.num_decode_query, plan.shape.chunk.rows]
+            sampled.tokens, [plan.shape.num_decode_query, plan.shape.chunk.rows]
         )
         verify_result = self._verifier(
             tree, node_choice.view_as(tree.tokens), plan.shape.tree.most_emitted
@@ -88,7 +89,7 @@ class StepProgram:
         self.drafter.observe(plan, outcome, state.rows)
         trees = (tree.tokens, tree.parents) if plan.shape.sampling_flags.trees else ()
         logprobs = joined_logprobs([logprobs, *self._score(plan, output.hidden_states)])
-        return pack_output(verify_result, chunk_choice, logprobs, trees)
+        return pack_output(verify_result, chunk_choice, sampled.faults, logprobs, trees)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
         fill(
@@ -101,7 +102,7 @@ class StepProgram:
 
     def _sample(
         self, plan: StepPlan, tree: DraftTree, logits: torch.Tensor
-    ) -> tuple[torch.Tensor, LogprobTensors]:
+    ) -> tuple[SampledTokens, LogprobTensors]:
         """The target's token after every sampled query token, by the sampling of its row."""
         sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
@@ -115,10 +116,10 @@ class StepProgram:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
             mask_tokens_(logits, masks)
-        choice = sample_tokens(
+        chosen = sample_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
         )
-        return choice, self._logprobs(plan, raw, choice, sampled.rows)
+        return chosen, self._logprobs(plan, raw, chosen.tokens, sampled.rows)
 
     def _score(self, plan: StepPlan, hidden_states: torch.Tensor) -> list[LogprobTensors]:
         """Log-probabilities of the prompt tokens in the chunks, `MAX_SCORED` at a time."""

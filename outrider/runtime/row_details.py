@@ -13,6 +13,7 @@ from outrider.step.shape import StepShape
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import (
+    NO_DETAILS,
     NO_SCORES,
     PromptScores,
     RoundTrace,
@@ -44,7 +45,10 @@ def wants_details(shape: StepShape) -> bool:
 
 
 def read_details(
-    output: StepOutput, requests: StepRequests, emitted: Emitted
+    output: StepOutput,
+    requests: StepRequests,
+    emitted: Emitted,
+    errors: Mapping[int, str],  # by place in the batch
 ) -> dict[int, RowDetails]:
     """The details of the rows that have any, by place in the batch."""
     details, shape = {}, output.shape
@@ -63,10 +67,8 @@ def read_details(
             )
             if report or traced or scored is not NO_SCORES
         }
-    if requests.errors:
-        for place, row in enumerate(requests.batch.rows):
-            if row in requests.errors:
-                details[place] = RowDetails(error=requests.errors[row])
+    for place, error in errors.items():
+        details[place] = replace(details.get(place, NO_DETAILS), error=error)
     return details
 
 

@@ -8,6 +8,7 @@ import torch
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
+from outrider.runtime.row_errors import row_errors
 from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.step_output import StepOutput, copy_to_host
 from outrider.runtime.watchdog import Watchdog
@@ -68,7 +69,9 @@ class Runner:
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):
                 sampling_flags = replace(sampling_flags, grammar=True)
-            plan = self._planner.plan(batch, sampling_flags=sampling_flags)
+            plan = self._planner.plan(
+                batch, sampling_flags=sampling_flags, cover=self._executor.cover
+            )
             samplings = self._samplings.of(batch) if wants_details(plan.shape) else ()
             # A launch can block: a grammar waits for the device, and the launch queue can be full.
             self.watchdog.begin(batch.step, plan.shape)
@@ -87,6 +90,12 @@ class Runner:
             self._launch(self._planner.null(shape)).wait()
 
     @torch.inference_mode()
+    def prepare(self, shape: StepShape) -> None:
+        """Capture a step of this shape, if the executor captures; a step of its kind has run."""
+        with self._stream.active():
+            self._executor.prepare(self._program, self._planner.null(shape))
+
+    @torch.inference_mode()
     def restart(self) -> None:
         """Forget all rows after a failed step; raises if the device does not answer any more.
 
@@ -95,7 +104,7 @@ class Runner:
         self._stream.record_event().wait()  # raises if a CUDA error is still pending
         rows, pages = self._program.state.rows, self._program.state.pages
         with self._stream.active():
-            # Half-computed pages can hold NaN, and attention masks by multiplying with 0.
+            # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()
@@ -143,11 +152,19 @@ class InFlightStep:
         tokens = [tuple(emitted[: num_accepted + 1]) for emitted, num_accepted in decoded]
         for chunk, choice in zip(batch.chunks, read.chunk_choice, strict=False):
             tokens.append((choice,) if chunk.is_last else ())
+        errors = row_errors(read, self._requests)
+        for place, error in errors.items():
+            tokens[place] = tokens[place][: error.num_good]
         return StepResult(
             step=batch.step,
             tokens=tokens,
             drafted=read.drafted[:num_decodes] + [0] * len(batch.chunks),
-            details=read_details(output, self._requests, tokens),
+            details=read_details(
+                output,
+                self._requests,
+                tokens,
+                {place: error.reason for place, error in errors.items()},
+            ),
             busy_s=busy_s,
             has_drafter_failed=self._has_drafter_failed,
         )

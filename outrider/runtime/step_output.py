@@ -1,6 +1,6 @@
 """The output of a step: packed on the device, copied to the host while the next step runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,14 @@ class PackedOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowFault:
+    """A token of a row that may not be used, and so none after it."""
+
+    kind: int  # as in `SampledTokens`
+    num_good: int  # tokens before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTokens:
     """The emitted tokens of every row of a step."""
 
@@ -29,6 +37,8 @@ class UnpackedTokens:
     drafted: list[int]  # [rows]
     emitted: list[list[int]]  # [rows, most_emitted]
     chunk_choice: list[int]  # [chunk.rows]
+    decode_faults: Mapping[int, RowFault]  # of the rows that have one on their accepted path
+    chunk_faults: Mapping[int, RowFault]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +72,7 @@ class UnpackedTrees:
 def pack_output(
     verify_result: VerifyResult,
     chunk_choice: torch.Tensor,  # [chunk.rows]
+    faults: torch.Tensor,  # [num_sampled] as in `SampledTokens`
     logprobs: LogprobTensors,
     trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
 ) -> PackedOutput:
@@ -72,6 +83,7 @@ def pack_output(
         verify_result.path,
         verify_result.emitted,
         chunk_choice,
+        faults,
     )
     wanted = (logprobs.rank, logprobs.top_ids)
     return PackedOutput(
@@ -89,13 +101,40 @@ def copy_to_host(packed: PackedOutput) -> PackedOutput:
 
 def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
     """The tokens of a host copy that is complete."""
-    num_accepted, drafted, _, emitted, chunk_choice = _cut(packed.integers, _token_sizes(shape))
+    parts = _cut(packed.integers, _token_sizes(shape))
+    num_accepted, drafted, path, emitted, chunk_choice, faults = parts
+    of_nodes, of_chunks = faults[: shape.num_decode_query], faults[shape.num_decode_query :]
+    has_faults = bool(faults.any())  # rare
     return UnpackedTokens(
         num_accepted=num_accepted.tolist(),
         drafted=drafted.tolist(),
         emitted=emitted.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         chunk_choice=chunk_choice.tolist(),
+        decode_faults=_on_paths(of_nodes, path, num_accepted, shape) if has_faults else {},
+        chunk_faults=_of_chunks(of_chunks) if has_faults else {},
     )
+
+
+def _of_chunks(faults: np.ndarray) -> dict[int, RowFault]:  # [chunk.rows]
+    return {
+        place: RowFault(kind=kind, num_good=0) for place, kind in enumerate(faults.tolist()) if kind
+    }
+
+
+def _on_paths(
+    faults: np.ndarray,  # [num_decode_query]
+    path: np.ndarray,  # [rows * most_emitted]
+    num_accepted: np.ndarray,  # [rows]
+    shape: StepShape,
+) -> dict[int, RowFault]:
+    """The first fault on the accepted path of each row that has one."""
+    by_row, found = faults.reshape(shape.rows, shape.nodes), {}
+    for row, nodes in enumerate(path.reshape(shape.rows, shape.tree.most_emitted)):
+        on_path = by_row[row, nodes[: num_accepted[row] + 1]]
+        if on_path.any():
+            num_good = int((on_path != 0).argmax())
+            found[row] = RowFault(kind=int(on_path[num_good]), num_good=num_good)
+    return found
 
 
 def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
@@ -107,7 +146,7 @@ def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
     )
     shown = shape.num_decode_query if shape.sampling_flags.trees else 0
     sizes = [*_token_sizes(shape), wanted, wanted * top, shown, shown]
-    _, _, path, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
+    _, _, path, _, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
     chosen, values, others = _cut(packed.reals, [wanted, wanted * top, wanted * named])
     trees = (shape.rows if shape.sampling_flags.trees else 0, shape.nodes)
     return UnpackedDetails(
@@ -146,9 +185,9 @@ class StepOutput:
 
 
 def _token_sizes(shape: StepShape) -> list[int]:
-    """Sizes of num_accepted, drafted, path, emitted and the choices of chunks."""
+    """Sizes of num_accepted, drafted, path, emitted, the choices of chunks, and faults."""
     rows, emitted = shape.rows, shape.rows * shape.tree.most_emitted
-    return [rows, rows, emitted, emitted, shape.chunk.rows]
+    return [rows, rows, emitted, emitted, shape.chunk.rows, shape.num_sampled]
 
 
 def _cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ from outrider.ops.sampling.bad_words import ban_words_
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logit_bias import add_bias_
 from outrider.ops.sampling.penalties import penalise
-from outrider.ops.sampling.sample_token import sample_token
+from outrider.ops.sampling.sample_token import SampledTokens, sample_token
 from outrider.ops.sampling.sampling_columns import NoNoise
 from outrider.ops.sampling.top_k_top_p import filter_floors
 from outrider.sampling.sampling_table import SamplingTable
@@ -24,7 +24,7 @@ def sample_tokens(
     positions: torch.Tensor,  # [n] int64 absolute position of the token being chosen
     path: torch.Tensor,  # [n, depth] int64 tokens from below node 0 to the node, padded with -1
     sampling_flags: SamplingFlags,
-) -> torch.Tensor:  # [n] int64
+) -> SampledTokens:
     """The token of each row: argmax of z / temperature + g, the lowest id of equal scores.
 
     Computed as argmax of z + temperature * g, which is the same and needs no case for 0. Only

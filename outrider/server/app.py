@@ -1,6 +1,7 @@
 """The web application: its routes and middleware."""
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from outrider import __version__
 from outrider.server.answer_request import ServedModel
@@ -17,10 +18,16 @@ from outrider.server.routes.page_routes import page_routes
 from outrider.server.routes.responses_routes import responses_routes
 from outrider.server.routes.sglang_routes import native_routes
 from outrider.server.routes.tokenize_routes import token_routes
+from outrider.server.web_settings import WebSettings
 
 
 def make_app(
-    async_engine: AsyncEngine, model: ServedModel, *, api_key: str, memory: MemoryBudget
+    async_engine: AsyncEngine,
+    model: ServedModel,
+    *,
+    api_key: str,
+    memory: MemoryBudget,
+    web: WebSettings,
 ) -> FastAPI:
     """The application over one engine. An empty key means that clients need none."""
     app = FastAPI(title="Outrider", version=__version__)
@@ -40,4 +47,11 @@ def make_app(
     app.add_middleware(HeaderLimitsMiddleware, limits=LIMITS)
     if api_key:
         app.add_middleware(KeyMiddleware, key=api_key)  # outermost: no work for a wrong key
+    if web.allowed_origins:  # even before the key: browsers ask without one, and read refusals
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=web.allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
     return app

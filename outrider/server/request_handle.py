@@ -57,7 +57,7 @@ class RequestHandle:
         while True:
             is_last = self.is_finished
             for choice, place, request, reader in self._readers:
-                if reader.has_delta:
+                while reader.has_delta:
                     first = reader.num_tokens
                     delta = reader.take()
                     logprobs = request.outputs[delta.index].logprobs[first : reader.num_tokens]

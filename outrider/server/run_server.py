@@ -5,12 +5,10 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from outrider.config.engine_config import EngineConfig
 from outrider.errors import ConfigError
+from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
-from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
@@ -21,6 +19,7 @@ from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.supervisor import Supervisor
+from outrider.server.web_settings import WebSettings
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
 from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
@@ -49,6 +48,7 @@ class ServeSettings:
     max_queued: int
     request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
+    web: WebSettings
     rules: AsyncEngineRules
 
 
@@ -60,29 +60,27 @@ class Display:
     ready: Callable[[str, RunnerFacts], None]  # with the URL
 
 
-def run_server(
-    settings: ServeSettings, folder: Path, config: EngineConfig, display: Display
-) -> None:
+def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -> None:
     """Serve a model until a signal. After the first one, running answers still finish."""
     listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
-    limits = replace(config.limits, queued=_UNBOUNDED)
+    config = opened.config
     supervisor = Supervisor(
-        folder,
-        replace(config, limits=limits),
+        opened.folder,
+        replace(config, limits=replace(config.limits, queued=_UNBOUNDED)),
         display.loading,
         limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
     )
-    asyncio.run(_serve(settings, supervisor, folder, listener, display))
+    asyncio.run(_serve(settings, supervisor, opened, listener, display))
 
 
 async def _serve(
     settings: ServeSettings,
     supervisor: Supervisor,
-    folder: Path,
+    opened: OpenedModel,
     listener: socket.socket,
     display: Display,
 ) -> None:
-    tokenizer = load_tokenizer(folder)
+    tokenizer = opened.tokenizer
     try:
         facts = await supervisor.start()
         meter = Meter(settings.model_name)
@@ -91,16 +89,18 @@ async def _serve(
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
+        model = ServedModel(name=settings.model_name, sampling_defaults=opened.sampling_defaults)
         app = make_app(
             async_engine,
-            ServedModel(name=settings.model_name),
+            model,
             api_key=settings.api_key,
             memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
+            web=settings.web,
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         events = ServerEvents(
-            ready=lambda: display.ready(f"http://{shown}:{port}", facts),
+            ready=lambda: display.ready(f"{settings.web.scheme}://{shown}:{port}", facts),
             draining=async_engine.drain,
         )
         server = HttpServer(
@@ -108,6 +108,7 @@ async def _serve(
             events,
             client_timeout_s=settings.timeouts.client_s,
             grace_s=settings.timeouts.grace_s,
+            web=settings.web,
         )
         supervising = asyncio.create_task(supervisor.run(async_engine))
         # Without a worker no request could be answered.

@@ -22,12 +22,11 @@ from outrider.errors import ConfigError
 from outrider.server.heartbeat import LOOK_S, Heartbeat, HeartbeatLimits
 from outrider.server.worker_board import BoardReader
 from outrider.server.worker_messages import (
+    FromLoadedWorker,
     FromWorker,
     LoadFailed,
     LoadProgress,
     Ready,
-    StatsReply,
-    StepUpdates,
     ToWorker,
     WorkerConfig,
     decode_from_worker,
@@ -49,7 +48,7 @@ class WorkerListener(Protocol):
         """A worker is ready."""
         ...
 
-    def receive(self, message: StepUpdates | StatsReply) -> None: ...
+    def receive(self, message: FromLoadedWorker) -> None: ...
 
     def note_trouble(self, reason: str) -> None:
         """Why the worker cannot answer now; empty if it can."""
@@ -102,7 +101,7 @@ class Supervisor:
         heartbeat = Heartbeat(self._limits, is_loading=False)
         with link.watched(heartbeat, listener.note_trouble):
             async for message in link.messages():
-                assert isinstance(message, StepUpdates | StatsReply), "the model is loaded"
+                assert isinstance(message, FromLoadedWorker), "the model is loaded"
                 listener.receive(message)
         listener.note_trouble("")
         _log.error("the engine's worker ended (%s); starting another", await link.ending())

@@ -61,7 +61,7 @@ class RowDetails:
 
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token, when requested
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when requested and if it emitted tokens
-    error: str = ""  # why the row cannot go on; its tokens are invalid then
+    error: str = ""  # why the row cannot go on after its tokens
     scores: PromptScores = NO_SCORES  # of a chunk, when requested
 
 

@@ -1,15 +1,17 @@
 """What a request does not use changes none of its bits, even if it is NaN or infinite."""
 
-import math
 from dataclasses import replace
 
 import pytest
+from support.bad_tokens import assert_ends_as_plain_decoding, with_bad_tokens
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, TREES, sampling_of
 from support.poison import DRAFTS, POISONS, answers
 from support.tiny import VOCAB
 
-from outrider.models.decoder import Decoder
+from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
+from outrider.runtime.row_errors import REASONS
+from outrider.wire.row_sampling import Ban
 
 BAD = 66  # a token whose embedding is NaN, in tests with a broken model
 
@@ -21,13 +23,6 @@ BAD = 66  # a token whose embedding is NaN, in tests with a broken model
 def test_unused_memory_never_reaches_an_answer(targets, target, draft, value):
     models = targets[target]
     assert answers(models, draft, Shape(), value) == answers(models, draft, Shape())
-
-
-def with_bad_tokens(decoder, tokens):
-    """The same model with embeddings of NaN; most weights are shared."""
-    embedding = decoder.embedding.clone()
-    embedding[tokens] = math.nan
-    return Decoder(decoder.config, replace(decoder._parts, embedding=embedding))
 
 
 @pytest.mark.fast_cases(2)
@@ -52,6 +47,67 @@ def test_drafts_of_bad_tokens_change_no_token_and_no_logprob(targets, target, tr
     for name, right in plain.items():
         assert drafted[name].tokens == right.tokens
         assert drafted[name].logprobs == pytest.approx(right.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("tree", ["chain", "tree"])
+def test_a_drafter_that_computes_nan_changes_no_token(targets, tree):
+    models, budget = targets["llama"], TREES[tree]
+    shape = Shape(step_tokens=4 * budget.nodes + 7)
+    asked = [
+        make_submission(f"r{i}", prompt, sampling_of("sampled", i), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    right = run_all(engine_of(models.target, shape), asked)
+    broken = replace(models, relative=with_bad_tokens(models.relative, list(range(0, VOCAB, 2))))
+    got = run_all(engine_of(models.target, shape, broken.draft("relative", budget)), asked)
+    assert {name: each.tokens for name, each in got.items()} == {
+        name: each.tokens for name, each in right.items()
+    }
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("draft", [*DRAFTS, ("twin", "tree")], ids="-".join)
+@pytest.mark.parametrize("target", ["llama", "deepseek-v3"])
+def test_a_bad_token_ends_its_request_where_plain_decoding_ends_it(targets, target, draft, depth):
+    assert_ends_as_plain_decoding(targets[target], draft, Shape(depth=depth))
+
+
+def test_a_request_that_ends_before_the_bad_numbers_does_not_fail(targets):
+    models = targets["llama"]
+    text = PROMPTS[0]
+    asked = make_submission("r", text, sampling_of("greedy", 0))
+    right = run_all(engine_of(models.target, Shape()), [asked])["r"].tokens
+    bad = next(token for token in right[1:] if token not in [*text, right[0]])
+    num_tokens = right.index(bad) + 1
+    engine = engine_of(
+        with_bad_tokens(models.target, [bad]), Shape(), models.draft("twin", TREES["chain"])
+    )
+    stopped = make_submission("s", text, sampling_of("greedy", 0), stop_ids=(bad,))
+    short = make_submission("t", text, sampling_of("greedy", 0), max_tokens=num_tokens)
+    got = run_all(engine, [stopped, short])
+    assert [got[name].last.finish for name in "st"] == ["stop", "length"]
+    assert [got[name].tokens for name in "st"] == [right[:num_tokens]] * 2
+
+
+def test_a_bad_prompt_fails_whether_it_is_answered_or_only_read(targets):
+    engine = engine_of(with_bad_tokens(targets["llama"].target, [BAD]), Shape(step_tokens=7))
+    for num_tokens in (0, 5):
+        text = [BAD, *PROMPTS[0]]
+        asked = make_submission("r", text, sampling_of("greedy", 0), max_tokens=num_tokens)
+        got = run_all(engine, [asked])["r"]
+        assert (got.tokens, got.last.finish, got.last.reason) == ([], "error", REASONS[NOT_FINITE])
+    assert engine._scheduler.cache._tree.num_evictable == 0, "failed requests leave no pages"
+
+
+def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
+    engine = engine_of(targets["llama"].target, Shape())
+    asked = make_submission("r", PROMPTS[0], sampling_of("greedy", 0), max_tokens=4)
+    good = run_all(engine, [asked])["r"]
+    ban = replace(sampling_of("greedy", 0), ban=Ban(before=1000, tokens=tuple(range(VOCAB))))
+    both = run_all(engine, [asked, make_submission("n", PROMPTS[3], ban)])
+    assert (both["n"].tokens, both["n"].last.reason) == ([], REASONS[NOTHING_LEFT])
+    assert both["r"].tokens == good.tokens
 
 
 def test_a_bad_prompt_does_not_reach_the_requests_after_it(targets):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.frontend.request_state import OutputState, StopRules, text_stream
+from outrider.frontend.request_state import DeltaReader, OutputState, StopRules, text_stream
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import Progress, RequestUpdate
@@ -35,6 +35,19 @@ def open_output(tokenizer):
 @pytest.fixture
 def ids(tokenizer):
     return lambda text: tokenizer.encode(text, add_special=False)
+
+
+def test_an_error_is_a_delta_of_its_own_after_the_tokens_before_it(open_output):
+    output = open_output()
+    output.push(update([6, 7], finish="error"))
+    reader, deltas = DeltaReader(0, output), []
+    while reader.has_delta:
+        deltas.append(reader.take())
+    assert [(each.token_ids, each.finish_reason) for each in deltas] == [
+        ([6, 7], None),
+        ([], "error"),
+    ]
+    assert deltas[0].text == output.text
 
 
 def test_a_stop_string_across_tokens_ends_text_before_it_and_tokens_with_it(open_output, ids):

@@ -35,7 +35,8 @@ def plain_samplings(n):
 def assert_same_tokens(choices, samplings, sampling_flags):
     on_gpu = choices.to("cuda", samplings)
     assert torch.equal(
-        sample_tokens(*on_gpu.arguments(sampling_flags)).cpu(), choices.reference(sampling_flags)
+        sample_tokens(*on_gpu.arguments(sampling_flags)).tokens.cpu(),
+        choices.reference(sampling_flags),
     )
 
 
@@ -76,6 +77,9 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     choices.logits[4] = -torch.nan
     choices.logits[5] = -0.0
     assert_same_tokens(choices, samplings, sampling_flags)
+    on_gpu = choices.to("cuda", samplings)
+    faults = sample_tokens(*on_gpu.arguments(sampling_flags)).faults
+    assert faults.tolist() == [2, 0, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -188,7 +192,7 @@ def test_a_recorded_choice_follows_its_inputs():
         random_choices(seed, samplings, vocab=49_152, dtype=torch.bfloat16) for seed in (1, 2)
     )
     on_gpu = first.to("cuda", samplings)
-    graph, tokens = recorded(lambda: sample_tokens(*on_gpu.arguments(EVERYTHING)))
+    graph, tokens = recorded(lambda: sample_tokens(*on_gpu.arguments(EVERYTHING)).tokens)
     for choices in (first, second):
         for name in ("logits", "rows", "positions", "path"):
             vars(on_gpu)[name].copy_(vars(choices)[name])

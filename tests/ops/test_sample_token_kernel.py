@@ -48,14 +48,18 @@ FILTERS = [
 ]
 
 
-def choose_by_kernels(choices, sampling_flags):
-    """The tokens that `choose_tokens` chooses with the Triton form of every operation."""
+def sample_by_kernels(choices, sampling_flags):
+    """What `sample_tokens` returns with the Triton form of every operation."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampler, "penalise", penalise_triton)
         patch.setattr(sampler, "add_bias_", add_bias_triton_)
         patch.setattr(sampler, "filter_floors", filter_floors_triton)
         patch.setattr(sampler, "sample_token", sample_token_triton)
         return sampler.sample_tokens(*choices.arguments(sampling_flags))
+
+
+def choose_by_kernels(choices, sampling_flags):
+    return sample_by_kernels(choices, sampling_flags).tokens
 
 
 def plain_choices(logits, samplings):
@@ -92,9 +96,11 @@ def test_infinities_and_nan_win_and_lose_as_in_torch(sampling_flags):
     logits[5, :1800] = -0.0
     samplings = [RowSampling(seed=4, temperature=0.0 if row == 5 else 0.8) for row in range(6)]
     choices = plain_choices(logits, samplings)
-    tokens = choose_by_kernels(choices, sampling_flags)
-    assert torch.equal(tokens, choices.reference(sampling_flags))
-    assert tokens[[0, 2, 3, 4, 5]].tolist() == [0, 1500, 2, 0, 0]
+    sampled = sample_by_kernels(choices, sampling_flags)
+    assert torch.equal(sampled.tokens, choices.reference(sampling_flags))
+    assert sampled.tokens[[0, 2, 3, 4, 5]].tolist() == [0, 1500, 2, 0, 0]
+    right = sampler.sample_tokens(*choices.arguments(sampling_flags))
+    assert sampled.faults.tolist() == right.faults.tolist() == [2, 0, 1, 1, 1, 0]
 
 
 @pytest.mark.fast_cases(1)

@@ -22,8 +22,8 @@ def test_a_drafter_with_the_logits_of_the_target_guesses_its_token():
         logits, torch.arange(VOCAB), 3, table=table, rows=rows, positions=rows * 7
     )
     path = rows.new_empty((5, 0))
-    tokens = sample_tokens(logits.clone(), table, rows, rows * 7, path, SamplingFlags(noise=True))
-    assert torch.equal(likely.tokens[:, 0], tokens)
+    chosen = sample_tokens(logits.clone(), table, rows, rows * 7, path, SamplingFlags(noise=True))
+    assert torch.equal(likely.tokens[:, 0], chosen.tokens)
 
 
 def test_tokens_are_ids_of_the_target_with_their_log_probabilities():

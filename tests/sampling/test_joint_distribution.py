@@ -49,7 +49,7 @@ def count_sequences(model, table, *, batches, positions=range(FIRST_POSITION, FI
                 place,
                 NO_PATH,
                 SamplingFlags(noise=True),
-            )
+            ).tokens
             prefix = prefix * VOCAB + tokens
         counts += torch.bincount(prefix, minlength=VOCAB**LENGTH)
     return counts.numpy()

@@ -49,7 +49,7 @@ def choose_rows(logits, table, rows, sampling_flags):
     rows = torch.tensor(rows)
     path = torch.stack([torch.full_like(rows, 5), rows], dim=1)
     scores = logits[rows - 1]
-    return sample_tokens(scores, table, rows, rows * 40, path, sampling_flags), scores
+    return sample_tokens(scores, table, rows, rows * 40, path, sampling_flags).tokens, scores
 
 
 @settings(deadline=None, max_examples=80)

@@ -50,7 +50,6 @@ WRONG_CHATS = {
 }
 NOT_YET = {
     "suffix": ("/v1/completions", {**TEXT, "suffix": "end"}),
-    "best_of": ("/v1/completions", {**TEXT, "best_of": 3}),
     "previous_response_id": (
         "/v1/responses",
         {"input": "the", "previous_response_id": "resp_1"},

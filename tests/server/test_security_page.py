@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from outrider.cli.model_flags import ModelFlags
 from outrider.cli.serve import ServerFlags
 from outrider.server.auth import _is_open
 
@@ -27,6 +28,7 @@ def test_the_page_says_which_routes_need_the_key():
 
 def test_the_flags_of_the_page_exist():
     flags = re.findall(r"`--(\S+?)`", PAGE)
-    known = {name.replace("_", "-") for name in ServerFlags.__dataclass_fields__}
+    names = [*ServerFlags.__dataclass_fields__, *ModelFlags.__dataclass_fields__]
+    known = {name.replace("_", "-") for name in names}
     assert len(flags) > 8
     assert {flag.removeprefix("no-") for flag in flags} <= known | {"minutes"}

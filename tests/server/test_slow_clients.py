@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.processes import wait_for_end
 from support.served import wait_for
 
 LONG = {"prompt": "the", "max_tokens": 3000, "ignore_eos": True, "model": "tiny"}
@@ -146,10 +147,6 @@ def test_a_stream_that_is_not_read_is_cut_off_and_its_request_ends(impatient):
     assert "the client did not read its answer" in impatient.log.read_text()
 
 
-def is_gone(pid):
-    return not Path(f"/proc/{pid}").exists()
-
-
 @pytest.mark.slow
 def test_a_signal_ends_the_server_within_its_grace_whatever_clients_do(impatient):
     """The last test with this server: it ends it."""
@@ -162,7 +159,7 @@ def test_a_signal_ends_the_server_within_its_grace_whatever_clients_do(impatient
         assert client.get("/health").json()["error"]["code"] == "shutting_down"
         assert client.post("/v1/completions", json={**LONG, "max_tokens": 1}).status_code == 503
     assert impatient.process.wait(20) == 0
-    wait_for(lambda: is_gone(worker))
+    wait_for_end(worker)
     assert "at the end of the grace period" in impatient.log.read_text()
     assert "Traceback" not in impatient.log.read_text()
     for each in streams:
@@ -180,7 +177,7 @@ def test_a_signal_while_the_worker_is_stopped_ends_in_time(start_server):
     running.terminate()
     assert running.process.wait(30) == 0
     asking.join(30)
-    wait_for(lambda: is_gone(worker))
+    wait_for_end(worker)
 
 
 def ask(running):

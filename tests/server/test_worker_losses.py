@@ -4,8 +4,10 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from support.processes import wait_for_end
 from support.served import ServerProcess, wait_for
 from support.spoken import PIECES
 
@@ -66,7 +68,7 @@ def test_two_killed_workers_under_120_requests_lose_none(start_server):
     # An answer that was alone in the second lost step may end; it had begun.
     wrong = [each for each, right in zip(answers, expected, strict=True) if each != right]
     assert len(wrong) <= 1, wrong
-    assert all("twice in a step of this request" in message for _, message in wrong)
+    assert all("2 lost steps, the last alone" in message for _, message in wrong)
     assert not running.wait_until_idle()["has_leak"]
     assert running.stop() == 0
 
@@ -88,9 +90,33 @@ def test_a_poison_request_ends_and_its_neighbours_complete(served_folder, tmp_pa
     (*answers, (status, message)) = ask_all(running, [*bodies, {**body(0), "prompt": ".."}])
     assert answers == expected
     assert status == 503
-    assert "the second time with no other request" in message
+    assert message.endswith("The request was in 2 lost steps, the last alone")
     metrics = running.get("/metrics").text
     assert 'outrider:suspect_requests_total{model_name="tiny"} 1.0' in metrics
     assert 'outrider:worker_restarts_total{model_name="tiny"} 2.0' in metrics
     assert not running.wait_until_idle()["has_leak"]
     assert running.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_worker_and_its_children_die_with_a_killed_server(start_server, is_stopped):
+    running = start_server("--draft", "none")
+    grammar = body(0, max_tokens=4, structured_outputs={"regex": "[a-z]+"})
+    assert running.post("/v1/completions", grammar, timeout=60).status_code == 200
+    pids = descendants_of(running.process.pid)
+    worker = running.invariants["worker_pid"]
+    assert worker in pids
+    assert len(pids) > 1
+    if is_stopped:
+        os.kill(worker, signal.SIGSTOP)
+    running.process.kill()
+    running.process.wait()
+    for pid in pids:
+        wait_for_end(pid)
+
+
+def descendants_of(pid):
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [*children, *(each for child in children for each in descendants_of(child))]

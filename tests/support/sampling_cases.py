@@ -34,7 +34,7 @@ class Choices:
         logits = logits.clone() if logits is self.logits else logits
         return sample_tokens(
             logits, self.table, self.rows, self.positions, self.path, sampling_flags
-        )
+        ).tokens
 
     def to(self, device, samplings):
         """The same on another device."""

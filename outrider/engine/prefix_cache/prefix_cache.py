@@ -138,6 +138,15 @@ class PrefixCache:
         self._allocator.free(duplicates + lease.pages[covered:])
         lease.is_open = False
 
+    def discard(self, lease: Lease) -> None:
+        """Takes all pages back, also published ones that no other request has used: they may hold
+        what made the request fail.
+        """
+        assert lease.is_open, "a lease is closed once"
+        self._tree.unlock(lease.node)
+        self._allocator.free(self._tree.prune(lease.node) + lease.pages[lease.num_shared :])
+        lease.is_open = False
+
     def flush(self) -> None:
         """Forgets every cached page that no request uses."""
         self._allocator.free(self._tree.evict(self._tree.num_evictable))

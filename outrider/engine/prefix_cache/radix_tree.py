@@ -94,6 +94,14 @@ class RadixTree:
             evicted += self._trim(self._pop_oldest(), num_pages - len(evicted))
         return evicted
 
+    def prune(self, node: Node) -> list[int]:
+        """Forgets the pages of `node` and above it, up to what is in use or leads elsewhere."""
+        pruned: list[int] = []
+        while self._can_evict(node):
+            pruned += self._trim(node, len(node.pages))
+            node = node.parent
+        return pruned
+
     def _walk(self, node: Node, key: TokenKey) -> PrefixMatch:
         rest = key.whole_pages(self._page_size)
         pages: list[int] = []
@@ -150,9 +158,9 @@ class RadixTree:
         left = max(0, len(leaf.pages) - num_pages)
         trimmed = leaf.pages[left:]
         self.num_evictable -= len(trimmed)
+        del leaf.pages[left:]
         if left:
             leaf.key = leaf.key[: left * self._page_size]
-            del leaf.pages[left:]
             self._enqueue(leaf)
         else:
             del leaf.parent.children[leaf.key.head(self._page_size)]
@@ -177,4 +185,5 @@ class RadixTree:
             self._enqueue(node)
 
     def _can_evict(self, node: Node) -> bool:
-        return node is not self.root and node.locks == 0 and not node.children
+        # A node that left the tree has no pages; it can still have an entry in the queue.
+        return len(node.pages) > 0 and node.locks == 0 and not node.children

@@ -1,4 +1,4 @@
-"""The last part of sampling, as in `choose_token.py`: filter, noise and argmax in one pass.
+"""The last part of sampling, as in `sample_token.py`: filter, noise and argmax in one pass.
 
 A program finds the best score of a part of one row, a second kernel the best of all parts. The bits
 are those of the reference: no fused multiply-adds.
@@ -14,10 +14,12 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.sampling.gumbel_noise_triton import gumbel_of
+from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT, SampledTokens
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise
-from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of
+from outrider.ops.sampling.sortable_floats_triton import LOWEST_KEY, id_of, key_of, key_value
 
 _BLOCK = 1024
+_NOT_FINITE, _NOTHING_LEFT = tl.constexpr(NOT_FINITE), tl.constexpr(NOTHING_LEFT)
 _PROGRAMS = 2048  # about 16 per multiprocessor: enough loads in flight to saturate memory
 
 # Slices of larger tensors: their alignment does not compile the kernel again.
@@ -67,25 +69,30 @@ def _best_kernel(
     tl.store(keys + place * tl.num_programs(1) + part, tl.max(best, 0))
 
 
-@triton.jit(do_not_specialize=["num_parts"])
-def _merge_kernel(keys, tokens, num_parts, PARTS: tl.constexpr, PDL: tl.constexpr):
+@triton.jit(do_not_specialize=["num_parts"], do_not_specialize_on_alignment=["faults"])
+def _merge_kernel(keys, tokens, faults, num_parts, PARTS: tl.constexpr, PDL: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, PARTS)
     overlap.begin(PDL)
     key = tl.load(keys + place * num_parts + part, mask=part < num_parts, other=LOWEST_KEY)
-    tl.store(tokens + place, id_of(tl.max(key, 0)))
+    best = tl.max(key, 0)
+    tl.store(tokens + place, id_of(best))
+    score = key_value(best)
+    fault = tl.where(tl.abs(score) < float("inf"), 0, _NOT_FINITE)
+    fault = tl.where(score == float("-inf"), _NOTHING_LEFT, fault)
+    tl.store(faults + place, fault.to(tl.int64))
 
 
 def sample_token_triton(
     scores: torch.Tensor,  # [n, vocab] float32, bfloat16 or float16, unit stride along vocab
     noise: RowNoise | NoNoise,
     floors: torch.Tensor,  # [n] float32, scores below are out; [0] if nothing is filtered
-) -> torch.Tensor:  # [n] int64
-    """`choose_token` in two launches."""
+) -> SampledTokens:
+    """`sample_token` in two launches."""
     num_rows, vocab = scores.shape
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=scores.device)
+    tokens, faults = torch.empty((2, num_rows), dtype=torch.int64, device=scores.device).unbind(0)
     if not num_rows:
-        return tokens
+        return SampledTokens(tokens=tokens, faults=faults)
     num_blocks = triton.cdiv(vocab, _BLOCK)
     # How a row is split never changes its maximum, so the split may depend on the batch.
     span = triton.cdiv(num_blocks, triton.cdiv(_PROGRAMS, num_rows))
@@ -109,5 +116,5 @@ def sample_token_triton(
     )
     merge: Any = _merge_kernel[(num_rows,)]
     parts = triton.next_power_of_2(num_blocks)  # of any split: one compilation per vocabulary
-    merge(keys, tokens, num_parts, PARTS=parts, num_warps=1, **overlapping)
-    return tokens
+    merge(keys, tokens, faults, num_parts, PARTS=parts, num_warps=1, **overlapping)
+    return SampledTokens(tokens=tokens, faults=faults)

@@ -6,9 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
-from outrider.server.protocol.logprobs_protocol import ChatLogprobs
+from outrider.server.protocol.logprobs_protocol import ChatLogprobs, PromptReport
 from outrider.server.protocol.round_traces import Round
-from outrider.server.protocol.sampling_fields import RequestFields, structured_output
+from outrider.server.protocol.sampling_fields import ReportFields
 from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
     ToolCall,
@@ -36,7 +36,31 @@ class ChatMessage(BaseModel):
         return decode_calls(self.model_dump(exclude_unset=True))
 
 
-class ChatRequest(RequestFields):
+class PredictionPart(BaseModel):
+    """A part of a predicted text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(BaseModel):
+    """The text that an answer is expected to resemble, as when a file is edited."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["content"]
+    content: str | Annotated[list[PredictionPart], Field(fail_fast=True)]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ChatRequest(ReportFields):
     """OpenAI's fields and the extensions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
@@ -50,6 +74,8 @@ class ChatRequest(RequestFields):
     # extensions
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    prediction: Prediction | None = None  # OpenAI's predicted outputs
     trace: bool | None = None  # report the draft tree of every round
     modalities: list[Literal["text"]] | None = None
     # accepted, without effect here
@@ -58,6 +84,7 @@ class ChatRequest(RequestFields):
 
     def check(self) -> None:
         """Refuse fields that do not fit together."""
+        self.check_reports()
         check_tools(self.tools or (), self.tool_choice)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
@@ -66,9 +93,11 @@ class ChatRequest(RequestFields):
         newer, older = self.max_completion_tokens, self.max_tokens
         if 0 in (newer, older):
             raise RequestError("a chat answers with at least one token; raise max_tokens")
-        structured = structured_output(self.response_format, self.structured_outputs)
+        structured = self.structure(self.response_format)
         return self.sampling(
             _DEFAULTS,
+            prompt_logprobs=self.prompt_logprobs,
+            prediction=self.prediction.text if self.prediction else "",
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),
@@ -91,10 +120,12 @@ class ChatRequest(RequestFields):
     @property
     def variables(self) -> dict[str, Any]:
         """The variables of the chat template, besides the messages."""
-        opens_answer = self.add_generation_prompt is not False
-        return template_variables(
-            self.tools or (), self.chat_template_kwargs, opens_answer=opens_answer
+        continues = bool(self.continue_final_message)
+        opens = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        variables = template_variables(
+            self.tools or (), self.chat_template_kwargs, opens_answer=opens
         )
+        return {**variables, "continue_final_message": continues}
 
 
 class AnswerMessage(BaseModel):
@@ -121,6 +152,7 @@ class ChatChoice(BaseModel):
     matched_stop: int | str | None
     seed: int
     rounds: list[Round] | None = None  # when requested
+    token_ids: list[int] | None = None  # when requested
 
 
 class ChatAnswer(BaseModel):
@@ -133,6 +165,8 @@ class ChatAnswer(BaseModel):
     choices: list[ChatChoice]
     usage: UsageFields
     metrics: AnswerMetrics | None = None  # when requested
+    prompt_logprobs: PromptReport | None = None  # when requested
+    prompt_token_ids: list[int] | None = None  # when requested
 
 
 class ChatDelta(BaseModel):
@@ -154,6 +188,7 @@ class ChunkChoice(BaseModel):
     matched_stop: int | str | None = None
     seed: int | None = None
     rounds: list[Round] | None = None  # when requested: those that emitted the delta
+    token_ids: list[int] | None = None  # when requested
 
 
 class ChatChunk(BaseModel):
@@ -166,3 +201,4 @@ class ChatChunk(BaseModel):
     choices: list[ChunkChoice]
     usage: UsageFields | None = None  # if requested: null before the last chunk
     metrics: AnswerMetrics | None = None
+    prompt_token_ids: list[int] | None = None  # when requested, in the first chunk

@@ -4,14 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from outrider.errors import RequestError
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
-from outrider.server.http_errors import unsupported
-from outrider.server.protocol.logprobs_protocol import CompletionLogprobs
-from outrider.server.protocol.sampling_fields import RequestFields, structured_output
+from outrider.server.protocol.logprobs_protocol import CompletionLogprobs, PromptReport
+from outrider.server.protocol.sampling_fields import ReportFields
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 MAX_PROMPTS = 1024
+MAX_BEST_OF = 128
 
 _DEFAULTS = SamplingParams()
 
@@ -20,7 +21,7 @@ Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fa
 TokenLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 
 
-class CompletionRequest(RequestFields):
+class CompletionRequest(ReportFields):
     """OpenAI's fields, and the extensions. Several prompts make several sets of choices."""
 
     prompt: str | TokenIds | Texts | TokenLists
@@ -28,21 +29,34 @@ class CompletionRequest(RequestFields):
     add_special_tokens: bool | None = None  # an extension
     response_format: dict[str, Any] | None = None  # as in a chat
     echo: bool | None = None  # repeat the prompt first, with log-probabilities if requested
-    best_of: int | None = None  # only as many as n
+    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None  # answers to choose n from
 
     def check(self) -> None:
         """Refuse fields that do not fit together."""
-        if self.best_of not in (None, self.n or 1):
-            raise unsupported("best_of", "best_of other than n")
+        self.check_reports()
+        if self.num_answers < (self.n or 1):
+            raise RequestError(f"best_of ({self.best_of}) is less than n; raise it")
+        if self.is_chosen and self.stream:
+            raise RequestError("best_of chooses among complete answers; set stream to false")
+
+    @property
+    def num_answers(self) -> int:
+        return self.best_of or self.n or 1
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether only the likeliest answers are sent."""
+        return self.num_answers > (self.n or 1)
 
     def params(self) -> SamplingParams:
         length = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        structured = structured_output(self.response_format, self.structured_outputs)
+        scored = [self.prompt_logprobs, self.logprobs if self.echo else None]
         return self.sampling(
             _DEFAULTS,
-            logprobs=self.logprobs,
-            prompt_logprobs=self.logprobs if self.echo else None,
-            structured=structured,
+            n=self.num_answers,
+            logprobs=0 if self.is_chosen and self.logprobs is None else self.logprobs,
+            prompt_logprobs=max((num for num in scored if num is not None), default=None),
+            structured=self.structure(self.response_format),
             **length,
         )
 
@@ -69,6 +83,9 @@ class CompletionChoice(BaseModel):
     stop_reason: int | str | None = None
     matched_stop: int | str | None = None
     seed: int | None = None
+    prompt_logprobs: PromptReport | None = None  # when requested
+    prompt_token_ids: list[int] | None = None  # when requested, in the first delta
+    token_ids: list[int] | None = None  # when requested
 
 
 class CompletionAnswer(BaseModel):

@@ -1,10 +1,12 @@
 """Log-probabilities in OpenAI's two formats: of chats and of completions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel
 
 from outrider.frontend.output_json import finite
+from outrider.frontend.outputs import Logprob
+from outrider.frontend.request_state import RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.step_result import TokenLogprobs
 
@@ -45,6 +47,31 @@ class CompletionLogprobs(BaseModel):
             top_logprobs=self.top_logprobs + more.top_logprobs,
             text_offset=self.text_offset + more.text_offset,
         )
+
+
+class PromptLogprob(BaseModel):
+    """vLLM's record of a token of the prompt, or of one that could have been there."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptReport = list[dict[str, PromptLogprob] | None]  # by token id; null for the first token
+
+
+def prompt_report(request: RequestState) -> PromptReport:
+    """The log-probabilities of a prompt in vLLM's format."""
+    return [None if at is None else _by_token(at) for at in request.prompt_logprobs]
+
+
+def _by_token(position: Mapping[int, Logprob]) -> dict[str, PromptLogprob]:
+    return {
+        str(token): PromptLogprob(
+            logprob=finite(at.logprob), rank=at.rank, decoded_token=at.decoded_token
+        )
+        for token, at in position.items()
+    }
 
 
 class LogprobWriter:

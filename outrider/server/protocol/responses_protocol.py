@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
-from outrider.server.protocol.sampling_fields import RequestFields, structured_output
+from outrider.server.protocol.sampling_fields import RequestFields
 from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
     MAX_TOOLS,
@@ -122,7 +122,7 @@ class ResponsesRequest(RequestFields):
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
         if length == 0:
             raise RequestError("a response has at least one token; raise max_output_tokens")
-        structured = structured_output((self.text or {}).get("format"), self.structured_outputs)
+        structured = self.structure((self.text or {}).get("format"))
         return self.sampling(
             _DEFAULTS,
             max_tokens=length,

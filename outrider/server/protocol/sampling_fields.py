@@ -5,14 +5,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
-from outrider.frontend.sampling_params import SamplingParams, override
-from outrider.frontend.structured_params import Structured
-from outrider.server.protocol.neutral_fields import RequestBody
+from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
+from outrider.frontend.structured_params import KEYS, Structured
+from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 
 StopString = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
+RequestName = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
 
 # Fields that have the same name in `SamplingParams`.
@@ -32,6 +33,9 @@ _SAME = frozenset(
         "presence_penalty",
         "frequency_penalty",
         "repetition_penalty",
+        "allowed_token_ids",
+        "bad_words",
+        "truncate_prompt_tokens",
         "include_stop_str_in_output",
         "skip_special_tokens",
         "speculative",
@@ -75,6 +79,25 @@ class RequestFields(RequestBody):
     skip_special_tokens: bool | None = None
     speculative: bool | str | dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
+    allowed_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)] | None = (
+        None
+    )
+    truncate_prompt_tokens: int | None = None
+    cache_salt: str | None = None
+    request_id: RequestName | None = None  # becomes part of the answer's id
+    # vLLM's older names of structured outputs
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    # SGLang's names
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    no_stop_trim: bool | None = None
+    rid: RequestName | None = None
+    extra_key: str | None = None
     priority: int | None = None
     return_metrics: bool | None = None
     # sent back by some routes, without effect
@@ -89,15 +112,56 @@ class RequestFields(RequestBody):
     def sampling(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
         """The sampling parameters; `more` holds those that have another name in this route."""
         given = self.model_dump(include=set(_SAME), exclude_none=True)
+        if self.no_stop_trim:
+            given["include_stop_str_in_output"] = True
+        given["cache_salt"] = self.cache_salt or self.extra_key or ""
         return override(defaults, given | more)
 
+    @property
+    def given_name(self) -> str:
+        """The name that the client gave this request, or nothing."""
+        return self.request_id or self.rid or ""
 
-def structured_output(response_format: dict[str, Any] | None, structured: Structured) -> Structured:
-    """The grammar of an answer, from OpenAI's response format or vLLM's structured outputs."""
-    formatted = _read_format(response_format or {"type": "text"})
-    if formatted is not None and structured is not None:
-        raise RequestError("response_format and structured_outputs exclude each other; give one")
-    return structured if formatted is None else formatted
+    def structure(self, response_format: dict[str, Any] | None) -> Structured:
+        """The form of the answer, by whichever field gives it."""
+        fields = {
+            "response_format": _read_format(response_format or {"type": "text"}),
+            "structured_outputs": _without_neutral(self.structured_outputs),
+            "guided_json": _keyed("json", self.guided_json),
+            "guided_regex": _keyed("regex", self.guided_regex),
+            "guided_choice": _keyed("choice", self.guided_choice),
+            "guided_grammar": _keyed("grammar", self.guided_grammar),
+            "json_schema": _keyed("json", self.json_schema),
+            "regex": _keyed("regex", self.regex),
+            "ebnf": _keyed("grammar", self.ebnf),
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        if len(given) > 1:
+            raise RequestError(f"{' and '.join(given)} exclude each other; give one")
+        return next(iter(given.values()), None)
+
+
+class ReportFields(RequestFields):
+    """What else an answer reports, as in vLLM."""
+
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
+
+    def check_reports(self) -> None:
+        """Refuse reports that a stream does not have."""
+        if self.stream and self.prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs are part of whole answers; set stream to false")
+
+
+def _keyed(name: str, value: object) -> Structured:
+    return None if value is None else {name: value}
+
+
+def _without_neutral(structured: dict[str, Any] | None) -> Structured:
+    """vLLM's structured outputs without options that ask for nothing."""
+    if structured is None:
+        return None
+    return drop_neutral(structured, KEYS, place="structured_outputs.")
 
 
 def _read_format(response_format: dict[str, Any]) -> Structured:

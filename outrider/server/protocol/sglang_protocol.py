@@ -8,8 +8,14 @@ from outrider.errors import RequestError
 from outrider.frontend.output_json import finite
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_state import OutputState, RequestState
-from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
+from outrider.frontend.sampling_params import (
+    MAX_LOGPROBS,
+    PARAMETER_NAMES,
+    SamplingParams,
+    override,
+)
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.hub.generation_config import NO_DEFAULTS, SamplingDefaults
 from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
 from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
 from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
@@ -30,6 +36,7 @@ _GRAMMARS = {
     "ebnf": "grammar",
     "structural_tag": "structural_tag",
 }
+_KNOWN = frozenset((*_NAMES, *_GRAMMARS, *PARAMETER_NAMES))
 _DEFAULTS = SamplingParams(max_tokens=128)
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
@@ -53,6 +60,8 @@ class GenerateRequest(RequestBody):
     stream: bool | None = None
     rid: str | Each[str] | None = None
     priority: int | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
 
     def check(self) -> None:
@@ -74,7 +83,7 @@ class GenerateRequest(RequestBody):
         ids: Any = [self.input_ids] if self.is_single else self.input_ids
         return [TokenPrompt(tuple(each)) for each in ids]
 
-    def params(self) -> list[SamplingParams]:
+    def params(self, defaults: SamplingDefaults = NO_DEFAULTS) -> list[SamplingParams]:
         """One set of parameters per prompt. Prompts with equal parameters share one object."""
         num_prompts = len(self.prompts)
         given = _each("sampling_params", self.sampling_params or {}, num_prompts)
@@ -83,7 +92,7 @@ class GenerateRequest(RequestBody):
         for one, report in zip(given, self._reports(num_prompts), strict=True):
             key = (id(one), id(report))
             if key not in made:
-                made[key] = self._params(one, report)
+                made[key] = self._params(one, report, defaults)
             params.append(made[key])
         return params
 
@@ -107,17 +116,20 @@ class GenerateRequest(RequestBody):
             reports.append(made[key])
         return reports
 
-    def _params(self, sampling: Json, report: Json) -> SamplingParams:
-        known = drop_neutral(sampling, (*_NAMES, *_GRAMMARS), place="sampling_params.")
+    def _params(self, sampling: Json, report: Json, defaults: SamplingDefaults) -> SamplingParams:
+        known = drop_neutral(sampling, _KNOWN, place="sampling_params.")
         grammar = {_GRAMMARS[name]: known.pop(name) for name in _GRAMMARS if name in known}
         given = {_NAMES.get(name, name): value for name, value in known.items()}
         if any(value is not None for value in grammar.values()):
             given["structured"] = grammar
         _check_stops(given.get("stop"))
-        own = {"speculation": self.speculative, "priority": self.priority}
-        return override(
-            _DEFAULTS, {name: v for name, v in (own | given | report).items() if v is not None}
-        )
+        own = {
+            "speculation": self.speculative,
+            "priority": self.priority,
+            "cache_salt": self.cache_salt or self.extra_key,
+        }
+        values = {name: v for name, v in (own | given | report).items() if v is not None}
+        return override(_DEFAULTS, {**defaults, **values})
 
 
 def _check_stops(stop: Any) -> None:

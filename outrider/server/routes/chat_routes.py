@@ -24,14 +24,19 @@ from outrider.server.protocol.chat_protocol import (
     ChatRequest,
     ChunkChoice,
 )
-from outrider.server.protocol.logprobs_protocol import LogprobWriter
+from outrider.server.protocol.logprobs_protocol import LogprobWriter, prompt_report
 from outrider.server.protocol.round_traces import RoundWriter
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.protocol.tools import call_delta, new_call
 from outrider.server.protocol.usage_fields import usage_of
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response, set_only
-from outrider.server.routes.stream_events import ending_fields, requested_metrics, write_events
+from outrider.server.routes.stream_events import (
+    ending_fields,
+    reported_ids,
+    requested_metrics,
+    write_events,
+)
 from outrider.wire.step_result import RoundTrace
 
 
@@ -43,11 +48,14 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Answer a conversation, whole or as server-sent events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
         admit = memory_of(request).admit
         prepared = await async_engine.prepare(
             lambda: _read_request(async_engine.frontend, body), admit
         )
-        writer = ChatWriter(model.envelope("chatcmpl"), body, async_engine.tokenizer)
+        writer = ChatWriter(
+            model.envelope("chatcmpl", body.given_name), body, async_engine.tokenizer
+        )
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
@@ -74,6 +82,7 @@ class ChatWriter:
         self._logprobs = LogprobWriter(tokenizer)
         self._rounds: dict[int, RoundWriter] = {}  # by choice
         self._readers: dict[int, AnswerReader] = {}  # by choice of a stream
+        self._opening: dict[str, Any] = {}  # fields of the first chunk
 
     def whole(self, handle: RequestHandle) -> ChatAnswer:
         (request,) = handle.requests
@@ -85,6 +94,16 @@ class ChatWriter:
             choices=[self._choice(request, index) for index in range(len(request.outputs))],
             usage=usage_of(handle.requests),
             **requested_metrics(self._body, handle),
+            **self._prompt(request),
+        )
+
+    def _prompt(self, request: RequestState) -> dict[str, Any]:
+        """What the answer reports of the prompt, if requested."""
+        wants_ids = bool(self._body.return_token_ids)
+        wants_logprobs = self._body.prompt_logprobs is not None
+        return set_only(
+            prompt_logprobs=prompt_report(request) if wants_logprobs else None,
+            prompt_token_ids=list(request.prepared.prompt) if wants_ids else None,
         )
 
     def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
@@ -93,7 +112,7 @@ class ChatWriter:
 
     def opening_choices(self, handle: RequestHandle) -> Sequence[ChunkChoice]:
         (request,) = handle.requests
-        choices = range(len(request.outputs))
+        choices, self._opening = range(len(request.outputs)), self._prompt(request)
         self._readers = {index: self._body.tool_use.reader() for index in choices}
         return [_opening(index, None if self._body.tool_use.must_call else "") for index in choices]
 
@@ -102,13 +121,17 @@ class ChatWriter:
     ) -> Sequence[ChunkChoice]:
         chat_delta = self._read(choice_delta.delta)
         has_more = (
-            choice_delta.delta.finish_reason or choice_delta.logprobs or choice_delta.delta.rounds
+            choice_delta.delta.finish_reason
+            or choice_delta.logprobs
+            or choice_delta.delta.rounds
+            or self._body.return_token_ids
         )
         if not chat_delta.model_fields_set and not has_more:
             return ()
         return (self._delta_choice(request, choice_delta, chat_delta),)
 
     def chunk(self, *choices: ChunkChoice, **more: Any) -> bytes:
+        more, self._opening = {**self._opening, **more}, {}
         chunk = ChatChunk(
             id=self._envelope.id,
             object="chat.completion.chunk",
@@ -132,6 +155,7 @@ class ChatWriter:
             finish_reason=_finish(output.ending.finish, reader),
             **ending_fields(request, index),
             **self._trace(index, output, output.rounds),
+            **reported_ids(self._body, output.token_ids),
         )
 
     def _trace(self, index: int, output: OutputState, rounds: list[RoundTrace]) -> dict[str, Any]:
@@ -164,6 +188,7 @@ class ChatWriter:
             and _finish(delta.finish_reason, self._readers[delta.index]),
             **(ending_fields(request, delta.index) if delta.finish_reason else {}),
             **self._trace(delta.index, request.outputs[delta.index], delta.rounds),
+            **reported_ids(self._body, delta.token_ids),
         )
 
 

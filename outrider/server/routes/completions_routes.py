@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from outrider.frontend.call_cost import PromptRequest
-from outrider.frontend.request_state import RequestState
+from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
@@ -18,11 +18,20 @@ from outrider.server.protocol.completions_protocol import (
     CompletionChoice,
     CompletionRequest,
 )
-from outrider.server.protocol.logprobs_protocol import CompletionLogprobs, LogprobWriter
+from outrider.server.protocol.logprobs_protocol import (
+    CompletionLogprobs,
+    LogprobWriter,
+    prompt_report,
+)
 from outrider.server.protocol.usage_fields import usage_of
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
-from outrider.server.response_bytes import event, json_response
-from outrider.server.routes.stream_events import ending_fields, requested_metrics, write_events
+from outrider.server.response_bytes import event, json_response, set_only
+from outrider.server.routes.stream_events import (
+    ending_fields,
+    reported_ids,
+    requested_metrics,
+    write_events,
+)
 from outrider.wire.step_result import TokenLogprobs
 
 
@@ -34,9 +43,12 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         """Continue one prompt or several, whole or as server-sent events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
         admit = memory_of(request).admit
         prepared = await async_engine.prepare(lambda: _read_requests(body), admit)
-        writer = CompletionWriter(model.envelope("cmpl"), body, async_engine.tokenizer)
+        writer = CompletionWriter(
+            model.envelope("cmpl", body.given_name), body, async_engine.tokenizer
+        )
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
@@ -48,6 +60,11 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
 def _read_requests(body: CompletionRequest) -> list[PromptRequest]:
     params = body.params()
     return [PromptRequest(prompt=prompt, params=params) for prompt in body.prompts]
+
+
+def mean_logprob(output: OutputState) -> float:
+    """The mean log-probability of an output's tokens."""
+    return sum(at.chosen for at in output.logprobs) / max(1, len(output.logprobs))
 
 
 class CompletionWriter:
@@ -62,14 +79,20 @@ class CompletionWriter:
         self._logprobs: dict[int, LogprobWriter] = {}  # by choice of which something was sent
 
     def whole(self, handle: RequestHandle) -> CompletionAnswer:
-        outputs = [
-            (request, index) for request in handle.requests for index in range(len(request.outputs))
-        ]
+        outputs = [(request, index) for request in handle.requests for index in self._sent(request)]
         return self._answer(
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
             usage=usage_of(handle.requests),
             **requested_metrics(self._body, handle),
         )
+
+    def _sent(self, request: RequestState) -> Sequence[int]:
+        """The outputs that are sent: all, or with `best_of` those of the highest mean logprob."""
+        everything = range(len(request.outputs))
+        if not self._body.is_chosen:
+            return everything
+        likeliest = sorted(everything, key=lambda index: -mean_logprob(request.outputs[index]))
+        return likeliest[: self._body.n or 1]
 
     def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """The events of an answer: the deltas of its choices, and the usage at the end."""
@@ -83,9 +106,10 @@ class CompletionWriter:
         self, request: RequestState, choice_delta: ChoiceDelta
     ) -> Sequence[CompletionChoice]:
         delta, echo = choice_delta.delta, ""
+        opening: dict[str, Any] = {}
         if choice_delta.choice not in self._logprobs:
             self._logprobs[choice_delta.choice] = LogprobWriter(self._tokenizer)
-            echo = self._echo(request)
+            echo, opening = self._echo(request), self._prompt(request)
         writer = self._logprobs[choice_delta.choice]
         choice = CompletionChoice(
             index=choice_delta.choice,
@@ -95,8 +119,11 @@ class CompletionWriter:
             ),
             finish_reason=delta.finish_reason,
             **(ending_fields(request, delta.index) if delta.finish_reason else {}),
+            **opening,
+            **reported_ids(self._body, delta.token_ids),
         )
-        return (choice,) if choice.text or choice.finish_reason or choice_delta.logprobs else ()
+        has_more = choice.finish_reason or choice_delta.logprobs or self._body.return_token_ids
+        return (choice,) if choice.text or has_more else ()
 
     def chunk(self, *choices: CompletionChoice, **more: Any) -> bytes:
         return event(self._answer(list(choices), **more).model_dump_json(exclude_unset=True))
@@ -109,6 +136,17 @@ class CompletionWriter:
             logprobs=self._report(writer, request, index, output.token_ids, output.logprobs),
             finish_reason=output.ending.finish,
             **ending_fields(request, index),
+            **self._prompt(request),
+            **reported_ids(self._body, output.token_ids),
+        )
+
+    def _prompt(self, request: RequestState) -> dict[str, Any]:
+        """What a choice reports of its prompt, if requested."""
+        wants_ids = bool(self._body.return_token_ids)
+        wants_logprobs = self._body.prompt_logprobs is not None
+        return set_only(
+            prompt_logprobs=prompt_report(request) if wants_logprobs else None,
+            prompt_token_ids=list(request.prepared.prompt) if wants_ids else None,
         )
 
     def _echo(self, request: RequestState) -> str:

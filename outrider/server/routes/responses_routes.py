@@ -42,11 +42,14 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         """Answer a text or a conversation, whole or as typed events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
         admit = memory_of(request).admit
         prepared = await async_engine.prepare(
             lambda: _read_request(async_engine.frontend, body), admit
         )
-        writer = ResponseWriter(model.envelope("resp"), body, async_engine.tokenizer)
+        writer = ResponseWriter(
+            model.envelope("resp", body.given_name), body, async_engine.tokenizer
+        )
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)

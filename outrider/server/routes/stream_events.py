@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from outrider.frontend.request_state import RequestState
 from outrider.server.http_errors import failed
-from outrider.server.protocol.sampling_fields import RequestFields
+from outrider.server.protocol.sampling_fields import ReportFields
 from outrider.server.protocol.usage_fields import metrics_of, usage_of
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import DONE, event, set_only
@@ -29,7 +29,7 @@ class ChunkWriter(Protocol, Generic[Choice]):
 
 
 async def write_events(
-    writer: ChunkWriter[Choice], body: RequestFields, handle: RequestHandle
+    writer: ChunkWriter[Choice], body: ReportFields, handle: RequestHandle
 ) -> AsyncIterator[bytes]:
     """The events of an answer. An output that failed ends the stream."""
     unused: dict[str, Any] = {"usage": None} if body.wants_usage else {}
@@ -49,9 +49,14 @@ async def write_events(
     yield DONE
 
 
-def requested_metrics(body: RequestFields, handle: RequestHandle) -> dict[str, Any]:
+def requested_metrics(body: ReportFields, handle: RequestHandle) -> dict[str, Any]:
     """The metrics of an answer, if they were requested."""
     return set_only(metrics=metrics_of(handle.requests) if body.return_metrics else None)
+
+
+def reported_ids(body: ReportFields, token_ids: Sequence[int]) -> dict[str, Any]:
+    """The ids of an output or a delta, if they were requested."""
+    return {"token_ids": list(token_ids)} if body.return_token_ids else {}
 
 
 def ending_fields(request: RequestState, index: int) -> dict[str, Any]:

@@ -75,6 +75,14 @@ class Model:
         for prefix in request.shared + new:
             self.cached[prefix].used_at = self.clock
 
+    def discard(self, request: Request) -> None:
+        self.close(request, [])
+        for prefix in reversed(request.shared):
+            longer = any(len(p) > len(prefix) and p[: len(prefix)] == prefix for p in self.cached)
+            if longer or self.cached[prefix].users:
+                return
+            del self.cached[prefix]
+
     def evict(self, num_pages: int) -> None:
         for _ in range(num_pages):
             unused = [prefix for prefix, entry in self.cached.items() if not entry.users]
@@ -146,6 +154,11 @@ class Trace:
         self.model.close(request, tokens)
         self.requests.remove(request)
 
+    def discard(self, request: Request) -> None:
+        self.cache.discard(request.lease)
+        self.model.discard(request)
+        self.requests.remove(request)
+
     def flush(self) -> None:
         self.cache.flush()
         self.model.flush()
@@ -210,7 +223,8 @@ class Operation(NamedTuple):
     second: int
 
 
-KINDS = ("open",) * 4 + ("extend",) * 7 + ("publish",) * 5 + ("close",) * 3 + ("flush",)
+KINDS = ("open",) * 4 + ("extend",) * 7 + ("publish",) * 5 + ("close",) * 3
+KINDS += ("discard", "flush")
 operations = st.builds(
     Operation, st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 8), st.integers(0, 8)
 )
@@ -234,6 +248,8 @@ def play(trace: Trace, operation: Operation) -> None:
             trace.publish(request)
         elif operation.kind == "close":
             trace.close(request, is_kept=second > 0)
+        elif operation.kind == "discard":
+            trace.discard(request)
     trace.check()
 
 
