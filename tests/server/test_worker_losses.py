@@ -49,6 +49,8 @@ def ask_all(server, bodies):
 def test_two_killed_workers_under_120_requests_lose_none(start_server):
     running = start_server("--draft", "ngram", "--no-adaptive", "--max-num-seqs", "8")
     bodies = [body(number, max_tokens=60, ignore_eos=True) for number in range(120)]
+    for each in bodies[::20]:
+        each["structured_outputs"] = {"regex": "[a-z]{40,50}"}
     expected = ask_all(running, bodies)
     assert {status for status, _ in expected} == {200}
 
