@@ -39,6 +39,9 @@ class ServerFlags:
         str, _flag("What clients call the model; default: its own name.")
     ] = ""
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
+    request_memory: Annotated[
+        int, _flag("MiB that all requests together may take in the server.", least=1)
+    ] = 2048
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
@@ -76,6 +79,7 @@ class ServerFlags:
             api_key=self.api_key,
             model_name=self.served_model_name or _own_name(model),
             max_queued=self.max_queued,
+            request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,

@@ -9,6 +9,7 @@ from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.auth import KeyMiddleware
 from outrider.server.body_limits import LIMITS, HeaderLimitsMiddleware
+from outrider.server.call_memory import CallMemoryMiddleware, MemoryBudget
 from outrider.server.http_errors import install_handlers
 from outrider.server.routes.chat_routes import chat_routes
 from outrider.server.routes.completions_routes import completion_routes
@@ -23,7 +24,12 @@ from outrider.server.web_settings import WebSettings
 
 
 def make_app(
-    async_engine: AsyncEngine, model: ServedModel, *, api_key: str, web: WebSettings
+    async_engine: AsyncEngine,
+    model: ServedModel,
+    *,
+    api_key: str,
+    memory: MemoryBudget,
+    web: WebSettings,
 ) -> FastAPI:
     """The application over one engine. An empty key means that clients need none."""
     app = FastAPI(title="Outrider", version=__version__, docs_url=None, redoc_url=None)
@@ -40,6 +46,7 @@ def make_app(
         docs_routes("Outrider"),
     ):
         app.include_router(router)
+    app.add_middleware(CallMemoryMiddleware, budget=memory)
     app.add_middleware(HeaderLimitsMiddleware, limits=LIMITS)
     if api_key:
         app.add_middleware(KeyMiddleware, key=api_key)  # outermost: no work for a wrong key

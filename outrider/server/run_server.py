@@ -13,8 +13,10 @@ from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.status_log import log_status
@@ -46,6 +48,7 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
+    request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
     web: WebSettings
     log: LogSettings
@@ -91,7 +94,13 @@ async def _serve(
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
         model = ServedModel(name=settings.model_name, sampling_defaults=opened.sampling_defaults)
-        app = make_app(async_engine, model, api_key=settings.api_key, web=settings.web)
+        app = make_app(
+            async_engine,
+            model,
+            api_key=settings.api_key,
+            memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
+            web=settings.web,
+        )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         events = ServerEvents(

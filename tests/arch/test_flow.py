@@ -54,6 +54,7 @@ BELOW_ROUTES = (  # on every stack
     "server/json_body.py",
     "server/access_log.py",
     "server/body_limits.py",
+    "server/call_memory.py",
 )
 
 
