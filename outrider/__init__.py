@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outrider.errors import OutriderError
+    from outrider.frontend.async_llm import AsyncLLM
     from outrider.frontend.llm import LLM
     from outrider.frontend.outputs import CompletionOutput, RequestOutput
     from outrider.frontend.sampling_params import SamplingParams
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "OutriderError",
     "RequestOutput",
@@ -22,6 +24,7 @@ __all__ = [
 
 _LAZY = {
     "LLM": "outrider.frontend.llm",
+    "AsyncLLM": "outrider.frontend.async_llm",
     "CompletionOutput": "outrider.frontend.outputs",
     "OutriderError": "outrider.errors",
     "RequestOutput": "outrider.frontend.outputs",

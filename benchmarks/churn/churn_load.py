@@ -45,6 +45,7 @@ class ChurnRun:
     tokens: int  # of all answers
     steps: tuple[ChurnStep, ...]
     occupancy: float  # share of the time in which the device runs a step
+    start_s: float = 0.0  # from weights in memory to an engine that is ready
 
     @property
     def tokens_per_s(self) -> float:

@@ -1,6 +1,7 @@
 """`python -m benchmarks churn`, from checked flags to a printed report."""
 
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from benchmarks.churn.churn_args import ChurnArgs, Way
 from benchmarks.churn.churn_load import ChurnRun, ChurnStep, run_load
+from benchmarks.forced_acceptance import ChanceVerifier
 from benchmarks.steps.bench_engines import (
     BenchTarget,
     Drafting,
@@ -30,7 +32,10 @@ from outrider.bench.report import (
 from outrider.bench.run_progress import run_bar
 from outrider.runtime.draft_kinds import ModelDraft
 
-_RUNS = (*wrapped("way"), *numbers("rows", "tok/s", "to plain", "eager steps", "device busy"))
+_RUNS = (
+    *wrapped("way"),
+    *numbers("rows", "tok/s", "to plain", "eager steps", "device busy", "start s"),
+)
 _KINDS = (
     *wrapped("way"),
     *wrapped("steps"),
@@ -54,8 +59,10 @@ def bench_churn(args: ChurnArgs, body: Body, place: Place, json_path: Path | Non
 
 def _measure(target: BenchTarget, body: Body, args: ChurnArgs, *, way: Way, rows: int) -> ChurnRun:
     longest = args.prompt + args.prompt // 2 + args.answer
+    began = time.perf_counter()
     loaded = build(target, _drafting(target, body, args, way), rows=rows, context=longest + 8)
-    return run_load(loaded, args, way=way, rows=rows)
+    start_s = time.perf_counter() - began
+    return replace(run_load(loaded, args, way=way, rows=rows), start_s=start_s)
 
 
 def _drafting(target: BenchTarget, body: Body, args: ChurnArgs, way: Way) -> Drafting:
@@ -66,7 +73,9 @@ def _drafting(target: BenchTarget, body: Body, args: ChurnArgs, way: Way) -> Dra
     drafting = head_drafting(target, tree, draft_vocab=body.draft_vocab)
     assert isinstance(drafting.kind, ModelDraft)
     kind = replace(drafting.kind, is_adaptive=way == "adaptive")
-    return replace(drafting, kind=kind)
+    # Adaptive drafting also runs shorter chains, which must emit less than the whole chain.
+    verifier = ChanceVerifier(args.emitted, steps=steps, device=target.device)
+    return replace(drafting, kind=kind, verifier=verifier)
 
 
 def _print(name: str, runs: Sequence[ChurnRun]) -> None:
@@ -87,6 +96,7 @@ def _run_row(run: ChurnRun, plain: float | None) -> tuple[str, ...]:
         f"{run.tokens_per_s / plain:.2f}x" if plain else "",
         f"{num_eager / len(run.steps):.1%}",
         f"{run.occupancy:.1%}",
+        f"{run.start_s:.1f}",
     )
 
 

@@ -1,5 +1,6 @@
 """`python -m benchmarks churn`: a load of requests that come and go."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -35,6 +36,9 @@ def churn(
     device: DeviceFlag = "auto",
     executor: ExecutorFlag = "auto",
     deterministic: DeterministicFlag = False,
+    lazy: Annotated[
+        bool, typer.Option("--lazy", help="Capture shapes when they come, not at start.")
+    ] = False,
     json_file: JsonFlag = None,
 ) -> None:
     """Requests that come and go: tokens/s, and where the time of steps goes."""
@@ -51,9 +55,8 @@ def churn(
         draft_steps=draft_steps,
         emitted=simulate_acceptance,
     )
-    place = PlaceFlags(
-        dtype=dtype, device=device, executor=executor, deterministic=deterministic
-    ).place()
+    flags = PlaceFlags(dtype=dtype, device=device, executor=executor, deterministic=deterministic)
+    place = replace(flags.place(), captures_at_start=not lazy)
     chosen = find_body(body, layers=layers)
     check_json(json_file)
     import_torch()

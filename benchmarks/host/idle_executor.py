@@ -23,6 +23,12 @@ class IdleExecutor:
         self._device = device
         self._latest: tuple[tuple[StepPlan, PackedOutput], ...] = ()
 
+    def cover(self, shape: StepShape) -> StepShape:
+        return shape
+
+    def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
+        pass
+
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         """An output like the program's, without running the program."""
         del program

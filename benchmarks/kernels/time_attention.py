@@ -162,7 +162,6 @@ def time_prompt(
             out,
             pages=pages,
             bounds=bounds,
-            width=case.count,
             scale=model.head_dim**-0.5,
             tiles=tiles,
         )

@@ -245,7 +245,11 @@ def _settings(
     config = EngineConfig(
         dtype=place.dtype,
         device=place.device,
-        execution=ExecutionConfig(executor=place.executor, deterministic=place.is_deterministic),
+        execution=ExecutionConfig(
+            executor=place.executor,
+            deterministic=place.is_deterministic,
+            record="at start" if place.captures_at_start else "lazy",
+        ),
         cache=CacheConfig(prefix=not place.reads_prompts),
         limits=LimitsConfig(
             context=context,

@@ -34,6 +34,7 @@ class Place:
     is_deterministic: bool
     step_tokens: int  # query tokens of a step: the largest piece of a prompt
     reads_prompts: bool = True  # else their KV is noise that counts as cached
+    captures_at_start: bool = False  # else a shape is captured when it first comes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A bar of runs with a line on what runs now. It draws on stderr and only on a terminal.
+"""A bar of runs with a line on what runs now, on stderr. Without a terminal: a line per run.
 
 It redraws between runs only: a drawing thread would take time from the runs.
 """
@@ -26,5 +26,7 @@ def run_bar(total: int) -> Iterator[Callable[[str], None]]:
 
         def note(name: str) -> None:
             progress.update(task, description=name, advance=1, refresh=True)
+            if not console.is_terminal:
+                console.print(name)
 
         yield note

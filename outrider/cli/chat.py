@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, SamplingParamFlags, expand_flags
+from outrider.cli.flags import DraftFlags, SamplingParamFlags, expand_flags
+from outrider.cli.model_flags import ModelArgument, ModelFlags
 
 
 @expand_flags
 def chat(
+    model_argument: ModelArgument = None,
     *,
     model_flags: ModelFlags,
     draft_flags: DraftFlags,
@@ -17,11 +19,14 @@ def chat(
     system: Annotated[str, typer.Option(help="System message.", show_default=False)] = "",
 ) -> None:
     """Talk to a model; it remembers the conversation."""
-    params, draft = sampling_flags.params(), draft_flags.config()
+    draft = draft_flags.config()
+    sampling_flags.params()  # wrong flags fail before the model is loaded
 
     from outrider.cli.chat_session import ChatSession
 
-    session = ChatSession(model_flags.load(draft).frontend, params, system=system)
+    llm = model_flags.of(model_argument).load(draft)
+    params = sampling_flags.params(llm.get_default_sampling_params())
+    session = ChatSession(llm.frontend, params, system=system)
     line = "/help"
     while not session.is_over:
         try:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, expand_flags
+from outrider.cli.flags import DraftFlags, expand_flags
+from outrider.cli.model_flags import ModelFlags
 from outrider.config.draft_config import AUTO, MTP, NONE, DraftConfig
 from outrider.config.engine_config import Auto, Executor
 from outrider.errors import ConfigError

@@ -6,25 +6,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from outrider.config.draft_config import DraftConfig
 from outrider.config.draft_dialects import choose_dialect
-from outrider.config.engine_config import Auto, Executor, choose_executor
 from outrider.errors import ConfigError
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.speculation_params import Speculation
 from outrider.frontend.structured_params import Structured
-from outrider.hub.aliases import DEFAULT_ALIAS
 
-if TYPE_CHECKING:
-    from outrider.frontend.llm import LLM
-
-
-def _model_flag(text: str) -> Any:
-    return typer.Option(help=text, rich_help_panel="Model")
+_DEFAULTS = SamplingParams()
 
 
 def _draft_flag(text: str) -> Any:
@@ -33,56 +26,6 @@ def _draft_flag(text: str) -> Any:
 
 def _sampling_flag(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel="Sampling")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFlags:
-    """Which model runs, and where."""
-
-    model: Annotated[str, _model_flag("Alias, hub id, GGUF file or folder.")] = DEFAULT_ALIAS
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        _model_flag("Type of the weights in memory."),
-    ] = "auto"
-    device: Annotated[str, _model_flag("auto, cpu, cuda, cuda:1, ...")] = "auto"
-    max_context: Annotated[
-        int | None, _model_flag("Tokens of prompt and answer; default: the model's own.")
-    ] = None
-    executor: Annotated[
-        Literal["auto", "eager", "graph", "breakable", "tape"],
-        _model_flag("How steps run; auto records CUDA graphs on a GPU."),
-    ] = "auto"
-    disable_cuda_graph: Annotated[bool, _model_flag("The same as --executor eager.")] = False
-    record: Annotated[Literal["lazy", "at start"], _model_flag("When graphs are recorded.")] = (
-        "lazy"
-    )
-    deterministic: Annotated[
-        bool, _model_flag("On a GPU, results never depend on the batch, to the last bit.")
-    ] = False
-    gpu_memory_utilization: Annotated[
-        float, _model_flag("Share of a GPU's memory that the engine may hold.")
-    ] = 0.9
-
-    @property
-    def chosen_executor(self) -> Executor | Auto:
-        """The executor that --executor and --disable-cuda-graph choose."""
-        return choose_executor(self.executor, is_eager=self.disable_cuda_graph)
-
-    def load(self, draft: DraftConfig, **settings: Any) -> "LLM":
-        """The model with this drafter; `settings` are further arguments of `LLM`."""
-        from outrider.frontend.llm import LLM
-
-        return LLM(
-            self.model,
-            draft=draft,
-            dtype=self.dtype,
-            device=self.device,
-            max_model_len=self.max_context,
-            **({"executor": self.chosen_executor} | settings),
-            record=self.record,
-            deterministic=self.deterministic,
-            gpu_memory_utilization=self.gpu_memory_utilization,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +100,26 @@ class SamplingParamFlags:
     """How tokens are chosen and when an answer ends."""
 
     max_tokens: Annotated[int, _sampling_flag("Longest answer.")] = 512
-    # Low enough that small models stay coherent without top-p, which would cost time per token.
-    temperature: Annotated[float, _sampling_flag("0 takes the likeliest token.")] = 0.2
-    top_p: Annotated[float, _sampling_flag("Keep the likeliest tokens of this total.")] = 1.0
-    top_k: Annotated[int, _sampling_flag("Keep this many tokens; 0 keeps all.")] = 0
-    min_p: Annotated[float, _sampling_flag("Keep tokens above this share of the best.")] = 0.0
+    # Values of None are the model's own (--generation-config), or else those of SamplingParams.
+    temperature: Annotated[
+        float | None, _sampling_flag("0 takes the likeliest token; default: the model's own.")
+    ] = None
+    top_p: Annotated[
+        float | None, _sampling_flag("Keep the likeliest tokens of this total; likewise.")
+    ] = None
+    top_k: Annotated[
+        int | None, _sampling_flag("Keep this many tokens, 0 keeps all; likewise.")
+    ] = None
+    min_p: Annotated[
+        float | None, _sampling_flag("Keep tokens above this share of the best; likewise.")
+    ] = None
     seed: Annotated[int | None, _sampling_flag("Repeats an answer; default: random.")] = None
     stop: Annotated[list[str] | None, _sampling_flag("End before this text; may be repeated.")] = (
         None
     )
-    repetition_penalty: Annotated[float, _sampling_flag("Above 1 avoids any seen token.")] = 1.0
+    repetition_penalty: Annotated[
+        float | None, _sampling_flag("Above 1 avoids any seen token; likewise.")
+    ] = None
     presence_penalty: Annotated[float, _sampling_flag("Above 0 avoids answered tokens.")] = 0.0
     frequency_penalty: Annotated[float, _sampling_flag("The same, per occurrence.")] = 0.0
     min_tokens: Annotated[int, _sampling_flag("Shortest answer.")] = 0
@@ -186,22 +139,27 @@ class SamplingParamFlags:
         str, _sampling_flag('Limit of drafts per request: off, or such as {"steps": 2}.')
     ] = ""
 
-    def params(self, **more: Any) -> SamplingParams:
-        return SamplingParams(
+    def params(self, defaults: SamplingParams = _DEFAULTS, **more: Any) -> SamplingParams:
+        """The flags that were given, over the defaults of a model."""
+        values = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        return replace(
+            defaults,
             max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
             seed=self.seed,
             stop=self.stop,
-            repetition_penalty=self.repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos,
             speculation=self._speculation(),
             structured=self._structured(),
+            **_given(values),
             **more,
         )
 

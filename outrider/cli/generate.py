@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, SamplingParamFlags, expand_flags
+from outrider.cli.flags import DraftFlags, SamplingParamFlags, expand_flags
+from outrider.cli.model_flags import ModelFlags
 from outrider.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def generate(
     from outrider.frontend.llm import MAX_IN_FLIGHT
 
     llm = model_flags.load(draft)
+    params = sampling_flags.params(llm.get_default_sampling_params(), n=n, logprobs=logprobs)
     framing = _choose_framing(llm.frontend, raw=raw, system=system)
     if files:
         defaults = BatchDefaults(

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Annotated, cast
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -19,6 +20,7 @@ from outrider.cli import (
     serve,
     train_command,
 )
+from outrider.cli.config_file import with_config_file
 from outrider.cli.grouped_help import GroupedHelp
 from outrider.errors import OutriderError
 
@@ -73,7 +75,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run `outrider` with these arguments; returns the exit code of `run_app`."""
-    code = run_app(app, arguments, program="outrider")
+    code = run_app(app, arguments, program="outrider", expand=_expand)
     if code == _INTERRUPTED:
         advice = "; run the same command again to go on" if _is_resumable(arguments) else ""
         print(f"interrupted{advice}", file=sys.stderr)
@@ -86,10 +88,34 @@ def _is_resumable(arguments: list[str]) -> bool:
     return is_batch or arguments[:1] == ["pull"] or arguments[:2] in _RESUMED
 
 
-def run_app(commands: typer.Typer, arguments: list[str], *, program: str) -> int:
+def _expand(arguments: list[str]) -> list[str]:
+    """The arguments, with the flags of a --config file."""
+    group = cast(Any, typer.main.get_command(app))
+    command = group.commands.get(arguments[0]) if arguments else None
+    if command is None:
+        return arguments
+    flags = {
+        name: (each.opts[0], (each.secondary_opts or [""])[0])
+        for each in command.params
+        for name in each.opts
+    }
+    return with_config_file(arguments, flags)
+
+
+def _as_given(arguments: list[str]) -> list[str]:
+    return arguments
+
+
+def run_app(
+    commands: typer.Typer,
+    arguments: list[str],
+    *,
+    program: str,
+    expand: Callable[[list[str]], list[str]] = _as_given,
+) -> int:
     """The exit code: 0, 1 for an OutriderError, 2 for wrong usage, 130 after Ctrl-C."""
     try:
-        code = commands(arguments, prog_name=program, standalone_mode=False) or 0
+        code = commands(expand(arguments), prog_name=program, standalone_mode=False) or 0
         sys.stdout.flush()  # a full disk must be found while an error can still be printed
         return code
     except OutriderError as error:

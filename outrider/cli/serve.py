@@ -1,26 +1,23 @@
 """`outrider serve`: an OpenAI-compatible server for one model."""
 
 import importlib.util
-import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from outrider.cli.flags import DraftFlags, ModelFlags, expand_flags
-from outrider.config.draft_config import DraftConfig
-from outrider.config.engine_config import (
-    CacheConfig,
-    EngineConfig,
-    ExecutionConfig,
-    LimitsConfig,
-)
+from outrider.cli.flags import DraftFlags, expand_flags
+from outrider.cli.model_flags import ModelArgument, ModelFlags
+from outrider.config.engine_config import EngineConfig
 from outrider.config.install_hint import install_hint
+from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
+    from outrider.frontend.open_model import ModelChoice
     from outrider.server.run_server import ServeSettings
+    from outrider.server.web_settings import WebSettings
 
 _NEEDED = ("fastapi", "uvicorn", "zmq", "msgspec", "prometheus_client")
 
@@ -51,10 +48,10 @@ class ServerFlags:
             "pythonic or gpt_oss."
         ),
     ] = ""
-    max_num_seqs: Annotated[int | None, _flag("Requests that run at once.", least=1)] = None
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
-    kv_tokens: Annotated[int | None, _flag("Tokens that the KV cache holds.", least=1)] = None
-    enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
+    request_memory: Annotated[
+        int, _flag("MiB that all requests together may take in the server.", least=1)
+    ] = 2048
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
@@ -70,6 +67,16 @@ class ServerFlags:
     shutdown_grace: Annotated[
         float, _flag("Seconds that running answers have after a signal to end.")
     ] = 30.0
+
+    ssl_keyfile: Annotated[str, _flag("Key of the certificate, for HTTPS.")] = ""
+    ssl_certfile: Annotated[str, _flag("PEM file of the certificate.")] = ""
+    log_level: Annotated[LogLevel, _flag("What is logged: info has a line per request.")] = "info"
+    log_format: Annotated[LogFormat, _flag("json: one object per line.")] = "text"
+    access_log: Annotated[bool, _flag("A log line for every request.")] = True
+    root_path: Annotated[str, _flag("Path prefix that a proxy removes.")] = ""
+    allowed_origins: Annotated[
+        str, _flag("Origins whose pages may read answers: a JSON list, or with commas; * for all.")
+    ] = ""
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
@@ -87,19 +94,42 @@ class ServerFlags:
                 parsers=find_parsers(reasoning=self.reasoning_parser, calls=self.tool_call_parser),
             ),
             max_queued=self.max_queued,
+            request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,
                 grace_s=self.shutdown_grace,
             ),
+            web=self.web(),
+            log=LogSettings(level=self.log_level, format=self.log_format),
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
             ),
         )
 
+    def web(self) -> "WebSettings":
+        """How the server meets browsers and proxies; refused here if it cannot work."""
+        from outrider.server.web_settings import WebSettings, parse_origins
+
+        web = WebSettings(
+            ssl_keyfile=self.ssl_keyfile,
+            ssl_certfile=self.ssl_certfile,
+            root_path=self.root_path.rstrip("/"),
+            has_access_log=self.access_log,
+            allowed_origins=parse_origins(self.allowed_origins),
+        )
+        web.check()
+        return web
+
 
 @expand_flags
-def serve(*, model_flags: ModelFlags, draft_flags: DraftFlags, server_flags: ServerFlags) -> None:
+def serve(
+    model_argument: ModelArgument = None,
+    *,
+    model_flags: ModelFlags,
+    draft_flags: DraftFlags,
+    server_flags: ServerFlags,
+) -> None:
     """Serve a model over HTTP."""
     for name, value in (
         ("--stream-ping-s", server_flags.stream_ping_s),
@@ -109,46 +139,24 @@ def serve(*, model_flags: ModelFlags, draft_flags: DraftFlags, server_flags: Ser
     ):
         if value <= 0:
             raise ConfigError(f"{name} must be above 0, got {value}")
-    config = _config(model_flags, draft_flags.config(), server_flags)
+    model_flags = model_flags.of(model_argument)
+    config = model_flags.engine_config(draft_flags.config())
     _check_installation()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    _serve_model(model_flags.model, config, server_flags.settings(model_flags.model))
+    settings = server_flags.settings(model_flags.model)
+    settings.log.install("server")
+    _serve_model(model_flags.choice(), config, settings)
 
 
-def _serve_model(model: str, config: EngineConfig, settings: "ServeSettings") -> None:
+def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSettings") -> None:
     """Find the model and its drafter, then serve them until a signal."""
-    from outrider.frontend.find_drafter import find_drafter
+    from outrider.frontend.open_model import open_model
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve_model
     from outrider.server.run_server import run_server
     from outrider.server.start_progress import terminal_display
 
-    folder = resolve_model(model, BarReporter())
-    draft = find_drafter(config.draft, model=model, reporter=BarReporter())
+    opened = open_model(choice, config, BarReporter())
     with terminal_display(settings.model.name) as display:
-        run_server(settings, folder, replace(config, draft=draft), display)
-
-
-def _config(flags: ModelFlags, draft: DraftConfig, server_flags: ServerFlags) -> EngineConfig:
-    return EngineConfig(
-        dtype=flags.dtype,
-        device=flags.device,
-        execution=ExecutionConfig(
-            executor=flags.chosen_executor,
-            record=flags.record,
-            deterministic=flags.deterministic,
-        ),
-        cache=CacheConfig(
-            kv_tokens=server_flags.kv_tokens or "auto",
-            prefix=server_flags.enable_prefix_caching,
-            memory_share=flags.gpu_memory_utilization,
-        ),
-        limits=LimitsConfig(
-            context="auto" if flags.max_context is None else flags.max_context,
-            rows=server_flags.max_num_seqs or "auto",
-        ),
-        draft=draft,
-    )
+        run_server(settings, opened, display)
 
 
 def _own_name(model: str) -> str:

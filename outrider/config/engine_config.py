@@ -40,7 +40,7 @@ class ExecutionConfig:
 
     executor: Executor | Auto = "auto"
     depth: int | Auto = "auto"  # steps in flight while the next is planned: 0 waits, 1 overlaps
-    record: CaptureTime = "lazy"  # when graphs are captured: on first use, or all at start
+    record: CaptureTime | Auto = "auto"  # when graphs are captured; auto: lazy, a server at start
     deterministic: bool = False  # on a GPU, the bits of a row do not depend on the step's shape
 
 
@@ -64,3 +64,4 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
+    tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -102,7 +102,7 @@ def _execution(config: ExecutionConfig, *, on_cpu: bool) -> ExecutionSettings:
     return ExecutionSettings(
         executor=executor,
         depth=(0 if on_cpu else 1) if config.depth == "auto" else config.depth,
-        record=config.record,
+        record="lazy" if config.record == "auto" else config.record,
         arithmetic="fixed" if config.deterministic else "fast",
     )
 
@@ -141,7 +141,7 @@ def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
-    _check_choice("--record / record", execution.record, get_args(CaptureTime))
+    _check_choice("--record / record", execution.record, ("auto", *get_args(CaptureTime)))
     if cache.page_size != "auto" and not 1 <= cache.page_size <= MAX_PAGE:
         raise ConfigError(f"block_size must be between 1 and {MAX_PAGE}, got {cache.page_size}")
     if execution.depth not in ("auto", 0, 1):

@@ -21,9 +21,8 @@ from outrider.engine.draft_trials import (
     MovingMean,
     Trial,
 )
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
+from outrider.wire.draft_budget import UNBOUNDED, Budget, ladder_of
 
-_SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
 _FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on any machine
 _WORTH_STARTING = 1.5  # gain from which a small batch begins with drafts
 _TRIAL_STEPS = 3
@@ -299,16 +298,3 @@ class Adaptation:
 def _emitted(accept_rate: float, most: int) -> float:
     """Tokens of a round whose drafts are accepted at this rate each."""
     return sum(accept_rate**depth for depth in range(most))
-
-
-def ladder_of(budget: Budget) -> tuple[Budget, ...]:
-    """Plain decoding, parts of the budget, the whole of it; each once."""
-    rungs = {PLAIN: None}
-    for share in _SHARES:
-        part = Budget(
-            steps=max(1, round(budget.steps * share)),
-            topk=budget.topk,
-            nodes=max(2, 1 + round((budget.nodes - 1) * share)),
-        )
-        rungs[part.within(budget)] = None
-    return tuple(rungs)

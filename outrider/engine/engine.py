@@ -137,6 +137,11 @@ class Engine:
         else:
             self._scheduler.finish(request)
 
+    def abort_all(self) -> None:
+        """Stop every request."""
+        for request_id in tuple(self._requests):
+            self.abort(request_id)
+
     def flush(self) -> None:
         """Forget every cached prefix that no request uses."""
         self._scheduler.cache.flush()

@@ -121,7 +121,7 @@ class Scheduler:
     def note_result(self, result: StepResult, num_rounds: int) -> None:
         """Measure how far drafting pays; the first rows of a step are its verify rounds."""
         if num_rounds:
-            emitted = sum(map(len, result.tokens[:num_rounds]))
+            emitted = max(sum(map(len, result.tokens[:num_rounds])), 1)  # failed rows emit none
             self._policy.note(
                 result.step, seconds=result.busy_s, emitted_per_row=emitted / num_rounds
             )

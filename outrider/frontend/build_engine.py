@@ -14,6 +14,9 @@ def build_engine(
 ) -> Engine:
     """An engine for the model in a folder, ready for requests."""
     runner, facts = build_runner(
-        folder, config, on_progress, read_vocabulary=lambda: read_vocabulary(folder)
+        folder,
+        config,
+        on_progress,
+        read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
     )
     return Engine(runner, facts, runner.grammars)

@@ -1,9 +1,13 @@
 """Between users and the engine: submits prepared requests and delivers updates to them."""
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
+from outrider.frontend.engine_turns import EngineTurns
 from outrider.frontend.input_processor import InputChecks, InputProcessor
 from outrider.frontend.interrupts import held_interrupts
 from outrider.frontend.request_state import PreparedRequest, RequestState
@@ -23,10 +27,16 @@ class EnginePort(InputChecks, Protocol):
 
 
 class Frontend:
-    """Owns every running request of one engine. Callers hold them and step until theirs is done."""
+    """Owns every running request of one engine. Callers hold them and step until theirs is done.
+
+    Callers may be threads: a step of one of them runs the requests of all.
+    """
 
     def __init__(self, engine: EnginePort, tokenizer: Tokenizer | NoTokenizer) -> None:
         self._engine = engine
+        self._turns = EngineTurns()
+        self._delivery = threading.RLock()  # held while outputs change, and while one is read
+        self._deferred: deque[RequestState] = deque()  # to abort after the step that runs now
         self._ids = itertools.count()
         self._requests: dict[str, tuple[RequestState, int]] = {}  # by the id the engine knows
         self.tokenizer = tokenizer
@@ -41,7 +51,7 @@ class Frontend:
         """Hand a request to the engine: all of its outputs, or none when one is refused."""
         request = RequestState(str(next(self._ids)), prepared, self.tokenizer)
         try:
-            with held_interrupts():
+            with self._turns.between_steps(), held_interrupts():
                 for index, sampling in enumerate(prepared.samplings):
                     self._add(request, index, sampling)
         except BaseException:  # also after an interrupt no request may run unseen
@@ -50,9 +60,13 @@ class Frontend:
         return request
 
     def step(self) -> None:
-        """Run one step of the engine and deliver its updates."""
-        with held_interrupts():
-            self._deliver(self._engine.step())
+        """Run one step of the engine and deliver its updates, unless another thread just did."""
+        with self._turns.step() as is_ours:
+            if is_ours:
+                with held_interrupts():
+                    self._deliver(self._engine.step())
+                    while self._deferred:
+                        self._abort(self._deferred.popleft())
 
     def deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add the updates of an engine that another process steps to the outputs they belong to."""
@@ -61,10 +75,26 @@ class Frontend:
 
     def abort(self, request: RequestState) -> None:
         """End a request now; its output so far stays readable."""
-        for index, output in enumerate(request.outputs):
-            if self._requests.pop(_engine_id(request, index), None) is not None:
-                self._engine.abort(_engine_id(request, index))
-                output.abort()
+        if all(_engine_id(request, index) not in self._requests for index in _places(request)):
+            return  # it has ended
+        if self._turns.is_mine:  # a stream that is collected as garbage in the middle of a step
+            self._deferred.append(request)
+            return
+        with self._turns.between_steps():
+            self._abort(request)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, no output changes: another thread may step the engine."""
+        with self._delivery:
+            yield
+
+    def _abort(self, request: RequestState) -> None:
+        with self._delivery:
+            for index in _places(request):
+                if self._requests.pop(_engine_id(request, index), None) is not None:
+                    self._engine.abort(_engine_id(request, index))
+                    request.outputs[index].abort()
 
     def _add(self, request: RequestState, index: int, sampling: RowSampling) -> None:
         name = _engine_id(request, index)
@@ -82,20 +112,28 @@ class Frontend:
         self._requests[name] = (request, index)
 
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
-        for update in updates:
-            if update.request_id not in self._requests:
-                continue  # it ended here, by a stop string or an abort, while a step was in flight
-            request, index = self._requests[update.request_id]
-            request.push(index, update)
-            if request.outputs[index].is_finished:
-                del self._requests[update.request_id]
-                if update.finish == "running":  # a stop string: the engine does not know yet
-                    self._engine.abort(update.request_id)
+        with self._delivery:
+            for update in updates:
+                # Others ended here, by a stop string or an abort, while a step was in flight.
+                if update.request_id in self._requests:
+                    self._push(update)
+
+    def _push(self, update: RequestUpdate) -> None:
+        request, index = self._requests[update.request_id]
+        request.push(index, update)
+        if request.outputs[index].is_finished:
+            del self._requests[update.request_id]
+            if update.finish == "running":  # a stop string: the engine does not know yet
+                self._engine.abort(update.request_id)
 
 
 def request_id_of(engine_id: str) -> str:
     """The id of the request that an output of the engine belongs to."""
     return engine_id.rpartition("-")[0]
+
+
+def _places(request: RequestState) -> range:
+    return range(len(request.outputs))
 
 
 def _engine_id(request: RequestState, index: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from outrider.config.draft_config import DraftConfig
 from outrider.config.draft_dialects import choose_dialect
@@ -21,9 +21,9 @@ from outrider.config.engine_config import (
 from outrider.config.threads import choose_wait_policy
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
-from outrider.frontend.find_drafter import find_drafter
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import import_torch
+from outrider.frontend.open_model import OpenedModel, open_model
 from outrider.frontend.outputs import RequestOutput, StreamDelta
 from outrider.frontend.prompts import (
     Message,
@@ -36,13 +36,12 @@ from outrider.frontend.prompts import (
     parse_prompt,
 )
 from outrider.frontend.request_feed import Feed
-from outrider.frontend.request_state import DeltaReader, RequestState
-from outrider.frontend.sampling_params import SamplingParams
-from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer, load_tokenizer
-from outrider.frontend.vllm_arguments import check_inert
+from outrider.frontend.request_state import DeltaReader, PreparedRequest, RequestState
+from outrider.frontend.sampling_params import SamplingParams, override
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.frontend.vllm_arguments import OtherArguments, choose_model, read_arguments
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
-from outrider.hub.resolve_model import resolve_model
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -80,7 +79,8 @@ class Stream:
     @property
     def output(self) -> RequestOutput:
         """The request so far; final once the iteration has ended or was closed."""
-        return self._request.output()
+        with self._frontend.reading():
+            return self._request.output()
 
     def close(self) -> None:
         """Abort the request unless it has ended."""
@@ -93,7 +93,9 @@ def _read(frontend: Frontend, request: RequestState) -> Generator[StreamDelta, N
     try:
         # Another reader of the same engine may have stepped it, so ours can end before we look.
         while not request.is_finished or any(reader.has_delta for reader in readers):
-            yield from [reader.take() for reader in readers if reader.has_delta]
+            with frontend.reading():
+                deltas = [reader.take() for reader in readers if reader.has_delta]
+            yield from deltas
             if not request.is_finished:
                 frontend.step()
     finally:
@@ -101,12 +103,13 @@ def _read(frontend: Frontend, request: RequestState) -> Generator[StreamDelta, N
 
 
 class LLM:
-    """Owns one loaded model.
+    """Owns one loaded model. Threads may share it: their requests run in one batch.
 
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
     the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
     `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
-    `seed` is for requests without one. What else vLLM takes is accepted where it changes nothing.
+    `seed` is for requests without one. `OtherArguments` has the rest: the tokenizer, the chat
+    template, default sampling, and names of vLLM and of our command line.
     """
 
     def __init__(
@@ -129,36 +132,38 @@ class LLM:
         kv_tokens: int | Auto = _CACHE.kv_tokens,
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",
-        record: CaptureTime = "lazy",  # "at start" captures every shape before the first request
+        record: CaptureTime | Auto = "auto",  # "at start": capture shapes before the first request
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
         seed: int | None = None,
-        **inert: Any,
+        **others: Unpack[OtherArguments],
     ) -> None:
-        check_inert(inert)
-        self._defaults = SamplingParams(seed=seed)
+        flags = read_arguments(others)
+        context = flags.get("max_model_len", max_model_len)
         own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
-        wanted = choose_dialect(own, vllm=speculative_config, sglang={})
-        limits = LimitsConfig(
-            context="auto" if max_model_len is None else max_model_len,
-            rows=max_num_seqs,
-            step_tokens=max_num_batched_tokens,
+        config = EngineConfig(
+            dtype=dtype,
+            device=device,
+            draft=choose_dialect(own, vllm=speculative_config, sglang={}),
+            limits=_limits(context, max_num_seqs, max_num_batched_tokens),
+            cache=CacheConfig(
+                page_size=block_size,
+                kv_tokens=kv_tokens,
+                prefix=enable_prefix_caching,
+                memory_share=gpu_memory_utilization,
+            ),
+            execution=_execution(
+                executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
+            ),
         )
-        cache = CacheConfig(
-            page_size=block_size,
-            kv_tokens=kv_tokens,
-            prefix=enable_prefix_caching,
-            memory_share=gpu_memory_utilization,
-        )
-        execution = ExecutionConfig(
-            executor=_executor(executor, enforce_eager),
-            depth=depth,
-            record=record,
-            deterministic=deterministic,
-        )
-        config = EngineConfig(dtype=dtype, device=device, execution=execution, cache=cache)
-        self.frontend = _open_frontend(model, replace(config, limits=limits, draft=wanted))
+        opened = open_model(choose_model(str(model), flags), config, BarReporter())
+        self.frontend = _open_frontend(opened)
+        self._defaults = override(SamplingParams(seed=seed), opened.sampling_defaults)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The parameters of calls without any: the model's own, where its files name them."""
+        return self._defaults
 
     def generate(
         self,
@@ -199,12 +204,19 @@ class LLM:
         sampling_params: SamplingParams | None = None,
     ) -> Stream:
         """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
+        return Stream(self.frontend, self.frontend.submit(self.prepare(prompt, sampling_params)))
+
+    def prepare(
+        self,
+        prompt: Prompt | Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+    ) -> PreparedRequest:
+        """One prompt, or one conversation as `chat` takes it, checked and ready to submit."""
         if is_conversation(prompt):
             parsed: TextPrompt | TokenPrompt = self.frontend.inputs.render(prompt)
         else:
             parsed = parse_prompt(prompt)
-        params = self._seeded(sampling_params or self._defaults)
-        return Stream.open(self.frontend, parsed, params)
+        return self.frontend.inputs.prepare(parsed, self._seeded(sampling_params or self._defaults))
 
     def get_tokenizer(self) -> Tokenizer | NoTokenizer:
         return self.frontend.tokenizer
@@ -245,25 +257,39 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
 
-def _executor(executor: Executor | Auto, enforce_eager: bool) -> Executor | Auto:
-    """The chosen executor, or eager if vLLM's argument for eager is set."""
+def _limits(
+    max_model_len: int | None, max_num_seqs: int | Auto, step_tokens: int | Auto
+) -> LimitsConfig:
+    context: int | Auto = "auto" if max_model_len is None else max_model_len
+    return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
+
+
+def _execution(
+    executor: Executor | Auto,
+    enforce_eager: bool,
+    depth: int | Auto,
+    record: CaptureTime | Auto,
+    deterministic: bool,
+) -> ExecutionConfig:
+    """How steps run. vLLM's argument for eager chooses the executor, too."""
     if not isinstance(enforce_eager, bool):
         raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
-    return choose_executor(executor, is_eager=enforce_eager)
+    return ExecutionConfig(
+        executor=choose_executor(executor, is_eager=enforce_eager),
+        depth=depth,
+        record=record,
+        deterministic=deterministic,
+    )
 
 
-def _open_frontend(model: str | Path, config: EngineConfig) -> Frontend:
-    folder = resolve_model(str(model), BarReporter())
-    draft = find_drafter(config.draft, model=str(model), reporter=BarReporter())
-    config = replace(config, draft=draft)
-    tokenizer = load_tokenizer(folder)
+def _open_frontend(opened: OpenedModel) -> Frontend:
     choose_wait_policy()
     import_torch()
     from outrider.frontend.build_engine import (
         build_engine,  # imports torch, so wrong names fail first
     )
 
-    return Frontend(build_engine(folder, config), tokenizer)
+    return Frontend(build_engine(opened.folder, opened.config), opened.tokenizer)
 
 
 def _params_of_each(

@@ -1,23 +1,66 @@
-"""Arguments of vLLM's `LLM` that change nothing here, and the values for which that is true."""
+"""Further arguments of `LLM`: text files, names of our flags, and vLLM's that change nothing."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from outrider.errors import ConfigError
+from outrider.frontend.open_model import ModelChoice
+from outrider.frontend.tokenizer.open_tokenizer import TokenizerChoice
+from outrider.hub.generation_config import AUTO
 
-_ONLY: dict[str, Any] = {"tensor_parallel_size": 1, "trust_remote_code": False, "tokenizer": None}
+
+class OtherArguments(TypedDict, total=False):
+    """Arguments of `LLM` that few calls have."""
+
+    revision: str | None  # of a model on the hub
+    tokenizer: str | Path | None  # another one than the model's
+    chat_template: str | None  # a file, or the template itself
+    # The sampling of calls without SamplingParams: "auto" for the model's generation_config.json,
+    # "vllm" for the engine's own values, or a folder.
+    generation_config: str
+    # names of flags
+    max_context: int | None
+    context_length: int | None
+    disable_cuda_graph: bool
+    # vLLM's, with the only value that they can have
+    tensor_parallel_size: int
+    trust_remote_code: bool
 
 
-def check_inert(arguments: Mapping[str, Any]) -> None:
-    """Refuse an unknown argument, or a value that would have to change something."""
+_ONLY: dict[str, Any] = {"tensor_parallel_size": 1, "trust_remote_code": False}
+_FLAGS = {
+    "max_context": "max_model_len",
+    "context_length": "max_model_len",
+    "disable_cuda_graph": "enforce_eager",
+}
+
+
+def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the name that `LLM` has for them.
+
+    Refuses an unknown argument, or a value that would have to change something.
+    """
+    known = OtherArguments.__annotations__
     for name, value in arguments.items():
-        if name not in _ONLY:
-            known = ", ".join(_ONLY)
-            raise ConfigError(f"LLM has no argument {name!r}; of vLLM's it also takes {known}")
-        _check_only(name, value)
+        if name not in known:
+            raise ConfigError(
+                f"LLM has no argument {name!r}; besides its own it takes {', '.join(known)}"
+            )
+        only = _ONLY.get(name, value)
+        if type(value) is not type(only) or value != only:
+            raise ConfigError(f"{name}={value!r} is not supported, only {only!r} is; leave it out")
+    return {_FLAGS.get(name, name): value for name, value in arguments.items()}
 
 
-def _check_only(name: str, value: object) -> None:
-    only = _ONLY[name]
-    if type(value) is not type(only) or value != only:
-        raise ConfigError(f"{name}={value!r} is not supported, only {only!r} is; leave it out")
+def choose_model(model: str, arguments: Mapping[str, Any]) -> ModelChoice:
+    """The model with the text files that the arguments name."""
+    return ModelChoice(
+        model=model,
+        revision=arguments.get("revision") or "",
+        text=TokenizerChoice(
+            tokenizer=str(arguments.get("tokenizer") or ""),
+            chat_template=arguments.get("chat_template") or "",
+        ),
+        generation_config=arguments.get("generation_config") or AUTO,
+    )

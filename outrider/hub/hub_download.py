@@ -29,14 +29,18 @@ class NotCached:
     """The hub's cache does not hold all files of the model."""
 
 
-def cached(hub_id: str) -> Path | NotCached:
+def cached(hub_id: str, revision: str = "") -> Path | NotCached:
     """The model's folder in the hub's cache. Does not use the network."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         folder = snapshot_download(
-            hub_id, local_files_only=True, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
+            hub_id,
+            revision=revision or None,
+            local_files_only=True,
+            allow_patterns=_WANTED,
+            ignore_patterns=_UNWANTED,
         )
     except LocalEntryNotFoundError:
         return NotCached()
@@ -48,14 +52,28 @@ def cached(hub_id: str) -> Path | NotCached:
     return NotCached() if missing_files(Path(folder)) else Path(folder)
 
 
-def download_model(hub_id: str) -> Path | Unreachable:
+def download_model(hub_id: str, revision: str = "") -> Path | Unreachable:
     """The model's folder, after missing files were downloaded."""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    wanted = revision or None
     try:
-        HfApi().model_info(hub_id, timeout=_REACH_TIMEOUT_S)  # snapshot_download may wait for ever
-        folder = Path(snapshot_download(hub_id, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        # snapshot_download may wait for ever, so the hub is asked first.
+        HfApi().model_info(hub_id, revision=wanted, timeout=_REACH_TIMEOUT_S)
+        folder = Path(
+            snapshot_download(
+                hub_id, revision=wanted, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
+            )
+        )
+    except RevisionNotFoundError as error:
+        raise ConfigError(
+            f"{hub_id} has no revision {revision}; use a branch, a tag or a commit of the hub"
+        ) from error
     except GatedRepoError as error:
         raise ConfigError(
             f"{hub_id} needs permission: accept its licence on the hub, then run `hf auth login`"

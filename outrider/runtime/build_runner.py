@@ -48,6 +48,7 @@ from outrider.structured.grammar_cache import (
     read_no_vocabulary,
 )
 from outrider.structured.row_grammars import RowGrammars
+from outrider.wire.draft_budget import PLAIN, ladder_of
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
 
@@ -117,7 +118,10 @@ def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
     if settings.device == "cpu":
         return Buckets(page_size=host.page_size)
     return device_buckets(
-        page_size=host.page_size, max_rows=host.max_rows, reach=_reach(host, draft)
+        page_size=host.page_size,
+        max_rows=host.max_rows,
+        max_chunks=MAX_CHUNKS,
+        reach=_reach(host, draft),
     )
 
 
@@ -203,7 +207,9 @@ def _assemble(
     executor = loaded.executor or make_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        _log.info("%s", warm_up(runner, list(list_shapes(largest, buckets)), device, on_progress))
+        trees = ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
+        shapes = list_shapes(largest, buckets, trees)
+        _log.info("%s", warm_up(runner, shapes, device, on_progress))
     facts = RunnerFacts(
         memory=MemoryFacts(
             weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages

@@ -69,7 +69,9 @@ class Runner:
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):
                 sampling_flags = replace(sampling_flags, grammar=True)
-            plan = self._planner.plan(batch, sampling_flags=sampling_flags)
+            plan = self._planner.plan(
+                batch, sampling_flags=sampling_flags, cover=self._executor.cover
+            )
             samplings = self._samplings.of(batch) if wants_details(plan.shape) else ()
             # A launch can block: a grammar waits for the device, and the launch queue can be full.
             self.watchdog.begin(batch.step, plan.shape)
@@ -88,6 +90,12 @@ class Runner:
             self._launch(self._planner.null(shape)).wait()
 
     @torch.inference_mode()
+    def prepare(self, shape: StepShape) -> None:
+        """Capture a step of this shape, if the executor captures; a step of its kind has run."""
+        with self._stream.active():
+            self._executor.prepare(self._program, self._planner.null(shape))
+
+    @torch.inference_mode()
     def restart(self) -> None:
         """Forget all rows after a failed step; raises if the device does not answer any more.
 
@@ -96,7 +104,7 @@ class Runner:
         self._stream.record_event().wait()  # raises if a CUDA error is still pending
         rows, pages = self._program.state.rows, self._program.state.pages
         with self._stream.active():
-            # Half-computed pages can hold NaN, and attention masks by multiplying with 0.
+            # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()

@@ -1,18 +1,21 @@
 """Dummy runs before the first request: to capture graphs, and to measure memory."""
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from outrider.runtime.runner import Runner
 from outrider.step.buckets import Buckets
+from outrider.step.graph_executor import MAX_CAPTURED_TOKENS
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
-from outrider.wire.draft_budget import PLAIN
+from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.runner_facts import OnProgress
 
 _NO_CHUNK = ChunkShape(rows=0, tokens=0, width=0)
+_USUAL_CONTEXT = 4096  # tokens
 _FEW_ROWS = 4  # up to here, shapes with draft traces are captured too: the chat page uses them
 
 
@@ -25,21 +28,45 @@ class WarmUp:
     device_bytes: int
 
 
-def list_shapes(largest: StepShape, buckets: Buckets) -> Iterator[StepShape]:
-    """The usual shapes: every number of rows, plain and with the largest tree, short contexts."""
-    pages = buckets.pages.up(1)
-    trees = dict.fromkeys((largest.tree, PLAIN))
-    sizes = dict.fromkeys(buckets.rows.up(rows) for rows in range(1, largest.rows + 1))
-    for rows in reversed(sizes):  # the largest first: the others fit into its memory
-        for tree in trees:
-            for sampling_flags in _usual_flags(rows):
-                yield StepShape(
-                    rows=rows,
-                    tree=tree,
-                    chunk=_NO_CHUNK,
-                    pages=pages,
-                    sampling_flags=sampling_flags,
-                )
+def list_shapes(largest: StepShape, buckets: Buckets, trees: Iterable[Budget]) -> list[StepShape]:
+    """The usual shapes, the largest first: the others fit into its memory.
+
+    Decode rows and mixed steps of all numbers of rows and all trees, in contexts of up to 4,096
+    tokens. Steps with other shapes are rare; they are captured when they come, or covered.
+    """
+    shapes: dict[StepShape, None] = {}
+    for rows, tree in itertools.product(buckets.rows.upto(largest.rows), dict.fromkeys(trees)):
+        shapes |= dict.fromkeys(_decode_shapes(rows, tree, buckets))
+        shapes |= dict.fromkeys(_mixed_shapes(rows, tree, largest, buckets))
+    shapes |= dict.fromkeys(_mixed_shapes(0, PLAIN, largest, buckets))
+    return sorted(shapes, key=lambda shape: (shape.num_query, shape.pages), reverse=True)
+
+
+def _decode_shapes(rows: int, tree: Budget, buckets: Buckets) -> Iterator[StepShape]:
+    most = _USUAL_CONTEXT // buckets.page_size if buckets.is_width_free else 1
+    for pages, flags in itertools.product(buckets.pages.upto(most), _usual_flags(rows)):
+        yield StepShape(rows=rows, tree=tree, chunk=_NO_CHUNK, pages=pages, sampling_flags=flags)
+
+
+def _mixed_shapes(
+    rows: int, tree: Budget, largest: StepShape, buckets: Buckets
+) -> Iterator[StepShape]:
+    """Steps with chunks, where chunks of any lengths share a shape. They all sample with noise:
+    that covers greedy rows.
+    """
+    if not buckets.is_width_free:
+        return
+    num_decode_query = rows * tree.nodes
+    for total in buckets.tokens.upto(MAX_CAPTURED_TOKENS):
+        tokens = total - num_decode_query
+        if 0 < tokens <= largest.chunk.tokens:
+            yield StepShape(
+                rows=rows,
+                tree=tree,
+                chunk=ChunkShape(rows=largest.chunk.rows, tokens=tokens, width=tokens),
+                pages=buckets.chunk_pages.up(1),
+                sampling_flags=SamplingFlags(noise=True),
+            )
 
 
 def _usual_flags(rows: int) -> Iterator[SamplingFlags]:
@@ -52,11 +79,17 @@ def _usual_flags(rows: int) -> Iterator[SamplingFlags]:
 def warm_up(
     runner: Runner, shapes: list[StepShape], device: torch.device, on_progress: OnProgress
 ) -> WarmUp:
-    """Run each shape once, which captures it."""
+    """Capture each shape. The first of each kind runs too, which compiles its kernels."""
     began, before = time.perf_counter(), _device_bytes(device)
+    kinds = set()
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))
-        runner.dummy_run(shape)
+        kind = (shape.tree, bool(shape.rows), bool(shape.chunk.rows), shape.sampling_flags)
+        if kind in kinds:
+            runner.prepare(shape)
+        else:
+            runner.dummy_run(shape)
+            kinds.add(kind)
     on_progress(len(shapes), len(shapes))
     return WarmUp(
         num_shapes=len(shapes),

@@ -4,15 +4,17 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from outrider.frontend.request_state import PreparedRequest
+from outrider.hub.generation_config import SAMPLING, SamplingDefaults
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
 from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
@@ -20,6 +22,7 @@ from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
 
 Result = TypeVar("Result")
+Body = TypeVar("Body", bound=BaseModel)
 
 CLIENT_GONE = 499  # nginx's status for its log; the client that left never sees it
 
@@ -41,9 +44,10 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name of the model that clients use, and how its answers are read."""
+    """The name of the model that clients use, its sampling defaults, and how answers are read."""
 
     name: str
+    sampling_defaults: SamplingDefaults = field(default_factory=dict)
     parsers: AnswerParsers = NO_PARSERS
 
     def check(self, requested: str | None) -> None:
@@ -55,6 +59,16 @@ class ServedModel:
                 param="model",
                 code="model_not_found",
             )
+
+    def fill(self, body: Body) -> Body:
+        """The body with the model's sampling where it has none."""
+        given = body.model_dump(exclude_none=True, include=set(SAMPLING))
+        missing = {
+            name: value
+            for name, value in self.sampling_defaults.items()
+            if name in type(body).model_fields and name not in given
+        }
+        return body.model_copy(update=missing) if missing else body
 
     def envelope(self, prefix: str, given_name: str = "") -> Envelope:
         """The envelope of a new answer. Its id has the name that the client gave the request."""

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
-from outrider.frontend.call_cost import CallLimits, PromptRequest
+from outrider.frontend.call_cost import Admit, CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
+from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import ending, restarting
@@ -19,9 +20,10 @@ from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
 from outrider.server.worker_messages import (
     FlushRequest,
+    FromLoadedWorker,
     StatsReply,
     StatsRequest,
-    StepUpdates,
+    StepFailed,
     ToWorker,
 )
 from outrider.wire.engine_stats import EngineStats
@@ -30,6 +32,8 @@ from outrider.wire.submission import RequestUpdate
 Result = TypeVar("Result")
 
 _NUM_THREADS = 4  # for templates and tokenizers, which would block the event loop
+_NUM_LONG_THREADS = 2  # for texts that take long: short ones do not wait behind them
+_LONG = 2**16  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class AsyncEngine:
         self.worker_pid = 0
         self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
+        self._long_threads = ThreadPoolExecutor(_NUM_LONG_THREADS, thread_name_prefix="long text")
         self._handles: dict[str, RequestHandle] = {}  # by the id of each of its requests
         self._tickets = itertools.count()
         self._pending_stats: dict[int, asyncio.Future[EngineStats]] = {}  # by ticket
@@ -75,14 +80,15 @@ class AsyncEngine:
         """HTTP requests that are being answered."""
         return len(set(map(id, self._handles.values())))
 
-    async def run_in_thread(self, work: Callable[[], Result]) -> Result:
-        """The result of something slow, computed off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def run_in_thread(self, work: Callable[[], Result], *, size: int = 0) -> Result:
+        """The result of something slow, computed off the event loop; `size` is in characters."""
+        threads = self._threads if size < _LONG else self._long_threads
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def prepare(
-        self, read: Callable[[], Sequence[PromptRequest]]
+        self, read: Callable[[], Sequence[PromptRequest]], admit: Admit
     ) -> Sequence[PreparedRequest]:
-        """The requests that `read` finds in a body, prepared once their cost is known to be small.
+        """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
         `read` runs in a thread, and the result comes once the grammars are compiled.
         No thread waits for a grammar: some take long to compile, and there are few threads. One
@@ -90,8 +96,8 @@ class AsyncEngine:
         """
         requests = await self.run_in_thread(read)
         limits = CallLimits(outputs=self.engine.max_requests)
-        prepare = partial(self.frontend.inputs.prepare_call, requests, limits)
-        prepared = await self.run_in_thread(prepare)
+        prepare = partial(self.frontend.inputs.prepare_call, requests, limits, admit)
+        prepared = await self.run_in_thread(prepare, size=_num_chars(requests))
         for each in prepared:
             grammar = each.samplings[0].grammar
             if grammar.is_wanted:
@@ -145,14 +151,17 @@ class AsyncEngine:
     def note_trouble(self, reason: str) -> None:
         self.worker_trouble = reason
 
-    def receive(self, message: StepUpdates | StatsReply) -> None:
+    def receive(self, message: FromLoadedWorker) -> None:
         """Take a message of the worker in."""
         if isinstance(message, StatsReply):
             pending = self._pending_stats.pop(message.ticket, None)
             if pending is not None and not pending.done():
                 pending.set_result(message.stats)
             return
-        self._deliver(self.engine.receive(message.updates))
+        if isinstance(message, StepFailed):
+            self._deliver(self.engine.start_over(message))
+        else:
+            self._deliver(self.engine.receive(message.updates))
         self.meter.note_stats(message.stats, num_in_flight=self.engine.num_in_flight)
 
     def detach_worker(self, lost_steps: frozenset[str]) -> None:
@@ -179,3 +188,8 @@ class AsyncEngine:
         self.engine.send(message(ticket))
         stats: EngineStats = await reply
         return stats
+
+
+def _num_chars(requests: Sequence[PromptRequest]) -> int:
+    prompts = [each.prompt for each in requests]
+    return sum(len(prompt.text) for prompt in prompts if isinstance(prompt, TextPrompt))

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from outrider.server.client_connection import ClientConnection, connections_of
+from outrider.server.web_settings import WebSettings
 
 _TICKS = 10  # of uvicorn's main loop in a second
 _KEEP_ALIVE_S = 30  # that a connection may be idle between two requests
@@ -39,7 +40,13 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self, app: FastAPI, events: ServerEvents, *, client_timeout_s: float, grace_s: float
+        self,
+        app: FastAPI,
+        events: ServerEvents,
+        *,
+        client_timeout_s: float,
+        grace_s: float,
+        web: WebSettings,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -51,6 +58,9 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
+                ssl_keyfile=web.ssl_keyfile or None,
+                ssl_certfile=web.ssl_certfile or None,
+                root_path=web.root_path,
             )
         )
         self._events = events

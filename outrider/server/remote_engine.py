@@ -9,7 +9,7 @@ from outrider.engine.admission import check_request
 from outrider.errors import CapacityError
 from outrider.server.in_flight_request import InFlightRequest
 from outrider.server.metrics import Meter
-from outrider.server.worker_messages import Abort, ToWorker
+from outrider.server.worker_messages import Abort, StartOver, StepFailed, ToWorker
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
@@ -18,13 +18,7 @@ from outrider.wire.submission import Limits, RequestUpdate, Submission
 # A request that is in lost steps again and again, though it runs well alone, ends at last.
 _MAX_LOST_STEPS = 8
 
-_POISON = (
-    "the engine's process ended twice in a step of this request, the second time with no other "
-    "request; change the request, or look for the reason in the server's log"
-)
-_UNLUCKY = (
-    f"the engine's process ended {_MAX_LOST_STEPS} times in a step of this request; try again later"
-)
+_ENDED = "the engine's process ended in a step of this request; see the server's log"
 
 _log = logging.getLogger(__name__)
 
@@ -120,10 +114,19 @@ class RemoteEngine:
         self._send = send
         self._submit_waiting()
 
-    def detach(self, lost_steps: frozenset[str]) -> tuple[RequestUpdate, ...]:
+    def start_over(self, failed: StepFailed) -> tuple[RequestUpdate, ...]:
+        """A step failed, but the worker can go on: as `detach` and `attach`."""
+        assert self._send is not None, "a worker sent the message"
+        send = self._send
+        updates = self.detach(frozenset(failed.request_ids), failed.reason)
+        send(StartOver())
+        self.attach(send)
+        return updates
+
+    def detach(self, lost_steps: frozenset[str], reason: str = _ENDED) -> tuple[RequestUpdate, ...]:
         """Go on without a worker. `lost_steps` are the requests of the steps that it was running.
 
-        Returns the last updates of requests that end by this.
+        Returns the last updates of requests that end by this, with the reason.
         """
         self._send = self._on_trial = None
         for each in self._in_flight.values():
@@ -140,7 +143,7 @@ class RemoteEngine:
                 len(lost),
                 num_others,
             )
-        return self.receive(tuple(self._failures(lost)))
+        return self.receive(tuple(self._failures(lost, reason)))
 
     def receive(self, updates: Sequence[RequestUpdate]) -> tuple[RequestUpdate, ...]:
         """Note updates of the worker; returns those of requests that have not been aborted."""
@@ -190,15 +193,17 @@ class RemoteEngine:
             if not each.is_submitted:
                 self._send(each.submit())
 
-    def _failures(self, lost: Sequence[InFlightRequest]) -> Iterator[RequestUpdate]:
+    def _failures(self, lost: Sequence[InFlightRequest], reason: str) -> Iterator[RequestUpdate]:
         """The last updates of requests that were in too many lost steps."""
         for each in lost:
-            name = each.submission.request_id
-            if len(lost) == 1 and each.num_lost_steps > 1:
-                _log.error("request %s killed two workers, the second one alone; it ends", name)
+            is_alone = len(lost) == 1 and each.num_lost_steps > 1
+            if is_alone or each.num_lost_steps >= _MAX_LOST_STEPS:
+                counted = f"{each.num_lost_steps} lost steps" + ", the last alone" * is_alone
+                _log.error(
+                    "request %s ends: it was in %s (%s)",
+                    each.submission.request_id,
+                    counted,
+                    reason,
+                )
                 self._meter.note_suspect()
-                yield each.failure(_POISON)
-            elif each.num_lost_steps >= _MAX_LOST_STEPS:
-                _log.error("request %s was in %d lost steps; it ends", name, _MAX_LOST_STEPS)
-                self._meter.note_suspect()
-                yield each.failure(_UNLUCKY)
+                yield each.failure(f"{reason}. The request was in {counted}")

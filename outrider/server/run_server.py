@@ -5,20 +5,23 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from outrider.config.engine_config import EngineConfig
+from outrider.config.log_settings import LogSettings
 from outrider.errors import ConfigError
+from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
-from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
+from outrider.server.web_settings import WebSettings
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
 from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
@@ -45,7 +48,10 @@ class ServeSettings:
     api_key: str  # empty for none
     model: ServedModel
     max_queued: int
+    request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
+    web: WebSettings
+    log: LogSettings
     rules: AsyncEngineRules
 
 
@@ -57,29 +63,28 @@ class Display:
     ready: Callable[[str, RunnerFacts], None]  # with the URL
 
 
-def run_server(
-    settings: ServeSettings, folder: Path, config: EngineConfig, display: Display
-) -> None:
+def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -> None:
     """Serve a model until a signal. After the first one, running answers still finish."""
     listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
-    limits = replace(config.limits, queued=_UNBOUNDED)
+    config = opened.config
     supervisor = Supervisor(
-        folder,
-        replace(config, limits=limits),
+        opened.folder,
+        replace(config, limits=replace(config.limits, queued=_UNBOUNDED)),
         display.loading,
         limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
+        log=settings.log,
     )
-    asyncio.run(_serve(settings, supervisor, folder, listener, display))
+    asyncio.run(_serve(settings, supervisor, opened, listener, display))
 
 
 async def _serve(
     settings: ServeSettings,
     supervisor: Supervisor,
-    folder: Path,
+    opened: OpenedModel,
     listener: socket.socket,
     display: Display,
 ) -> None:
-    tokenizer = load_tokenizer(folder)
+    tokenizer = opened.tokenizer
     try:
         facts = await supervisor.start()
         meter = Meter(settings.model.name)
@@ -88,11 +93,18 @@ async def _serve(
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
-        app = make_app(async_engine, settings.model, api_key=settings.api_key)
+        model = replace(settings.model, sampling_defaults=opened.sampling_defaults)
+        app = make_app(
+            async_engine,
+            model,
+            api_key=settings.api_key,
+            memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
+            web=settings.web,
+        )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         events = ServerEvents(
-            ready=lambda: display.ready(f"http://{shown}:{port}", facts),
+            ready=lambda: display.ready(f"{settings.web.scheme}://{shown}:{port}", facts),
             draining=async_engine.drain,
         )
         server = HttpServer(
@@ -100,11 +112,14 @@ async def _serve(
             events,
             client_timeout_s=settings.timeouts.client_s,
             grace_s=settings.timeouts.grace_s,
+            web=settings.web,
         )
         supervising = asyncio.create_task(supervisor.run(async_engine))
+        reporting = asyncio.create_task(log_status(meter))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
         await server.serve([listener])
+        reporting.cancel()
         supervising.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await supervising

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from outrider.config.engine_config import EngineConfig
+from outrider.config.log_settings import LogSettings
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import RequestUpdate, Submission
@@ -17,6 +18,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig
     endpoint: str  # of ZMQ
     board: str  # file of the `WorkerBoard`
+    log: LogSettings
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -42,6 +44,10 @@ class FlushRequest(msgspec.Struct, frozen=True, tag=True):
     """Empty the prefix cache, then reply as to `StatsRequest`."""
 
     ticket: int
+
+
+class StartOver(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `StepFailed`: messages after this one know that the worker has no request."""
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag=True):
@@ -70,6 +76,17 @@ class StepUpdates(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class StepFailed(msgspec.Struct, frozen=True, tag=True):
+    """A step failed with these requests. The worker has dropped all its requests, others too.
+
+    It ignores submissions until `StartOver`: they were sent before the server knew.
+    """
+
+    request_ids: tuple[str, ...]
+    reason: str
+    stats: EngineStats
+
+
 class StatsReply(msgspec.Struct, frozen=True, tag=True):
     """The reply to the request with this ticket."""
 
@@ -77,8 +94,9 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-ToWorker = Submit | Abort | StatsRequest | FlushRequest
-FromWorker = LoadProgress | Ready | LoadFailed | StepUpdates | StatsReply
+ToWorker = Submit | Abort | StatsRequest | FlushRequest | StartOver
+FromLoadedWorker = StepUpdates | StepFailed | StatsReply
+FromWorker = LoadProgress | Ready | LoadFailed | FromLoadedWorker
 
 encode: Callable[[ToWorker | FromWorker], bytes] = msgspec.msgpack.Encoder().encode
 decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode

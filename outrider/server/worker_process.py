@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,9 @@ from outrider.server.worker_messages import (
     LoadFailed,
     LoadProgress,
     Ready,
+    StartOver,
     StatsReply,
+    StepFailed,
     StepUpdates,
     Submit,
     ToWorker,
@@ -79,7 +82,7 @@ class Worker:
             self._add(message.submission, message.emitted)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
-        else:
+        elif not isinstance(message, StartOver):
             if isinstance(message, FlushRequest):
                 self._engine.flush()
             self._send(StatsReply(message.ticket, self._engine.stats))
@@ -99,10 +102,25 @@ class Worker:
 
         When the device is lost, nothing is sent: the next worker can run every request again.
         """
+        num_failed = self._engine.num_failed_steps
         updates = self._engine.step()
         self._is_memory_released = False
-        if updates and not self._engine.is_over:
+        if self._engine.is_over:
+            return
+        if self._engine.num_failed_steps > num_failed:
+            self._start_over(updates)
+        elif updates:
             self._send(StepUpdates(updates, self._engine.stats))
+
+    def _start_over(self, failed: Sequence[RequestUpdate]) -> None:
+        """A step failed: drop all requests. The server submits them again, some of them alone."""
+        self._engine.abort_all()
+        reason = failed[0].reason if failed else ""
+        ids = tuple([each.request_id for each in failed])
+        self._send(StepFailed(ids, reason, self._engine.stats))
+        while not isinstance(message := decode_to_worker(self._socket.recv()), StartOver):
+            if not isinstance(message, Submit | Abort):
+                self._handle(message)
 
     def _send(self, message: FromWorker) -> None:
         self._socket.send(encode(message))
@@ -113,8 +131,8 @@ def run_worker() -> int:
 
     Standard input stays open as long as the server lives.
     """
-    logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    config.log.install("worker")
     kill_with_owner(sys.stdin.fileno())
     threading.Thread(target=_exit_with_the_server, daemon=True).start()
     board = WorkerBoard(Path(config.board))

@@ -16,6 +16,10 @@ class Sizes(Protocol):
         """The smallest allowed size that is not below this one."""
         ...
 
+    def upto(self, most: int) -> tuple[int, ...]:
+        """The allowed sizes from the smallest to the one of `most`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Multiples:
@@ -25,6 +29,9 @@ class Multiples:
 
     def up(self, size: int) -> int:
         return -(-size // self.of) * self.of
+
+    def upto(self, most: int) -> tuple[int, ...]:
+        return tuple(range(self.of, self.up(most) + 1, self.of))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,9 @@ class Listed:
     def up(self, size: int) -> int:
         index = bisect_left(self.sizes, size)
         return self.sizes[index] if index < len(self.sizes) else size
+
+    def upto(self, most: int) -> tuple[int, ...]:
+        return self.sizes[: bisect_left(self.sizes, most) + 1]
 
 
 EXACT = Multiples(1)
@@ -50,30 +60,38 @@ class Buckets:
     lead: int = 0  # positions that a draft model runs ahead of the target; it reads and writes them
     rows: Sizes = EXACT
     chunk_rows: Sizes = EXACT
-    chunk_tokens: Sizes = EXACT
+    tokens: Sizes = EXACT  # of a step with chunks: its decode rows' nodes and its chunks together
+    is_width_free: bool = False  # one shape for chunks of any lengths with the same total
     pages: Sizes = EXACT
+    chunk_pages: Sizes = EXACT  # of a step with chunks
 
     def fit(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepShape:
         """The padded shape of this batch; its tree has room for the largest budget."""
         num_decodes, tree = len(batch.decodes), _widest(batch.decodes.budgets)
+        rows = self.rows.up(num_decodes) if num_decodes else 0
+        counts = tuple([len(chunk.tokens) for chunk in batch.chunks])
+        pages = self.chunk_pages if counts else self.pages
         return StepShape(
-            rows=self.rows.up(num_decodes) if num_decodes else 0,
+            rows=rows,
             tree=tree,
-            chunk=self._fit_chunks(tuple([len(chunk.tokens) for chunk in batch.chunks])),
-            pages=self.pages.up(-(-self._most_keys(batch, tree) // self.page_size)),
+            chunk=self._fit_chunks(counts, rows * tree.nodes),
+            pages=pages.up(-(-self._most_keys(batch, tree) // self.page_size)),
             sampling_flags=sampling_flags,
         )
 
-    def _fit_chunks(self, counts: tuple[int, ...]) -> ChunkShape:
+    def _fit_chunks(self, counts: tuple[int, ...], num_decode_query: int) -> ChunkShape:
         if not counts:
             return _NO_CHUNKS
-        tokens = self.chunk_tokens.up(sum(counts))
+        tokens = self.chunk_tokens(sum(counts), num_decode_query)
         padding = tokens - sum(counts)
         # Padding tokens need a row of their own: they are a chunk of row 0.
         rows = self.chunk_rows.up(len(counts) + (1 if padding else 0))
-        return ChunkShape(
-            rows=rows, tokens=tokens, width=self.chunk_tokens.up(max(*counts, padding))
-        )
+        width = tokens if self.is_width_free else max(*counts, padding)
+        return ChunkShape(rows=rows, tokens=tokens, width=width)
+
+    def chunk_tokens(self, tokens: int, num_decode_query: int) -> int:
+        """Chunk tokens after padding. Linear layers run in tiles of the step's total."""
+        return self.tokens.up(num_decode_query + tokens) - num_decode_query
 
     def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
         """Keys that the longest row may read: its bound of cached tokens, and this step's own."""
@@ -81,6 +99,12 @@ class Buckets:
         if batch.decodes.rows:
             most.append(max(batch.decodes.bounds) + tree.reach(self.lead))
         return max(most)
+
+
+def has_room_for_padding(batch: ScheduledBatch, shape: StepShape) -> bool:
+    """Whether the shape has a row for the chunk of its padding tokens, if there are any."""
+    tokens = sum(len(chunk.tokens) for chunk in batch.chunks)
+    return tokens == shape.chunk.tokens or len(batch.chunks) < shape.chunk.rows
 
 
 def _widest(budgets: tuple[Budget, ...]) -> Budget:
@@ -99,36 +123,50 @@ def largest_shape(
     *, rows: int, tree: Budget, chunk: ChunkShape, pages: int, buckets: Buckets
 ) -> StepShape:
     """The shape that no step exceeds. It gives the size of the arena."""
-    tokens = buckets.chunk_tokens.up(chunk.tokens)
+    padded_rows = buckets.rows.up(rows)
+    # Steps with fewer decode query tokens may have more padding.
+    most_decode = range(padded_rows * tree.nodes + 1)
+    tokens = max(buckets.chunk_tokens(chunk.tokens, decode) for decode in most_decode)
     return StepShape(
-        rows=buckets.rows.up(rows),
+        rows=padded_rows,
         tree=tree,
         chunk=ChunkShape(
             rows=buckets.chunk_rows.up(chunk.rows + 1),
             tokens=tokens,
-            width=buckets.chunk_tokens.up(max(chunk.width, tokens - chunk.tokens)),
+            width=tokens if buckets.is_width_free else max(chunk.width, tokens - chunk.tokens),
         ),
-        pages=buckets.pages.up(pages),
+        pages=max(buckets.pages.up(pages), buckets.chunk_pages.up(pages)),
         sampling_flags=SamplingFlags(),
     )
 
 
 # Sizes for which a GPU captures graphs. Rows: a GEMM costs the same for 9 rows as for 16.
 _ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, *range(192, 4097, 64))
-_TOKENS = (16, 32, 64, *range(128, 1025, 128), *range(1280, 16385, 256))
-_LEAST_CONTEXT = 256  # tokens, which attention reads in one split; larger buckets double
+# Totals of steps with chunks: a GEMM runs in tiles of 64 or 128 tokens.
+_TOKENS = (64, *range(128, 1025, 128), *range(1280, 32769, 256))
+_LEAST_CONTEXT = 256  # tokens, which attention reads in one split
+# Contexts of steps with chunks: their other work hides what reading few of many splits costs.
+_LEAST_CHUNK_CONTEXT = 4096
+_CONTEXT_GROWTH = 4  # a split past the end of a text is not read, so few buckets are enough
 
 
-def device_buckets(*, page_size: int, max_rows: int, reach: int) -> Buckets:
+def device_buckets(*, page_size: int, max_rows: int, max_chunks: int, reach: int) -> Buckets:
     """Few enough shapes that each is worth a captured graph, with little padding in any of them."""
-    contexts = [_LEAST_CONTEXT]
-    while contexts[-1] < reach:
-        contexts.append(2 * contexts[-1])
     rows = tuple(size for size in _ROWS if size < max_rows)
     return Buckets(
         page_size=page_size,
         rows=Listed((*rows, max_rows)),
-        chunk_rows=Listed((1, 2, 4, 8)),
-        chunk_tokens=Listed(_TOKENS),
-        pages=Listed(tuple(-(-context // page_size) for context in contexts)),
+        chunk_rows=Listed((max_chunks + 1,)),
+        tokens=Listed(_TOKENS),
+        is_width_free=True,
+        pages=_contexts(_LEAST_CONTEXT, page_size=page_size, reach=reach),
+        chunk_pages=_contexts(_LEAST_CHUNK_CONTEXT, page_size=page_size, reach=reach),
     )
+
+
+def _contexts(least: int, *, page_size: int, reach: int) -> Listed:
+    """Pages of growing contexts, up to one that holds the longest text."""
+    contexts = [least]
+    while contexts[-1] < reach:
+        contexts.append(_CONTEXT_GROWTH * contexts[-1])
+    return Listed(tuple(-(-min(context, max(reach, least)) // page_size) for context in contexts))

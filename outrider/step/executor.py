@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from outrider.step.plan import StepPlan
+from outrider.step.shape import StepShape
 
 T = TypeVar("T")
 
@@ -13,6 +14,14 @@ class Executor(Protocol):
 
     num_eager: int  # steps that ran without a captured graph
     num_uncapturable: int  # shapes whose capture failed
+
+    def cover(self, shape: StepShape) -> StepShape:
+        """The shape to run instead: itself, or one with more padding that is captured already."""
+        ...
+
+    def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
+        """Capture a plan without running it, if this executor captures."""
+        ...
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T: ...
 
@@ -24,6 +33,12 @@ class EagerExecutor:
 
     def __init__(self) -> None:
         self.num_eager = 0
+
+    def cover(self, shape: StepShape) -> StepShape:
+        return shape
+
+    def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
+        pass
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         self.num_eager += 1

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import torch
 
 from outrider.step.borrowed_tensor import borrow
+from outrider.step.cover_shape import find_cover
 from outrider.step.graph_break import Call, capturing, handle_breaks
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 
 T = TypeVar("T")
 
-MAX_GRAPHS = 512  # a few hundred kilobytes for each of their segments
+MAX_GRAPHS = 2048  # a few hundred kilobytes for each of their segments
 MAX_FAILURES = 8  # after so many failed captures no more are tried
 
 _log = logging.getLogger(__name__)
@@ -90,15 +91,28 @@ class GraphExecutor:
         self._admits = admits
         self._graphs: dict[StepShape, _CapturedGraph] = {}  # in order of use, the latest last
         self._latest: tuple[StepPlan, _CapturedGraph] | None = None  # what was replayed last
-        self._run_once: set[StepShape] = set()  # shapes with chunks
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
+        self._covers: dict[StepShape, StepShape] = {}  # of shapes that are not captured
         self.num_eager = 0
         self.num_uncapturable = 0
 
     @property
     def num_graphs(self) -> int:
         return len(self._graphs)
+
+    def cover(self, shape: StepShape) -> StepShape:
+        """A shape that is captured already, if one has little more padding."""
+        if shape in self._graphs:
+            return shape
+        if shape not in self._covers:
+            self._covers[shape] = find_cover(shape, self._graphs) or shape
+        return self._covers[shape]
+
+    def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
+        """Capture a shape whose kernels are compiled: a step of its kind has run before."""
+        if plan.shape not in self._graphs and self._can_capture(plan.shape):
+            self._capture(program, plan)
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         graph = self._find(plan)
@@ -122,17 +136,9 @@ class GraphExecutor:
         return graph
 
     def _can_capture(self, shape: StepShape) -> bool:
-        """Decode shapes after one run; shapes with chunks after two, since many come only once."""
-        if (
-            not self._admits(shape)
-            or shape in self._refused
-            or self.num_uncapturable >= MAX_FAILURES
-        ):
-            return False
-        if not shape.chunk.rows or shape in self._run_once:
-            return True
-        self._run_once.add(shape)
-        return False
+        """Shapes that are admitted, unless a capture failed: of this shape, or of many."""
+        is_refused = shape in self._refused or self.num_uncapturable >= MAX_FAILURES
+        return self._admits(shape) and not is_refused
 
     def _capture(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
         """Capture a step that has just run. If that fails, the shape stays eager."""
@@ -148,15 +154,16 @@ class GraphExecutor:
         if self.num_graphs >= MAX_GRAPHS:  # drop the least recently used
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph
+        self._covers.clear()
         _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)
 
 
+MAX_CAPTURED_TOKENS = 2048  # in a longer step the device is busy while the host launches
+
+
 def without_breaks(shape: StepShape) -> bool:
-    """Decode rows without a grammar: programs without a graph break."""
-    return not shape.chunk.rows and not shape.sampling_flags.grammar
-
-
-MAX_BREAKABLE_TOKENS = 2048  # in a longer step the device is busy while the host launches
+    """Steps without a grammar: programs without a graph break."""
+    return up_to_long_chunks(shape) and not shape.sampling_flags.grammar
 
 
 def up_to_long_chunks(shape: StepShape) -> bool:
@@ -166,4 +173,4 @@ def up_to_long_chunks(shape: StepShape) -> bool:
     """
     if shape.sampling_flags.scores:
         return False
-    return shape.num_query <= MAX_BREAKABLE_TOKENS or not shape.chunk.rows
+    return shape.num_query <= MAX_CAPTURED_TOKENS or not shape.chunk.rows

@@ -1,6 +1,6 @@
 """Makes all plans: fit pads, bind makes views once per shape, stage uploads a batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.buckets import Buckets
+from outrider.step.buckets import Buckets, has_room_for_padding
 from outrider.step.host_copy import pinned_for
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
@@ -97,9 +97,20 @@ class Planner:
         arena.reserve("inputs", sum(_input_sizes(largest)) + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
-    def plan(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepPlan:
-        """The plan this batch runs on. Its inputs and page grants are uploaded in one copy."""
-        plan = self.bind(self._buckets.fit(batch, sampling_flags=sampling_flags))
+    def plan(
+        self,
+        batch: ScheduledBatch,
+        *,
+        sampling_flags: SamplingFlags,
+        cover: Callable[[StepShape], StepShape] = lambda shape: shape,
+    ) -> StepPlan:
+        """The plan this batch runs on. Its inputs and page grants are uploaded in one copy.
+
+        `cover` may choose a larger shape than the one that fits.
+        """
+        fitted = self._buckets.fit(batch, sampling_flags=sampling_flags)
+        covering = cover(fitted)
+        plan = self.bind(covering if has_room_for_padding(batch, covering) else fitted)
         self._stage(batch, plan)
         return plan
 

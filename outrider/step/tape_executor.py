@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from outrider.step.graph_break import Call, handle_breaks
 from outrider.step.plan import StepPlan
+from outrider.step.shape import StepShape
 
 T = TypeVar("T")
 
@@ -72,6 +73,12 @@ class TapeExecutor:
     def __init__(self) -> None:
         self.num_eager = 0
         self._tapes: dict[tuple[Any, Any], tuple[list[_Operation], Any]] = {}
+
+    def cover(self, shape: StepShape) -> StepShape:
+        return shape
+
+    def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
+        pass  # a tape is captured by running it
 
     def run(self, program: Callable[[StepPlan], T], plan: StepPlan) -> T:
         key = (program, plan.shape)

@@ -35,3 +35,18 @@ class Budget:
 
 PLAIN = Budget()
 UNBOUNDED = Budget(steps=63, topk=64, nodes=64)  # whatever the engine's own budget allows
+
+_SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
+
+
+def ladder_of(budget: Budget) -> tuple[Budget, ...]:
+    """The budgets that adaptive drafting chooses from: plain, parts of the budget, all of it."""
+    rungs = {PLAIN: None}
+    for share in _SHARES:
+        part = Budget(
+            steps=max(1, round(budget.steps * share)),
+            topk=budget.topk,
+            nodes=max(2, 1 + round((budget.nodes - 1) * share)),
+        )
+        rungs[part.within(budget)] = None
+    return tuple(rungs)

@@ -13,8 +13,10 @@ import pytest
 from benchmarks.__main__ import app as lab
 from benchmarks.steps import body
 from outrider.cli import main as cli
-from outrider.cli.flags import DraftFlags, ModelFlags
+from outrider.cli.flags import DraftFlags
+from outrider.cli.model_flags import ModelFlags
 from outrider.frontend.llm import LLM
+from outrider.frontend.vllm_arguments import OtherArguments
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.shipped_heads import shipped_head
 from outrider.models.registry import FAMILIES
@@ -24,9 +26,13 @@ from outrider.server.metrics import Meter
 ROOT = Path(__file__).parents[2]
 KERNELS = sorted(path.name for path in (ROOT / "outrider/ops").rglob("*_triton.py"))
 KINDS = {name for name in vars(drafts) if name.endswith("Draft")}
-ARGUMENTS = sorted(set(inspect.signature(LLM).parameters) - {"inert"})
+ARGUMENTS = sorted(
+    set(inspect.signature(LLM).parameters) - {"others"} | set(OtherArguments.__annotations__)
+)
 SHARED = {each.name for record in (ModelFlags, DraftFlags) for each in fields(record)}
-SERVER_FLAGS = sorted(set(inspect.signature(cli.serve.serve).parameters) - SHARED)
+SERVER_FLAGS = sorted(
+    set(inspect.signature(cli.serve.serve).parameters) - SHARED - {"model_argument"}
+)
 BENCHMARKS = [str(each.name) for each in cli.bench.app.registered_commands if not each.hidden]
 LAB = [str(each.name) for each in lab.registered_commands]
 METRICS = [each.name.partition(":")[2] for each in Meter("model")._registry.collect()]

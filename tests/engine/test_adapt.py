@@ -2,8 +2,8 @@
 
 import pytest
 
-from outrider.engine.adaptive_drafting import Adaptation, WholeBudget, ladder_of
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
+from outrider.engine.adaptive_drafting import Adaptation, WholeBudget
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, ladder_of
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
 TREE = Budget(steps=5, topk=4, nodes=17)

@@ -5,8 +5,8 @@ import random
 import pytest
 from support.hiccups import Adversary, Machine, adversaries, simulate
 
-from outrider.engine.adaptive_drafting import Adaptation, ladder_of
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.engine.adaptive_drafting import Adaptation
+from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
 LADDER = ladder_of(CHAIN)

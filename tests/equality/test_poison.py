@@ -1,15 +1,14 @@
 """What a request does not use changes none of its bits, even if it is NaN or infinite."""
 
-import math
 from dataclasses import replace
 
 import pytest
+from support.bad_tokens import assert_ends_as_plain_decoding, with_bad_tokens
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, TREES, sampling_of
 from support.poison import DRAFTS, POISONS, answers
 from support.tiny import VOCAB
 
-from outrider.models.decoder import Decoder
 from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
 from outrider.runtime.row_errors import REASONS
 from outrider.wire.row_sampling import Ban
@@ -24,13 +23,6 @@ BAD = 66  # a token whose embedding is NaN, in tests with a broken model
 def test_unused_memory_never_reaches_an_answer(targets, target, draft, value):
     models = targets[target]
     assert answers(models, draft, Shape(), value) == answers(models, draft, Shape())
-
-
-def with_bad_tokens(decoder, tokens):
-    """The same model with embeddings of NaN; most weights are shared."""
-    embedding = decoder.embedding.clone()
-    embedding[tokens] = math.nan
-    return Decoder(decoder.config, replace(decoder._parts, embedding=embedding))
 
 
 @pytest.mark.fast_cases(2)
@@ -57,33 +49,28 @@ def test_drafts_of_bad_tokens_change_no_token_and_no_logprob(targets, target, tr
         assert drafted[name].logprobs == pytest.approx(right.logprobs, abs=1e-4)
 
 
+@pytest.mark.parametrize("tree", ["chain", "tree"])
+def test_a_drafter_that_computes_nan_changes_no_token(targets, tree):
+    models, budget = targets["llama"], TREES[tree]
+    shape = Shape(step_tokens=4 * budget.nodes + 7)
+    asked = [
+        make_submission(f"r{i}", prompt, sampling_of("sampled", i), max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    right = run_all(engine_of(models.target, shape), asked)
+    broken = replace(models, relative=with_bad_tokens(models.relative, list(range(0, VOCAB, 2))))
+    got = run_all(engine_of(models.target, shape, broken.draft("relative", budget)), asked)
+    assert {name: each.tokens for name, each in got.items()} == {
+        name: each.tokens for name, each in right.items()
+    }
+
+
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("draft", [*DRAFTS, ("twin", "tree")], ids="-".join)
 @pytest.mark.parametrize("target", ["llama", "deepseek-v3"])
 def test_a_bad_token_ends_its_request_where_plain_decoding_ends_it(targets, target, draft, depth):
-    models, (drafter, tree) = targets[target], draft
-    shape = Shape(step_tokens=4 * TREES[tree].nodes + 7, depth=depth)
-    asked = [
-        make_submission(f"r{i}", prompt, sampling_of("greedy", i), max_tokens=MAX_TOKENS)
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    clean = run_all(engine_of(models.target, shape), asked)
-    bad = clean["r0"].tokens[4]
-    assert not any(bad in prompt for prompt in PROMPTS)
-    broken = with_bad_tokens(models.target, [bad])
-    engine = engine_of(broken, shape, models.draft(drafter, TREES[tree]))
-    got = run_all(engine, asked)
-    for name, each in clean.items():
-        is_bad = bad in each.tokens[:-1]  # nothing is computed from the last token
-        last = each.tokens.index(bad) + 1 if is_bad else MAX_TOKENS
-        assert got[name].tokens == each.tokens[:last]
-        assert got[name].last.finish == ("error" if is_bad else "length")
-        assert got[name].last.reason == (REASONS[NOT_FINITE] if is_bad else "")
-        assert len(got[name].logprobs) == last
-    stats = engine.stats
-    assert stats.pages.free == stats.pages.total
-    assert stats.faults.failed_steps == 0
+    assert_ends_as_plain_decoding(targets[target], draft, Shape(depth=depth))
 
 
 def test_a_request_that_ends_before_the_bad_numbers_does_not_fail(targets):

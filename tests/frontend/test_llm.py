@@ -166,7 +166,6 @@ def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported, only 1"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not supported, only False"),
-        ({"tokenizer": "other"}, "tokenizer='other' is not supported, only None"),
         ({"enforce_eager": "yes"}, "enforce_eager must be a bool"),
         ({"enforce_eager": True, "executor": "tape"}, "choose the executor twice; keep one"),
         ({"adaptive": "no"}, "adaptive must be True, False or 'auto'"),
@@ -228,3 +227,24 @@ def test_a_context_without_memory_is_refused_with_the_setting(model_folder, tmp_
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2**31 - 1}))
     with pytest.raises(ConfigError, match=r"context of 2147483647 tokens; lower --max-context"):
         LLM(folder, device="cpu", draft="none", max_num_seqs=256)
+
+
+def test_calls_without_parameters_take_the_sampling_of_the_generation_config(
+    model_folder, tmp_path
+):
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.0, "top_k": 5}')
+    llm = LLM(model_folder, draft="none", generation_config=str(tmp_path), max_context=64)
+    defaults = llm.get_default_sampling_params()
+    assert (defaults.temperature, defaults.top_k) == (0.0, 5)
+    greedy = SamplingParams(temperature=0.0)
+    assert only(llm.generate("a")).token_ids == only(llm.generate("a", greedy)).token_ids
+    assert llm.frontend.inputs.bounds.max_context == 64
+
+
+def test_another_chat_template_can_be_given(model_folder, tmp_path):
+    path = tmp_path / "template.jinja"
+    path.write_text("<{{ messages[0].content }}>")
+    llm = LLM(model_folder, draft="none", chat_template=str(path), max_model_len=64)
+    assert llm.frontend.inputs.render([{"role": "user", "content": "a"}]).text == "<a>"
+    with pytest.raises(ConfigError, match="--chat-template /no/file cannot be read"):
+        LLM(model_folder, chat_template="/no/file")

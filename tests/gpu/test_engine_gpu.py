@@ -97,7 +97,7 @@ def test_shapes_that_are_forgotten_are_recorded_again(models, monkeypatch):
 def test_a_step_above_the_largest_recorded_size_runs_the_same_program(models, monkeypatch):
     from outrider.step import graph_executor as graph
 
-    monkeypatch.setattr(graph, "MAX_BREAKABLE_TOKENS", 20)
+    monkeypatch.setattr(graph, "MAX_CAPTURED_TOKENS", 20)
     shape = Shape(device="cuda", depth=1, step_tokens=90, executor="breakable")
     assert not mismatches(models, Case(shape, False, "mixed", "relative", "tree"))
 

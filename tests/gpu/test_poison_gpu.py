@@ -5,13 +5,18 @@ import math
 import pytest
 import torch
 from support.attention_cases import Model, as_chain, chain_ancestors, latent_model, make_case
-from support.engines import Shape
+from support.bad_tokens import assert_ends_as_plain_decoding
+from support.engines import Shape, engine_of, run_all
 from support.model_set import make_models
-from support.poison import DRAFTS, answers
+from support.poison import DRAFTS, PoisoningExecutor, answers
 from support.poisoned_attention import assert_blind_to_unused, assert_only_descendants_see
+from support.recurrent import FAMILIES, saved_recurrent
+from support.row_matrix import CHAIN, PLAIN, PROMPTS, ask_all, shape_of
+from support.v4 import saved_v4
 
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.triton_attention import TritonAttention
+from outrider.models.target import load_target
 
 pytest.importorskip("triton")
 
@@ -80,3 +85,40 @@ def targets(tmp_path_factory):
 def test_unused_memory_never_reaches_an_answer(targets, target, draft, value, executor):
     models, shape = targets[target], Shape(device="cuda", executor=executor)
     assert answers(models, draft, shape, value) == answers(models, draft, shape)
+
+
+@pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("draft", [*DRAFTS, ("twin", "tree")], ids="-".join)
+@pytest.mark.parametrize("target", ["llama", "deepseek-v3"])
+def test_a_bad_token_ends_its_request_where_plain_decoding_ends_it(
+    targets, target, draft, depth, executor
+):
+    shape = Shape(device="cuda", depth=depth, executor=executor)
+    assert_ends_as_plain_decoding(targets[target], draft, shape)
+
+
+@pytest.fixture(scope="module", params=["v4", *FAMILIES])
+def row_target(request, tmp_path_factory):
+    """A model whose past lives in rows."""
+    folder = tmp_path_factory.mktemp("rows")
+    if request.param == "v4":
+        saved_v4(folder)
+    else:
+        saved_recurrent(folder, request.param)
+    return load_target(folder, dtype="float32", device=torch.device("cuda"))
+
+
+@pytest.mark.parametrize("executor", ["eager", "graph", "breakable"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("draft", [CHAIN, PLAIN], ids=["chain", "plain"])
+def test_unused_row_state_never_reaches_an_answer(row_target, draft, value, executor):
+    how = {"chunk": 7, "pad": 3, "max_rows": 2, "device": "cuda", "executor": executor}
+    said = []
+    for is_poisoned in (False, True):
+        engine = engine_of(row_target, shape_of(draft, **how), draft)
+        if is_poisoned:
+            PoisoningExecutor(engine, value)
+        outputs = run_all(engine, ask_all("sampled", PROMPTS))
+        said.append({name: (each.tokens, each.logprobs) for name, each in outputs.items()})
+    assert said[0] == said[1]

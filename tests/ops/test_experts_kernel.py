@@ -108,6 +108,43 @@ def test_gates_and_ups_are_clamped_to_the_limit():
     assert not torch.allclose(limited, free, atol=1e-2)
 
 
+CONFIGS = [*ROUTINGS.values(), *GROUPED_ROUTINGS.values()]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_token_that_is_not_finite_has_valid_experts_of_its_own(config, value):
+    logits, slots, no_bias = logits_of(2, 32), slots_of(2), torch.empty(0)
+    for route in (kernels.route_triton, route_reference):
+        right = route(logits, config, no_bias, slots, page_size=PAGE_SIZE)
+        bad = torch.stack([logits[0], torch.full_like(logits[1], value)])
+        got = route(bad, config, no_bias, slots, page_size=PAGE_SIZE)
+        assert torch.equal(got.experts[0], right.experts[0])
+        assert torch.equal(got.weights[0], right.weights[0])
+        selected = got.experts[1].tolist()
+        assert len(set(selected)) == config.top_k
+        assert all(0 <= expert < 32 for expert in selected)
+
+
+@pytest.mark.slow
+def test_a_token_that_is_not_finite_changes_no_other():
+    x, gate_up, down, residual = mixture_of(7, 4, 32, 16)
+    experts, weights = routing_of(7, 4, 2)
+    bad, bad_weights, good = x.clone(), weights.clone(), torch.arange(7) != 3
+    bad[3], bad_weights[3] = float("nan"), float("nan")
+    for add in (add_experts_, add_by_reference):
+        right, got = residual.clone(), residual.clone()
+        add(x, experts, weights, gate_up, down, right)
+        add(bad, experts, bad_weights, gate_up, down, got)
+        assert torch.equal(got[good], right[good])
+        assert got[3].isnan().all()
+
+
+def add_by_reference(x, experts, weights, gate_up, down, out):
+    routing = Routing(experts=experts.long(), weights=weights)
+    GroupedExperts(gate_up=gate_up, down=down).add_(x, routing, out)
+
+
 def test_an_expert_without_tokens_is_never_read():
     x, gate_up, down, residual = mixture_of(6, 4, 32, 16)
     experts, weights = routing_of(6, 4, 2)

@@ -52,7 +52,6 @@ def test_chunk_tokens_see_what_is_before_them(page_size, group, head_dim):
         out,
         pages=pages,
         bounds=bounds,
-        width=case.shape.chunk.width,
         scale=SCALE,
         tiles=SMALL,
     )

@@ -107,7 +107,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_any_step(server):
 
 @pytest.mark.slow
 def test_the_server_answers_while_a_long_text_is_tokenised(server):
-    text, done = "the tale of " * 150_000, []  # two megabytes, which take seconds
+    text, done = "the tale of " * 80_000, []  # a megabyte, which takes seconds
 
     def tokenise():
         done.append(httpx.post(f"{server.url}/tokenize", json={"prompt": text}, timeout=120))
@@ -121,6 +121,12 @@ def test_the_server_answers_while_a_long_text_is_tokenised(server):
     tokenising.join(120)
     assert done[0].status_code == 200
     assert num_answers >= 5 or is_still_busy
+
+
+def test_a_text_of_several_megabytes_is_not_tokenised(server):
+    answer = server.post("/tokenize", {"prompt": "the tale of " * 100_000})
+    assert answer.status_code == 400
+    assert "send it in parts" in answer.json()["error"]["message"]
 
 
 def test_the_server_answers_while_the_engine_computes(server):

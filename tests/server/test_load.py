@@ -23,6 +23,7 @@ def crowd(request):
     return server, LLM(folder, draft="none", device="cpu", kv_tokens=4096), "default", 8
 
 
+@pytest.mark.timeout(600)  # two hundred answers, twice, on a machine that may be busy
 def test_every_answer_under_load_is_its_offline_answer_and_nothing_leaks(crowd):
     server, llm, model, longest = crowd
     requests = list(make_requests(NUM_REQUESTS, seed=SEED, longest=longest))

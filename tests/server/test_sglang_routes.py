@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 
 import httpx
+import pytest
 
 from outrider import SamplingParams
 
@@ -72,3 +73,16 @@ def test_a_flushed_cache_serves_nothing(server):
     assert server.post("/generate", body).json()["meta_info"]["cached_tokens"] > 0
     assert server.post("/flush_cache", {}).status_code == 200
     assert server.post("/generate", body).json()["meta_info"]["cached_tokens"] == 0
+
+
+@pytest.mark.slow
+def test_events_that_repeat_the_answer_grow_with_it_and_not_with_its_square(server):
+    asked = {"max_new_tokens": 1500, "ignore_eos": True, "sampling_seed": 1}
+    body = {"text": "the", "sampling_params": asked, "stream": True}
+    with httpx.stream("POST", f"{server.url}/generate", json=body, timeout=60) as response:
+        events = [line for line in response.iter_lines() if line.startswith("data: {")]
+    lengths = [len(json.loads(line.removeprefix("data: "))["output_ids"]) for line in events]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == 1500
+    assert len(lengths) > 100  # it is still a stream
+    assert sum(lengths) < 256 * 1500

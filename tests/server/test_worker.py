@@ -15,7 +15,13 @@ from outrider.server.heartbeat import Heartbeat, HeartbeatLimits
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.worker_board import BoardReader, WorkerBoard
-from outrider.server.worker_messages import StepUpdates, Submit, decode_from_worker, encode
+from outrider.server.worker_messages import (
+    StepFailed,
+    StepUpdates,
+    Submit,
+    decode_from_worker,
+    encode,
+)
 from outrider.server.worker_process import Worker
 from outrider.structured.grammar_cache import NO_GRAMMARS
 
@@ -74,6 +80,8 @@ class ServerEnd:
             message = decode_from_worker(self.socket.recv())
             if isinstance(message, StepUpdates):
                 updates += self.engine.receive(message.updates)
+            elif isinstance(message, StepFailed):
+                updates += self.engine.start_over(message)
         return updates
 
     def replace_worker(self):
@@ -197,9 +205,53 @@ def test_a_request_is_alone_in_two_lost_steps_and_in_no_third(server_end):
     assert [message.submission.request_id for message in sent] == ["poison"]
     (last,) = engine.detach(frozenset({"poison"}))
     assert (last.request_id, last.finish) == ("poison", "error")
-    assert "twice in a step of this request" in last.reason
+    assert last.reason.endswith("The request was in 2 lost steps, the last alone")
     engine.attach(sent.append)
     assert len(sent) == 1
+
+
+@dataclass
+class FailingRunner(LostRunner):
+    """A device on which steps fail, but which can go on until it is lost, too."""
+
+    is_lost: bool = False
+
+    def restart(self):
+        if self.is_lost:
+            super().restart()
+        PaperRunner.restart(self)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_request_that_fails_steps_ends_and_its_neighbours_complete(server_end, depth):
+    """No worker dies: the server submits everything again to the same one."""
+    poison = submission("poison", [9, 2], max_tokens=20)
+    others = [submission(f"r{i}", [1 + i, 2], max_tokens=20) for i in range(20)]
+    texts = {each: [*each.prompt, *expected_output(each, CONTEXT)] for each in others}
+    others = [each for each in others if 9 not in texts[each]][:8]
+    known = facts(max_rows=3, max_context=CONTEXT, depth=depth)
+    runner = FailingRunner(known, random.Random(1), poison=9)
+    worker = Worker(Engine(runner, known), server_end.other_end, WorkerBoard(server_end.board))
+    running = threading.Thread(target=worker.run)
+    for each in (others[0], poison, *others[1:4]):
+        server_end.engine.add(each)
+    running.start()
+    updates, late = [], others[4:]  # submitted at any time, also between a failure and its answer
+    while server_end.engine.num_in_flight or late:
+        if late:
+            server_end.engine.add(late.pop())
+        updates += server_end.receive_all()
+        time.sleep(0.001)
+    runner.is_lost, runner.poison = True, 3
+    server_end.engine.add(submission("last", [3]))
+    running.join(30)
+    answers = answers_of(updates)
+    assert answers.pop("poison") == ([], "error")
+    assert answers == {
+        each.request_id: (expected_output(each, CONTEXT), "length") for each in others
+    }
+    assert runner.num_steps > 2
+    assert worker._engine.num_failed_steps == 3  # two of the poison, and the last
 
 
 def test_requests_that_had_not_begun_survive_any_number_of_workers(server_end):

@@ -1,5 +1,7 @@
 """The sizes for which a GPU captures graphs: few, never too small, exact past the last."""
 
+import itertools
+
 import pytest
 
 from outrider.runtime.warmup import list_shapes
@@ -17,7 +19,7 @@ CHAIN = Budget(steps=3, topk=1, nodes=4)
 
 
 def buckets_of(rows=100, reach=3000, page_size=16):
-    return device_buckets(page_size=page_size, max_rows=rows, reach=reach)
+    return device_buckets(page_size=page_size, max_rows=rows, max_chunks=8, reach=reach)
 
 
 def decodes(count, bound):
@@ -39,18 +41,43 @@ def test_rows_are_padded_to_a_captured_number(rows, padded):
     assert (shape.rows, shape.pages) == (padded, 256 // 16)
 
 
-@pytest.mark.parametrize(("bound", "tokens"), [(200, 256), (256, 512), (1000, 1024), (2999, 4096)])
-def test_contexts_double(bound, tokens):
+@pytest.mark.parametrize(("bound", "tokens"), [(200, 256), (256, 1024), (1000, 1024), (2999, 3008)])
+def test_contexts_grow_by_4_up_to_the_longest_text(bound, tokens):
     batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(), decodes=decodes(1, bound))
     assert buckets_of().fit(batch, sampling_flags=SamplingFlags()).pages == tokens // 16
 
 
+def chunk_of(row, count):
+    return ScheduledChunk(row=row, start=0, tokens=tuple(range(count)), follower=-1)
+
+
 def test_chunks_are_padded_by_a_chunk_of_row_0():
-    chunk = ScheduledChunk(row=1, start=0, tokens=tuple(range(100)), follower=-1)
-    batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(chunk,), decodes=NO_DECODES)
+    batch = ScheduledBatch(
+        step=1, admissions=(), grants=(), chunks=(chunk_of(1, 100),), decodes=NO_DECODES
+    )
     shape = buckets_of().fit(batch, sampling_flags=SamplingFlags())
-    assert shape.chunk == ChunkShape(rows=2, tokens=128, width=128)
+    assert shape.chunk == ChunkShape(rows=9, tokens=128, width=128)
     assert shape.rows == 0
+
+
+@pytest.mark.parametrize("counts", [(50,), (1, 49), (10, 10, 10, 20)])
+def test_chunks_of_any_lengths_with_one_total_share_a_shape(counts):
+    chunks = tuple(chunk_of(row, count) for row, count in enumerate(counts, start=50))
+    batch = ScheduledBatch(
+        step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes(40, bound=60)
+    )
+    shape = buckets_of().fit(batch, sampling_flags=SamplingFlags())
+    assert shape.rows == 48
+    assert shape.num_query == 128  # padded as a whole
+    assert shape.chunk == ChunkShape(rows=9, tokens=80, width=80)
+
+
+def test_the_largest_shape_has_room_for_the_padding_of_any_step():
+    buckets = buckets_of(rows=20)
+    chunk = ChunkShape(rows=8, tokens=500, width=500)
+    largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
+    assert largest.chunk.tokens == max(buckets.chunk_tokens(500, num) for num in range(81))
+    assert largest.chunk.tokens > 500
 
 
 def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_drafting():
@@ -62,17 +89,37 @@ def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_draftin
         pages=9,
         buckets=buckets,
     )
-    shapes = list(list_shapes(largest, buckets))
-    assert list(dict.fromkeys(shape.rows for shape in shapes)) == [20, 16, 8, 4, 2, 1]
-    assert {shape.tree for shape in shapes} == {PLAIN, CHAIN}
+    shapes = list_shapes(largest, buckets, (PLAIN, CHAIN))
+    totals = [shape.num_query for shape in shapes]
+    assert totals == sorted(totals, reverse=True)
+    assert len(shapes) < 300  # each takes time and memory before the first request
+    decode = {(shape.rows, shape.tree) for shape in shapes if not shape.chunk.rows}
+    assert decode == {(rows, tree) for rows in (20, 16, 8, 4, 2, 1) for tree in (PLAIN, CHAIN)}
     assert len(set(shapes)) == len(shapes)
+
+
+def test_warm_up_captures_every_mixed_step_that_a_short_context_can_have():
+    buckets = buckets_of(rows=20)
+    chunk = ChunkShape(rows=8, tokens=512, width=512)
+    largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
+    shapes = set(list_shapes(largest, buckets, (PLAIN, CHAIN)))
+    for num_rows, counts in itertools.product((0, 1, 5, 17), ((3,), (100, 1), (7,) * 8, (400,))):
+        batch = ScheduledBatch(
+            step=1,
+            admissions=(),
+            grants=(),
+            chunks=tuple(chunk_of(row, count) for row, count in enumerate(counts, start=30)),
+            decodes=decodes(num_rows, bound=60),
+        )
+        assert buckets.fit(batch, sampling_flags=SamplingFlags(noise=True)) in shapes
 
 
 def test_warm_up_traces_the_drafts_of_few_rows():
     buckets = buckets_of(rows=20)
     chunk = ChunkShape(rows=8, tokens=512, width=512)
     largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
-    traced = [shape for shape in list_shapes(largest, buckets) if shape.sampling_flags.trees]
+    shapes = list_shapes(largest, buckets, (PLAIN, CHAIN))
+    traced = [shape for shape in shapes if shape.sampling_flags.trees]
     assert {(shape.rows, shape.tree, shape.sampling_flags.noise) for shape in traced} == {
         (rows, tree, noise)
         for rows in (1, 2, 4)

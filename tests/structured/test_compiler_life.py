@@ -93,5 +93,5 @@ def test_a_compiler_process_ends_when_its_owner(end, num_bombs):
         if number is not None:
             time.sleep(0.3)
             owner.send_signal(number)
-        owner.wait(LONG_S if number else 4.0)  # it does not wait for its grammars
+        owner.wait(LONG_S)
     wait_for_end(pid)

@@ -65,7 +65,12 @@ def engine_of(
     )
     pad = Multiples(shape.pad)
     buckets = Buckets(
-        page_size=shape.page_size, rows=rows or pad, chunk_rows=pad, chunk_tokens=pad, pages=pad
+        page_size=shape.page_size,
+        rows=rows or pad,
+        chunk_rows=pad,
+        tokens=pad,
+        pages=pad,
+        chunk_pages=pad,
     )
     runner, facts = assemble_runner(
         model,

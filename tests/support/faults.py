@@ -12,6 +12,7 @@ from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.executor import Executor
 from outrider.step.plan import StepPlan
+from outrider.step.shape import StepShape
 from outrider.wire.scheduled_batch import ScheduledBatch
 
 
@@ -40,6 +41,12 @@ class FaultyExecutor:
         self._drafter = runner._program.drafter._drafter
         self._at = at
         self._num_steps = 0
+
+    def cover(self, shape: StepShape) -> StepShape:
+        return self._executor.cover(shape)
+
+    def prepare(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
+        self._executor.prepare(program, plan)
 
     @property
     def num_eager(self) -> int:

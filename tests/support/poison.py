@@ -16,6 +16,7 @@ from outrider.runtime.runner import Runner
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.step.plan import StepPlan
+from outrider.step.shape import StepShape
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, TREES, Models, sampling_of
 
@@ -51,6 +52,9 @@ class PoisoningExecutor:
     @property
     def num_eager(self) -> int:
         return self._executor.num_eager
+
+    def cover(self, shape: StepShape) -> StepShape:
+        return self._executor.cover(shape)
 
     @torch.inference_mode()
     def run(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> Any:

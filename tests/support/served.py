@@ -36,7 +36,7 @@ class ServerProcess:
             )
         assert self.process.stdout is not None
         self.ready_line = self.process.stdout.readline().strip()
-        assert " at http://" in self.ready_line, log.read_text()
+        assert " at http" in self.ready_line, log.read_text()
         self.url = self.ready_line.rpartition(" ")[2]
 
     def get(self, path: str, **more) -> httpx.Response:

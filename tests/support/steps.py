@@ -50,7 +50,12 @@ def small_device(
 ) -> SmallDevice:
     sizes = Multiples(pad)
     buckets = Buckets(
-        page_size=page_size, rows=sizes, chunk_rows=sizes, chunk_tokens=sizes, pages=sizes
+        page_size=page_size,
+        rows=sizes,
+        chunk_rows=sizes,
+        tokens=sizes,
+        pages=sizes,
+        chunk_pages=sizes,
     )
     arena, device = Arena(torch.device("cpu")), torch.device("cpu")
     attention = attention or ReferenceAttention(page_size=page_size, dtype=torch.float32)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from outrider.errors import ConfigError, RequestError
-from outrider.frontend.tokenizer.chat_template import ChatTemplate, NoChatTemplate
+from outrider.frontend.tokenizer.chat_template import DEFAULT, ChatTemplate, NoChatTemplate
 from outrider.frontend.tokenizer.token_bytes import TokenBytes
 from outrider.frontend.tokenizer.tokenizer_files import TextFiles, read_text_files
 
@@ -68,7 +69,9 @@ class Tokenizer:
             raise RequestError(
                 f"the text has half a surrogate pair at character {error.start}; send valid Unicode"
             ) from error
-        return self._backend.encode(text, add_special_tokens=add_special).ids
+        # `encode` would hold the GIL, which takes seconds for a long text; a batch releases it.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special)
+        return encoding.ids
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool) -> str:
         """The text of a whole sequence; bytes that form no character become U+FFFD."""
@@ -128,9 +131,11 @@ class NoTokenizer:
         return ""
 
 
-def load_tokenizer(folder: Path) -> Tokenizer | NoTokenizer:
-    """The tokenizer of a model folder, with its chat template and stop tokens."""
+def load_tokenizer(folder: Path, *, chat_template: str = "") -> Tokenizer | NoTokenizer:
+    """The tokenizer of a model folder, with its chat template or another one, and stop tokens."""
     files = read_text_files(folder)
+    if chat_template:
+        files = replace(files, templates={DEFAULT: chat_template})
     if (folder / "tokenizer.json").is_file():
         return _assemble(_read_backend(folder / "tokenizer.json"), files)
     if any(path for pattern in OTHER_VOCABULARIES for path in folder.glob(pattern)):

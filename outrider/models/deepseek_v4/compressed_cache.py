@@ -199,5 +199,5 @@ class CompressedPool:
         )
 
     def _zeros(self, *shape: int) -> torch.Tensor:
-        # Zeros, not empty: a masked key is multiplied by a zero weight, and 0 * NaN is NaN.
+        # Zeros, not empty: padding computes with row 0, and its results should be finite.
         return zeroed(*shape, dtype=self.layout.dtype, device=self._device)

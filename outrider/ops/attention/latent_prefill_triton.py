@@ -16,26 +16,27 @@ from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
 from outrider.ops.attention.latent_blocks_triton import add_history
 from outrider.ops.attention.latent_decode_triton import LatentTiles, latent_tiles
+from outrider.ops.attention.prefill_triton import find_tile, most_tiles
 from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, dim_tile
 
 
-@triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])
+@triton.jit(do_not_specialize=["pages", "bounds", "num_pages", "num_chunks"])
 def _attend_kernel(
-    query, layer, out, pages, bounds, query_stride, num_pages, scale,
+    query, layer, out, pages, bounds, query_stride, num_pages, num_chunks, scale,
     HEADS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, LATENT_DIM: tl.constexpr,
-    ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
+    ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    chunk = tl.program_id(1)
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest tiles start first
-    place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     column, rope_channel = tl.arange(0, LATENT_DIM), tl.arange(0, ROPE_DIM)
-    offset, head = place // HEADS, place % HEADS
     overlap.begin(PDL)
-    start = tl.load(bounds + chunk)
-    first = tl.load(bounds + tl.num_programs(1) + chunk)
-    count = tl.load(bounds + 2 * tl.num_programs(1) + chunk)
-    if tile * BLOCK_M < count * HEADS:
+    flat = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest tiles start first
+    chunk, tile = find_tile(flat, bounds, num_chunks, HEADS, CHUNKS, BLOCK_M)
+    if chunk < num_chunks:
+        place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        offset, head = place // HEADS, place % HEADS
+        start = tl.load(bounds + chunk)
+        first = tl.load(bounds + num_chunks + chunk)
+        count = tl.load(bounds + 2 * num_chunks + chunk)
         token = (first + offset).to(tl.int64)
         is_real = (offset < count)[:, None]
         wanted = is_real & (column < LATENT)[None, :]
@@ -70,20 +71,23 @@ def attend_latent_chunks(
     *,
     pages: torch.Tensor,  # [chunks, pages] int32
     bounds: torch.Tensor,  # [3, chunks] int32
-    width: int,
     scale: float,
     tiles: LatentTiles | None = None,
 ) -> None:
-    """Causal attention of all chunk tokens; no chunk is longer than `width`."""
+    """Causal attention of all chunk tokens. The launch depends on their total only."""
     heads, channels = query.shape[1:]
     latent, page_size = out.shape[2], layer.shape[1]
     tiles = tiles or latent_tiles(heads, latent, query.dtype)
     assert query.stride()[1:] == (channels, 1), "the heads of a token lie side by side"
-    kernel: Any = _attend_kernel[(triton.cdiv(width * heads, tiles.rows), bounds.shape[1])]
+    num_chunks = bounds.shape[1]
+    num_tiles = most_tiles(query.shape[0] * heads, num_chunks, tiles.rows)
+    kernel: Any = _attend_kernel[(num_tiles,)]
     kernel(
-        query, layer, out, pages, bounds, query.stride(0), pages.shape[1], scale * LOG2_E,
+        query, layer, out, pages, bounds,
+        query.stride(0), pages.shape[1], num_chunks, scale * LOG2_E,
         HEADS=heads, LATENT=latent, ROPE=channels - latent,
         LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(channels - latent), PAGE_SIZE=page_size,
+        CHUNKS=triton.next_power_of_2(num_chunks),
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip

@@ -101,21 +101,41 @@ def _add_keys(
     return running_max, running_sum, acc
 
 
-@triton.jit(do_not_specialize=["pages", "bounds", "num_pages"])
+@triton.jit
+def find_tile(
+    flat, bounds, num_chunks, GROUP: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_M: tl.constexpr
+):
+    """The chunk of a tile and the tile's number in it. Past the last tile it is `num_chunks`.
+
+    Every chunk has its own tiles of BLOCK_M (token, head) pairs, one chunk after another.
+    """
+    index = tl.arange(0, CHUNKS)
+    inside = index < num_chunks
+    counts = tl.load(bounds + 2 * num_chunks + index, mask=inside, other=0)
+    num_tiles = (counts * GROUP + BLOCK_M - 1) // BLOCK_M
+    ends = tl.cumsum(num_tiles, 0)
+    is_before = inside & (ends <= flat)
+    chunk = tl.sum(is_before.to(tl.int32), 0)
+    return chunk, flat - tl.sum(tl.where(is_before, num_tiles, 0), 0)
+
+
+@triton.jit(do_not_specialize=["pages", "bounds", "num_pages", "num_chunks"])
 def _attend_kernel(
-    query, layer, out, pages, bounds, query_stride, num_pages, scale,
+    query, layer, out, pages, bounds, query_stride, num_pages, num_chunks, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PDL: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    kv_head, chunk = tl.program_id(0), tl.program_id(2)
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # the longest tiles start first
-    place, column = tile * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, DIM)
-    offset, head = place // GROUP, kv_head * GROUP + place % GROUP
+    kv_head, column = tl.program_id(0), tl.arange(0, DIM)
     overlap.begin(PDL)
-    start = tl.load(bounds + chunk)
-    first = tl.load(bounds + tl.num_programs(2) + chunk)
-    count = tl.load(bounds + 2 * tl.num_programs(2) + chunk)
-    if tile * BLOCK_M < count * GROUP:
+    flat = tl.num_programs(1) - 1 - tl.program_id(1)  # the longest tiles start first
+    chunk, tile = find_tile(flat, bounds, num_chunks, GROUP, CHUNKS, BLOCK_M)
+    if chunk < num_chunks:
+        place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        offset, head = place // GROUP, kv_head * GROUP + place % GROUP
+        start = tl.load(bounds + chunk)
+        first = tl.load(bounds + num_chunks + chunk)
+        count = tl.load(bounds + 2 * num_chunks + chunk)
         token = (first + offset).to(tl.int64)
         wanted = (offset < count)[:, None] & (column < HEAD_DIM)[None, :]
         source = query + token[:, None] * query_stride + head[:, None] * HEAD_DIM + column[None, :]
@@ -140,6 +160,11 @@ def _attend_kernel(
         index = token * (KV_HEADS * GROUP) + head
         target = out + index[:, None] * HEAD_DIM + column[None, :]
         tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
+
+
+def most_tiles(num_pairs: int, num_chunks: int, tile: int) -> int:
+    """Tiles of any chunks with so many (token, head) pairs: each may end in a part of a tile."""
+    return num_pairs // tile + num_chunks
 
 
 def place_chunks(
@@ -178,22 +203,27 @@ def attend_chunks(
     *,
     pages: torch.Tensor,  # [chunks, pages] int32
     bounds: torch.Tensor,  # [3, chunks] int32
-    width: int,
     scale: float,
     tiles: PrefillTiles | None = None,
 ) -> None:
-    """Causal attention of all chunk tokens; no chunk is longer than `width`."""
+    """Causal attention of all chunk tokens.
+
+    The launch depends on the total of tokens only, not on how chunks share them: so a captured
+    graph serves any chunks of that total.
+    """
     tiles = tiles or prefill_tiles(query.shape[2], query.dtype)
     heads, head_dim = query.shape[1:]
     assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
     kv_heads, page_size = layer.shape[2] // 2, layer.shape[1]
     group = heads // kv_heads
-    num_tiles = triton.cdiv(width * group, tiles.rows)
-    kernel: Any = _attend_kernel[(kv_heads, num_tiles, bounds.shape[1])]
+    num_chunks = bounds.shape[1]
+    num_tiles = most_tiles(query.shape[0] * group, num_chunks, tiles.rows)
+    kernel: Any = _attend_kernel[(kv_heads, num_tiles)]
     kernel(
-        query, layer, out, pages, bounds, query.stride(0), pages.shape[1], scale * LOG2_E,
+        query, layer, out, pages, bounds,
+        query.stride(0), pages.shape[1], num_chunks, scale * LOG2_E,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
-        DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
+        DIM=dim_tile(head_dim), PAGE_SIZE=page_size, CHUNKS=triton.next_power_of_2(num_chunks),
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
         # Fused multiply-adds could differ between two compilations; the bits must not.

@@ -11,6 +11,8 @@ A hidden state that is not finite makes both. Every channel of a key and a value
 itself, because kernels compute keys and values in different programs.
 """
 
+import math
+
 import torch
 
 
@@ -20,9 +22,8 @@ def write_kv(
     kv: torch.Tensor,  # [num_query, vectors, width] keys, then values; overwritten
 ) -> None:
     """Store the vectors of the query tokens at their slots."""
-    keys, values = kv.chunk(2, dim=1)
-    keys.add_(keys - keys)  # adds 0, or NaN where a channel is infinite
-    torch.nan_to_num_(values, nan=0.0, posinf=0.0, neginf=0.0)
+    _make_infinite_nan_(kv)
+    kv[:, kv.shape[1] // 2 :].nan_to_num_()
     _copy_to(layer, slots, kv)
 
 
@@ -35,11 +36,16 @@ def write_latents(
     """Store latents and the keys beside them. A latent is key and value, so where it is not finite
     it is stored as zeros, and the key beside it, which only enters scores, as NaN.
     """
-    values, keys = latents[:, :latent], latents[:, latent:]
-    nothing = (values - values).sum(1, keepdim=True)  # [num_query, 1] 0, or NaN
-    values.masked_fill_(nothing != 0, 0.0)
-    keys.add_(keys - keys).add_(nothing)
+    _make_infinite_nan_(latents)
+    is_bad = latents[:, :latent].isnan().any(1, keepdim=True)  # [num_query, 1]
+    latents[:, :latent].masked_fill_(is_bad, 0.0)
+    latents[:, latent:].masked_fill_(is_bad, math.nan)
     _copy_to(layer, slots, latents[:, None])
+
+
+def _make_infinite_nan_(x: torch.Tensor) -> None:
+    """Adds x * x * 0, which is 0 or NaN: one pass, where a mask takes three."""
+    x.addcmul_(x, x, value=0)
 
 
 def _copy_to(layer: torch.Tensor, slots: torch.Tensor, vectors: torch.Tensor) -> None:

@@ -36,12 +36,12 @@ export class Settings {
     const system = field("system").value.trim();
     const body = {
       messages: system ? [{ role: "system", content: system }, ...messages] : messages,
-      temperature: Number(field("temperature").value),
       max_tokens: Number(field("max-tokens").value),
       stream: true,
       return_metrics: true,
       trace: true,
     };
+    if (field("temperature").value !== "") body.temperature = Number(field("temperature").value);
     if (field("seed").value !== "") body.seed = Number(field("seed").value);
     const speculative = this.#speculative();
     return speculative === null ? body : { ...body, speculative };

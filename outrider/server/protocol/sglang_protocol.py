@@ -15,6 +15,7 @@ from outrider.frontend.sampling_params import (
     override,
 )
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.hub.generation_config import NO_DEFAULTS, SamplingDefaults
 from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
 from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
 from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
@@ -82,7 +83,7 @@ class GenerateRequest(RequestBody):
         ids: Any = [self.input_ids] if self.is_single else self.input_ids
         return [TokenPrompt(tuple(each)) for each in ids]
 
-    def params(self) -> list[SamplingParams]:
+    def params(self, defaults: SamplingDefaults = NO_DEFAULTS) -> list[SamplingParams]:
         """One set of parameters per prompt. Prompts with equal parameters share one object."""
         num_prompts = len(self.prompts)
         given = _each("sampling_params", self.sampling_params or {}, num_prompts)
@@ -91,7 +92,7 @@ class GenerateRequest(RequestBody):
         for one, report in zip(given, self._reports(num_prompts), strict=True):
             key = (id(one), id(report))
             if key not in made:
-                made[key] = self._params(one, report)
+                made[key] = self._params(one, report, defaults)
             params.append(made[key])
         return params
 
@@ -115,7 +116,7 @@ class GenerateRequest(RequestBody):
             reports.append(made[key])
         return reports
 
-    def _params(self, sampling: Json, report: Json) -> SamplingParams:
+    def _params(self, sampling: Json, report: Json, defaults: SamplingDefaults) -> SamplingParams:
         known = drop_neutral(sampling, _KNOWN, place="sampling_params.")
         grammar = {_GRAMMARS[name]: known.pop(name) for name in _GRAMMARS if name in known}
         given = {_NAMES.get(name, name): value for name, value in known.items()}
@@ -127,9 +128,8 @@ class GenerateRequest(RequestBody):
             "priority": self.priority,
             "cache_salt": self.cache_salt or self.extra_key,
         }
-        return override(
-            _DEFAULTS, {name: v for name, v in (own | given | report).items() if v is not None}
-        )
+        values = {name: v for name, v in (own | given | report).items() if v is not None}
+        return override(_DEFAULTS, {**defaults, **values})
 
 
 def _check_stops(stop: Any) -> None:

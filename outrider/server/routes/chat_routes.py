@@ -14,6 +14,7 @@ from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.parsers.answer_parsers import AnswerParsers
 from outrider.server.protocol.chat_protocol import (
@@ -49,9 +50,11 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Answer a conversation, whole or as server-sent events."""
         model.check(body.model)
         body.check()
+        body = model.fill(body)
+        admit = memory_of(request).admit
         parsers = model.parsers.chosen(separates=body.separate_reasoning is not False)
         prepared = await async_engine.prepare(
-            lambda: _read_request(async_engine.frontend, body, parsers)
+            lambda: _read_request(async_engine.frontend, body, parsers), admit
         )
         envelope = model.envelope("chatcmpl", body.given_name)
         writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)

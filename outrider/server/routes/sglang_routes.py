@@ -14,11 +14,16 @@ from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.http_errors import failed
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import DONE, event
+
+# Each event repeats the whole answer. Events of long answers come with every 1/256 of it, so that
+# all events together are at most 256 times as long as the answer, not its length squared.
+_MAX_REPEATS = 256
 
 
 def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
@@ -29,7 +34,8 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Continue one prompt or several."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _read_requests(body))
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(lambda: _read_requests(body, model), admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return answer_stream(async_engine, prepared, writer.stream)
@@ -70,8 +76,8 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _read_requests(body: GenerateRequest) -> list[PromptRequest]:
-    pairs = zip(body.prompts, body.params(), strict=True)
+def _read_requests(body: GenerateRequest, model: ServedModel) -> list[PromptRequest]:
+    pairs = zip(body.prompts, body.params(model.sampling_defaults), strict=True)
     return [PromptRequest(prompt=prompt, params=params) for prompt, params in pairs]
 
 
@@ -109,9 +115,16 @@ class GenerateWriter:
         return outputs[0] if self._is_single and len(outputs) == 1 else outputs
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
-        """One event for each delta of an output."""
+        """An event for each delta of an output, and for several of them once it is long."""
+        num_sent: dict[int, int] = {}  # tokens of each choice in its last event
         async for choice_delta in handle.deltas():
             request = handle.requests[choice_delta.request]
+            num_tokens = len(request.outputs[choice_delta.delta.index].token_ids)
+            num_new = num_tokens - num_sent.get(choice_delta.choice, 0)
+            is_last = choice_delta.delta.finish_reason is not None
+            if num_new * _MAX_REPEATS < num_tokens and not is_last:
+                continue
+            num_sent[choice_delta.choice] = num_tokens
             if choice_delta.delta.finish_reason == "error":
                 yield event(json.dumps(failed(request.error).body))
                 break

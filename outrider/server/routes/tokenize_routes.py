@@ -1,10 +1,14 @@
 """`/tokenize` and `/detokenize`."""
 
-from fastapi import APIRouter
+from functools import partial
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from outrider.errors import RequestError
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import TEXT_FACTOR, CallMemory, memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.tokenize_protocol import (
     DetokenizeAnswer,
@@ -12,40 +16,53 @@ from outrider.server.protocol.tokenize_protocol import (
     TokenizeAnswer,
     TokenizeRequest,
 )
+from outrider.server.response_bytes import json_response
+
+MAX_CHARS = 2**20  # of a text; copying millions of ids would hold other requests
 
 
 def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["Tokens"], route_class=JsonRoute)
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
+    # Answers are written in the thread, too: FastAPI would take seconds for a million ids.
+    @router.post("/tokenize", response_model=TokenizeAnswer)
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         """The token ids of a text or a conversation."""
         model.check(body.model)
-        return await async_engine.run_in_thread(lambda: _tokenize(async_engine, body))
+        work = partial(_tokenize, async_engine, body, memory_of(request))
+        return await async_engine.run_in_thread(work, size=len(body.prompt or ""))
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:
+    @router.post("/detokenize", response_model=DetokenizeAnswer)
+    async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids."""
         model.check(body.model)
-        return await async_engine.run_in_thread(lambda: _detokenize(async_engine, body))
+        work = partial(_detokenize, async_engine, body)
+        return await async_engine.run_in_thread(work, size=len(body.tokens))
 
     return router
 
 
-def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest) -> TokenizeAnswer:
-    prompt = body.text(async_engine.frontend)
-    tokens = async_engine.tokenizer.encode(prompt.text, add_special=prompt.add_special)
-    texts = [async_engine.tokenizer.token_text(token) for token in tokens]
-    return TokenizeAnswer(
+def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest, memory: CallMemory) -> Response:
+    prompt, tokenizer = body.text(async_engine.frontend), async_engine.tokenizer
+    if len(prompt.text) > MAX_CHARS:
+        raise RequestError(
+            f"the text has {len(prompt.text)} characters and may have {MAX_CHARS}; send it in parts"
+        )
+    memory.take(len(prompt.text) * TEXT_FACTOR)
+    tokens = tokenizer.encode(prompt.text, add_special=prompt.add_special)
+    texts = map(tokenizer.token_text, tokens)
+    answer = TokenizeAnswer(
         count=len(tokens),
         max_model_len=async_engine.engine.max_context,
         tokens=tokens,
-        token_strs=texts if body.return_token_strs else None,
+        token_strs=list(texts) if body.return_token_strs else None,
     )
+    return json_response(answer)
 
 
-def _detokenize(async_engine: AsyncEngine, body: DetokenizeRequest) -> DetokenizeAnswer:
+def _detokenize(async_engine: AsyncEngine, body: DetokenizeRequest) -> Response:
     last = async_engine.engine.vocab_size - 1
     if any(not 0 <= token <= last for token in body.tokens):
         raise RequestError(f"tokens must be between 0 and {last}")
-    return DetokenizeAnswer(prompt=async_engine.tokenizer.decode(body.tokens, skip_special=False))
+    text = async_engine.tokenizer.decode(body.tokens, skip_special=False)
+    return json_response(DetokenizeAnswer(prompt=text))

@@ -1,6 +1,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -270,3 +272,19 @@ def test_a_config_that_is_nested_too_deeply_is_refused_by_name(folder: Path) -> 
     (folder / "generation_config.json").write_text("[" * 200_000)
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
         load_tokenizer(folder)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(folder: Path) -> None:
+    """A server answers others meanwhile."""
+    tokenizer, ids = load_tokenizer(folder), []
+    text = "a tale of two cities " * 10_000
+    encoding = threading.Thread(
+        target=lambda: ids.append(tokenizer.encode(text, add_special=False))
+    )
+    num_turns = 0
+    encoding.start()
+    while encoding.is_alive():
+        time.sleep(0.0005)
+        num_turns += 1
+    assert tokenizer.decode(ids[0], skip_special=False) == text
+    assert num_turns > 10

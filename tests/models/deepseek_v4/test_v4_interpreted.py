@@ -1,7 +1,10 @@
 """DeepSeek-V4 on its own kernels, interpreted: what runs on a GPU agrees with transformers too."""
 
+import math
+
 import pytest
 import torch
+from support.poisoned_rows import assert_blind_to_what_was_there
 from support.v4 import C, H, S, expected_logits, harness_of, prompt, tiny_v4
 
 pytest.importorskip("triton")
@@ -72,3 +75,12 @@ def test_chunks_chains_and_padding_on_the_kernels_have_the_logits_of_transformer
     logits = harness.run({1: (16, texts[1][16:19]), 2: (7, texts[2][7:10])}, {}, nodes=3)
     assert_close(logits[:3], 1, 16, 19)
     assert_close(logits[3:6], 2, 7, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_kernels_never_read_what_was_there_before(value, three_layers, on_kernels):
+    folder = three_layers[0]
+    clean, poisoned = (harness_of(folder, pad=3, nodes=3) for _ in range(2))
+    texts = {row: prompt(24, seed=row) for row in (1, 2, 3)}
+    assert_blind_to_what_was_there(clean, poisoned, texts, value)

@@ -1,0 +1,185 @@
+"""The flags that choose a model and size its engine, for every command that loads one."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from outrider.config.draft_config import DraftConfig
+from outrider.config.engine_config import (
+    Auto,
+    CacheConfig,
+    EngineConfig,
+    ExecutionConfig,
+    Executor,
+    LimitsConfig,
+    choose_executor,
+)
+from outrider.errors import ConfigError
+from outrider.hub.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from outrider.frontend.llm import LLM
+    from outrider.frontend.open_model import ModelChoice
+
+ModelArgument = Annotated[
+    str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.", show_default=False)
+]
+
+
+def _flag(text: str, *names: str, least: int | None = None) -> Any:
+    """A flag. The first name is ours; the others are those of vLLM, SGLang or llama.cpp."""
+    return typer.Option(*names, help=text, rich_help_panel="Model", min=least)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlags:
+    """Which model runs, and where."""
+
+    model: Annotated[
+        str, _flag("Alias, hub id, GGUF file or folder.", "--model", "--model-path", "-m")
+    ] = DEFAULT_ALIAS
+    config: Annotated[Path | None, _flag("YAML file of flags; those given here win.")] = None
+    revision: Annotated[str, _flag("Branch, tag or commit of the hub.")] = ""
+    tokenizer: Annotated[
+        str, _flag("Another tokenizer, like --model.", "--tokenizer", "--tokenizer-path")
+    ] = ""
+    chat_template: Annotated[str, _flag("A jinja file, or the template itself.")] = ""
+    generation_config: Annotated[
+        str, _flag("Default sampling: auto (the model's), vllm (the engine's), or a folder.")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        _flag("Type of the weights in memory."),
+    ] = "auto"
+    device: Annotated[str, _flag("auto, cpu, cuda, cuda:1, ...")] = "auto"
+    max_context: Annotated[
+        int | None,
+        _flag(
+            "Tokens of prompt and answer; default: the model's own.",
+            "--max-context",
+            "--max-model-len",
+            "--context-length",
+            "--ctx-size",
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        _flag("Requests at once.", "--max-num-seqs", "--max-running-requests", least=1),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, _flag("Query tokens of one step, drafts included.", least=1)
+    ] = None
+    kv_tokens: Annotated[
+        int | None,
+        _flag("Tokens that the KV cache holds.", "--kv-tokens", "--max-total-tokens", least=1),
+    ] = None
+    block_size: Annotated[
+        int | None, _flag("Tokens of a KV page.", "--block-size", "--page-size", least=1)
+    ] = None
+    enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
+    executor: Annotated[
+        Literal["auto", "eager", "graph", "breakable", "tape"],
+        _flag("How steps run; auto records CUDA graphs on a GPU."),
+    ] = "auto"
+    disable_cuda_graph: Annotated[
+        bool, _flag("The same as --executor eager.", "--disable-cuda-graph", "--enforce-eager")
+    ] = False
+    depth: Annotated[int | None, _flag("1 overlaps planning with the device, 0 waits.")] = None
+    record: Annotated[
+        Literal["auto", "lazy", "at start"],
+        _flag("When graphs are captured; auto: at start in a server, else when needed."),
+    ] = "auto"
+    deterministic: Annotated[
+        bool, _flag("On a GPU, results never depend on the batch, to the last bit.")
+    ] = False
+    gpu_memory_utilization: Annotated[
+        float,
+        _flag(
+            "Share of a GPU's memory that the engine may hold.",
+            "--gpu-memory-utilization",
+            "--mem-fraction-static",
+        ),
+    ] = 0.9
+
+    @property
+    def chosen_executor(self) -> Executor | Auto:
+        """The executor that --executor and --disable-cuda-graph choose."""
+        return choose_executor(self.executor, is_eager=self.disable_cuda_graph)
+
+    def of(self, argument: str | None) -> "ModelFlags":
+        """The flags with the model of the positional argument, if it was given."""
+        if argument is None:
+            return self
+        if self.model not in (DEFAULT_ALIAS, argument):
+            raise ConfigError(f"the model is {argument} and --model {self.model}; keep one of them")
+        return replace(self, model=argument)
+
+    def load(self, draft: DraftConfig, **settings: Any) -> "LLM":
+        """The model with this drafter; `settings` are arguments of `LLM` that replace flags."""
+        from outrider.frontend.llm import LLM
+
+        flags = {
+            "executor": self.chosen_executor,
+            "max_num_seqs": self.max_num_seqs or "auto",
+            "depth": "auto" if self.depth is None else self.depth,
+        }
+        return LLM(
+            self.model,
+            draft=draft,
+            dtype=self.dtype,
+            device=self.device,
+            max_model_len=self.max_context,
+            max_num_batched_tokens=self.max_num_batched_tokens or "auto",
+            kv_tokens=self.kv_tokens or "auto",
+            block_size=self.block_size or "auto",
+            enable_prefix_caching=self.enable_prefix_caching,
+            **(flags | settings),
+            record=self.record,
+            deterministic=self.deterministic,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            revision=self.revision,
+            tokenizer=self.tokenizer,
+            chat_template=self.chat_template,
+            generation_config=self.generation_config,
+        )
+
+    def choice(self) -> "ModelChoice":
+        """The model and its text files, for a server."""
+        from outrider.frontend.open_model import ModelChoice
+        from outrider.frontend.tokenizer.open_tokenizer import TokenizerChoice
+
+        text = TokenizerChoice(tokenizer=self.tokenizer, chat_template=self.chat_template)
+        return ModelChoice(
+            model=self.model,
+            revision=self.revision,
+            text=text,
+            generation_config=self.generation_config,
+        )
+
+    def engine_config(self, draft: DraftConfig) -> EngineConfig:
+        """The settings of an engine, for a server."""
+        return EngineConfig(
+            dtype=self.dtype,
+            device=self.device,
+            execution=ExecutionConfig(
+                executor=self.chosen_executor,
+                depth="auto" if self.depth is None else self.depth,
+                # A request must not wait for the capture of another one's shape.
+                record="at start" if self.record == "auto" else self.record,
+                deterministic=self.deterministic,
+            ),
+            cache=CacheConfig(
+                page_size=self.block_size or "auto",
+                kv_tokens=self.kv_tokens or "auto",
+                prefix=self.enable_prefix_caching,
+                memory_share=self.gpu_memory_utilization,
+            ),
+            limits=LimitsConfig(
+                context="auto" if self.max_context is None else self.max_context,
+                rows=self.max_num_seqs or "auto",
+                step_tokens=self.max_num_batched_tokens or "auto",
+            ),
+            draft=draft,
+        )

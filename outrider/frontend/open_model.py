@@ -1,0 +1,52 @@
+"""From the user's choice of a model to what an engine and its front end need, before torch."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from outrider.config.engine_config import EngineConfig
+from outrider.frontend.find_drafter import find_drafter
+from outrider.frontend.tokenizer.open_tokenizer import (
+    MODELS_OWN,
+    TokenizerChoice,
+    open_tokenizer,
+    tokenizer_folder,
+)
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.hub.download_progress import Reporter
+from outrider.hub.generation_config import AUTO, SamplingDefaults, sampling_defaults
+from outrider.hub.resolve_model import resolve_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """Which model runs, with which text files. Empty values mean the model's own."""
+
+    model: str  # an alias, a hub id, a GGUF file or a folder
+    revision: str = ""  # of a model on the hub: a branch, a tag or a commit
+    text: TokenizerChoice = MODELS_OWN
+    generation_config: str = AUTO  # auto, vllm, or a folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """The files of a model, found and read as far as the front end needs them."""
+
+    folder: Path
+    tokenizer: Tokenizer | NoTokenizer
+    config: EngineConfig  # with the drafter that was found
+    sampling_defaults: SamplingDefaults
+
+
+def open_model(choice: ModelChoice, config: EngineConfig, reporter: Reporter) -> OpenedModel:
+    """Find or download the model, its tokenizer and its drafter."""
+    folder = resolve_model(choice.model, reporter, revision=choice.revision)
+    draft = find_drafter(config.draft, model=choice.model, reporter=reporter)
+    text_folder = tokenizer_folder(choice.text, folder, reporter)
+    return OpenedModel(
+        folder=folder,
+        tokenizer=open_tokenizer(text_folder, choice.text),
+        config=replace(config, draft=draft, tokenizer_folder=str(text_folder.resolve())),
+        sampling_defaults=sampling_defaults(
+            folder, model=choice.model, source=choice.generation_config
+        ),
+    )
