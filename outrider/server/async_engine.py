@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
-from outrider.frontend.call_cost import CallLimits, PromptRequest
+from outrider.frontend.call_cost import Admit, CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
@@ -87,9 +87,9 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def prepare(
-        self, read: Callable[[], Sequence[PromptRequest]]
+        self, read: Callable[[], Sequence[PromptRequest]], admit: Admit
     ) -> Sequence[PreparedRequest]:
-        """The requests that `read` finds in a body, prepared once their cost is known to be small.
+        """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
         `read` runs in a thread, and the result comes once the grammars are compiled.
         No thread waits for a grammar: some take long to compile, and there are few threads. One
@@ -97,7 +97,7 @@ class AsyncEngine:
         """
         requests = await self.run_in_thread(read)
         limits = CallLimits(outputs=self.engine.max_requests)
-        prepare = partial(self.frontend.inputs.prepare_call, requests, limits)
+        prepare = partial(self.frontend.inputs.prepare_call, requests, limits, admit)
         prepared = await self.run_in_thread(prepare, size=_num_chars(requests))
         for each in prepared:
             grammar = each.samplings[0].grammar

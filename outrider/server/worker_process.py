@@ -139,8 +139,8 @@ def run_worker() -> int:
 
     Standard input stays open as long as the server lives.
     """
-    logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    config.log.install("worker")
     kill_with_owner(sys.stdin.fileno())
     threading.Thread(target=_exit_with_the_server, daemon=True).start()
     board = WorkerBoard(Path(config.board))
