@@ -1,4 +1,4 @@
-"""A verifier for benchmarks: all work is real, but the number of accepted drafts is given."""
+"""Verifiers for benchmarks: all work is real, but the number of accepted drafts is given."""
 
 from dataclasses import replace
 
@@ -11,6 +11,8 @@ from outrider.ops.tree.verify import verify
 _ONE = 1 << 32  # fixed point: the integer part is above these bits
 _GOLDEN = 0x9E3779B9  # distance of neighbouring rows, so that their fractions differ
 _MAX_ROWS = 4096  # more than a step has
+_SPREAD = 0x85EBCA6B  # neighbouring rows begin far apart
+_MOST_DEPTHS = 64  # more than a path has
 
 
 class ForcedVerifier:
@@ -44,11 +46,18 @@ class ForcedVerifier:
             )
 
             columns = tree.tokens, tree.parents, tree.depths, tree.ancestors
-            cut, agreeing, drafted = agree(columns, choice, self._clock, self._pace)
+            cut, agreeing, drafted = agree(
+                columns, choice, self._clock, self._pace, self._thresholds
+            )
         else:
             cut, agreeing, drafted = self._agree(tree, choice)
         verify_result = verify(replace(tree, tokens=cut), agreeing, most_emitted)
         return replace(verify_result, drafted=drafted)
+
+    @property
+    def _thresholds(self) -> torch.Tensor | None:
+        """None: the pace of the clock says how many drafts are accepted."""
+        return None
 
     def _agree(
         self, tree: DraftTree, choice: torch.Tensor
@@ -71,6 +80,44 @@ class ForcedVerifier:
         due = clock + self._pace
         clock.copy_(due & (_ONE - 1))
         return due >> 32
+
+
+class ChanceVerifier(ForcedVerifier):
+    """Accepts every draft of a path with the same chance, so that shorter paths emit less.
+
+    A full chain of `steps` drafts emits `mean_emitted` tokens on average. The clock of a row goes
+    through all chances evenly (a Weyl sequence): no random numbers are drawn.
+    """
+
+    def __init__(self, mean_emitted: float, *, steps: int, device: torch.device) -> None:
+        super().__init__(mean_emitted, device=device)
+        self._pace = _GOLDEN
+        self._clock.mul_(_SPREAD).remainder_(_ONE)
+        chance = accept_chance(mean_emitted, steps=steps)
+        levels = [round(chance**depth * _ONE) for depth in range(1, _MOST_DEPTHS + 1)]
+        self._levels = torch.tensor(levels, dtype=torch.int64, device=device)
+
+    @property
+    def _thresholds(self) -> torch.Tensor:  # [_MOST_DEPTHS] fixed point
+        """The draft at depth d is accepted while the clock is below the chance of all up to d."""
+        return self._levels
+
+    def _tick(self, num_rows: int) -> torch.Tensor:
+        clock = self._clock[:num_rows]
+        clock.add_(self._pace).bitwise_and_(_ONE - 1)
+        return 1 + (clock[:, None] < self._levels).sum(1)
+
+
+def accept_chance(mean_emitted: float, *, steps: int) -> float:
+    """The chance of each draft with which a chain of `steps` emits so many tokens on average."""
+    low, high = 0.0, 1.0
+    for _ in range(40):  # bisection
+        chance = (low + high) / 2
+        if sum(chance**depth for depth in range(steps + 1)) < mean_emitted:
+            low = chance
+        else:
+            high = chance
+    return (low + high) / 2
 
 
 def _deepest_path(tree: DraftTree) -> torch.Tensor:  # [rows, nodes] bool

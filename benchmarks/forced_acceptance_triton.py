@@ -13,7 +13,7 @@ from outrider.ops import dependent_launch as overlap
 _NODES = 16  # at least: more than most trees have
 
 # By argument index. Trees may be views with any alignment, and sizes change with the step.
-_POINTERS, _SIZES = range(9), range(9, 16)
+_POINTERS, _SIZES = range(10), range(10, 17)
 
 
 @triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
@@ -24,6 +24,7 @@ def _agree_kernel(
     ancestors,
     choice,
     clock,
+    thresholds,
     cut,
     agreeing,
     drafted,
@@ -35,6 +36,7 @@ def _agree_kernel(
     nodes,
     pace,
     NODES: tl.constexpr,
+    DEPTHS: tl.constexpr,  # thresholds; 0: there are none
     PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -43,7 +45,11 @@ def _agree_kernel(
     overlap.begin(PDL)
     due = tl.load(clock + row) + pace
     tl.store(clock + row, due & 0xFFFFFFFF)
-    most_accepted = (due >> 32) - 1
+    if DEPTHS:
+        levels = tl.load(thresholds + tl.arange(0, DEPTHS))
+        most_accepted = tl.sum(((due & 0xFFFFFFFF) < levels).to(tl.int64), axis=0)
+    else:
+        most_accepted = (due >> 32) - 1
 
     token = tl.load(tokens + row * token_stride + node, mask=inside, other=-1)
     parent = tl.load(parents + row * parent_stride + node, mask=inside, other=-1)
@@ -74,6 +80,7 @@ def agree(
     choice: torch.Tensor,  # [rows, nodes] int64
     clock: torch.Tensor,  # [rows or more] int64, advanced
     pace: int,
+    thresholds: torch.Tensor | None = None,  # [a power of two] int64 fixed point, descending
 ) -> tuple[torch.Tensor, ...]:  # cut tokens, agreeing choice: [rows, nodes]; drafted [rows]
     """Tokens and choices with which `verify` accepts the forced number in each row."""
     rows, nodes = choice.shape
@@ -84,6 +91,7 @@ def agree(
         *tree,
         choice,
         clock,
+        clock if thresholds is None else thresholds,
         cut,
         agreeing,
         drafted,
@@ -92,6 +100,7 @@ def agree(
         nodes,
         pace,
         NODES=max(_NODES, triton.next_power_of_2(nodes)),
+        DEPTHS=0 if thresholds is None else thresholds.numel(),
         PDL=overlap.is_on(choice),
         num_warps=1,
         **overlap.options(choice),

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.churn.churn_args import ChurnArgs, Way
 from benchmarks.churn.churn_load import ChurnRun, ChurnStep, run_load
+from benchmarks.forced_acceptance import ChanceVerifier
 from benchmarks.steps.bench_engines import (
     BenchTarget,
     Drafting,
@@ -72,7 +73,9 @@ def _drafting(target: BenchTarget, body: Body, args: ChurnArgs, way: Way) -> Dra
     drafting = head_drafting(target, tree, draft_vocab=body.draft_vocab)
     assert isinstance(drafting.kind, ModelDraft)
     kind = replace(drafting.kind, is_adaptive=way == "adaptive")
-    return replace(drafting, kind=kind)
+    # Adaptive drafting also runs shorter chains, which must emit less than the whole chain.
+    verifier = ChanceVerifier(args.emitted, steps=steps, device=target.device)
+    return replace(drafting, kind=kind, verifier=verifier)
 
 
 def _print(name: str, runs: Sequence[ChurnRun]) -> None:

@@ -1,7 +1,6 @@
 """`outrider serve`: an OpenAI-compatible server for one model."""
 
 import importlib.util
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +11,7 @@ from outrider.cli.flags import DraftFlags, expand_flags
 from outrider.cli.model_flags import ModelArgument, ModelFlags
 from outrider.config.engine_config import EngineConfig
 from outrider.config.install_hint import install_hint
+from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ class ServerFlags:
         str, _flag("What clients call the model; default: its own name.")
     ] = ""
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
+    request_memory: Annotated[
+        int, _flag("MiB that all requests together may take in the server.", least=1)
+    ] = 2048
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
@@ -57,6 +60,9 @@ class ServerFlags:
 
     ssl_keyfile: Annotated[str, _flag("Key of the certificate, for HTTPS.")] = ""
     ssl_certfile: Annotated[str, _flag("PEM file of the certificate.")] = ""
+    log_level: Annotated[LogLevel, _flag("What is logged: info has a line per request.")] = "info"
+    log_format: Annotated[LogFormat, _flag("json: one object per line.")] = "text"
+    access_log: Annotated[bool, _flag("A log line for every request.")] = True
     root_path: Annotated[str, _flag("Path prefix that a proxy removes.")] = ""
     allowed_origins: Annotated[
         str, _flag("Origins whose pages may read answers: a JSON list, or with commas; * for all.")
@@ -73,12 +79,14 @@ class ServerFlags:
             api_key=self.api_key,
             model_name=self.served_model_name or _own_name(model),
             max_queued=self.max_queued,
+            request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,
                 grace_s=self.shutdown_grace,
             ),
             web=self.web(),
+            log=LogSettings(level=self.log_level, format=self.log_format),
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
             ),
@@ -92,6 +100,7 @@ class ServerFlags:
             ssl_keyfile=self.ssl_keyfile,
             ssl_certfile=self.ssl_certfile,
             root_path=self.root_path.rstrip("/"),
+            has_access_log=self.access_log,
             allowed_origins=parse_origins(self.allowed_origins),
         )
         web.check()
@@ -118,8 +127,9 @@ def serve(
     model_flags = model_flags.of(model_argument)
     config = model_flags.engine_config(draft_flags.config())
     _check_installation()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    _serve_model(model_flags.choice(), config, server_flags.settings(model_flags.model))
+    settings = server_flags.settings(model_flags.model)
+    settings.log.install("server")
+    _serve_model(model_flags.choice(), config, settings)
 
 
 def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSettings") -> None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
-from outrider.frontend.call_cost import CallLimits, PromptRequest, check_call
+from outrider.frontend.call_cost import (
+    Admit,
+    CallLimits,
+    PromptRequest,
+    admit_any,
+    check_call,
+)
 from outrider.frontend.continued_message import open_final_message
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
@@ -95,10 +101,10 @@ class InputProcessor:
         return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
 
     def prepare_call(
-        self, requests: Sequence[PromptRequest], limits: CallLimits
+        self, requests: Sequence[PromptRequest], limits: CallLimits, admit: Admit = admit_any
     ) -> list[PreparedRequest]:
-        """Prepare all requests of one call, once their cost is known to be within the limits."""
-        check_call(requests, limits, max_context=self.bounds.max_context)
+        """Prepare all requests of one call, once their cost is known and there is room for it."""
+        admit(check_call(requests, limits, max_context=self.bounds.max_context))
         return [self.prepare(each.prompt, each.params) for each in requests]
 
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:

@@ -6,16 +6,20 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from outrider.config.log_settings import LogSettings
 from outrider.errors import ConfigError
 from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
@@ -44,8 +48,10 @@ class ServeSettings:
     api_key: str  # empty for none
     model_name: str
     max_queued: int
+    request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
     web: WebSettings
+    log: LogSettings
     rules: AsyncEngineRules
 
 
@@ -66,6 +72,7 @@ def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -
         replace(config, limits=replace(config.limits, queued=_UNBOUNDED)),
         display.loading,
         limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
+        log=settings.log,
     )
     asyncio.run(_serve(settings, supervisor, opened, listener, display))
 
@@ -87,7 +94,13 @@ async def _serve(
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
         model = ServedModel(name=settings.model_name, sampling_defaults=opened.sampling_defaults)
-        app = make_app(async_engine, model, api_key=settings.api_key, web=settings.web)
+        app = make_app(
+            async_engine,
+            model,
+            api_key=settings.api_key,
+            memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
+            web=settings.web,
+        )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         events = ServerEvents(
@@ -102,9 +115,11 @@ async def _serve(
             web=settings.web,
         )
         supervising = asyncio.create_task(supervisor.run(async_engine))
+        reporting = asyncio.create_task(log_status(meter))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
         await server.serve([listener])
+        reporting.cancel()
         supervising.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await supervising

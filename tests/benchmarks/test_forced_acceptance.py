@@ -7,7 +7,7 @@ import torch
 from support.engines import make_submission
 from support.trees import random_tree, tree_of
 
-from benchmarks.forced_acceptance import ForcedVerifier
+from benchmarks.forced_acceptance import ChanceVerifier, ForcedVerifier, accept_chance
 from benchmarks.steps.bench_engines import build, head_drafting, load_bench_target
 from benchmarks.steps.body import find_body
 from benchmarks.steps.step_args import Place, Tree
@@ -79,6 +79,18 @@ def test_a_fraction_alternates_between_its_neighbours_and_is_kept_by_each_row_an
     assert set(emitted.flatten().tolist()) == {int(mean), int(mean) + 1}
     assert (emitted.sum(0) - steps * mean).abs().max() <= 1  # by row
     assert (emitted.sum(1) / rows - mean).abs().max() < 0.1  # by step: rows do not tick together
+
+
+@pytest.mark.parametrize(("mean", "steps"), [(1.2, 4), (2.9, 4), (4.5, 5)])
+def test_by_chance_a_whole_chain_emits_the_mean_and_shorter_ones_less(mean, steps):
+    chance = accept_chance(mean, steps=steps)
+    for nodes in range(1, steps + 2):
+        verifier = ChanceVerifier(mean, steps=steps, device=CPU)
+        tree = chain(torch.arange(nodes).expand(16, nodes))
+        rounds = [verifier(tree, tree.tokens, nodes).num_accepted + 1 for _ in range(400)]
+        expected = sum(chance**depth for depth in range(nodes))
+        assert torch.stack(rounds).double().mean().item() == pytest.approx(expected, abs=0.03)
+    assert expected == pytest.approx(mean)
 
 
 def test_less_than_one_token_cannot_be_emitted():

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
 from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.web_settings import WebSettings
 
 
 def _app() -> FastAPI:
@@ -41,6 +42,10 @@ if __name__ == "__main__":
         draining=lambda: draining.append(True),
     )
     server = HttpServer(
-        _app(), events, client_timeout_s=float(sys.argv[1]), grace_s=float(sys.argv[2])
+        _app(),
+        events,
+        client_timeout_s=float(sys.argv[1]),
+        grace_s=float(sys.argv[2]),
+        web=WebSettings(),
     )
     asyncio.run(server.serve([listener]))

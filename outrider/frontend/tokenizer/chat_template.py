@@ -72,7 +72,7 @@ class ChatTemplate:
     def _write(
         self, name: str, messages: list[dict[str, object]], values: Mapping[str, object]
     ) -> str:
-        with bounded_rendering():
+        with bounded_rendering(len(messages)):
             return self._templates[name].render(
                 {**self._special_tokens, **values}, messages=messages
             )

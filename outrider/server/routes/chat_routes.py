@@ -13,6 +13,7 @@ from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
@@ -48,12 +49,15 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         model.check(body.model)
         body.check()
         body = model.fill(body)
-        prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(
+            lambda: _read_request(async_engine.frontend, body), admit
+        )
         writer = ChatWriter(
             model.envelope("chatcmpl", body.given_name), body, async_engine.tokenizer
         )
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
         return json_response(writer.whole(handle))
 

@@ -11,6 +11,7 @@ from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.completions_protocol import (
     CompletionAnswer,
@@ -43,12 +44,13 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         model.check(body.model)
         body.check()
         body = model.fill(body)
-        prepared = await async_engine.prepare(lambda: _read_requests(body))
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(lambda: _read_requests(body), admit)
         writer = CompletionWriter(
             model.envelope("cmpl", body.given_name), body, async_engine.tokenizer
         )
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
         return json_response(writer.whole(handle))
 

@@ -14,6 +14,7 @@ from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.http_errors import failed
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
@@ -33,10 +34,11 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Continue one prompt or several."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _read_requests(body, model))
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(lambda: _read_requests(body, model), admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         return JSONResponse(writer.whole(await answer_whole(async_engine, request, prepared)))
 
     @router.get("/health_generate")

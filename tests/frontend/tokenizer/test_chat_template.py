@@ -219,6 +219,12 @@ def test_a_template_that_runs_on_is_ended(monkeypatch: pytest.MonkeyPatch, sourc
         template(source).render(HELLO, add_generation_prompt=True)
 
 
+@pytest.mark.parametrize(("num_messages", "limit"), [(1, "0.1 s"), (100, "0.2 s")])
+def test_a_template_gets_time_for_each_message(num_messages: int, limit: str) -> None:
+    with pytest.raises(RequestError, match=f"runs for more than {limit}"):
+        template(RUNS_ON[0]).render(list(HELLO) * num_messages, add_generation_prompt=True)
+
+
 @pytest.mark.parametrize("source", GROWS)
 def test_a_template_that_makes_large_values_is_ended_before_they_exist(source: str) -> None:
     made = template(source)
