@@ -52,7 +52,7 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         envelope = model.envelope("resp", body.given_name)
         writer = ResponseWriter(envelope, body, model.parsers, async_engine.tokenizer)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
         return JSONResponse(writer.whole(handle))
 
