@@ -78,7 +78,7 @@ async def answer_whole(
     async_engine: AsyncEngine, request: Request, prepared: Sequence[PreparedRequest]
 ) -> RequestHandle:
     """The handle once all outputs have ended well. It is aborted if the client leaves."""
-    handle = async_engine.submit(prepared)
+    handle = await async_engine.submit(prepared)
     try:
         await _while_connected(request.receive, handle.finish())
     except _ClientGone:
@@ -91,13 +91,13 @@ async def answer_whole(
     return handle
 
 
-def answer_stream(
+async def answer_stream(
     async_engine: AsyncEngine,
     prepared: Sequence[PreparedRequest],
     write: Callable[[RequestHandle], AsyncIterator[bytes]],
 ) -> Response:
     """The events that `write` makes of a handle. It is aborted if the client leaves."""
-    handle = async_engine.submit(prepared)
+    handle = await async_engine.submit(prepared)
     close = partial(async_engine.close, handle)
     return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)
 

@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 _NUM_THREADS = 4  # for templates and tokenizers, which would block the event loop
 _NUM_LONG_THREADS = 2  # for texts that take long: short ones do not wait behind them
 _LONG = 2**16  # characters
+_NUM_AT_ONCE = 32  # requests that are submitted before others are answered: some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class AsyncEngine:
                 await asyncio.wrap_future(self.engine.compile_grammar(grammar.spec))
         return prepared
 
-    def submit(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
+    async def submit(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
         """Submit the requests of one HTTP request: all, or none if there is no room for one."""
         if self.is_draining:
             raise ending()
@@ -118,9 +119,12 @@ class AsyncEngine:
         requests: list[RequestState] = []
         try:
             for each in prepared:
-                requests.append(self.frontend.submit(each))  # noqa: PERF401  # if the next fails
-        except CapacityError:
-            self.meter.note_rejection()
+                requests.append(self.frontend.submit(each))
+                if not len(requests) % _NUM_AT_ONCE:
+                    await asyncio.sleep(0)  # lets other requests be answered
+        except BaseException as error:  # there is no room, or this task is cancelled
+            if isinstance(error, CapacityError):
+                self.meter.note_rejection()
             for request in requests:
                 self.frontend.abort(request)
             raise

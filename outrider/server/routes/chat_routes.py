@@ -57,7 +57,7 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
             model.envelope("chatcmpl", body.given_name), body, async_engine.tokenizer
         )
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
         return json_response(writer.whole(handle))
 

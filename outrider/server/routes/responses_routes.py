@@ -51,7 +51,7 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
             model.envelope("resp", body.given_name), body, async_engine.tokenizer
         )
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
         return JSONResponse(writer.whole(handle))
 
