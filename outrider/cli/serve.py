@@ -38,6 +38,16 @@ class ServerFlags:
     served_model_name: Annotated[
         str, _flag("What clients call the model; default: its own name.")
     ] = ""
+    reasoning_parser: Annotated[
+        str, _flag("How reasoning is written: deepseek_r1, qwen3, glm45 or gpt_oss.")
+    ] = ""
+    tool_call_parser: Annotated[
+        str,
+        _flag(
+            "How tool calls are written: hermes, llama3_json, mistral, deepseek_v3, glm45, "
+            "pythonic or gpt_oss."
+        ),
+    ] = ""
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
     request_memory: Annotated[
         int, _flag("MiB that all requests together may take in the server.", least=1)
@@ -73,14 +83,19 @@ class ServerFlags:
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
+        from outrider.server.answer_request import ServedModel
         from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.parsers.answer_parsers import find_parsers
         from outrider.server.run_server import ServerTimeouts, ServeSettings
 
         return ServeSettings(
             host=self.host,
             port=self.port,
             api_key=self.api_key,
-            model_name=self.served_model_name or _own_name(model),
+            model=ServedModel(
+                name=self.served_model_name or _own_name(model),
+                parsers=find_parsers(reasoning=self.reasoning_parser, calls=self.tool_call_parser),
+            ),
             max_queued=self.max_queued,
             request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
@@ -144,7 +159,7 @@ def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSe
     from outrider.server.start_progress import terminal_display
 
     opened = open_model(choice, config, BarReporter())
-    with terminal_display(settings.model_name) as display:
+    with terminal_display(settings.model.name) as display:
         run_server(settings, opened, display)
 
 

@@ -17,6 +17,7 @@ from outrider.frontend.request_state import PreparedRequest
 from outrider.hub.generation_config import SAMPLING, SamplingDefaults
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
 
@@ -43,10 +44,11 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name of the model that clients use, and the sampling of requests without their own."""
+    """The name of the model that clients use, its sampling defaults, and how answers are read."""
 
     name: str
     sampling_defaults: SamplingDefaults = field(default_factory=dict)
+    parsers: AnswerParsers = NO_PARSERS
 
     def check(self, requested: str | None) -> None:
         """Refuse a name that is not served. No name, or SGLang's "default", means this model."""

@@ -47,7 +47,7 @@ class ServeSettings:
     host: str
     port: int  # 0 takes a free one
     api_key: str  # empty for none
-    model_name: str
+    model: ServedModel
     max_queued: int
     request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
@@ -86,16 +86,16 @@ async def _serve(
     display: Display,
 ) -> None:
     tokenizer = opened.tokenizer
-    tracer = open_tracer(settings.web.otlp_traces_endpoint, settings.model_name)
+    tracer = open_tracer(settings.web.otlp_traces_endpoint, settings.model.name)
     try:
         facts = await supervisor.start()
-        meter = Meter(settings.model_name)
+        meter = Meter(settings.model.name)
         grammars = GrammarCache(
             lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_pending=MAX_PENDING
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
         async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules, tracer)
-        model = ServedModel(name=settings.model_name, sampling_defaults=opened.sampling_defaults)
+        model = replace(settings.model, sampling_defaults=opened.sampling_defaults)
         app = make_app(
             async_engine,
             model,
