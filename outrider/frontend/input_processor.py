@@ -19,6 +19,7 @@ from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.restriction_params import bad_word_tokens
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
+from outrider.frontend.thinking_params import resolve_thinking
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
@@ -121,7 +122,7 @@ class InputProcessor:
             resolve_sampling(
                 params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
             ),
-            restrictions=self._restrictions(params),
+            restrictions=self._restrictions(params, prompt_len=len(tokens)),
             prediction=self._prediction(params),
         )
         allowed = sampling.restrictions.allowed
@@ -151,11 +152,13 @@ class InputProcessor:
             most = self.bounds.max_context - (params.max_tokens or 1)
         return tokens[-max(most, 1) :]
 
-    def _restrictions(self, params: SamplingParams) -> Restrictions:
+    def _restrictions(self, params: SamplingParams, *, prompt_len: int) -> Restrictions:
         allowed = tuple(dict.fromkeys(params.allowed_token_ids or ()))
         _check_tokens("allowed_token_ids", allowed, self.bounds.vocab_size)
         return Restrictions(
-            allowed=allowed, bad_words=bad_word_tokens(params.bad_words or (), self.tokenizer)
+            allowed=allowed,
+            bad_words=bad_word_tokens(params.bad_words or (), self.tokenizer),
+            thinking=resolve_thinking(params.thinking, self.tokenizer, prompt_len=prompt_len),
         )
 
     def _prediction(self, params: SamplingParams) -> tuple[int, ...]:

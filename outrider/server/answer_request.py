@@ -17,6 +17,7 @@ from outrider.frontend.request_state import PreparedRequest
 from outrider.hub.generation_config import SAMPLING, SamplingDefaults
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
 
@@ -43,10 +44,11 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name of the model that clients use, and the sampling of requests without their own."""
+    """The name of the model that clients use, its sampling defaults, and how answers are read."""
 
     name: str
     sampling_defaults: SamplingDefaults = field(default_factory=dict)
+    parsers: AnswerParsers = NO_PARSERS
 
     def check(self, requested: str | None) -> None:
         """Refuse a name that is not served. No name, or SGLang's "default", means this model."""
@@ -78,7 +80,7 @@ async def answer_whole(
     async_engine: AsyncEngine, request: Request, prepared: Sequence[PreparedRequest]
 ) -> RequestHandle:
     """The handle once all outputs have ended well. It is aborted if the client leaves."""
-    handle = async_engine.submit(prepared)
+    handle = await async_engine.submit(prepared)
     try:
         await _while_connected(request.receive, handle.finish())
     except _ClientGone:
@@ -91,13 +93,13 @@ async def answer_whole(
     return handle
 
 
-def answer_stream(
+async def answer_stream(
     async_engine: AsyncEngine,
     prepared: Sequence[PreparedRequest],
     write: Callable[[RequestHandle], AsyncIterator[bytes]],
 ) -> Response:
     """The events that `write` makes of a handle. It is aborted if the client leaves."""
-    handle = async_engine.submit(prepared)
+    handle = await async_engine.submit(prepared)
     close = partial(async_engine.close, handle)
     return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)
 

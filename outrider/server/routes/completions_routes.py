@@ -50,7 +50,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
             model.envelope("cmpl", body.given_name), body, async_engine.tokenizer
         )
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         handle = await answer_whole(async_engine, request, prepared)
         return json_response(writer.whole(handle))
 

@@ -38,7 +38,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         prepared = await async_engine.prepare(lambda: _read_requests(body, model), admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
+            return await answer_stream(async_engine, prepared, writer.stream)
         return JSONResponse(writer.whole(await answer_whole(async_engine, request, prepared)))
 
     @router.get("/health_generate")
