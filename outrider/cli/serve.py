@@ -73,6 +73,9 @@ class ServerFlags:
     log_level: Annotated[LogLevel, _flag("What is logged: info has a line per request.")] = "info"
     log_format: Annotated[LogFormat, _flag("json: one object per line.")] = "text"
     access_log: Annotated[bool, _flag("A log line for every request.")] = True
+    otlp_traces_endpoint: Annotated[
+        str, _flag("URL for OpenTelemetry spans, such as http://localhost:4318/v1/traces.")
+    ] = ""
     root_path: Annotated[str, _flag("Path prefix that a proxy removes.")] = ""
     allowed_origins: Annotated[
         str, _flag("Origins whose pages may read answers: a JSON list, or with commas; * for all.")
@@ -116,6 +119,7 @@ class ServerFlags:
             ssl_certfile=self.ssl_certfile,
             root_path=self.root_path.rstrip("/"),
             has_access_log=self.access_log,
+            otlp_traces_endpoint=self.otlp_traces_endpoint,
             allowed_origins=parse_origins(self.allowed_origins),
         )
         web.check()

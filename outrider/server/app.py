@@ -11,6 +11,7 @@ from outrider.server.auth import KeyMiddleware
 from outrider.server.body_limits import LIMITS, HeaderLimitsMiddleware
 from outrider.server.call_memory import CallMemoryMiddleware, MemoryBudget
 from outrider.server.http_errors import install_handlers
+from outrider.server.request_traces import TraceHeadersMiddleware
 from outrider.server.routes.chat_routes import chat_routes
 from outrider.server.routes.completions_routes import completion_routes
 from outrider.server.routes.control_routes import control_routes
@@ -63,6 +64,8 @@ def make_app(
             allow_methods=["*"],
             allow_headers=["*"],
         )
+    if web.otlp_traces_endpoint:
+        app.add_middleware(TraceHeadersMiddleware)
     if web.has_access_log:
         app.add_middleware(AccessLogMiddleware)
     return app

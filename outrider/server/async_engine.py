@@ -18,6 +18,7 @@ from outrider.server.http_errors import ending, restarting, unresponsive
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
+from outrider.server.request_traces import RequestTracer
 from outrider.server.worker_messages import (
     FlushRequest,
     FromLoadedWorker,
@@ -54,10 +55,12 @@ class AsyncEngine:
         tokenizer: Tokenizer | NoTokenizer,
         meter: Meter,
         rules: AsyncEngineRules,
+        tracer: RequestTracer,
     ) -> None:
         self.engine = engine
         self.rules = rules
         self.meter = meter
+        self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
         self.is_draining = False  # after a signal to end, no new request is accepted
         self.worker_pid = 0
@@ -139,6 +142,7 @@ class AsyncEngine:
             self.frontend.abort(request)
             if self._handles.pop(request.request_id, None) is not None:
                 self.meter.note_request(request)
+                self._tracer.note_request(request)
 
     def abort(self, name: str) -> int:
         """End the requests of this name, or all without one; returns how many there were."""

@@ -19,6 +19,7 @@ from outrider.server.http_server import HttpServer, ServerEvents
 from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.request_traces import open_tracer
 from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
@@ -85,6 +86,7 @@ async def _serve(
     display: Display,
 ) -> None:
     tokenizer = opened.tokenizer
+    tracer = open_tracer(settings.web.otlp_traces_endpoint, settings.model.name)
     try:
         facts = await supervisor.start()
         meter = Meter(settings.model.name)
@@ -92,7 +94,7 @@ async def _serve(
             lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_pending=MAX_PENDING
         )
         engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
-        async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules)
+        async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules, tracer)
         model = replace(settings.model, sampling_defaults=opened.sampling_defaults)
         app = make_app(
             async_engine,
@@ -101,10 +103,8 @@ async def _serve(
             memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
             web=settings.web,
         )
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
         events = ServerEvents(
-            ready=lambda: display.ready(f"{settings.web.scheme}://{shown}:{port}", facts),
+            ready=lambda: display.ready(_url(listener, settings.web), facts),
             draining=async_engine.drain,
         )
         server = HttpServer(
@@ -125,7 +125,14 @@ async def _serve(
             await supervising
         grammars.close()
     finally:
+        tracer.close()
         await supervisor.stop()
+
+
+def _url(listener: socket.socket, web: WebSettings) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{web.scheme}://{shown}:{port}"
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -61,6 +61,8 @@ def metrics_after_an_answer(client, server):
         "spec_decode_num_accepted_tokens_total",
         "spec_decode_num_accepted_tokens_per_pos_total",
         "device_busy_seconds_total",
+        "engine_active_seconds_total",
+        "forward_occupancy",
         "request_queue_time_seconds_count",
         "request_prefill_time_seconds_count",
         "request_decode_time_seconds_count",
@@ -106,7 +108,7 @@ def test_invariants_have_the_names_that_monitors_read(server):
         "is_idle",
         "has_leak",
     }
-    assert invariants["work"].keys() == {"busy_s", "counts"}
+    assert invariants["work"].keys() == {"busy_s", "active_s", "counts"}
     assert invariants["work"]["counts"].keys() == {"steps", "eager", "unrecordable"}
 
 

@@ -72,7 +72,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/get_server_info")
     @router.get("/server_info")
     async def server_info() -> dict[str, Any]:
-        """Sizes, and the mean acceptance length."""
+        """Sizes, the mean acceptance length, and how busy the device is."""
         return _server_info(async_engine, model)
 
     return router
@@ -96,7 +96,12 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
         "speculative_num_draft_tokens": budget.nodes,
-        "internal_states": [{"avg_spec_accept_length": async_engine.meter.accept_length}],
+        "internal_states": [
+            {
+                "avg_spec_accept_length": async_engine.meter.accept_length,
+                "forward_occupancy": async_engine.meter.forward_occupancy,
+            }
+        ],
     }
 
 
