@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from outrider.frontend.request_state import RequestState
+from outrider.server.occupancy_window import OccupancyWindow
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.submission import Progress, RequestUpdate
 
@@ -68,11 +69,15 @@ class Meter:
         self._running = self._gauge("num_requests_running", "Requests that have a row.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a row.")
         self._kv = self._gauge("kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.")
+        self._occupancy = self._gauge(
+            "forward_occupancy", "Share of the last 10 s with requests in which the device ran."
+        )
         self._restarts = self._counter("worker_restarts", "Workers that died and were replaced.")
         self._suspects = self._counter(
             "suspect_requests", "Requests ended because workers died in their steps."
         )
         self._busy = self._counter("device_busy_seconds", "Seconds the device has computed.")
+        self._active = self._counter("engine_active_seconds", "Seconds with requests.")
         self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
         self._preemptions = self._counter("num_preemptions", "Requests that were preempted.")
@@ -102,6 +107,8 @@ class Meter:
             "spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by depth.", "position"
         )
         self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
+        self._window = OccupancyWindow()
+        self.forward_occupancy = 0.0  # share of the last seconds with requests
         self.totals = ServerTotals()
         self._worker_sums: dict[Counter, float] = {}  # totals of the current worker
 
@@ -133,6 +140,7 @@ class Meter:
         work, faults = stats.work, stats.faults
         now = {
             self._busy: work.busy_s,
+            self._active: work.active_s,
             self._steps: work.counts.steps,
             self._eager: work.counts.eager,
             self._uncapturable: work.counts.unrecordable,
@@ -144,6 +152,8 @@ class Meter:
         for counter, total in now.items():
             counter.inc(max(0, total - self._worker_sums.get(counter, 0)))
         self._worker_sums = now
+        self.forward_occupancy = self._window.note(active_s=work.active_s, busy_s=work.busy_s)
+        self._occupancy.set(self.forward_occupancy)
 
     def note_worker_lost(self) -> None:
         """The worker died."""

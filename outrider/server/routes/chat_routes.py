@@ -54,19 +54,20 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         admit = memory_of(request).admit
         parsers = model.parsers.chosen(separates=body.separate_reasoning is not False)
         prepared = await async_engine.prepare(
-            lambda: _read_request(async_engine.frontend, body, parsers), admit
+            lambda: read_request(async_engine.frontend, body, parsers), admit
         )
         envelope = model.envelope("chatcmpl", body.given_name)
         writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return await answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return json_response(writer.whole(handle))
 
     return router
 
 
-def _read_request(
+def read_request(
     frontend: Frontend, body: ChatRequest, parsers: AnswerParsers
 ) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
