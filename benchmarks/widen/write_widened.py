@@ -1,8 +1,9 @@
-"""Writes a wide model and its head as Hugging Face folders, a layer at a time."""
+"""Writes a wide model and its head as Hugging Face folders, a layer at a time on every core."""
 
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.widen.load_widened import OpenedModels, opened
 from benchmarks.widen.places import Noise
 from benchmarks.widen.widened_head import widen_head
 from benchmarks.widen.widened_tensors import WideTensors
+from outrider.bench.machine import num_cores
 from outrider.errors import ConfigError
 from outrider.hub.atomic_folder import staged
 from outrider.models.decoder_tensors import tensor_shapes
@@ -24,6 +26,7 @@ HEAD_FOLDER = "head"
 _TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _TEXT = ("*token*", "*.jinja", "*.model", "*.tiktoken", "vocab.*", "merges.txt")  # files about text
 _CPU = torch.device("cpu")
+_MOST_WORKERS = 16  # each holds a layer in memory
 
 
 def write_widened(
@@ -55,8 +58,8 @@ def write_widened(
 
 def num_bytes(fit: Fit, dtype: torch.dtype) -> int:
     """Bytes of all tensors of the wide model."""
-    shapes = tensor_shapes(fit.wide).values()
-    return sum(torch.Size(shape).numel() for shape in shapes) * dtype.itemsize
+    shapes = tensor_shapes(fit.wide)
+    return _num_values(shapes, list(shapes)) * dtype.itemsize
 
 
 def _check_room(out: Path, needed: int) -> None:
@@ -71,18 +74,51 @@ def _check_room(out: Path, needed: int) -> None:
 
 
 def _write_model(folder: Path, small: OpenedModels, noise: Noise) -> None:
-    """One file per layer: no more than that is in memory."""
-    source = WideTensors(small.fit, small.source, noise)
+    """One file per layer; as many layers as there are cores are in memory at a time."""
     shapes = tensor_shapes(small.fit.wide)
     shards = list(_shards(shapes))
-    weight_map = {}
-    for number, names in enumerate(shards, start=1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file({name: source.read(name) for name in names}, folder / file, {"format": "pt"})
-        weight_map.update(dict.fromkeys(names, file))
+    files = {
+        f"model-{number:05}-of-{len(shards):05}.safetensors": names
+        for number, names in enumerate(shards, start=1)
+    }
+    # The largest come first: one of them at the end would keep one core busy and the others idle.
+    largest_first = sorted(files, key=lambda file: -_num_values(shapes, files[file]))
+    _write_shards(
+        {folder / file: files[file] for file in largest_first},
+        WideTensors(small.fit, small.source, noise),
+        num_workers=min(num_cores(), _MOST_WORKERS),
+    )
+    weight_map = {name: file for file, names in files.items() for name in names}
     total = num_bytes(small.fit, noise.dtype)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     _write_json(folder / "model.safetensors.index.json", index)
+
+
+def _write_shards(
+    files: Mapping[Path, list[str]],  # tensor names
+    source: WideTensors,
+    *,
+    num_workers: int,
+) -> None:
+    """Make and write the files. A tensor is a function of its name: their order does not matter.
+
+    torch draws random numbers on one core, and neither drawing nor writing holds Python's lock.
+    """
+
+    def write(path: Path) -> None:
+        save_file({name: source.read(name) for name in files[path]}, path, {"format": "pt"})
+
+    before = torch.get_num_threads()
+    # One core for each worker: threads of torch within them would only compete.
+    with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        written = [pool.submit(write, path) for path in files]
+    torch.set_num_threads(before)  # for threads that are started later
+    for each in written:
+        each.result()  # raises what the worker raised
+
+
+def _num_values(shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> int:
+    return sum(torch.Size(shapes[name]).numel() for name in names)
 
 
 def _shards(shapes: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -29,7 +29,7 @@ def this_machine(*, has_busy_neighbour: bool) -> Machine:
     """The machine as this process sees it now."""
     return Machine(
         cpu=_cpu_model(),
-        cores=_num_cores(),
+        cores=num_cores(),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         outrider=outrider.__version__,
@@ -37,7 +37,8 @@ def this_machine(*, has_busy_neighbour: bool) -> Machine:
     )
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Cores that this process may use."""
     if platform.system() == "Linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,7 +1,6 @@
 """`outrider serve`: an OpenAI-compatible server for one model."""
 
 import importlib.util
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +11,7 @@ from outrider.cli.flags import DraftFlags, expand_flags
 from outrider.cli.model_flags import ModelArgument, ModelFlags
 from outrider.config.engine_config import EngineConfig
 from outrider.config.install_hint import install_hint
+from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,20 @@ class ServerFlags:
     served_model_name: Annotated[
         str, _flag("What clients call the model; default: its own name.")
     ] = ""
+    reasoning_parser: Annotated[
+        str, _flag("How reasoning is written: deepseek_r1, qwen3, glm45 or gpt_oss.")
+    ] = ""
+    tool_call_parser: Annotated[
+        str,
+        _flag(
+            "How tool calls are written: hermes, llama3_json, mistral, deepseek_v3, glm45, "
+            "pythonic or gpt_oss."
+        ),
+    ] = ""
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
+    request_memory: Annotated[
+        int, _flag("MiB that all requests together may take in the server.", least=1)
+    ] = 2048
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
@@ -57,6 +70,12 @@ class ServerFlags:
 
     ssl_keyfile: Annotated[str, _flag("Key of the certificate, for HTTPS.")] = ""
     ssl_certfile: Annotated[str, _flag("PEM file of the certificate.")] = ""
+    log_level: Annotated[LogLevel, _flag("What is logged: info has a line per request.")] = "info"
+    log_format: Annotated[LogFormat, _flag("json: one object per line.")] = "text"
+    access_log: Annotated[bool, _flag("A log line for every request.")] = True
+    otlp_traces_endpoint: Annotated[
+        str, _flag("URL for OpenTelemetry spans, such as http://localhost:4318/v1/traces.")
+    ] = ""
     root_path: Annotated[str, _flag("Path prefix that a proxy removes.")] = ""
     allowed_origins: Annotated[
         str, _flag("Origins whose pages may read answers: a JSON list, or with commas; * for all.")
@@ -64,21 +83,28 @@ class ServerFlags:
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
+        from outrider.server.answer_request import ServedModel
         from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.parsers.answer_parsers import find_parsers
         from outrider.server.run_server import ServerTimeouts, ServeSettings
 
         return ServeSettings(
             host=self.host,
             port=self.port,
             api_key=self.api_key,
-            model_name=self.served_model_name or _own_name(model),
+            model=ServedModel(
+                name=self.served_model_name or _own_name(model),
+                parsers=find_parsers(reasoning=self.reasoning_parser, calls=self.tool_call_parser),
+            ),
             max_queued=self.max_queued,
+            request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,
                 grace_s=self.shutdown_grace,
             ),
             web=self.web(),
+            log=LogSettings(level=self.log_level, format=self.log_format),
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
             ),
@@ -92,6 +118,8 @@ class ServerFlags:
             ssl_keyfile=self.ssl_keyfile,
             ssl_certfile=self.ssl_certfile,
             root_path=self.root_path.rstrip("/"),
+            has_access_log=self.access_log,
+            otlp_traces_endpoint=self.otlp_traces_endpoint,
             allowed_origins=parse_origins(self.allowed_origins),
         )
         web.check()
@@ -118,8 +146,9 @@ def serve(
     model_flags = model_flags.of(model_argument)
     config = model_flags.engine_config(draft_flags.config())
     _check_installation()
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    _serve_model(model_flags.choice(), config, server_flags.settings(model_flags.model))
+    settings = server_flags.settings(model_flags.model)
+    settings.log.install("server")
+    _serve_model(model_flags.choice(), config, settings)
 
 
 def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSettings") -> None:
@@ -130,7 +159,7 @@ def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSe
     from outrider.server.start_progress import terminal_display
 
     opened = open_model(choice, config, BarReporter())
-    with terminal_display(settings.model_name) as display:
+    with terminal_display(settings.model.name) as display:
         run_server(settings, opened, display)
 
 

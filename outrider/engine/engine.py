@@ -5,6 +5,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
 from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.request import Placement, Request
@@ -54,6 +55,7 @@ class Engine:
         self._noted_steps: list[tuple[Placement, ...]] = []  # what it was called with
         self._num_arrived = 0
         self._busy_s = 0.0
+        self._active = ActiveClock()
         self._end_reason = ""  # why the engine stopped for good; empty while it runs
         self.num_drafter_failures = 0  # after the first one, nothing is drafted any more
         self.num_failed_steps = 0
@@ -72,7 +74,11 @@ class Engine:
         faults = Faults(
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
-        work = DeviceWork(busy_s=self._busy_s, counts=self._runner.counts)
+        work = DeviceWork(
+            busy_s=self._busy_s,
+            active_s=self._active.total_s(has_work=self.has_work),
+            counts=self._runner.counts,
+        )
         return self._scheduler.stats(faults=faults, work=work)
 
     @property
@@ -118,6 +124,7 @@ class Engine:
         else:
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
+        self._active.note(has_work=True)
 
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
         """Refuse a request that could never run, however long it waited."""
@@ -136,6 +143,7 @@ class Engine:
             self._pending_grammars.discard(request)
         else:
             self._scheduler.finish(request)
+        self._active.note(has_work=self.has_work)
 
     def abort_all(self) -> None:
         """Stop every request."""
@@ -230,6 +238,7 @@ class Engine:
         request.finish = "error"
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
+        self._active.note(has_work=self.has_work)
         return RequestUpdate(
             request_id=request.request_id,
             tokens=(),
@@ -271,6 +280,7 @@ class Engine:
                 self._scheduler.finish(request)
                 del self._requests[request.request_id]
             updates.append(request.update(tokens[:taken], own))
+        self._active.note(has_work=self.has_work)
         return tuple(updates)
 
 

@@ -51,7 +51,7 @@ class StepDecision:
         needs_text = self._needs_text or submission.sampling.penalties != Penalties()
         sampling, num_prompt = submission.sampling, len(submission.prompt)
         needs_output = (
-            needs_text or sampling.grammar.is_wanted or bool(sampling.restrictions.bad_words)
+            needs_text or sampling.grammar.is_wanted or sampling.restrictions.depends_on_output
         )
         if sampling.prediction and not self._needs_text:  # a drafter that does not read it
             sampling = replace(sampling, prediction=())

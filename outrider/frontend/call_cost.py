@@ -1,6 +1,6 @@
 """The cost of a call, counted before anything is built for it, and the limits on it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider.errors import RequestError
@@ -17,13 +17,20 @@ class PromptRequest:
     params: SamplingParams
 
 
+# Bytes of one each, in a process of the server: objects of Python, and what they refer to.
+_OUTPUT_BYTES = 4096
+_VALUE_BYTES = 40
+_LOGPROB_BYTES = 120
+_GRAMMAR_BYTES = 16  # of a character of a grammar: its text, the parsed form, the message
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
     """What all prompts and choices of one call may cost together."""
 
     outputs: int  # prompts times n: as many as the server can hold
-    values: int = 2**22  # sent to the engine; a value takes about 40 bytes there
-    logprobs: int = 2**22  # reported; one takes about 120 bytes until the answer is sent
+    values: int = 2**22  # sent to the engine
+    logprobs: int = 2**22  # reported; they are kept until the answer is sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,29 +40,60 @@ class CallCost:
     outputs: int
     values: int  # each output has its own copy of the prompt, biases, stop ids and stop strings
     logprobs: int
+    grammar_chars: int  # all outputs of a prompt share one grammar
+
+    @property
+    def num_bytes(self) -> int:
+        """About the memory that the call takes until its answer is sent, besides its body."""
+        return (
+            self.outputs * _OUTPUT_BYTES
+            + self.values * _VALUE_BYTES
+            + self.logprobs * _LOGPROB_BYTES
+            + self.grammar_chars * _GRAMMAR_BYTES
+        )
 
 
-def check_call(requests: Iterable[PromptRequest], limits: CallLimits, *, max_context: int) -> None:
-    """Refuse a call that costs too much. This builds nothing of the size of the cost."""
-    costs = [_cost(each, max_context) for each in requests]
-    outputs = sum(cost.outputs for cost in costs)
-    if outputs > limits.outputs:
+Admit = Callable[[CallCost], None]  # raises if there is no room for the call
+
+
+def admit_any(cost: CallCost) -> None:
+    """Admit every call: for callers that have no common limit."""
+    del cost
+
+
+def check_call(
+    requests: Iterable[PromptRequest], limits: CallLimits, *, max_context: int
+) -> CallCost:
+    """The cost of a call, which is refused if it costs too much.
+
+    This builds nothing of the size of the cost.
+    """
+    cost = _sum_costs([_cost(each, max_context) for each in requests])
+    if cost.outputs > limits.outputs:
         raise RequestError(
-            f"the request wants {outputs} answers and the server holds {limits.outputs} at a time; "
-            "send fewer at once, or start it with a larger --max-queued"
+            f"the request wants {cost.outputs} answers and the server holds {limits.outputs} at a "
+            "time; send fewer at once, or start it with a larger --max-queued"
         )
-    values = sum(cost.values for cost in costs)
-    if values > limits.values:
+    if cost.values > limits.values:
         raise RequestError(
-            f"the prompts, biases and stops of all choices have {values} values together, and a "
-            f"request may have {limits.values}; send fewer prompts or choices at once"
+            f"the prompts, biases and stops of all choices have {cost.values} values together, and "
+            f"a request may have {limits.values}; send fewer prompts or choices at once"
         )
-    logprobs = sum(cost.logprobs for cost in costs)
-    if logprobs > limits.logprobs:
+    if cost.logprobs > limits.logprobs:
         raise RequestError(
-            f"the request wants up to {logprobs} log-probabilities and may want "
+            f"the request wants up to {cost.logprobs} log-probabilities and may want "
             f"{limits.logprobs}; set a smaller max_tokens, or ask for fewer choices or logprobs"
         )
+    return cost
+
+
+def _sum_costs(costs: Sequence[CallCost]) -> CallCost:
+    return CallCost(
+        outputs=sum(cost.outputs for cost in costs),
+        values=sum(cost.values for cost in costs),
+        logprobs=sum(cost.logprobs for cost in costs),
+        grammar_chars=sum(cost.grammar_chars for cost in costs),
+    )
 
 
 def _cost(request: PromptRequest, max_context: int) -> CallCost:
@@ -70,6 +108,7 @@ def _cost(request: PromptRequest, max_context: int) -> CallCost:
         outputs=params.n,
         values=params.n * (num_tokens + num_ids + sum(map(len, params.stops))),
         logprobs=params.n * _num_logprobs(params, num_tokens, num_named, max_context),
+        grammar_chars=len(params.grammar_spec.text),
     )
 
 

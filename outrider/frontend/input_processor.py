@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
-from outrider.frontend.call_cost import CallLimits, PromptRequest, check_call
+from outrider.frontend.call_cost import (
+    Admit,
+    CallLimits,
+    PromptRequest,
+    admit_any,
+    check_call,
+)
 from outrider.frontend.continued_message import open_final_message
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.restriction_params import bad_word_tokens
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
+from outrider.frontend.thinking_params import resolve_thinking
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
@@ -95,10 +102,10 @@ class InputProcessor:
         return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
 
     def prepare_call(
-        self, requests: Sequence[PromptRequest], limits: CallLimits
+        self, requests: Sequence[PromptRequest], limits: CallLimits, admit: Admit = admit_any
     ) -> list[PreparedRequest]:
-        """Prepare all requests of one call, once their cost is known to be within the limits."""
-        check_call(requests, limits, max_context=self.bounds.max_context)
+        """Prepare all requests of one call, once their cost is known and there is room for it."""
+        admit(check_call(requests, limits, max_context=self.bounds.max_context))
         return [self.prepare(each.prompt, each.params) for each in requests]
 
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
@@ -115,7 +122,7 @@ class InputProcessor:
             resolve_sampling(
                 params, seed=seed, prompt_len=len(tokens), limits=limits, bounds=self.bounds
             ),
-            restrictions=self._restrictions(params),
+            restrictions=self._restrictions(params, prompt_len=len(tokens)),
             prediction=self._prediction(params),
         )
         allowed = sampling.restrictions.allowed
@@ -145,11 +152,13 @@ class InputProcessor:
             most = self.bounds.max_context - (params.max_tokens or 1)
         return tokens[-max(most, 1) :]
 
-    def _restrictions(self, params: SamplingParams) -> Restrictions:
+    def _restrictions(self, params: SamplingParams, *, prompt_len: int) -> Restrictions:
         allowed = tuple(dict.fromkeys(params.allowed_token_ids or ()))
         _check_tokens("allowed_token_ids", allowed, self.bounds.vocab_size)
         return Restrictions(
-            allowed=allowed, bad_words=bad_word_tokens(params.bad_words or (), self.tokenizer)
+            allowed=allowed,
+            bad_words=bad_word_tokens(params.bad_words or (), self.tokenizer),
+            thinking=resolve_thinking(params.thinking, self.tokenizer, prompt_len=prompt_len),
         )
 
     def _prediction(self, params: SamplingParams) -> tuple[int, ...]:

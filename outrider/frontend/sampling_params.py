@@ -14,6 +14,7 @@ from outrider.frontend.restriction_params import (
 )
 from outrider.frontend.speculation_params import Speculation, parse_speculation
 from outrider.frontend.structured_params import Structured, parse_structured
+from outrider.frontend.thinking_params import Thinking
 from outrider.frontend.vllm_sampling_params import TakesVllmArguments
 from outrider.wire.draft_budget import Budget
 from outrider.wire.grammar_spec import GrammarSpec
@@ -77,6 +78,7 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
     trace: bool = False  # report what every round drafted and accepted
+    thinking: Thinking | None = None  # bounds the reasoning of the answer
     truncate_prompt_tokens: int | None = None  # keep this many at the prompt's end; -1: what fits
     # A text that the answer is expected to resemble. The n-gram drafter drafts from it.
     prediction: str = ""

@@ -106,7 +106,7 @@ class StepProgram:
         """The target's token after every sampled query token, by the sampling of its row."""
         sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
-        if sampling_flags.penalties or sampling_flags.bad_words:  # which depend on the path
+        if sampling_flags.needs_path:
             node_path = path_tokens(tree).flatten(0, 1)  # [decode query tokens, nodes - 1]
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
@@ -151,7 +151,7 @@ class StepProgram:
     ) -> None:
         """Note the emitted tokens, for penalties and bad words; inside a prompt there are none."""
         sampling_flags, sampling = plan.shape.sampling_flags, self.state.sampling
-        if not sampling_flags.penalties and not sampling_flags.bad_words:
+        if not sampling_flags.needs_path:
             return
         depth = torch.arange(
             verify_result.emitted.shape[1], device=verify_result.num_accepted.device
@@ -161,6 +161,7 @@ class StepProgram:
         for record, is_used in (
             (sampling.record, sampling_flags.penalties),
             (sampling.record_latest, sampling_flags.bad_words),
+            (sampling.record_thinking, sampling_flags.thinking),
         ):
             if is_used:
                 record(plan.decode.rows, verify_result.emitted, is_emitted)

@@ -6,7 +6,7 @@ from itertools import repeat
 import torch
 
 from outrider.ops.sampling.bad_words import ANY_TOKEN, NO_TOKEN
-from outrider.ops.sampling.sampling_columns import WordTables
+from outrider.ops.sampling.sampling_columns import ThinkingTables, WordTables
 from outrider.step.host_copy import upload
 from outrider.wire.row_sampling import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, Restrictions
 from outrider.wire.scheduled_batch import RowAdmission
@@ -21,6 +21,39 @@ def new_word_tables(rows: int, device: torch.device) -> WordTables:
     )
     outputs = torch.full((rows, _CONTEXT), -1, dtype=torch.int64, device=device)
     return WordTables(words=words, outputs=outputs)
+
+
+def new_thinking_tables(rows: int, device: torch.device) -> ThinkingTables:
+    """Tables without budgets."""
+    integers = torch.full((3, rows), -1, dtype=torch.int64, device=device)
+    flags = torch.zeros((2, rows), dtype=torch.bool, device=device)
+    return ThinkingTables(
+        opens=integers[0],
+        closes=integers[1],
+        until=integers[2],
+        has_begun=flags[0],
+        has_ended=flags[1],
+    )
+
+
+def clear_thinking_(tables: ThinkingTables, rows: torch.Tensor) -> None:  # [n] int64
+    """Forget the budgets of some rows."""
+    for tensor in (tables.opens, tables.closes):
+        tensor.index_fill_(0, rows, -1)
+    for flags in (tables.has_begun, tables.has_ended):
+        flags.index_fill_(0, rows, False)
+
+
+def write_thinking_(tables: ThinkingTables, admission: RowAdmission) -> None:
+    """Write the budget of one row; what it emitted before a preemption counts."""
+    thinking, row = admission.sampling.restrictions.thinking, admission.row
+    if not thinking.is_wanted:
+        return
+    tables.opens[row] = thinking.opens
+    tables.closes[row] = thinking.closes
+    tables.until[row] = thinking.until
+    tables.has_begun[row] = thinking.is_open or thinking.opens in admission.output
+    tables.has_ended[row] = thinking.closes in admission.output
 
 
 def clear_words_(tables: WordTables, rows: torch.Tensor) -> None:  # [n] int64

@@ -1,7 +1,7 @@
 """Sampling: the token is a function of (logits, seed, position).
 
 In order: the grammar's mask (applied by the program before), allowed tokens, penalties, bias, bans,
-bad words, temperature, top-k, top-p, min-p; then noise, then argmax.
+bad words, thinking budgets, temperature, top-k, top-p, min-p; then noise, then argmax.
 """
 
 import torch
@@ -12,6 +12,7 @@ from outrider.ops.sampling.logit_bias import add_bias_
 from outrider.ops.sampling.penalties import penalise
 from outrider.ops.sampling.sample_token import SampledTokens, sample_token
 from outrider.ops.sampling.sampling_columns import NoNoise
+from outrider.ops.sampling.thinking_end import force_end_
 from outrider.ops.sampling.top_k_top_p import filter_floors
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.step.shape import SamplingFlags
@@ -41,6 +42,9 @@ def sample_tokens(
     if sampling_flags.bad_words:
         scores = scores.float().contiguous()
         ban_words_(scores, table.bad_words, rows, path)
+    if sampling_flags.thinking:
+        scores = scores.float().contiguous()
+        force_end_(scores, table.thinking, rows, positions, path)
     no_floors = table.filters.top_p[:0]
     floors = filter_floors(scores, table.filters, rows) if sampling_flags.filters else no_floors
     noise = table.noise(rows, positions) if sampling_flags.noise else NoNoise(unread=rows)

@@ -23,6 +23,7 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
         bias=bool(row.bias) or has_ban(row),
         allowed=bool(row.restrictions.allowed),
         bad_words=bool(row.restrictions.bad_words),
+        thinking=row.restrictions.thinking.is_wanted,
         logprobs=row.logprobs.chosen or row.logprobs.top > 0,
         top_logprobs=_round_up(row.logprobs.top, _TOPS),
         named_logprobs=_round_up(len(row.logprobs.named), _NAMED),

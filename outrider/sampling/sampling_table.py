@@ -13,9 +13,12 @@ from outrider.ops.sampling.sampling_columns import (
     RowNoise,
 )
 from outrider.sampling.restriction_rows import (
+    clear_thinking_,
     clear_words_,
+    new_thinking_tables,
     new_word_tables,
     write_allowed_,
+    write_thinking_,
     write_words_,
 )
 from outrider.sampling.sampling_flags import has_ban
@@ -58,6 +61,7 @@ class SamplingTable:
             (rows, -(-vocab // 32)), -1, dtype=torch.int32, device=device
         )  # bit t % 32 of word t // 32 allows token t
         self.bad_words = new_word_tables(rows, device)
+        self.thinking = new_thinking_tables(rows, device)
         self.named_tokens = torch.zeros((rows, MAX_NAMED), dtype=torch.int64, device=device)
         greedy = RowSampling(seed=0, temperature=0.0)
         self.admit([RowAdmission(row=0, sampling=greedy, prompt=(), output=())])
@@ -76,11 +80,13 @@ class SamplingTable:
             tensor.index_fill_(0, rows, 0)
         self.allowed.index_fill_(0, rows, -1)
         clear_words_(self.bad_words, rows)
+        clear_thinking_(self.thinking, rows)
         for admission in admissions:
             self._write_edits(admission.row, admission.sampling)
             self._write_named(admission.row, admission.sampling.logprobs.named)
             write_allowed_(self.allowed[admission.row], admission.sampling.restrictions)
             write_words_(self.bad_words, admission)
+            write_thinking_(self.thinking, admission)
             self._write_history(admission)
 
     @property
@@ -118,6 +124,21 @@ class SamplingTable:
         outputs = self.bad_words.outputs
         new = latest_tokens(outputs.index_select(0, rows), torch.where(valid, tokens, -1))
         outputs.index_copy_(0, rows, new)
+
+    def record_thinking(
+        self,
+        rows: torch.Tensor,  # [n] int64
+        tokens: torch.Tensor,  # [n, k] int64
+        valid: torch.Tensor,  # [n, k] bool
+    ) -> None:
+        """Note whether the emitted tokens begin or end the reasoning of their rows."""
+        thinking = self.thinking
+        for tags, flags in (
+            (thinking.opens, thinking.has_begun),
+            (thinking.closes, thinking.has_ended),
+        ):
+            is_tag = (tokens == tags.index_select(0, rows)[:, None]) & valid
+            flags.index_copy_(0, rows, flags.index_select(0, rows) | is_tag.any(1))
 
     def _write_edits(self, row: int, sampling: RowSampling) -> None:
         banned = sampling.ban.tokens if has_ban(sampling) else ()

@@ -1,6 +1,7 @@
 """Answers one HTTP request, whole or as a stream, and ends its work when the client leaves."""
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -17,6 +18,7 @@ from outrider.frontend.request_state import PreparedRequest
 from outrider.hub.generation_config import SAMPLING, SamplingDefaults
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
 
@@ -30,6 +32,7 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would hold tokens back
 ]
+_LINE_HEADERS = [(b"content-type", b"application/x-ndjson"), *_STREAM_HEADERS[1:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,11 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name of the model that clients use, and the sampling of requests without their own."""
+    """The name of the model that clients use, its sampling defaults, and how answers are read."""
 
     name: str
     sampling_defaults: SamplingDefaults = field(default_factory=dict)
+    parsers: AnswerParsers = NO_PARSERS
 
     def check(self, requested: str | None) -> None:
         """Refuse a name that is not served. No name, or SGLang's "default", means this model."""
@@ -75,10 +79,14 @@ class ServedModel:
 
 
 async def answer_whole(
-    async_engine: AsyncEngine, request: Request, prepared: Sequence[PreparedRequest]
+    async_engine: AsyncEngine,
+    request: Request,
+    prepared: Sequence[PreparedRequest],
+    names: tuple[str, ...] = (),
 ) -> RequestHandle:
     """The handle once all outputs have ended well. It is aborted if the client leaves."""
-    handle = async_engine.submit(prepared)
+    handle = await async_engine.submit(prepared)
+    handle.names = names
     try:
         await _while_connected(request.receive, handle.finish())
     except _ClientGone:
@@ -91,15 +99,28 @@ async def answer_whole(
     return handle
 
 
-def answer_stream(
+async def answer_stream(
+    async_engine: AsyncEngine,
+    prepared: Sequence[PreparedRequest],
+    write: Callable[[RequestHandle], AsyncIterator[bytes]],
+    names: tuple[str, ...] = (),
+) -> Response:
+    """The events that `write` makes of a handle. It is aborted if the client leaves."""
+    handle = await async_engine.submit(prepared)
+    handle.names = names
+    close = partial(async_engine.close, handle)
+    return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)
+
+
+async def answer_lines(
     async_engine: AsyncEngine,
     prepared: Sequence[PreparedRequest],
     write: Callable[[RequestHandle], AsyncIterator[bytes]],
 ) -> Response:
-    """The events that `write` makes of a handle. It is aborted if the client leaves."""
-    handle = async_engine.submit(prepared)
+    """The same as lines of JSON, which have no comments."""
+    handle = await async_engine.submit(prepared)
     close = partial(async_engine.close, handle)
-    return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)
+    return EventStream(write(handle), close=close, ping_s=math.inf, headers=_LINE_HEADERS)
 
 
 class EventStream(Response):
@@ -110,9 +131,15 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, events: AsyncIterator[bytes], *, close: Callable[[], None], ping_s: float
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        close: Callable[[], None],
+        ping_s: float,  # infinite for a stream without comments
+        headers: Sequence[tuple[bytes, bytes]] = _STREAM_HEADERS,
     ) -> None:
         super().__init__()
+        self._stream_headers = headers
         self._events = events
         self._close = close  # called once, however the stream ends
         self._ping_s = ping_s
@@ -128,7 +155,7 @@ class EventStream(Response):
             self._close()
 
     async def _write(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers})
         pinging = asyncio.create_task(self._ping(send))
         try:
             async for each in self._events:
@@ -140,7 +167,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ping(self, send: Send) -> None:
-        while True:
+        while math.isfinite(self._ping_s):
             await asyncio.sleep(self._ping_s)
             if self._is_silent:
                 await send({"type": "http.response.body", "body": PING, "more_body": True})

@@ -9,15 +9,16 @@ from functools import partial
 from typing import TypeVar
 
 from outrider.errors import CapacityError, RequestError
-from outrider.frontend.call_cost import CallLimits, PromptRequest
+from outrider.frontend.call_cost import Admit, CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.server.http_errors import ending, restarting
+from outrider.server.http_errors import ending, restarting, unresponsive
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
+from outrider.server.request_traces import RequestTracer
 from outrider.server.worker_messages import (
     FlushRequest,
     FromLoadedWorker,
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 _NUM_THREADS = 4  # for templates and tokenizers, which would block the event loop
 _NUM_LONG_THREADS = 2  # for texts that take long: short ones do not wait behind them
 _LONG = 2**16  # characters
+_NUM_AT_ONCE = 32  # requests that are submitted before others are answered: some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +55,12 @@ class AsyncEngine:
         tokenizer: Tokenizer | NoTokenizer,
         meter: Meter,
         rules: AsyncEngineRules,
+        tracer: RequestTracer,
     ) -> None:
         self.engine = engine
         self.rules = rules
         self.meter = meter
+        self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
         self.is_draining = False  # after a signal to end, no new request is accepted
         self.worker_pid = 0
@@ -86,9 +90,9 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def prepare(
-        self, read: Callable[[], Sequence[PromptRequest]]
+        self, read: Callable[[], Sequence[PromptRequest]], admit: Admit
     ) -> Sequence[PreparedRequest]:
-        """The requests that `read` finds in a body, prepared once their cost is known to be small.
+        """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
         `read` runs in a thread, and the result comes once the grammars are compiled.
         No thread waits for a grammar: some take long to compile, and there are few threads. One
@@ -96,7 +100,7 @@ class AsyncEngine:
         """
         requests = await self.run_in_thread(read)
         limits = CallLimits(outputs=self.engine.max_requests)
-        prepare = partial(self.frontend.inputs.prepare_call, requests, limits)
+        prepare = partial(self.frontend.inputs.prepare_call, requests, limits, admit)
         prepared = await self.run_in_thread(prepare, size=_num_chars(requests))
         for each in prepared:
             grammar = each.samplings[0].grammar
@@ -104,7 +108,7 @@ class AsyncEngine:
                 await asyncio.wrap_future(self.engine.compile_grammar(grammar.spec))
         return prepared
 
-    def submit(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
+    async def submit(self, prepared: Sequence[PreparedRequest]) -> RequestHandle:
         """Submit the requests of one HTTP request: all, or none if there is no room for one."""
         if self.is_draining:
             raise ending()
@@ -115,9 +119,12 @@ class AsyncEngine:
         requests: list[RequestState] = []
         try:
             for each in prepared:
-                requests.append(self.frontend.submit(each))  # noqa: PERF401  # if the next fails
-        except CapacityError:
-            self.meter.note_rejection()
+                requests.append(self.frontend.submit(each))
+                if not len(requests) % _NUM_AT_ONCE:
+                    await asyncio.sleep(0)  # lets other requests be answered
+        except BaseException as error:  # there is no room, or this task is cancelled
+            if isinstance(error, CapacityError):
+                self.meter.note_rejection()
             for request in requests:
                 self.frontend.abort(request)
             raise
@@ -135,6 +142,26 @@ class AsyncEngine:
             self.frontend.abort(request)
             if self._handles.pop(request.request_id, None) is not None:
                 self.meter.note_request(request)
+                self._tracer.note_request(request)
+
+    def abort(self, name: str) -> int:
+        """End the requests of this name, or all without one; returns how many there were."""
+        handles = {id(each): each for each in self._handles.values()}.values()
+        aborted = [each for each in handles if not name or name in each.names]
+        for handle in aborted:
+            for request in handle.requests:
+                self.frontend.abort(request)
+            handle.wake()
+        return len(aborted)
+
+    def check_health(self) -> None:
+        """Raise the reason why the engine cannot answer now, if there is one."""
+        if self.is_draining:
+            raise ending()
+        if not self.is_ready:
+            raise restarting()
+        if self.worker_trouble:
+            raise unresponsive(self.worker_trouble)
 
     async def stats(self) -> EngineStats:
         """The engine's stats after all messages that were sent to it before."""

@@ -48,6 +48,7 @@ class ApiError(Exception):
         return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
 
     def response(self) -> Response:
+        _log.debug("answering %d: %s", self.status, self.message)
         return Response(
             json.dumps(self.body).encode(),  # ASCII: a message may quote invalid Unicode
             status_code=self.status,

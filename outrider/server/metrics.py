@@ -1,8 +1,12 @@
 """Metrics for Prometheus. Names after the prefix are vLLM's where it has them."""
 
+import re
+from dataclasses import dataclass, replace
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from outrider.frontend.request_state import RequestState
+from outrider.server.occupancy_window import OccupancyWindow
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.submission import Progress, RequestUpdate
 
@@ -11,6 +15,49 @@ _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30
 _GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
 _DRAFTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 63)
+
+
+# Of our metrics, those that vLLM has under the same name. Its tools read them with its prefix.
+_SHARED = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "num_preemptions",
+    "prompt_tokens",
+    "generation_tokens",
+    "request_success",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "spec_decode_num_drafts",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_accepted_tokens",
+    "spec_decode_num_accepted_tokens_per_pos",
+)
+_OURS_LINE = re.compile(rb"^((?:# (?:HELP|TYPE) )?)outrider:", re.MULTILINE)
+# When a counter began. vLLM does not have these, and its benchmark would add them up as counts.
+_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?outrider:\w+_created\b.*\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTotals:
+    """Load at one moment, and sums since the start."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_cache_usage: float = 0.0  # 0 to 1
+    prompt_tokens: int = 0
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Meter:
@@ -22,11 +69,15 @@ class Meter:
         self._running = self._gauge("num_requests_running", "Requests that have a row.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a row.")
         self._kv = self._gauge("kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.")
+        self._occupancy = self._gauge(
+            "forward_occupancy", "Share of the last 10 s with requests in which the device ran."
+        )
         self._restarts = self._counter("worker_restarts", "Workers that died and were replaced.")
         self._suspects = self._counter(
             "suspect_requests", "Requests ended because workers died in their steps."
         )
         self._busy = self._counter("device_busy_seconds", "Seconds the device has computed.")
+        self._active = self._counter("engine_active_seconds", "Seconds with requests.")
         self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens served by the cache.")
         self._preemptions = self._counter("num_preemptions", "Requests that were preempted.")
@@ -56,26 +107,40 @@ class Meter:
             "spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by depth.", "position"
         )
         self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
-        self._total_rounds = self._total_accepted = 0
+        self._window = OccupancyWindow()
+        self.forward_occupancy = 0.0  # share of the last seconds with requests
+        self.totals = ServerTotals()
         self._worker_sums: dict[Counter, float] = {}  # totals of the current worker
 
     @property
     def accept_length(self) -> float:
         """Mean tokens per round since the start: accepted drafts plus the bonus token."""
-        return 1.0 + self._total_accepted / self._total_rounds if self._total_rounds else 1.0
+        totals = self.totals
+        return 1.0 + totals.accepted / totals.rounds if totals.rounds else 1.0
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        """All metrics in Prometheus' text format; those that vLLM has, with its prefix, too."""
+        ours = generate_latest(self._registry)
+        shared = [
+            f"{_PREFIX}{name}{suffix}"
+            for name in _SHARED
+            for suffix in ("", "_total", "_sum", "_count", "_bucket")
+        ]
+        vllm = generate_latest(self._registry.restricted_registry(shared))
+        return ours + _OURS_LINE.sub(rb"\1vllm:", _CREATED.sub(b"", vllm))
 
     def note_stats(self, stats: EngineStats, *, num_in_flight: int) -> None:
         """Add what the worker has counted; its totals begin at 0 with every new worker."""
-        self._running.set(stats.queue.running)
-        self._waiting.set(max(0, num_in_flight - stats.queue.running))
-        self._kv.set(1 - stats.pages.free / stats.pages.total)
+        running, waiting = stats.queue.running, max(0, num_in_flight - stats.queue.running)
+        used = 1 - stats.pages.free / stats.pages.total
+        self.totals = replace(self.totals, running=running, waiting=waiting, kv_cache_usage=used)
+        self._running.set(running)
+        self._waiting.set(waiting)
+        self._kv.set(used)
         work, faults = stats.work, stats.faults
         now = {
             self._busy: work.busy_s,
+            self._active: work.active_s,
             self._steps: work.counts.steps,
             self._eager: work.counts.eager,
             self._uncapturable: work.counts.unrecordable,
@@ -87,11 +152,14 @@ class Meter:
         for counter, total in now.items():
             counter.inc(max(0, total - self._worker_sums.get(counter, 0)))
         self._worker_sums = now
+        self.forward_occupancy = self._window.note(active_s=work.active_s, busy_s=work.busy_s)
+        self._occupancy.set(self.forward_occupancy)
 
     def note_worker_lost(self) -> None:
         """The worker died."""
         self._restarts.inc()
         self._running.set(0)
+        self.totals = replace(self.totals, running=0)
         self._worker_sums = {}
 
     def note_suspect(self) -> None:
@@ -105,6 +173,7 @@ class Meter:
         """Note the update of one output; `before` is its progress before the update."""
         after, num_tokens = update.progress, len(update.tokens)
         self._generated.inc(num_tokens)
+        self.totals = replace(self.totals, tokens=self.totals.tokens + num_tokens)
         self._preemptions.inc(after.preemptions - before.preemptions)
         if after.rounds == before.rounds:
             return  # the first token, or no token at all
@@ -116,6 +185,8 @@ class Meter:
         """Note a request that has ended, even if its client has left."""
         usage, timing = request.usage, request.timing
         self._prompt.inc(usage.prompt_tokens)
+        prompt_tokens = self.totals.prompt_tokens + usage.prompt_tokens
+        self.totals = replace(self.totals, prompt_tokens=prompt_tokens)
         self._prompt_length.observe(usage.prompt_tokens)
         self._answer_length.observe(usage.completion_tokens)
         self._whole.observe(timing.total_s)
@@ -130,8 +201,13 @@ class Meter:
 
     def _note_round(self, before: Progress, after: Progress) -> None:
         drafted = after.drafted - before.drafted
-        self._total_rounds += after.rounds - before.rounds
-        self._total_accepted += after.num_accepted - before.num_accepted
+        totals = self.totals
+        self.totals = replace(
+            totals,
+            rounds=totals.rounds + after.rounds - before.rounds,
+            drafted=totals.drafted + drafted,
+            accepted=totals.accepted + after.num_accepted - before.num_accepted,
+        )
         self._budget.observe(drafted)
         if not drafted:
             return

@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 
 from outrider.config.engine_config import EngineConfig
+from outrider.config.log_settings import LogSettings
 from outrider.errors import ConfigError
 from outrider.server.heartbeat import LOOK_S, Heartbeat, HeartbeatLimits
 from outrider.server.worker_board import BoardReader
@@ -69,16 +70,18 @@ class Supervisor:
         on_progress: OnProgress,
         *,
         limits: HeartbeatLimits,
+        log: LogSettings,
     ) -> None:
         self._folder = folder
         self._config = config
         self._on_progress = on_progress
         self._limits = limits
+        self._log = log
         self._link: WorkerLink | None = None  # while there is no worker
 
     async def start(self) -> RunnerFacts:
         """Start the first worker and wait until its model is loaded; raises if that fails."""
-        self._link = await open_link(self._folder, self._config)
+        self._link = await open_link(self._folder, self._config, self._log)
         heartbeat = Heartbeat(self._limits, is_loading=True)
         try:
             with self._link.watched(heartbeat, ignore_trouble):
@@ -218,7 +221,7 @@ class WorkerLink:
         shutil.rmtree(self._home, ignore_errors=True)
 
 
-async def open_link(folder: Path, config: EngineConfig) -> WorkerLink:
+async def open_link(folder: Path, config: EngineConfig, log: LogSettings) -> WorkerLink:
     """Start a worker that loads this model."""
     home = Path(tempfile.mkdtemp(prefix="outrider-"))  # only this user may enter it
     board = BoardReader(home / "board")
@@ -236,7 +239,11 @@ async def open_link(folder: Path, config: EngineConfig) -> WorkerLink:
     )
     assert process.stdin is not None
     worker_config = WorkerConfig(
-        folder=str(folder.resolve()), config=config, endpoint=endpoint, board=str(home / "board")
+        folder=str(folder.resolve()),
+        config=config,
+        endpoint=endpoint,
+        board=str(home / "board"),
+        log=log,
     )
     process.stdin.write(msgspec.json.encode(worker_config) + b"\n")
     return WorkerLink(process, socket, board, home)

@@ -15,6 +15,8 @@ class WebSettings:
     ssl_keyfile: str = ""
     ssl_certfile: str = ""
     root_path: str = ""  # the prefix that a proxy removes
+    otlp_traces_endpoint: str = ""  # URL that spans of requests are sent to
+    has_access_log: bool = True  # a line for every request
     allowed_origins: tuple[str, ...] = ()  # whose pages may read answers (CORS); "*" for all
 
     @property

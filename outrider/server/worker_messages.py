@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from outrider.config.engine_config import EngineConfig
+from outrider.config.log_settings import LogSettings
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import RequestUpdate, Submission
@@ -17,6 +18,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     config: EngineConfig
     endpoint: str  # of ZMQ
     board: str  # file of the `WorkerBoard`
+    log: LogSettings
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
 DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
 LOAD_FAILED = 78  # exit code of a worker that cannot load its model
+MAX_RECEIVE_S = 0.01  # for messages between two steps; a submission takes about 0.1 ms
 _IDLE_MS = 200  # without work, before free memory is released and the loop comes around
 _LINGER_MS = 1000  # that the last messages have to be sent
 
@@ -63,13 +65,19 @@ class Worker:
         return DEVICE_LOST
 
     def _receive_all(self) -> None:
-        """Handle all messages that have arrived; wait for one only if there is nothing to step."""
+        """Handle messages that have arrived; wait for one only if there is nothing to step.
+
+        Those of a call with many prompts take several steps: running requests do not wait for them.
+        """
         if not self._engine.has_work:
             self._board.write_steps(())
             if not self._socket.poll(_IDLE_MS):
                 self._release_memory()
+        end_s = time.monotonic() + MAX_RECEIVE_S
         while self._socket.poll(0):
             self._handle(decode_to_worker(self._socket.recv()))
+            if self._engine.has_work and time.monotonic() >= end_s:
+                return
 
     def _release_memory(self) -> None:
         """Steps of many sizes leave holes in the heap: return them when the worker is idle."""
@@ -131,8 +139,8 @@ def run_worker() -> int:
 
     Standard input stays open as long as the server lives.
     """
-    logging.basicConfig(format="worker: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    config.log.install("worker")
     kill_with_owner(sys.stdin.fileno())
     threading.Thread(target=_exit_with_the_server, daemon=True).start()
     board = WorkerBoard(Path(config.board))

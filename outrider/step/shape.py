@@ -18,6 +18,7 @@ class SamplingFlags:
     bias: bool = False  # logit bias and bans
     allowed: bool = False  # rows that may choose few tokens only
     bad_words: bool = False
+    thinking: bool = False  # budgets of reasoning
     grammar: bool = False  # masks, which the host computes
     logprobs: bool = False
     top_logprobs: int = 0
@@ -25,6 +26,11 @@ class SamplingFlags:
     scores: bool = False  # log-probabilities of the prompt's own tokens
     trees: bool = False  # draft trees are copied to the host
     predictions: bool = False  # the drafter reads predicted outputs
+
+    @property
+    def needs_path(self) -> bool:
+        """Whether a choice depends on tokens emitted or drafted before it, besides the logits."""
+        return self.penalties or self.bad_words or self.thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,8 @@ class StepCounts:
 class DeviceWork:
     """Busy time and steps of the device."""
 
-    busy_s: float
+    busy_s: float  # in which the device ran steps
+    active_s: float  # in which the engine had requests; the device can be busy no longer than that
     counts: StepCounts
 
 

@@ -43,11 +43,31 @@ class Ban:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingBudget:
+    """From which absolute position on reasoning must end. The defaults mean no budget."""
+
+    opens: int = -1  # the token that begins reasoning
+    closes: int = -1  # the token that ends it
+    is_open: bool = False  # whether the output begins inside reasoning
+    until: int = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.closes >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
     """Tokens that may be chosen, and sequences that may not. The defaults allow everything."""
 
     allowed: tuple[int, ...] = ()  # the only tokens that may be chosen; empty allows all
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be in the output
+    thinking: ThinkingBudget = ThinkingBudget()
+
+    @property
+    def depends_on_output(self) -> bool:
+        """Whether tokens that were emitted before decide what may follow."""
+        return bool(self.bad_words) or self.thinking.is_wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,9 @@ BELOW_ROUTES = (  # on every stack
     "cli/",
     "server/run_server.py",
     "server/json_body.py",
+    "server/access_log.py",
     "server/body_limits.py",
+    "server/call_memory.py",
 )
 
 

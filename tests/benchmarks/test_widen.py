@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from support.engines import NO_DRAFT, Shape, engine_of, make_submission, run_all
 from support.heads import write_head
 from support.modules import add_modules, module_tensors
@@ -364,6 +365,21 @@ def test_a_layer_at_a_time_is_written_with_what_text_needs(small, tmp_path):
     assert decoder.dtype == torch.bfloat16
     with pytest.raises(ConfigError, match="exists already"):
         write_widened(small, body_of(), tmp_path / "wide", heads=(), dtype="bfloat16")
+
+
+def test_files_written_by_many_workers_have_the_bytes_of_tensors_made_one_by_one(small, tmp_path):
+    threads = torch.get_num_threads()
+    write_widened(small, body_of(), tmp_path / "wide", heads=(), dtype="bfloat16")
+    assert torch.get_num_threads() == threads
+    index = json.loads((tmp_path / "wide" / "model.safetensors.index.json").read_text())
+    names_of: dict[str, list[str]] = {}
+    for name, file in index["weight_map"].items():
+        names_of.setdefault(file, []).append(name)
+    with opened(small, body_of(), ()) as models:
+        source = WideTensors(models.fit, models.source, Noise(torch.bfloat16, CPU))
+        for file, names in names_of.items():
+            one_by_one = save({name: source.read(name) for name in names}, {"format": "pt"})
+            assert (tmp_path / "wide" / file).read_bytes() == one_by_one
 
 
 def test_rows_are_replaced_as_soon_as_they_end_and_every_round_is_counted(small, tmp_path):

@@ -16,13 +16,14 @@ from outrider.wire.row_sampling import Ban
 BAD = 66  # a token whose embedding is NaN, in tests with a broken model
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("value", POISONS)
 @pytest.mark.parametrize("draft", DRAFTS, ids="-".join)
+@pytest.mark.parametrize("executor", ["eager", "tape"])
 @pytest.mark.parametrize("target", ["llama", "deepseek-v3"])
-def test_unused_memory_never_reaches_an_answer(targets, target, draft, value):
-    models = targets[target]
-    assert answers(models, draft, Shape(), value) == answers(models, draft, Shape())
+def test_unused_memory_never_reaches_an_answer(targets, target, executor, draft, value):
+    models, shape = targets[target], Shape(executor=executor)
+    assert answers(models, draft, shape, value) == answers(models, draft, shape)
 
 
 @pytest.mark.fast_cases(2)
@@ -49,6 +50,7 @@ def test_drafts_of_bad_tokens_change_no_token_and_no_logprob(targets, target, tr
         assert drafted[name].logprobs == pytest.approx(right.logprobs, abs=1e-4)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("tree", ["chain", "tree"])
 def test_a_drafter_that_computes_nan_changes_no_token(targets, tree):
     models, budget = targets["llama"], TREES[tree]
@@ -65,7 +67,7 @@ def test_a_drafter_that_computes_nan_changes_no_token(targets, tree):
     }
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("draft", [*DRAFTS, ("twin", "tree")], ids="-".join)
 @pytest.mark.parametrize("target", ["llama", "deepseek-v3"])

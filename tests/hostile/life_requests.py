@@ -13,6 +13,7 @@ from outrider.wire.row_sampling import (
     LogprobsWanted,
     Penalties,
     PromptLogprobs,
+    Restrictions,
     RowSampling,
 )
 from outrider.wire.submission import Limits, Submission
@@ -61,6 +62,7 @@ def _draw_submission(rng: Random, name: str, prompt: list[int], words: list[int]
         limits=limits,
         budget=rng.choice([UNLIMITED, UNLIMITED, UNLIMITED, PLAIN, budget]),
         priority=rng.choice([0, 0, 0, rng.randint(-3, 3)]),
+        cache_salt=rng.choice(["", "", "", "a", "b"]),
     )
 
 
@@ -76,8 +78,10 @@ def draw_sampling(rng: Random, num_prompt: int, words: list[int]) -> RowSampling
         penalties=rng.choice([Penalties(), _draw_penalties(rng)]),
         bias=tuple(bias.items()),
         ban=rng.choice([Ban(), _draw_ban(rng, num_prompt)]),
+        restrictions=rng.choice([Restrictions(), Restrictions(), _draw_restrictions(rng, words)]),
         logprobs=rng.choice([LogprobsWanted(), _draw_logprobs(rng, num_prompt)]),
         trace=rng.random() < 0.2,
+        prediction=tuple(rng.choices(words, k=rng.choice([0, 0, 3, 40]))),
     )
 
 
@@ -100,6 +104,14 @@ def _draw_penalties(rng: Random) -> Penalties:
 def _draw_ban(rng: Random, num_prompt: int) -> Ban:
     banned = tuple(rng.sample(range(VOCAB), rng.randint(1, 5)))
     return Ban(before=num_prompt + rng.randint(0, 20), tokens=banned)
+
+
+def _draw_restrictions(rng: Random, words: list[int]) -> Restrictions:
+    """Some tokens are always left: at most half of the vocabulary is excluded by one rule."""
+    if rng.random() < 0.5:
+        return Restrictions(allowed=tuple(rng.sample(range(VOCAB), rng.randint(VOCAB // 2, VOCAB))))
+    sequences = (tuple(rng.choices(words, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 8)))
+    return Restrictions(bad_words=tuple(dict.fromkeys(sequences)))
 
 
 def _draw_logprobs(rng: Random, num_prompt: int) -> LogprobsWanted:

@@ -26,7 +26,7 @@ def backend_of(name, model):
     return TritonAttention(page_size=model.page_size, users=[user])
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("nodes", [1, 5])
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
@@ -36,7 +36,7 @@ def test_slots_without_a_token_are_never_summed(backend, model, nodes, value):
     assert_blind_to_unused(backend_of(backend, model), case, value)
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("node", [1, 3])
 @pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))

@@ -5,6 +5,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outrider.errors import ConfigError
 from outrider.ops.linear.choose_linear import choose_linear
+from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear
 from outrider.ops.linear.linear import BiasedLinear, PackedLinear, PlainLinear
 from outrider.ops.norm_rope.rms_norm import LengthNorm, RmsNorm
@@ -78,3 +79,14 @@ def test_norms_equal_transformers(kind, scale):
 @pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
 def test_norms_of_a_row_of_zeros_are_zeros(kind):
     assert not kind(torch.ones(IN), 1e-5)(torch.zeros(2, IN)).any()
+
+
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, Int8Linear, HalfLinear])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_changes_no_other_row(kind, value):
+    linear, x = kind(torch.randn(OUT, IN)), torch.randn(5, IN)
+    right, bad, is_good = linear(x.clone()), x.clone(), torch.arange(5) != 2
+    bad[2, 7] = value
+    got = linear(bad)
+    assert torch.equal(got[is_good], right[is_good])
+    assert not got[2].isfinite().any()

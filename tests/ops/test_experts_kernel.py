@@ -111,6 +111,7 @@ def test_gates_and_ups_are_clamped_to_the_limit():
 CONFIGS = [*ROUTINGS.values(), *GROUPED_ROUTINGS.values()]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_token_that_is_not_finite_has_valid_experts_of_its_own(config, value):

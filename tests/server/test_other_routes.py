@@ -61,6 +61,8 @@ def metrics_after_an_answer(client, server):
         "spec_decode_num_accepted_tokens_total",
         "spec_decode_num_accepted_tokens_per_pos_total",
         "device_busy_seconds_total",
+        "engine_active_seconds_total",
+        "forward_occupancy",
         "request_queue_time_seconds_count",
         "request_prefill_time_seconds_count",
         "request_decode_time_seconds_count",
@@ -95,7 +97,7 @@ def test_the_schema_of_the_routes_is_there(server):
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"} <= set(paths)
     operations = [operation for path in paths.values() for operation in path.values()]
     tags = {tag for operation in operations for tag in operation["tags"]}
-    assert tags == {"OpenAI", "Operation", "SGLang", "Tokens"}
+    assert tags == {"Anthropic", "Ollama", "OpenAI", "Operation", "SGLang", "Tokens"}
 
 
 def test_invariants_have_the_names_that_monitors_read(server):
@@ -106,7 +108,7 @@ def test_invariants_have_the_names_that_monitors_read(server):
         "is_idle",
         "has_leak",
     }
-    assert invariants["work"].keys() == {"busy_s", "counts"}
+    assert invariants["work"].keys() == {"busy_s", "active_s", "counts"}
     assert invariants["work"]["counts"].keys() == {"steps", "eager", "unrecordable"}
 
 

@@ -62,6 +62,7 @@ def test_logprobs_are_triples(server):
 def test_the_server_describes_itself_without_paths(server, served_folder):
     about = server.get("/server_info").json()
     assert about["internal_states"][0]["avg_spec_accept_length"] >= 1
+    assert 0 <= about["internal_states"][0]["forward_occupancy"] <= 1
     assert about == server.get("/get_server_info").json()
     assert server.get("/get_model_info").json()["is_generation"] is True
     assert str(served_folder) not in server.get("/get_model_info").text

@@ -11,6 +11,7 @@ from support.paper import PaperRunner, expected_output, facts, submission
 from support.served import wait_for
 
 from outrider.engine.engine import Engine
+from outrider.server import worker_process
 from outrider.server.heartbeat import Heartbeat, HeartbeatLimits
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
@@ -328,3 +329,22 @@ def test_a_step_that_hangs_stops_the_loop_and_not_the_beats(server_end):
     runner.released.set()
     running.join(30)
     assert not running.is_alive()
+
+
+def test_a_running_request_does_not_wait_until_a_crowd_has_been_received(server_end, monkeypatch):
+    monkeypatch.setattr(worker_process, "MAX_RECEIVE_S", 0.0)
+    submitted = [submission(f"r{i}", [1 + i, 2], max_tokens=6) for i in range(6)]
+    for each in submitted:
+        server_end.engine.add(each)
+    worker = worker_behind(server_end)
+    worker._receive_all()
+    assert worker._engine.stats.queue.waiting == 1
+    updates = []
+    while server_end.engine.num_in_flight:
+        worker._step()
+        worker._receive_all()
+        updates += server_end.receive_all()
+    answers = answers_of(updates)
+    assert answers == {
+        each.request_id: (expected_output(each, CONTEXT), "length") for each in submitted
+    }

@@ -19,6 +19,7 @@ from outrider.wire.row_sampling import (
     Penalties,
     Restrictions,
     RowSampling,
+    ThinkingBudget,
 )
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.reference import Answer, decode
@@ -40,7 +41,9 @@ SAMPLINGS = {
         seed=77,
         temperature=1.0,
         restrictions=Restrictions(
-            allowed=tuple(range(3, 60)), bad_words=((5, 6), (7, 7), (6, 5, 7), (9,), (13, 21))
+            allowed=tuple(range(3, 60)),
+            bad_words=((5, 6), (7, 7), (6, 5, 7), (9,), (13, 21)),
+            thinking=ThinkingBudget(opens=70, closes=11, is_open=True, until=12),
         ),
         logprobs=ASKED,
     ),

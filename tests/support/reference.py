@@ -49,6 +49,11 @@ def choose(logits, sampling: RowSampling, tokens: list[int], num_prompt: int) ->
             and len(output) >= len(word) - 1
         ):
             z[word[-1]] = -np.inf
+    thinking, output = sampling.restrictions.thinking, tokens[num_prompt:]
+    has_begun = thinking.is_open or thinking.opens in output
+    is_inside = thinking.is_wanted and has_begun and thinking.closes not in output
+    if is_inside and position >= thinking.until:
+        return thinking.closes
     if sampling.temperature == 0:
         return int(z.argmax())
     z = filtered(z / sampling.temperature, sampling)

@@ -64,6 +64,17 @@ class WordTables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingTables:
+    """Where each row stands in its reasoning, and where it must end it."""
+
+    opens: torch.Tensor  # [rows] int64 token, -1 without a budget
+    closes: torch.Tensor  # [rows] int64 token, -1 without a budget
+    until: torch.Tensor  # [rows] int64
+    has_begun: torch.Tensor  # [rows] bool
+    has_ended: torch.Tensor  # [rows] bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterTables:
     """The filters of each row."""
 

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.protocol.logprobs_protocol import ChatLogprobs, PromptReport
 from outrider.server.protocol.round_traces import Round
 from outrider.server.protocol.sampling_fields import ReportFields
@@ -79,6 +80,9 @@ class ChatRequest(ReportFields):
     trace: bool | None = None  # report the draft tree of every round
     modalities: list[Literal["text"]] | None = None
     # accepted, without effect here
+    include_reasoning: bool | None = None  # vLLM's: false leaves the reasoning out
+    separate_reasoning: bool | None = None  # SGLang's: false leaves it in the content
+    thinking_token_budget: int | None = None  # vLLM's: tokens after which reasoning is ended
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
@@ -89,7 +93,7 @@ class ChatRequest(ReportFields):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
 
-    def params(self) -> SamplingParams:
+    def params(self, parsers: AnswerParsers = NO_PARSERS, prompt: str = "") -> SamplingParams:
         newer, older = self.max_completion_tokens, self.max_tokens
         if 0 in (newer, older):
             raise RequestError("a chat answers with at least one token; raise max_tokens")
@@ -101,9 +105,14 @@ class ChatRequest(ReportFields):
             max_tokens=older if newer is None else newer,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             trace=bool(self.trace),
-            structured=self.tool_use.structured(structured),
-            **self.tool_use.special_tokens(self.skip_special_tokens),
+            thinking=parsers.thinking(self.thinking_token_budget, prompt),
+            structured=parsers.structure(structured, self.tool_use, prompt),
+            **parsers.special_tokens(self.tool_use, self.skip_special_tokens),
         )
+
+    @property
+    def shows_reasoning(self) -> bool:
+        return self.include_reasoning is not False
 
     @property
     def tool_use(self) -> ToolUse:
@@ -128,12 +137,23 @@ class ChatRequest(ReportFields):
         return {**variables, "continue_final_message": continues}
 
 
+def chat_of(fields: dict[str, Any]) -> ChatRequest:
+    """A chat from the fields of another API, which are checked here."""
+    try:
+        return ChatRequest(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{place}: {first['msg']}") from error
+
+
 class AnswerMessage(BaseModel):
     """The answer of one choice."""
 
     role: Literal["assistant"]
     content: str | None  # null if there are only calls
     refusal: None
+    reasoning_content: str | None = None  # of a model with a reasoning parser
     tool_calls: list[ToolCall] | None = None  # if there are any
 
 
@@ -174,6 +194,7 @@ class ChatDelta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 

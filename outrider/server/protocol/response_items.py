@@ -53,7 +53,25 @@ class CallItem:
         }
 
 
-Item = MessageItem | CallItem
+class ReasoningItem:
+    """Owns the text of the reasoning before an answer."""
+
+    def __init__(self) -> None:
+        self.id = f"rs_{secrets.token_hex(12)}"
+        self.text = ""
+
+    def written(self, status: str) -> Json:
+        content = [{"type": "reasoning_text", "text": self.text}]
+        return {
+            "id": self.id,
+            "type": "reasoning",
+            "status": status,
+            "summary": [],
+            "content": [] if status == "in_progress" else content,
+        }
+
+
+Item = MessageItem | CallItem | ReasoningItem
 
 
 def text_part(text: str, logprobs: list[Json]) -> Json:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
+from outrider.server.parsers.answer_parsers import AnswerParsers
 from outrider.server.protocol.sampling_fields import RequestFields
 from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
@@ -118,7 +119,7 @@ class ResponsesRequest(RequestFields):
         if self.wants_logprobs and self.tool_use.may_call:
             raise RequestError("logprobs are those of a text; use tool_choice none")
 
-    def params(self) -> SamplingParams:
+    def params(self, parsers: AnswerParsers, prompt: str) -> SamplingParams:
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
         if length == 0:
             raise RequestError("a response has at least one token; raise max_output_tokens")
@@ -127,8 +128,8 @@ class ResponsesRequest(RequestFields):
             _DEFAULTS,
             max_tokens=length,
             logprobs=(self.top_logprobs or 0) if self.wants_logprobs else None,
-            structured=self.tool_use.structured(structured),
-            **self.tool_use.special_tokens(self.skip_special_tokens),
+            structured=parsers.structure(structured, self.tool_use, prompt),
+            **parsers.special_tokens(self.tool_use, self.skip_special_tokens),
         )
 
     @property

@@ -5,9 +5,10 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol
+from typing import Protocol
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+from outrider.server.parsers.call_block import CallFormat
+from outrider.server.parsers.hermes_calls import HERMES
 
 _HEADER = re.compile(r'\s*\{\s*"name"\s*:\s*"([a-zA-Z0-9_-]+)"\s*,\s*"arguments"\s*:\s*')
 _MARK = re.compile(r'["<]')  # outside of a string: the begin of one, or of the closing tag
@@ -25,10 +26,11 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDelta:
-    """The content and the calls that a delta of text added."""
+    """The content, the calls and the reasoning that a delta of text added."""
 
     content: str
     calls: tuple[CallPart, ...]
+    reasoning: str = ""
 
 
 class AnswerReader(Protocol):
@@ -94,14 +96,17 @@ class ForcedReader:
 
 
 class ToolBlockReader:
-    """Reads blocks as Hermes and Qwen write them: <tool_call>{"name", "arguments"}</tool_call>.
+    """Reads the blocks of a format, by default those of Hermes and Qwen.
 
     Text outside of blocks is content, and so is a block that calls no known function. Blanks
     before a block are held back until content follows; next to calls they are dropped.
     """
 
-    def __init__(self, names: Collection[str], *, most: int | None) -> None:
+    def __init__(
+        self, names: Collection[str], *, most: int | None, format: CallFormat = HERMES
+    ) -> None:
         self._names = frozenset(names)
+        self._format = format
         self._most = most  # calls that are passed on; the others are dropped
         self._text = ""  # not decided yet; begins with the tag while a block is open
         self._blanks = ""
@@ -127,7 +132,7 @@ class ToolBlockReader:
         content: list[str] = []
         calls: list[CallPart] = []
         if self._is_open:
-            self._close(self._text, self._text[len(OPEN) :], content, calls)
+            self._close(self._text, content, calls)
         else:
             self._write(self._text, content)
         if not self._num_calls:
@@ -140,32 +145,58 @@ class ToolBlockReader:
         return self._read_block(content, calls) if self._is_open else self._read_content(content)
 
     def _read_content(self, content: list[str]) -> bool:
-        begin = self._text.find(OPEN)
-        self._is_open = begin >= 0
-        until = begin if self._is_open else len(self._text) - _overlap(self._text)
+        begin, mark = self._find_open()
+        self._is_open = bool(mark)
+        held = 0 if mark else self._num_held()
+        until = begin if mark else len(self._text) - held
         self._write(self._text[:until], content)
         self._text = self._text[until:]
-        self._scanned, self._in_string = len(OPEN), False
+        self._scanned, self._in_string = len(mark), False
         return self._is_open
 
+    def _find_open(self) -> tuple[int, str]:
+        """Where the first block begins, and its mark; no mark if there is none."""
+        if self._format.is_leading and (self._num_content or self._num_calls):
+            return 0, ""
+        text, marks = self._text, self._format.opens
+        begin = len(text) - len(text.lstrip())
+        if self._format.is_leading:
+            return begin, next((mark for mark in marks if text.startswith(mark, begin)), "")
+        found = [(text.find(mark), mark) for mark in marks if mark in text]
+        return min(found, default=(0, ""))
+
+    def _num_held(self) -> int:
+        """How many characters at the end may be the begin of a mark."""
+        if not self._format.is_leading:
+            return max(overlap(self._text, mark) for mark in self._format.opens)
+        text = self._text.lstrip()
+        is_held = not self._num_content and any(
+            mark.startswith(text) for mark in self._format.opens
+        )
+        return len(text) if is_held else 0
+
     def _read_block(self, content: list[str], calls: list[CallPart]) -> bool:
-        if not self._find_end():
+        if not self._format.close or not self._find_end():
             return False
-        end = self._scanned + len(CLOSE)
+        end = self._scanned + len(self._format.close)
         block, self._text = self._text[:end], self._text[end:]
         self._is_open = False
-        self._close(block, block[len(OPEN) : -len(CLOSE)], content, calls)
+        self._close(block, content, calls)
         return True
 
     def _find_end(self) -> bool:
-        """Move to the closing tag, if there is one. A tag inside a string is text."""
-        text = self._text
+        """Move to the closing tag, if there is one. A tag inside a JSON string is text."""
+        text, close = self._text, self._format.close
+        if not self._format.has_strings:
+            at = text.find(close, self._scanned)
+            self._scanned = at if at >= 0 else max(self._scanned, len(text) - len(close) + 1)
+            return at >= 0
         while found := (_STRING_MARK if self._in_string else _MARK).search(text, self._scanned):
             self._scanned = found.start()
-            mark, rest = found[0], text[found.start() : found.start() + len(CLOSE)]
-            if mark == "<" and rest == CLOSE:
+            mark, rest = found[0], text[found.start() : found.start() + len(close)]
+            if mark == "<" and rest == close:
                 return True
-            if rest == "\\" or (mark == "<" and CLOSE.startswith(rest)):
+            if rest == "\\" or (mark == "<" and close.startswith(rest)):
                 return False  # the next character decides
             if mark in '"\n':
                 self._in_string = not self._in_string
@@ -173,14 +204,16 @@ class ToolBlockReader:
         self._scanned = len(text)
         return False
 
-    def _close(self, block: str, body: str, content: list[str], calls: list[CallPart]) -> None:
-        """Add the call of a block, or the block as content if it is no call."""
-        call = _parse_call(body, self._names)
-        if call is None:
+    def _close(self, block: str, content: list[str], calls: list[CallPart]) -> None:
+        """Add the calls of a block, or the block as content if it calls no known function."""
+        found = self._format.parse(block)
+        if found is None or any(name not in self._names for name, _ in found):
             self._write(block, content)
-        elif self._most is None or self._num_calls < self._most:
-            calls.append(CallPart(index=self._num_calls, name=call[0], arguments=call[1]))
-            self._num_calls += 1
+            return
+        for name, arguments in found:
+            if self._most is None or self._num_calls < self._most:
+                calls.append(CallPart(index=self._num_calls, name=name, arguments=arguments))
+                self._num_calls += 1
 
     def _write(self, text: str, content: list[str]) -> None:
         """Pass text on, but hold back the blanks at its end."""
@@ -205,31 +238,17 @@ def read_whole(reader: AnswerReader, text: str) -> AnswerDelta:
             calls.append(part)
         else:
             calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
-    return AnswerDelta(content="".join(delta.content for delta in deltas), calls=tuple(calls))
+    return AnswerDelta(
+        content="".join(delta.content for delta in deltas),
+        calls=tuple(calls),
+        reasoning="".join(delta.reasoning for delta in deltas),
+    )
 
 
-def _overlap(text: str) -> int:
-    """How many characters at the end may be the begin of an opening tag."""
-    begin = text.rfind("<", max(len(text) - len(OPEN) + 1, 0))
-    return len(text) - begin if begin >= 0 and OPEN.startswith(text[begin:]) else 0
-
-
-def _parse_call(body: str, names: frozenset[str]) -> tuple[str, str] | None:
-    """The name and the arguments of a block, or None if it is no call."""
-    call = _parse(body)
-    if not isinstance(call, dict) or not call.keys() <= {"name", "arguments"}:
-        return None
-    name, arguments = call.get("name"), call.get("arguments", {})
-    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
-        return None
-    return name, _written(arguments)
-
-
-def _written(arguments: dict[str, Any]) -> str:
-    text = json.dumps(arguments, ensure_ascii=False)
-    # Half a surrogate pair is valid JSON when escaped, but not valid Unicode.
-    is_text = not any("\ud800" <= char <= "\udfff" for char in text)
-    return text if is_text else json.dumps(arguments)
+def overlap(text: str, mark: str) -> int:
+    """How many characters at the end of a text may be the begin of a mark."""
+    longest = min(len(text), len(mark) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(mark[:size])), 0)
 
 
 def _is_complete(text: str) -> bool:
@@ -239,22 +258,3 @@ def _is_complete(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _parse(text: str) -> Any:
-    """The value of a JSON text, or None."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{digits} is too large")
-    return value

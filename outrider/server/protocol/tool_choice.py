@@ -1,4 +1,4 @@
-"""The tools of a request, its choice among them, and how its answer is read."""
+"""The tools of a request, and its choice among them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,6 @@ from typing import Any
 
 from outrider.errors import RequestError
 from outrider.frontend.structured_params import Structured
-from outrider.server.protocol.tool_call_parser import (
-    AnswerReader,
-    ForcedReader,
-    PlainReader,
-    ToolBlockReader,
-)
 from outrider.server.protocol.tools import ChosenTool, Tool, ToolChoice, call_schema
 
 
@@ -32,15 +26,6 @@ class ToolUse:
         """Whether the answer is forced to be a call."""
         return self.choice == "required" or isinstance(self.choice, ChosenTool)
 
-    def reader(self) -> AnswerReader:
-        """A reader that finds the tool calls in the text of one answer."""
-        if self.must_call:
-            return ForcedReader()
-        if not self.may_call:
-            return PlainReader()
-        names = [tool.function.name for tool in self.tools]
-        return ToolBlockReader(names, most=None if self.is_parallel else 1)
-
     def structured(self, requested: Structured) -> Structured:
         """The grammar of the answer: the requested one, or that of a forced call."""
         if requested is not None and self.may_call:
@@ -48,11 +33,6 @@ class ToolUse:
                 "tools and a form of the answer exclude each other; use tool_choice none"
             )
         return {"json": call_schema(self.tools, self.choice)} if self.must_call else requested
-
-    def special_tokens(self, skip_special_tokens: bool | None) -> dict[str, bool]:
-        """Show special tokens where calls are read: the tags of a call may be special tokens."""
-        is_read = self.may_call and not self.must_call and skip_special_tokens is None
-        return {"skip_special_tokens": False} if is_read else {}
 
 
 def template_variables(

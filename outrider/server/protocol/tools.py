@@ -26,7 +26,7 @@ class FunctionTool(BaseModel):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # accepted, without effect here
+    strict: bool | None = None  # calls in Hermes' format follow the schema
 
 
 class Tool(BaseModel):

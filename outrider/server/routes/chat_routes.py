@@ -1,6 +1,7 @@
 """`/v1/chat/completions`."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +14,9 @@ from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
     ChatAnswer,
@@ -48,32 +51,42 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         model.check(body.model)
         body.check()
         body = model.fill(body)
-        prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
-        writer = ChatWriter(
-            model.envelope("chatcmpl", body.given_name), body, async_engine.tokenizer
+        admit = memory_of(request).admit
+        parsers = model.parsers.chosen(separates=body.separate_reasoning is not False)
+        prepared = await async_engine.prepare(
+            lambda: read_request(async_engine.frontend, body, parsers), admit
         )
+        envelope = model.envelope("chatcmpl", body.given_name)
+        writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return json_response(writer.whole(handle))
 
     return router
 
 
-def _read_request(frontend: Frontend, body: ChatRequest) -> list[PromptRequest]:
-    params = body.params()
+def read_request(
+    frontend: Frontend, body: ChatRequest, parsers: AnswerParsers = NO_PARSERS
+) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
-    return [PromptRequest(prompt=prompt, params=params)]
+    return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt.text))]
 
 
 class ChatWriter:
     """Writes the answer to one request, whole or in chunks."""
 
     def __init__(
-        self, envelope: Envelope, body: ChatRequest, tokenizer: Tokenizer | NoTokenizer
+        self,
+        envelope: Envelope,
+        body: ChatRequest,
+        parsers: AnswerParsers,
+        tokenizer: Tokenizer | NoTokenizer,
     ) -> None:
         self._envelope = envelope
         self._body = body
+        self._parsers = parsers
         self._tokenizer = tokenizer
         self._logprobs = LogprobWriter(tokenizer)
         self._rounds: dict[int, RoundWriter] = {}  # by choice
@@ -109,8 +122,11 @@ class ChatWriter:
     def opening_choices(self, handle: RequestHandle) -> Sequence[ChunkChoice]:
         (request,) = handle.requests
         choices, self._opening = range(len(request.outputs)), self._prompt(request)
-        self._readers = {index: self._body.tool_use.reader() for index in choices}
+        self._readers = {index: self._reader(request) for index in choices}
         return [_opening(index, None if self._body.tool_use.must_call else "") for index in choices]
+
+    def _reader(self, request: RequestState) -> AnswerReader:
+        return self._parsers.reader(self._body.tool_use, request.prepared.text or "")
 
     def delta_choices(
         self, request: RequestState, choice_delta: ChoiceDelta
@@ -140,8 +156,11 @@ class ChatWriter:
 
     def _choice(self, request: RequestState, index: int) -> ChatChoice:
         output = request.outputs[index]
-        reader = self._body.tool_use.reader()
-        message = _message(read_whole(reader, output.text))
+        reader = self._reader(request)
+        answer = read_whole(reader, output.text)
+        if not self._body.shows_reasoning:
+            answer = replace(answer, reasoning="")
+        message = _message(answer)
         return ChatChoice(
             index=index,
             message=message,
@@ -168,7 +187,14 @@ class ChatWriter:
             added.append(reader.finish())
         content = "".join(each.content for each in added)
         calls = [call_delta(part) for each in added for part in each.calls]
-        return ChatDelta(**set_only(content=content or None, tool_calls=calls or None))
+        reasoning = "".join(each.reasoning for each in added if self._body.shows_reasoning)
+        return ChatDelta(
+            **set_only(
+                content=content or None,
+                reasoning_content=reasoning or None,
+                tool_calls=calls or None,
+            )
+        )
 
     def _delta_choice(
         self, request: RequestState, choice_delta: ChoiceDelta, chat_delta: ChatDelta
@@ -191,9 +217,8 @@ class ChatWriter:
 def _message(answer: AnswerDelta) -> AnswerMessage:
     calls = [new_call(part) for part in answer.calls]
     content = None if calls and not answer.content else answer.content
-    return AnswerMessage(
-        role="assistant", content=content, refusal=None, **set_only(tool_calls=calls or None)
-    )
+    more = set_only(reasoning_content=answer.reasoning or None, tool_calls=calls or None)
+    return AnswerMessage(role="assistant", content=content, refusal=None, **more)
 
 
 def _finish(reason: str, reader: AnswerReader) -> str:

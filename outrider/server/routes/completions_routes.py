@@ -11,6 +11,7 @@ from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.completions_protocol import (
     CompletionAnswer,
@@ -43,19 +44,20 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         model.check(body.model)
         body.check()
         body = model.fill(body)
-        prepared = await async_engine.prepare(lambda: _read_requests(body))
-        writer = CompletionWriter(
-            model.envelope("cmpl", body.given_name), body, async_engine.tokenizer
-        )
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(lambda: read_requests(body), admit)
+        envelope = model.envelope("cmpl", body.given_name)
+        writer = CompletionWriter(envelope, body, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return json_response(writer.whole(handle))
 
     return router
 
 
-def _read_requests(body: CompletionRequest) -> list[PromptRequest]:
+def read_requests(body: CompletionRequest) -> list[PromptRequest]:
     params = body.params()
     return [PromptRequest(prompt=prompt, params=params) for prompt in body.prompts]
 

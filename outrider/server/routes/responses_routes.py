@@ -14,18 +14,21 @@ from outrider.frontend.request_state import RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
+from outrider.server.parsers.answer_parsers import AnswerParsers
 from outrider.server.protocol.logprobs_protocol import LogprobWriter
 from outrider.server.protocol.response_items import (
     CallItem,
     Item,
     MessageItem,
+    ReasoningItem,
     response_object,
     status_of,
     text_part,
 )
 from outrider.server.protocol.responses_protocol import ResponsesRequest
-from outrider.server.protocol.tool_call_parser import AnswerDelta, read_whole
+from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import named_event
 from outrider.wire.step_result import TokenLogprobs
@@ -42,39 +45,48 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         model.check(body.model)
         body.check()
         body = model.fill(body)
-        prepared = await async_engine.prepare(lambda: _read_request(async_engine.frontend, body))
-        writer = ResponseWriter(
-            model.envelope("resp", body.given_name), body, async_engine.tokenizer
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(
+            lambda: _read_request(async_engine.frontend, body, model.parsers), admit
         )
+        envelope = model.envelope("resp", body.given_name)
+        writer = ResponseWriter(envelope, body, model.parsers, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return JSONResponse(writer.whole(handle))
 
     return router
 
 
-def _read_request(frontend: Frontend, body: ResponsesRequest) -> list[PromptRequest]:
-    params = body.params()
+def _read_request(
+    frontend: Frontend, body: ResponsesRequest, parsers: AnswerParsers
+) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
-    return [PromptRequest(prompt=prompt, params=params)]
+    return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt.text))]
 
 
 class ResponseWriter:
     """Writes one response, whole or as events, and numbers the events."""
 
     def __init__(
-        self, envelope: Envelope, body: ResponsesRequest, tokenizer: Tokenizer | NoTokenizer
+        self,
+        envelope: Envelope,
+        body: ResponsesRequest,
+        parsers: AnswerParsers,
+        tokenizer: Tokenizer | NoTokenizer,
     ) -> None:
         self._envelope = envelope
         self._body = body
+        self._parsers = parsers
         self._logprobs = LogprobWriter(tokenizer)
         self._numbers = itertools.count()
 
     def whole(self, handle: RequestHandle) -> dict[str, Any]:
         (request,) = handle.requests
         items, output = ItemWriter(), request.outputs[0]
-        answer = read_whole(self._body.tool_use.reader(), output.text)
+        answer = read_whole(self._reader(request), output.text)
         logprobs = self._report(output.token_ids, output.logprobs)
         for _ in (*items.add(answer, logprobs), *items.end(status_of(request))):
             pass  # the events are for streams
@@ -83,7 +95,7 @@ class ResponseWriter:
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """The events: created, the deltas of items, completed."""
         (request,) = handle.requests
-        items, reader = ItemWriter(), self._body.tool_use.reader()
+        items, reader = ItemWriter(), self._reader(request)
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response(request, "in_progress", items))
         async for choice_delta in handle.deltas():
@@ -95,6 +107,9 @@ class ResponseWriter:
         for kind, fields in (*closing, *items.end(status)):
             yield self._event(kind, **fields)
         yield self._event(f"response.{status}", response=self._response(request, status, items))
+
+    def _reader(self, request: RequestState) -> AnswerReader:
+        return self._parsers.reader(self._body.tool_use, request.prepared.text or "")
 
     def _report(
         self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
@@ -126,6 +141,8 @@ class ItemWriter:
 
     def add(self, delta: AnswerDelta, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         """The events of a delta. Only text has log-probabilities."""
+        if delta.reasoning:
+            yield from self._add_reasoning(delta.reasoning)
         if delta.content or logprobs:
             yield from self._add_text(delta.content, logprobs)
         for part in delta.calls:
@@ -136,7 +153,7 @@ class ItemWriter:
 
     def end(self, status: str) -> Iterator[Event]:
         """The last events. An answer without text or calls becomes an empty message."""
-        if not self._items:
+        if not any(isinstance(item, MessageItem | CallItem) for item in self._items):
             yield from self._open(MessageItem())
         yield from self._close("completed" if status == "completed" else "incomplete")
 
@@ -148,6 +165,14 @@ class ItemWriter:
         item.text += text
         item.logprobs += logprobs
         yield "response.output_text.delta", self._part(delta=text, logprobs=logprobs)
+
+    def _add_reasoning(self, text: str) -> Iterator[Event]:
+        if not self._items:
+            yield from self._open(ReasoningItem())
+        item = self._items[-1]
+        assert isinstance(item, ReasoningItem), "reasoning comes first"
+        item.text += text
+        yield "response.reasoning_text.delta", self._part(delta=text)
 
     def _add_arguments(self, arguments: str) -> Iterator[Event]:
         item = self._items[-1]
@@ -173,6 +198,8 @@ class ItemWriter:
             done = self._part(text=item.text, logprobs=item.logprobs)
             yield "response.output_text.done", done
             yield "response.content_part.done", self._part(part=item.part)
+        elif isinstance(item, ReasoningItem):
+            yield "response.reasoning_text.done", self._part(text=item.text)
         else:
             done = self._place(item, name=item.name, arguments=item.arguments)
             yield "response.function_call_arguments.done", done

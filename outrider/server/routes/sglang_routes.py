@@ -14,6 +14,7 @@ from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.server.answer_request import ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import memory_of
 from outrider.server.http_errors import failed
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
@@ -33,11 +34,14 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Continue one prompt or several."""
         model.check(body.model)
         body.check()
-        prepared = await async_engine.prepare(lambda: _read_requests(body, model))
+        admit = memory_of(request).admit
+        prepared = await async_engine.prepare(lambda: _read_requests(body, model), admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
-            return answer_stream(async_engine, prepared, writer.stream)
-        return JSONResponse(writer.whole(await answer_whole(async_engine, request, prepared)))
+            return await answer_stream(async_engine, prepared, writer.stream, writer.names)
+        return JSONResponse(
+            writer.whole(await answer_whole(async_engine, request, prepared, writer.names))
+        )
 
     @router.get("/health_generate")
     async def health_generate(request: Request) -> Response:
@@ -68,7 +72,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/get_server_info")
     @router.get("/server_info")
     async def server_info() -> dict[str, Any]:
-        """Sizes, and the mean acceptance length."""
+        """Sizes, the mean acceptance length, and how busy the device is."""
         return _server_info(async_engine, model)
 
     return router
@@ -92,7 +96,12 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
         "speculative_num_draft_tokens": budget.nodes,
-        "internal_states": [{"avg_spec_accept_length": async_engine.meter.accept_length}],
+        "internal_states": [
+            {
+                "avg_spec_accept_length": async_engine.meter.accept_length,
+                "forward_occupancy": async_engine.meter.forward_occupancy,
+            }
+        ],
     }
 
 
@@ -102,6 +111,7 @@ class GenerateWriter:
     def __init__(self, async_engine: AsyncEngine, body: GenerateRequest) -> None:
         self._tokenizer = async_engine.tokenizer
         self._is_single = body.is_single
+        self.names = tuple(body.rid) if isinstance(body.rid, list) else (body.rid or "",)
         self._rid = body.rid if isinstance(body.rid, str) else secrets.token_hex(16)
 
     def whole(self, handle: RequestHandle) -> Any:

@@ -2,12 +2,13 @@
 
 from functools import partial
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from outrider.errors import RequestError
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
+from outrider.server.call_memory import TEXT_FACTOR, CallMemory, memory_of
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.tokenize_protocol import (
     DetokenizeAnswer,
@@ -25,10 +26,10 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 
     # Answers are written in the thread, too: FastAPI would take seconds for a million ids.
     @router.post("/tokenize", response_model=TokenizeAnswer)
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         """The token ids of a text or a conversation."""
         model.check(body.model)
-        work = partial(_tokenize, async_engine, body)
+        work = partial(_tokenize, async_engine, body, memory_of(request))
         return await async_engine.run_in_thread(work, size=len(body.prompt or ""))
 
     @router.post("/detokenize", response_model=DetokenizeAnswer)
@@ -41,12 +42,13 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest) -> Response:
+def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest, memory: CallMemory) -> Response:
     prompt, tokenizer = body.text(async_engine.frontend), async_engine.tokenizer
     if len(prompt.text) > MAX_CHARS:
         raise RequestError(
             f"the text has {len(prompt.text)} characters and may have {MAX_CHARS}; send it in parts"
         )
+    memory.take(len(prompt.text) * TEXT_FACTOR)
     tokens = tokenizer.encode(prompt.text, add_special=prompt.add_special)
     texts = map(tokenizer.token_text, tokens)
     answer = TokenizeAnswer(

@@ -1,0 +1,1 @@
+"""How families of models write reasoning and tool calls. One file per family, one registry."""

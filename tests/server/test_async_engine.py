@@ -1,0 +1,55 @@
+"""The async engine shares its event loop among the clients."""
+
+import asyncio
+
+import pytest
+from support.paper import facts
+
+from outrider.errors import CapacityError
+from outrider.frontend.prompts import TokenPrompt
+from outrider.frontend.sampling_params import SamplingParams
+from outrider.frontend.tokenizer.tokenizer import NoTokenizer
+from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.metrics import Meter
+from outrider.server.remote_engine import RemoteEngine
+from outrider.structured.grammar_cache import NO_GRAMMARS
+
+
+def async_engine_with(max_queued):
+    known, meter = facts(depth=1, max_rows=2, num_pages=9, max_context=20), Meter("m")
+    engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=max_queued, meter=meter)
+    tokenizer = NoTokenizer(eos_ids=frozenset())
+    return AsyncEngine(engine, tokenizer, meter, AsyncEngineRules())
+
+
+async def count_turns(turns):
+    while True:
+        turns.append(None)
+        await asyncio.sleep(0)
+
+
+async def submit(async_engine, num):
+    """The handle of one HTTP request with many prompts, and the turns of others meanwhile."""
+    params = SamplingParams(max_tokens=1)
+    prepared = [async_engine.frontend.inputs.prepare(TokenPrompt((5,)), params)] * num
+    turns = []
+    counting = asyncio.create_task(count_turns(turns))
+    await asyncio.sleep(0)
+    try:
+        return await async_engine.submit(prepared), len(turns)
+    finally:
+        counting.cancel()
+
+
+def test_others_are_answered_while_many_prompts_are_submitted():
+    handle, num_turns = asyncio.run(submit(async_engine_with(max_queued=500), 400))
+    assert len(handle.requests) == 400
+    assert num_turns > 10
+
+
+def test_prompts_for_which_there_is_no_room_leave_none_behind():
+    async_engine = async_engine_with(max_queued=100)
+    with pytest.raises(CapacityError):
+        asyncio.run(submit(async_engine, 400))
+    handle, _ = asyncio.run(submit(async_engine, 100))
+    assert len(handle.requests) == 100
