@@ -16,7 +16,7 @@ from outrider.server.answer_request import Envelope, ServedModel, answer_stream,
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
-from outrider.server.parsers.answer_parsers import AnswerParsers
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
     ChatAnswer,
@@ -68,7 +68,7 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 
 
 def read_request(
-    frontend: Frontend, body: ChatRequest, parsers: AnswerParsers
+    frontend: Frontend, body: ChatRequest, parsers: AnswerParsers = NO_PARSERS
 ) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
     return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt.text))]

@@ -45,7 +45,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         body.check()
         body = model.fill(body)
         admit = memory_of(request).admit
-        prepared = await async_engine.prepare(lambda: _read_requests(body), admit)
+        prepared = await async_engine.prepare(lambda: read_requests(body), admit)
         envelope = model.envelope("cmpl", body.given_name)
         writer = CompletionWriter(envelope, body, async_engine.tokenizer)
         names = (envelope.id, body.given_name)
@@ -57,7 +57,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
     return router
 
 
-def _read_requests(body: CompletionRequest) -> list[PromptRequest]:
+def read_requests(body: CompletionRequest) -> list[PromptRequest]:
     params = body.params()
     return [PromptRequest(prompt=prompt, params=params) for prompt in body.prompts]
 
