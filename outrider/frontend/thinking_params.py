@@ -7,6 +7,9 @@ from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.row_sampling import ThinkingBudget
 
 
+_UNBOUNDED = 2**31  # tokens; no context is as long
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
     """The tags around reasoning, and the budget. Each tag must be one token of the model."""
@@ -36,5 +39,5 @@ def resolve_thinking(
         opens=opens[0],
         closes=closes[0],
         is_open=thinking.is_open,
-        until=prompt_len + thinking.budget,
+        until=prompt_len + min(thinking.budget, _UNBOUNDED),
     )
