@@ -1,5 +1,6 @@
 """The `outrider` command: parses arguments, runs one command, prints errors as one line."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -70,6 +71,9 @@ def _root(
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Files of a model may hold half a surrogate pair, which a report on them quotes.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -12,9 +12,8 @@ ENGINE_DEFAULTS = ("vllm", "none")  # vLLM's word for the defaults of the engine
 _FILE = "generation_config.json"
 # Names in the file and in our requests are the same.
 SAMPLING = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
-# Models whose file has no sampling, although their card recommends one. The card of SmolLM2 also
-# has top_p 0.9; at this temperature it changes little and costs time for every token.
-_RECOMMENDED = {"smollm2": {"temperature": 0.2}}
+# Models whose file has no sampling, although their card recommends one.
+_RECOMMENDED = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
 
 SamplingDefaults = Mapping[str, float]
 NO_DEFAULTS: SamplingDefaults = {}

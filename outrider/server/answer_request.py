@@ -1,6 +1,7 @@
 """Answers one HTTP request, whole or as a stream, and ends its work when the client leaves."""
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -31,6 +32,7 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would hold tokens back
 ]
+_LINE_HEADERS = [(b"content-type", b"application/x-ndjson"), *_STREAM_HEADERS[1:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +79,14 @@ class ServedModel:
 
 
 async def answer_whole(
-    async_engine: AsyncEngine, request: Request, prepared: Sequence[PreparedRequest]
+    async_engine: AsyncEngine,
+    request: Request,
+    prepared: Sequence[PreparedRequest],
+    names: tuple[str, ...] = (),
 ) -> RequestHandle:
     """The handle once all outputs have ended well. It is aborted if the client leaves."""
     handle = await async_engine.submit(prepared)
+    handle.names = names
     try:
         await _while_connected(request.receive, handle.finish())
     except _ClientGone:
@@ -97,11 +103,24 @@ async def answer_stream(
     async_engine: AsyncEngine,
     prepared: Sequence[PreparedRequest],
     write: Callable[[RequestHandle], AsyncIterator[bytes]],
+    names: tuple[str, ...] = (),
 ) -> Response:
     """The events that `write` makes of a handle. It is aborted if the client leaves."""
     handle = await async_engine.submit(prepared)
+    handle.names = names
     close = partial(async_engine.close, handle)
     return EventStream(write(handle), close=close, ping_s=async_engine.rules.ping_s)
+
+
+async def answer_lines(
+    async_engine: AsyncEngine,
+    prepared: Sequence[PreparedRequest],
+    write: Callable[[RequestHandle], AsyncIterator[bytes]],
+) -> Response:
+    """The same as lines of JSON, which have no comments."""
+    handle = await async_engine.submit(prepared)
+    close = partial(async_engine.close, handle)
+    return EventStream(write(handle), close=close, ping_s=math.inf, headers=_LINE_HEADERS)
 
 
 class EventStream(Response):
@@ -112,9 +131,15 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, events: AsyncIterator[bytes], *, close: Callable[[], None], ping_s: float
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        close: Callable[[], None],
+        ping_s: float,  # infinite for a stream without comments
+        headers: Sequence[tuple[bytes, bytes]] = _STREAM_HEADERS,
     ) -> None:
         super().__init__()
+        self._stream_headers = headers
         self._events = events
         self._close = close  # called once, however the stream ends
         self._ping_s = ping_s
@@ -130,7 +155,7 @@ class EventStream(Response):
             self._close()
 
     async def _write(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self._stream_headers})
         pinging = asyncio.create_task(self._ping(send))
         try:
             async for each in self._events:
@@ -142,7 +167,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ping(self, send: Send) -> None:
-        while True:
+        while math.isfinite(self._ping_s):
             await asyncio.sleep(self._ping_s)
             if self._is_silent:
                 await send({"type": "http.response.body", "body": PING, "more_body": True})

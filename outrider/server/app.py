@@ -14,9 +14,12 @@ from outrider.server.http_errors import install_handlers
 from outrider.server.request_traces import TraceHeadersMiddleware
 from outrider.server.routes.chat_routes import chat_routes
 from outrider.server.routes.completions_routes import completion_routes
+from outrider.server.routes.control_routes import control_routes
 from outrider.server.routes.docs_routes import docs_routes
 from outrider.server.routes.health_routes import health_routes
+from outrider.server.routes.messages_routes import messages_routes
 from outrider.server.routes.models_routes import model_routes
+from outrider.server.routes.ollama_routes import ollama_routes
 from outrider.server.routes.page_routes import page_routes
 from outrider.server.routes.responses_routes import responses_routes
 from outrider.server.routes.sglang_routes import native_routes
@@ -42,7 +45,10 @@ def make_app(
         model_routes(async_engine, model),
         token_routes(async_engine, model),
         native_routes(async_engine, model),
+        messages_routes(async_engine, model),
+        ollama_routes(async_engine, model),
         health_routes(async_engine),
+        control_routes(async_engine),
         page_routes(),
         docs_routes("Outrider"),
     ):

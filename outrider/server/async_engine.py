@@ -14,7 +14,7 @@ from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.server.http_errors import ending, restarting
+from outrider.server.http_errors import ending, restarting, unresponsive
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
@@ -143,6 +143,25 @@ class AsyncEngine:
             if self._handles.pop(request.request_id, None) is not None:
                 self.meter.note_request(request)
                 self._tracer.note_request(request)
+
+    def abort(self, name: str) -> int:
+        """End the requests of this name, or all without one; returns how many there were."""
+        handles = {id(each): each for each in self._handles.values()}.values()
+        aborted = [each for each in handles if not name or name in each.names]
+        for handle in aborted:
+            for request in handle.requests:
+                self.frontend.abort(request)
+            handle.wake()
+        return len(aborted)
+
+    def check_health(self) -> None:
+        """Raise the reason why the engine cannot answer now, if there is one."""
+        if self.is_draining:
+            raise ending()
+        if not self.is_ready:
+            raise restarting()
+        if self.worker_trouble:
+            raise unresponsive(self.worker_trouble)
 
     async def stats(self) -> EngineStats:
         """The engine's stats after all messages that were sent to it before."""

@@ -6,7 +6,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.server.http_errors import ApiError
 
-_OPEN = frozenset({"/health", "/"})  # load balancers have no key; the page asks the user for it
+_OPEN = frozenset(
+    {"/health", "/ping", "/"}
+)  # load balancers have no key; the page asks the user for it
 _OPEN_FOLDER = "/page/"
 _SCHEME = b"bearer "
 
@@ -30,9 +32,13 @@ class KeyMiddleware:
         await error.response()(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
-        sent = dict(scope["headers"]).get(b"authorization", b"")
+        headers = dict(scope["headers"])
+        sent = headers.get(b"authorization", b"")
         is_bearer = sent[: len(_SCHEME)].lower() == _SCHEME
-        return hmac.compare_digest(sent[len(_SCHEME) :].strip(), self._key) and is_bearer
+        if hmac.compare_digest(sent[len(_SCHEME) :].strip(), self._key) and is_bearer:
+            return True
+        # Anthropic's clients send the key in a header of its own.
+        return hmac.compare_digest(headers.get(b"x-api-key", b"").strip(), self._key)
 
 
 def _is_open(path: str) -> bool:

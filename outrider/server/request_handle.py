@@ -28,6 +28,7 @@ class RequestHandle:
 
     def __init__(self, requests: Sequence[RequestState]) -> None:
         self.requests = tuple(requests)
+        self.names: tuple[str, ...] = ()  # by which a client may abort it
         self._woken = asyncio.Event()
         outputs = [
             (place, request, index)

@@ -237,3 +237,27 @@ def test_hostile_lines_end_neither_the_batch_nor_its_next_run(frontend, files):
     before = files[1].read_bytes()
     run(frontend, files)
     assert files[1].read_bytes() == before
+
+
+def test_lines_of_openais_batch_files_are_answered_in_its_format(frontend, tmp_path):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    chat = {"model": "any", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    urls = {"a": "/v1/chat/completions", "b": "/v1/completions", "c": "/v1/embeddings"}
+    bodies = {"a": chat, "b": {"prompt": "the road", "max_tokens": 2, "n": 2}, "c": {}}
+    lines = [
+        {"custom_id": name, "method": "POST", "url": urls[name], "body": bodies[name]}
+        for name in bodies
+    ]
+    lines.append({**lines[0], "custom_id": "d", "body": {**chat, "temperature": "hot"}})
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(frontend, (source, target)) == 4
+    answers = {record["id"]: record for record in records(target).values()}
+    first, second = answers["a"]["response"]["body"], answers["b"]["response"]["body"]
+    assert first["object"] == "chat.completion"
+    assert first["usage"]["completion_tokens"] <= 3
+    assert [choice["index"] for choice in second["choices"]] == [0, 1]
+    assert [answers[name]["error"] for name in "ab"] == [None, None]
+    assert "url must be" in answers["c"]["error"]
+    assert "temperature" in answers["d"]["error"]
+    with BatchOutput(target) as journal:
+        assert journal.num_failed == 2

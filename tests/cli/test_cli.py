@@ -4,8 +4,10 @@ import re
 import subprocess
 import sys
 
+import numpy
 import pytest
 import typer
+from safetensors.numpy import save_file
 
 from outrider import __version__
 from outrider.cli.main import app, run
@@ -96,6 +98,16 @@ def test_a_full_disk_behind_stdout_is_one_line_and_a_code(arguments):
     assert done.returncode == 1
     assert done.stderr.startswith("error: cannot use the output: No space left")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_report_quotes_text_that_no_encoding_has(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["\\ud800"]}')
+    save_file({"weight": numpy.zeros(1)}, tmp_path / "model.safetensors")
+    command = [sys.executable, "-c", "from outrider.cli.main import main; main()", "doctor"]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert "Traceback" not in done.stderr
+    assert "\\ud800" in done.stdout
 
 
 def test_mistakes_are_found_before_torch_is_loaded():

@@ -102,8 +102,7 @@ def _cause_trouble(rng: Random, server: ByteServer, report: CaseReport):
     report.counts[f"fault {kind}"] += 1
     if kind == "clients":
         return [draw_rudeness(rng, server.process.url)[1] for _ in range(rng.choice([1, 20]))]
-    _wait_until(lambda: _worker(server) > 0, report, "a worker runs")
-    pid = _worker(server)
+    pid = _await_worker(server)
     os.kill(pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
     if kind == "pause":
         time.sleep(rng.uniform(0, 2))
@@ -114,6 +113,15 @@ def _cause_trouble(rng: Random, server: ByteServer, report: CaseReport):
         _check_health_tells(server, report)
     _wait_until(lambda: _worker(server) not in (0, pid), report, "another worker runs")
     return []
+
+
+def _await_worker(server: ByteServer) -> int:
+    """The process id of the worker, once there is one. Never 0: that is our own group to `kill`."""
+    end = time.monotonic() + RECOVERY_S
+    while not (pid := _worker(server)):
+        assert time.monotonic() < end, "there is no worker any more"
+        time.sleep(0.1)
+    return pid
 
 
 def _worker(server: ByteServer) -> int:

@@ -35,8 +35,8 @@ def test_the_file_of_another_folder_can_be_chosen(folder, tmp_path_factory):
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("smollm2", {"temperature": 0.2}),
-        ("HuggingFaceTB/SmolLM2-360M-Instruct", {"temperature": 0.2}),
+        ("smollm2", {"temperature": 0.2, "top_p": 0.9}),
+        ("HuggingFaceTB/SmolLM2-360M-Instruct", {"temperature": 0.2, "top_p": 0.9}),
         ("owner/other", {}),
     ],
 )

@@ -97,7 +97,7 @@ def test_the_schema_of_the_routes_is_there(server):
     assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/generate"} <= set(paths)
     operations = [operation for path in paths.values() for operation in path.values()]
     tags = {tag for operation in operations for tag in operation["tags"]}
-    assert tags == {"OpenAI", "Operation", "SGLang", "Tokens"}
+    assert tags == {"Anthropic", "Ollama", "OpenAI", "Operation", "SGLang", "Tokens"}
 
 
 def test_invariants_have_the_names_that_monitors_read(server):

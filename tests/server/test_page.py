@@ -1,93 +1,26 @@
 """The chat page in a real browser, with a real server that accepts some of its drafts."""
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 
 import pytest
-from support.served import ServerProcess
 
 pytest.importorskip("playwright", reason="the page is tested with playwright: pip install it")
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
+from support.page_visits import BROWSER_MARKS, DESKTOP, PHONE, QUESTION, Visit
+from support.page_visits import browser as browser
+from support.page_visits import open_page as open_page
 
 from outrider import SamplingParams
 
-CHROMIUM = shutil.which("chromium") or ""
-DESKTOP = {"width": 1280, "height": 800}
-PHONE = {"width": 360, "height": 740}
-QUESTION = "the cat, the dog, the cat, the dog, the cat, the dog"
-
-pytestmark = [
-    pytest.mark.slow,  # the browser alone takes half a gigabyte
-    pytest.mark.skipif(
-        not CHROMIUM, reason="the page is tested in Debian's chromium: apt-get install chromium"
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # chromium's own sandbox refuses root
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield running
-        running.close()
-
-
-class Visit:
-    """Owns one visit to the page, and everything that it complained about or asked for."""
-
-    def __init__(self, browser: Browser, url: str, **context) -> None:
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self.page = browser.new_context(**context).new_page()
-        self.page.set_default_timeout(20_000)
-        self.page.on("console", lambda said: self._note(said.type, said.text))
-        self.page.on("pageerror", lambda error: self._note("error", str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(url)
-        expect(self.page.locator("#model")).to_have_text("tiny")
-
-    def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.complaints.append(text)
-
-    def settle(self, **values: str) -> None:
-        for name, value in values.items():
-            self.page.fill(f"#{name.replace('_', '-')}", value)
-
-    def ask(self, question: str) -> None:
-        self.page.fill("#prompt", question)
-        self.page.press("#prompt", "Enter")
-
-    def wait(self) -> None:
-        """Until nothing is being answered any more."""
-        expect(self.page.locator(".foot span").first).to_be_visible(timeout=30_000)
-        expect(self.page.locator("#send")).to_be_visible(timeout=30_000)
-
-
-@pytest.fixture
-def open_page(browser: Browser, server: ServerProcess) -> Iterator:
-    """Opens the page; at the end, the browser must have logged no error."""
-    visits: list[Visit] = []
-
-    def open_(viewport=DESKTOP, **context) -> Visit:
-        visits.append(Visit(browser, server.url, viewport=viewport, **context))
-        return visits[-1]
-
-    yield open_
-    for visit in visits:
-        visit.page.context.close()
-        assert visit.complaints == []
-        assert [url for url in visit.asked if not url.startswith(server.url)] == []
+pytestmark = BROWSER_MARKS
 
 
 @pytest.fixture
 def answered(open_page) -> Visit:
-    """A finished answer of 60 tokens."""
+    """A finished answer of 60 tokens, shown as generated."""
     visit = open_page()
+    visit.page.select_option("#form", "raw")
     visit.settle(temperature="0.1", seed="4", max_tokens="60")
     visit.ask(QUESTION)
     visit.wait()
@@ -118,17 +51,36 @@ def test_an_answer_streams_token_by_token_and_each_says_how_it_came(answered, se
     expect(answered.page.locator("#positions li").first).to_contain_text("%")
 
 
+def test_the_figures_of_an_answer_agree_with_each_other_and_with_the_server(answered, server):
+    page = answered.page
+    body = {**answered.bodies[0], "stream": False}
+    answer = server.post("/v1/chat/completions", body).json()
+    figures = answer["metrics"]["speculative_decoding"]
+    accepted, drafted = figures["num_accepted_draft_tokens"], figures["num_draft_tokens"]
+    assert 0 < accepted < drafted
+    expect(page.locator("#positions-sum")).to_have_text(
+        f"All positions: {accepted} of {drafted} drafts accepted."
+    )
+    expect(page.locator("#share")).to_have_text(f"{round(100 * accepted / drafted)}%")
+    counts = page.locator("#positions li > :nth-child(3)").all_text_contents()
+    rows = [tuple(map(int, each.split("/"))) for each in counts]
+    assert tuple(map(sum, zip(*rows, strict=True))) == (accepted, drafted)
+    steps = figures["num_spec_steps"]
+    expect(page.locator("#speedup")).to_have_text(f"{59 / steps:.2f}\u00d7")
+    expect(page.locator("#how")).to_contain_text(f"59 tokens in {steps} steps after the prompt.")
+
+
 def test_the_tree_of_a_round_shows_on_focus_and_goes_on_escape(answered):
     page = answered.page
     page.locator(".text .token").first.focus()
     expect(page.locator("#round-title")).to_have_text("After the prompt: nothing drafted")
     page.locator(".text .token[aria-description='draft depth 1']").first.focus()
     expect(page.locator("#round-title")).to_have_text(
-        re.compile(r"Round \d+: \d+ of \d+ drafts? kept")
+        re.compile(r"Round \d+: \d+ of \d+ drafts? accepted")
     )
     expect(page.locator("#round-token")).to_contain_text("draft depth 1, the target agreed")
     assert page.locator("#round svg .node.root").count() == 1
-    assert page.locator("#round svg .node.kept.chosen").count() == 1
+    assert page.locator("#round svg .node.accepted.chosen").count() == 1
     assert page.locator("#round svg").get_attribute("aria-label").startswith("After ")
     page.keyboard.press("Escape")
     expect(page.locator("#round")).to_be_hidden()
@@ -150,9 +102,8 @@ def test_drafts_that_were_not_chosen_are_in_the_tree(answered):
 def test_arrow_keys_walk_over_the_tokens_of_one_tab_stop(answered):
     page = answered.page
     page.focus("#prompt")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Shift+Tab")  # past the buttons under the answer
-    page.keyboard.press("Shift+Tab")
+    for _ in range(4):  # past the three buttons under the answer
+        page.keyboard.press("Shift+Tab")
     focused = page.locator(".token:focus")
     assert focused.count() == 1
     page.keyboard.press("ArrowRight")
@@ -195,7 +146,7 @@ def test_the_draft_budget_is_what_was_asked_for(open_page):
     expect(visit.page.locator(".turn")).to_have_count(0)
     visit.ask(QUESTION)
     visit.wait()
-    expect(visit.page.locator("#no-positions")).to_be_visible()
+    expect(visit.page.locator("#positions-sum")).to_have_text("Nothing was drafted yet.")
 
 
 def seed_of_a_long_answer(llm, num_tokens=400):
@@ -224,9 +175,10 @@ def test_a_refusal_is_shown_and_can_be_tried_again(browser, server):
     visit = Visit(browser, server.url, viewport=DESKTOP)
     visit.ask("a" * 5000)  # more than the context holds
     alert = visit.page.get_by_role("alert")
-    expect(alert).to_contain_text("the context holds")
+    expect(alert).to_contain_text("Shorten the message, lower max tokens, or start a new chat.")
     alert.get_by_role("button", name="Try again").click()
     expect(alert).to_contain_text("the context holds")
+    expect(visit.page.locator(".answer")).to_have_count(0)  # nothing was answered
     assert all("400" in complaint for complaint in visit.complaints)  # the browser's own
     visit.page.context.close()
 
@@ -248,6 +200,36 @@ def test_a_screen_reader_hears_sentences_and_every_control_has_a_name(answered):
     named = "c => Boolean(c.labels?.length || c.getAttribute('aria-label') || c.textContent.trim())"
     for control in page.locator("button, input, select, textarea").all():
         assert control.evaluate(named), control.evaluate("c => c.outerHTML")
+
+
+def test_a_retry_uses_the_settings_as_they_are_now(browser, server):
+    visit = Visit(browser, server.url, viewport=DESKTOP)
+    visit.settle(max_tokens="5", system="a" * 5000)  # more than the context holds
+    visit.ask(QUESTION)
+    alert = visit.page.get_by_role("alert")
+    expect(alert).to_contain_text("the context holds")
+    visit.settle(system="")
+    alert.get_by_role("button", name="Try again").click()
+    expect(visit.page.locator(".foot")).to_contain_text("5 tokens")
+    expect(alert).to_have_count(0)
+    visit.page.context.close()
+
+
+def test_a_phone_shows_the_model_and_the_figures(open_page):
+    visit = open_page(PHONE, has_touch=True)
+    page = visit.page
+    page.tap("#open-panel")
+    visit.settle(temperature="0.1", seed="4", max_tokens="60")
+    page.keyboard.press("Escape")
+    visit.ask(QUESTION)
+    visit.wait()
+    expect(page.locator("#model")).to_be_visible()
+    brief = re.compile(r"^[\d.]+ tok/s . [\d.]+ tokens/step . \d+% accepted$")
+    expect(page.locator("#brief")).to_have_text(brief)
+    is_whole = "each => each.scrollWidth <= each.clientWidth"
+    assert page.locator("#brief").evaluate(is_whole)
+    assert page.locator("#model").evaluate(is_whole)
+    assert width_of(page) == PHONE["width"]
 
 
 def test_a_phone_needs_no_sideways_scrolling_and_unfolds_the_settings(open_page):

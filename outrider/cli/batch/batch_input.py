@@ -67,9 +67,10 @@ def line_id(line: InputLine) -> Any:
         value = decode_line(line)
     except RequestError:
         return line.number
-    if not isinstance(value, Mapping) or not _is_plain(value.get("id"), _MOST_NESTED_ID):
+    if not isinstance(value, Mapping):
         return line.number
-    return value.get("id", line.number)
+    given = value.get("id", value.get("custom_id", line.number))
+    return given if _is_plain(given, _MOST_NESTED_ID) else line.number
 
 
 def _is_plain(value: Any, levels: int) -> bool:

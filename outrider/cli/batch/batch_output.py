@@ -62,7 +62,7 @@ class BatchOutput:
             self._file.flush()
         except OSError as error:
             raise _unwritable(self._path, error) from error
-        self.num_failed += "error" in report
+        self.num_failed += report.get("error") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _check_opening(content: bytes, path: Path) -> None:
 def _read_record(content: bytes, path: Path) -> tuple[int, _Record]:
     try:
         fields = json.loads(content)
-        record = _Record(digest=str(fields["digest"]), is_failed="error" in fields)
+        record = _Record(digest=str(fields["digest"]), is_failed=fields.get("error") is not None)
         return int(fields["line"]), record
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(_foreign(path)) from error

@@ -4,9 +4,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from outrider.cli.batch.batch_input import InputLine, LineRequest, parse_line, read_lines
+from outrider.cli.batch.batch_input import (
+    InputLine,
+    LineRequest,
+    decode_line,
+    parse_line,
+    read_lines,
+)
 from outrider.cli.batch.batch_output import BatchOutput
+from outrider.cli.batch.openai_lines import OpenAiLine, is_openai_line
 from outrider.errors import CapacityError, ConfigError, RequestError
 from outrider.frontend.batch_bar import Advance, batch_bar
 from outrider.frontend.frontend import Frontend
@@ -63,7 +71,7 @@ class BatchRun:
             if output.error:
                 self.refusals.append(output.error)
                 continue
-            self._written.append(line, describe_output(output))
+            self._written.append(line, self._report(line, result))
             advance(output.usage.completion_tokens)
 
     def _requests(
@@ -77,7 +85,17 @@ class BatchRun:
             except RequestError as error:
                 self._fail(line, error, advance)
 
+    def _report(self, line: InputLine, request: RequestState) -> Mapping[str, Any]:
+        value = decode_line(line)
+        if not is_openai_line(value):
+            return describe_output(request.output())
+        report = OpenAiLine(value).report(request, self._frontend)
+        return {"custom_id": value["custom_id"], **report}
+
     def _prepare(self, line: InputLine) -> PreparedRequest:
+        value = decode_line(line)
+        if is_openai_line(value):
+            return OpenAiLine(value).prepare(self._frontend)
         request = parse_line(line)
         params = override(self._defaults.params, request.changes)
         return self._frontend.inputs.prepare(self._prompt(request), params)

@@ -1,43 +1,70 @@
-// One answer on the screen: its tokens, each with the round that emitted it.
+// One answer on the screen: its tokens, each with the round that emitted it, and the line under them.
 
-import { Tally } from "./tally.js";
 import { element } from "./dom.js";
-import { count, origin, rateOf, seconds } from "./words.js";
-
-const DEEPEST = 6; // greater depths have the same shade
+import { Tally, summaryOf } from "./tally.js";
+import { TokenText } from "./token_text.js";
+import { count, rateOf, seconds } from "./words.js";
 
 export class AnswerView {
-  #rounds = [];
-  #body = element("div", { class: "text", role: "group", "aria-label": "Answer, token by token" });
+  #summaries = []; // of all rounds
+  #rounds = []; // with their trees; of a restored answer there are none
+  #tokens;
+  #head = element("h3", { class: "head", hidden: "" });
   #foot = element("p", { class: "foot" });
+  #restoredRate = 0;
   tally = new Tally();
-  text = "";
   seed = null;
   totalMs = 0;
   firstMs = 0;
   finish = "";
+  note = "";
 
   constructor(title, inspector) {
     this.element = element("article", { class: "answer", "aria-label": title });
-    this.element.append(this.#body, this.#foot);
-    this.#body.classList.add("is-running");
-    this.#listen(inspector);
+    this.#tokens = new TokenText((span, token) => {
+      if (!span) inspector.hideSoon();
+      else inspector.show(span, this.#summaries[token.round], { ...token, trace: this.#rounds[token.round] });
+    });
+    this.element.append(this.#head, this.#tokens.element, this.#foot);
+    this.#tokens.element.classList.add("is-running");
+  }
+
+  /** An answer of an earlier visit. */
+  static restore(record, title, inspector) {
+    const answer = new AnswerView(title, inspector);
+    for (const summary of record.summaries) answer.#add(summary);
+    answer.#restoredRate = record.rate;
+    for (const name of ["seed", "totalMs", "firstMs", "finish"]) answer[name] = record[name];
+    if (record.head) answer.head(record.head);
+    answer.end(record.note);
+    return answer;
+  }
+
+  /** What is stored of an answer. Trees are too large to store. */
+  get record() {
+    const { seed, totalMs, firstMs, finish, note, rate } = this;
+    return { summaries: this.#summaries, seed, totalMs, firstMs, finish, note, rate, head: this.#head.textContent };
+  }
+
+  get text() {
+    return this.#tokens.text;
   }
 
   /** Put a headline above the text, for comparisons. */
   head(words) {
-    this.element.prepend(element("h3", { class: "head" }, words));
+    this.#head.textContent = words;
+    this.#head.hidden = false;
   }
 
   /** Take in one chunk of the stream. */
   take(chunk) {
     for (const choice of chunk.choices) {
-      this.text += choice.delta.content ?? "";
       this.seed = choice.seed ?? this.seed;
       this.finish = choice.finish_reason ?? this.finish;
-      const rounds = choice.rounds ?? [];
-      this.tally.add(rounds, performance.now());
-      for (const round of rounds) this.#write(round);
+      for (const round of choice.rounds ?? []) {
+        this.#rounds.push(round);
+        this.#add(summaryOf(round));
+      }
     }
     if (chunk.metrics) {
       this.totalMs = chunk.metrics.total_time_ms;
@@ -48,18 +75,25 @@ export class AnswerView {
   /** Tokens per second after the first token; by the server's times once they are known. */
   get rate() {
     const ms = this.totalMs - this.firstMs;
-    return ms > 0 ? (1000 * (this.tally.tokens.length - 1)) / ms : this.tally.rate;
+    const measured = this.#restoredRate || this.tally.rate;
+    return ms > 0 ? (1000 * this.tally.numDecoded) / ms : measured;
   }
 
   end(note) {
-    this.#body.classList.remove("is-running");
+    this.note = note;
+    this.#tokens.element.classList.remove("is-running");
+    this.#tokens.draw();
     const parts = [count(this.tally.tokens.length, "token")];
     if (this.totalMs) parts.push(seconds(this.totalMs));
     if (this.rate) parts.push(`${rateOf(this.rate)} tokens/s`);
-    if (this.tally.drafted) parts.push(`${this.tally.perRound.toFixed(2)} per round`);
+    if (this.tally.drafted) parts.push(`${this.tally.perStep.toFixed(2)} per step`);
     if (this.seed !== null) parts.push(`seed ${this.seed}`);
     if (note) parts.push(note);
     this.#foot.replaceChildren(...parts.map((part) => element("span", {}, part)));
+  }
+
+  showRaw(isRaw) {
+    this.#tokens.showRaw(isRaw);
   }
 
   /** Add a button under the text. */
@@ -67,48 +101,9 @@ export class AnswerView {
     this.#foot.append(button);
   }
 
-  #write(round) {
-    const number = this.#rounds.push(round) - 1;
-    for (const [place, { text, depth }] of round.emitted.entries()) {
-      if (!text) continue; // a part of a character, or the end of the answer
-      const tabindex = this.#body.childNodes.length ? -1 : 0;
-      const token = element("span", { class: "token", tabindex });
-      token.textContent = text;
-      token.classList.toggle("is-break", !text.trim() && text.includes("\n"));
-      token.dataset.depth = String(Math.min(depth, DEEPEST));
-      token.dataset.round = String(number);
-      token.dataset.place = String(place);
-      token.setAttribute("aria-description", origin(depth));
-      this.#body.append(token);
-    }
-  }
-
-  #listen(inspector) {
-    const show = (target) => {
-      const token = target.closest(".token");
-      if (!token) return;
-      const number = Number(token.dataset.round);
-      const place = Number(token.dataset.place);
-      inspector.show(token, this.#rounds[number], { number, place });
-    };
-    this.#body.addEventListener("pointerover", (event) => show(event.target));
-    this.#body.addEventListener("pointerleave", () => inspector.hideSoon());
-    this.#body.addEventListener("click", (event) => event.target.closest(".token")?.focus());
-    this.#body.addEventListener("focusin", (event) => {
-      this.#body.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
-      event.target.setAttribute("tabindex", "0");
-      show(event.target);
-    });
-    this.#body.addEventListener("focusout", () => inspector.hideSoon());
-    this.#body.addEventListener("keydown", (event) => this.#walk(event));
-  }
-
-  #walk(event) {
-    const step = { ArrowRight: "nextSibling", ArrowLeft: "previousSibling" }[event.key];
-    const end = { Home: "firstChild", End: "lastChild" }[event.key];
-    const next = step ? event.target[step] : end ? this.#body[end] : null;
-    if (!next) return;
-    event.preventDefault();
-    next.focus();
+  #add(summary) {
+    const number = this.#summaries.push(summary) - 1;
+    this.tally.add(summary, performance.now());
+    this.#tokens.add(summary.emitted, number);
   }
 }

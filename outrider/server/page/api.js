@@ -1,9 +1,10 @@
 // Requests to the server, and the events of a stream.
 
 export class ApiError extends Error {
-  constructor(message, status) {
+  constructor(message, status, code = "") {
     super(message);
-    this.status = status;
+    this.status = status; // of HTTP; 0 if there was no answer
+    this.code = code;
   }
 }
 
@@ -11,7 +12,7 @@ export class ApiError extends Error {
 export async function readServerInfo(key) {
   const response = await reach("server_info", { headers: headersOf(key) });
   if (!response.ok) throw await refusalOf(response);
-  return response.json();
+  return parsed(await response.text());
 }
 
 /** The chunks of an answer in order; throws ApiError if the answer fails. */
@@ -25,11 +26,11 @@ export async function* streamChat(body, key, signal) {
   if (!response.ok) throw await refusalOf(response);
   for await (const data of readEvents(response.body)) {
     if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(chunk.error.message, 503);
+    const chunk = parsed(data);
+    if (chunk.error) throw new ApiError(chunk.error.message, 503, chunk.error.code);
     yield chunk;
   }
-  throw new ApiError("The connection ended before the answer did.", 0);
+  throw new ApiError("The connection ended before the answer did. Try again.", 0);
 }
 
 async function* readEvents(stream) {
@@ -50,19 +51,26 @@ async function* readEvents(stream) {
 async function reach(path, options) {
   return fetch(path, options).catch((error) => {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The server cannot be reached.", 0);
+    throw new ApiError("The server cannot be reached. Is it running? Then try again.", 0);
   });
 }
 
 function lost(error) {
   if (error.name === "AbortError") throw error;
-  throw new ApiError("The connection was lost.", 0);
+  throw new ApiError("The connection was lost. Try again.", 0);
 }
 
 async function refusalOf(response) {
   const body = await response.json().catch(() => ({}));
-  const message = body.error?.message ?? `The server answered ${response.status}.`;
-  return new ApiError(message, response.status);
+  return new ApiError(body.error?.message ?? "", response.status, body.error?.code ?? "");
+}
+
+function parsed(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    throw new ApiError("The answer arrived damaged. Try again.", 0);
+  }
 }
 
 function headersOf(key) {

@@ -2,10 +2,12 @@
 
 import { element } from "./dom.js";
 import { drawTree } from "./tree.js";
+import { numAccepted, numDrafted } from "./tally.js";
 import { count, origin, visible } from "./words.js";
 
 const LINGER_MS = 140; // time to move the pointer from a token to its card
 const MARGIN = 12;
+const NO_TREE = "Draft trees are not stored. Regenerate the answer to see them.";
 
 export class Inspector {
   #card = document.getElementById("round");
@@ -24,25 +26,24 @@ export class Inspector {
     window.addEventListener("resize", () => this.hide());
   }
 
-  /** Show a round beside one of its tokens; `place` is the index of the token in the round. */
-  show(anchor, round, { number, place }) {
+  /** Show a round beside one of its tokens: `place` is the index of the token in the round, `trace` has the tree. */
+  show(anchor, summary, { round, place, trace }) {
     clearTimeout(this.#timer);
     if (anchor === this.#anchor) return;
     this.#release();
     this.#anchor = anchor;
     anchor.classList.add("is-shown");
     anchor.setAttribute("aria-describedby", "round-title round-token");
-    const drafted = round.nodes.length - 1;
-    const kept = round.path.length - 1;
-    const name = number ? `Round ${number}` : "After the prompt";
+    const drafted = numDrafted(summary);
+    const name = round ? `Round ${round}` : "After the prompt";
     this.#title.textContent = drafted
-      ? `${name}: ${kept} of ${count(drafted, "draft")} kept`
+      ? `${name}: ${numAccepted(summary)} of ${count(drafted, "draft")} accepted`
       : `${name}: nothing drafted`;
-    const { text, token, depth } = round.emitted[place];
+    const { text, token, depth } = summary.emitted[place];
     const what = depth ? "the target agreed" : "the target's own choice";
     const code = element("code", {}, visible(text, token));
     this.#token.replaceChildren(code, `${origin(depth)}, ${what}`);
-    this.#tree.replaceChildren(drawTree(round, place));
+    this.#tree.replaceChildren(trace ? drawTree(trace, place) : element("p", { class: "note" }, NO_TREE));
     this.#card.hidden = false;
     this.#place(anchor);
     this.#tree.querySelector(".chosen rect")?.scrollIntoView({ block: "nearest", inline: "nearest" });

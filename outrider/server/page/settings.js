@@ -1,6 +1,9 @@
-// The settings form: the fields of a request, stored on this device.
+// The settings form: the fields of a request, and how answers are shown. Stored on this device.
 
-const REMEMBERED = ["temperature", "seed", "max-tokens", "draft", "steps", "topk", "nodes", "system"];
+import { readStored, store } from "./storage.js";
+
+const REQUEST = ["temperature", "seed", "max-tokens", "draft", "steps", "topk", "nodes", "system"];
+const REMEMBERED = [...REQUEST, "form"];
 const STORE = "outrider.settings";
 const KEY_STORE = "outrider.key"; // stored for this tab only
 
@@ -18,6 +21,11 @@ export class Settings {
 
   get key() {
     return field("key").value;
+  }
+
+  /** How answers are shown: "tokens", "plain" or "raw". */
+  get form() {
+    return field("form").value;
   }
 
   /** Ask the user for the API key, if the server has one. */
@@ -77,14 +85,14 @@ export class Settings {
   #keep() {
     this.#showBudget();
     const values = REMEMBERED.map((id) => [id, field(id).value]);
-    localStorage.setItem(STORE, JSON.stringify(Object.fromEntries(values)));
-    sessionStorage.setItem(KEY_STORE, this.key);
+    store(STORE, Object.fromEntries(values));
+    store(KEY_STORE, this.key, "session");
   }
 
   #restore() {
-    const stored = JSON.parse(localStorage.getItem(STORE) ?? "{}");
+    const stored = readStored(STORE, {});
     for (const id of REMEMBERED) if (stored[id] !== undefined) field(id).value = stored[id];
     this.#hasStored = stored.steps !== undefined;
-    field("key").value = sessionStorage.getItem(KEY_STORE) ?? "";
+    field("key").value = readStored(KEY_STORE, "", "session");
   }
 }

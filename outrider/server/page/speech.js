@@ -1,7 +1,7 @@
 // What a screen reader announces: whole sentences, not tokens.
 
 const SENTENCE = /^[\s\S]*?(?:[.!?:](?=\s)|\n)/;
-const MOST_KEPT = 4; // sentences in the live region; older ones are removed
+const MOST_LINES = 4; // sentences in the live region; older ones are removed
 
 export class Speech {
   #region = document.getElementById("said");
@@ -27,6 +27,6 @@ export class Speech {
     const line = document.createElement("p");
     line.textContent = words.trim();
     this.#region.append(line);
-    while (this.#region.children.length > MOST_KEPT) this.#region.firstChild.remove();
+    while (this.#region.children.length > MOST_LINES) this.#region.firstChild.remove();
   }
 }

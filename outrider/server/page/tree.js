@@ -35,7 +35,7 @@ export function describe(round) {
   const bonus = bonusOf(round);
   return [
     `After ${said(0)}:`,
-    path.length ? `kept ${path.join(", ")};` : "no draft kept;",
+    path.length ? `accepted ${path.join(", ")};` : "no draft accepted;",
     bonus ? `the target's own "${bonus.text}".` : "the answer ended.",
     others.length ? `Not chosen: ${others.map(said).join(", ")}.` : "",
   ].join(" ").trim();
@@ -51,7 +51,7 @@ function visibleNodes(round) {
   const depths = depthsOf(round.nodes);
   const made = round.nodes.map((node, index) => {
     const place = round.path.indexOf(index);
-    const kind = place < 0 ? "other" : place ? "kept" : "root";
+    const kind = place < 0 ? "other" : place ? "accepted" : "root";
     return { kind, depth: depths[index], place: place - 1, text: node.text, token: node.token };
   });
   made.forEach((node, index) => (node.parent = made[round.nodes[index].parent] ?? null));
@@ -83,7 +83,7 @@ function withoutExcess(nodes) {
 
 /** Rows in depth-first order, the accepted path first. */
 function placeRows(nodes) {
-  const order = { kept: 0, bonus: 0, other: 1, more: 2 };
+  const order = { accepted: 0, bonus: 0, other: 1, more: 2 };
   let next = 0;
   const visit = (node) => {
     const children = nodes.filter((each) => each.parent === node);
@@ -124,7 +124,7 @@ function link(node) {
 }
 
 function isAgreed(node) {
-  return Number(node.kind === "kept" || node.kind === "bonus");
+  return Number(node.kind === "accepted" || node.kind === "bonus");
 }
 
 function middle(node) {
@@ -142,14 +142,14 @@ function box(node, chosen) {
   title.textContent = titleOf(node);
   if (node.kind !== "more") group.append(title, shape("rect", size));
   group.append(text);
-  if (node.kind === "kept") group.dataset.depth = String(Math.min(node.depth, 6));
+  if (node.kind === "accepted") group.dataset.depth = String(Math.min(node.depth, 6));
   return group;
 }
 
 function titleOf(node) {
   if (node.kind === "root") return "the token before this round";
   if (node.kind === "other") return `draft depth ${node.depth}, not chosen`;
-  return node.kind === "kept" ? `${origin(node.depth)}, kept` : origin(0);
+  return node.kind === "accepted" ? `${origin(node.depth)}, accepted` : origin(0);
 }
 
 function shape(name, attributes) {

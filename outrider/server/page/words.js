@@ -1,5 +1,10 @@
 // How tokens, counts and times are written.
 
+/** How many times plain decoding, as a number. */
+export function times(value) {
+  return `${value.toFixed(value < 10 ? 2 : 1)}\u00d7`;
+}
+
 /** Where a token came from, in words. */
 export function origin(depth) {
   return depth ? `draft depth ${depth}` : "bonus token";

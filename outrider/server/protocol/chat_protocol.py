@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
@@ -135,6 +135,16 @@ class ChatRequest(ReportFields):
             self.tools or (), self.chat_template_kwargs, opens_answer=opens
         )
         return {**variables, "continue_final_message": continues}
+
+
+def chat_of(fields: dict[str, Any]) -> ChatRequest:
+    """A chat from the fields of another API, which are checked here."""
+    try:
+        return ChatRequest(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RequestError(f"{place}: {first['msg']}") from error
 
 
 class AnswerMessage(BaseModel):

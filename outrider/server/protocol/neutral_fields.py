@@ -34,6 +34,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "suffix": (),
     "user": (ANYTHING,),
     "web_search_options": (),
+    # Anthropic
+    "container": (),
+    "context_management": (),
+    "inference_geo": (ANYTHING,),
+    "mcp_servers": (),
+    "output_config": (),
     # vLLM
     "bad_words": (),
     "cache_salt": (),

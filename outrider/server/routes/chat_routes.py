@@ -16,7 +16,7 @@ from outrider.server.answer_request import Envelope, ServedModel, answer_stream,
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
-from outrider.server.parsers.answer_parsers import AnswerParsers
+from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.protocol.chat_protocol import (
     AnswerMessage,
     ChatAnswer,
@@ -54,20 +54,21 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         admit = memory_of(request).admit
         parsers = model.parsers.chosen(separates=body.separate_reasoning is not False)
         prepared = await async_engine.prepare(
-            lambda: _read_request(async_engine.frontend, body, parsers), admit
+            lambda: read_request(async_engine.frontend, body, parsers), admit
         )
         envelope = model.envelope("chatcmpl", body.given_name)
         writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return await answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return json_response(writer.whole(handle))
 
     return router
 
 
-def _read_request(
-    frontend: Frontend, body: ChatRequest, parsers: AnswerParsers
+def read_request(
+    frontend: Frontend, body: ChatRequest, parsers: AnswerParsers = NO_PARSERS
 ) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
     return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt.text))]

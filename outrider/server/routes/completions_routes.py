@@ -45,19 +45,19 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         body.check()
         body = model.fill(body)
         admit = memory_of(request).admit
-        prepared = await async_engine.prepare(lambda: _read_requests(body), admit)
-        writer = CompletionWriter(
-            model.envelope("cmpl", body.given_name), body, async_engine.tokenizer
-        )
+        prepared = await async_engine.prepare(lambda: read_requests(body), admit)
+        envelope = model.envelope("cmpl", body.given_name)
+        writer = CompletionWriter(envelope, body, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return await answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return json_response(writer.whole(handle))
 
     return router
 
 
-def _read_requests(body: CompletionRequest) -> list[PromptRequest]:
+def read_requests(body: CompletionRequest) -> list[PromptRequest]:
     params = body.params()
     return [PromptRequest(prompt=prompt, params=params) for prompt in body.prompts]
 

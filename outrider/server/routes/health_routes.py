@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from outrider import __version__
 from outrider.server.async_engine import AsyncEngine
-from outrider.server.http_errors import ending, restarting, unresponsive
 
 
 def health_routes(async_engine: AsyncEngine) -> APIRouter:
@@ -18,12 +17,7 @@ def health_routes(async_engine: AsyncEngine) -> APIRouter:
     @router.get("/health")
     async def health() -> Response:
         """200 while the engine can answer, else 503 with the reason."""
-        if async_engine.is_draining:
-            raise ending()
-        if not async_engine.is_ready:
-            raise restarting()
-        if async_engine.worker_trouble:
-            raise unresponsive(async_engine.worker_trouble)
+        async_engine.check_health()
         return Response(status_code=200)
 
     @router.get("/metrics")

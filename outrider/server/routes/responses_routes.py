@@ -51,9 +51,10 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         )
         envelope = model.envelope("resp", body.given_name)
         writer = ResponseWriter(envelope, body, model.parsers, async_engine.tokenizer)
+        names = (envelope.id, body.given_name)
         if body.stream:
-            return await answer_stream(async_engine, prepared, writer.stream)
-        handle = await answer_whole(async_engine, request, prepared)
+            return await answer_stream(async_engine, prepared, writer.stream, names)
+        handle = await answer_whole(async_engine, request, prepared, names)
         return JSONResponse(writer.whole(handle))
 
     return router

@@ -38,8 +38,10 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         prepared = await async_engine.prepare(lambda: _read_requests(body, model), admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
-            return await answer_stream(async_engine, prepared, writer.stream)
-        return JSONResponse(writer.whole(await answer_whole(async_engine, request, prepared)))
+            return await answer_stream(async_engine, prepared, writer.stream, writer.names)
+        return JSONResponse(
+            writer.whole(await answer_whole(async_engine, request, prepared, writer.names))
+        )
 
     @router.get("/health_generate")
     async def health_generate(request: Request) -> Response:
@@ -109,6 +111,7 @@ class GenerateWriter:
     def __init__(self, async_engine: AsyncEngine, body: GenerateRequest) -> None:
         self._tokenizer = async_engine.tokenizer
         self._is_single = body.is_single
+        self.names = tuple(body.rid) if isinstance(body.rid, list) else (body.rid or "",)
         self._rid = body.rid if isinstance(body.rid, str) else secrets.token_hex(16)
 
     def whole(self, handle: RequestHandle) -> Any:
