@@ -5,6 +5,8 @@ import pytest
 from support.served import ServerProcess
 from support.speaker import write_speaker
 
+pytestmark = pytest.mark.slow  # a server of its own
+
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
