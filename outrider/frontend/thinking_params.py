@@ -6,7 +6,6 @@ from outrider.errors import RequestError
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.row_sampling import ThinkingBudget
 
-
 _UNBOUNDED = 2**31  # tokens; no context is as long
 
 
