@@ -42,16 +42,15 @@ def churn(
     json_file: JsonFlag = None,
 ) -> None:
     """Requests that come and go: tokens/s, and where the time of steps goes."""
-    from benchmarks.churn.churn_args import ChurnArgs, parse_ways
+    from benchmarks.churn.random_churn import RandomChurn
     from benchmarks.steps.body import find_body
-    from benchmarks.steps.step_args import parse_rows
+    from outrider.bench.churn.churn_work import ChurnWork, parse_ways
+    from outrider.bench.offline.offline_args import parse_rows
 
-    args = ChurnArgs(
-        rows=parse_rows(rows),
-        requests=requests,
+    work = ChurnWork(rows=parse_rows(rows), requests=requests, answer=answer, ways=parse_ways(ways))
+    load = RandomChurn(
+        work=work,
         prompt=prompt,
-        answer=answer,
-        ways=parse_ways(ways),
         draft_steps=draft_steps,
         emitted=simulate_acceptance,
     )
@@ -62,4 +61,4 @@ def churn(
     import_torch()
     from benchmarks.churn.start_churn import bench_churn  # imports torch, so wrong flags fail first
 
-    bench_churn(args, chosen, place, json_file)
+    bench_churn(load, chosen, place, json_file)

@@ -26,7 +26,7 @@ def host(
 ) -> None:
     """The host's share of a step: the whole engine over a device that takes no time."""
     from benchmarks.host.host_args import HostArgs
-    from benchmarks.steps.step_args import parse_rows
+    from outrider.bench.offline.offline_args import parse_rows
 
     args = HostArgs(
         rows=parse_rows(rows),

@@ -141,7 +141,8 @@ def decode(
     json_file: JsonFlag = None,
 ) -> None:
     """Plain decoding: time per step at several numbers of rows, against the bytes it reads."""
-    from benchmarks.steps.step_args import parse_rows, plan_work
+    from benchmarks.steps.step_args import plan_work
+    from outrider.bench.offline.offline_args import parse_rows
 
     usual = "1,64,256" if model else "1,8,32,64,128"
     work = plan_work(parse_rows(rows or usual), prompt=prompt, context=context, steps=tokens)
@@ -185,7 +186,8 @@ def iteration(
         return
     widened_flags.check_absent()
     from benchmarks.steps.body import find_body
-    from benchmarks.steps.step_args import parse_rows, plan_work
+    from benchmarks.steps.step_args import plan_work
+    from outrider.bench.offline.offline_args import parse_rows
 
     chosen, tree = find_body(body or "llama-8b", layers=layers), tree_flags.tree()
     work = plan_work(

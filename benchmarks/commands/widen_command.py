@@ -78,8 +78,8 @@ def widened_iteration(
 ) -> None:
     """Real answers of a widened model: by plain decoding, and with every tree."""
     from benchmarks.steps.body import find_body
-    from benchmarks.steps.step_args import parse_rows
     from benchmarks.widen.widen_args import AnswerWork, parse_trees
+    from outrider.bench.offline.offline_args import parse_rows
     from outrider.bench.texts import read_texts
     from outrider.errors import ConfigError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.steps.body import Body, find_body
-from outrider.bench.offline.offline_args import parse_dtypes, split_list
+from outrider.bench.offline.offline_args import parse_dtypes
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.engine_config import Auto, Dtype, Executor
 from outrider.errors import ConfigError
@@ -91,14 +91,6 @@ def check_modules(num: int, tree: Tree) -> None:
             f"--modules {num}: one for each step of a chain; use --topk 1 and --draft-steps {num} "
             "or less"
         )
-
-
-def parse_rows(value: str) -> tuple[int, ...]:
-    """Numbers of rows from a comma list, in the order given."""
-    names = split_list(value)
-    if not names or not all(name.isascii() and name.isdigit() and int(name) for name in names):
-        raise ConfigError(f"--rows has {value!r}; use numbers of 1 or more, such as 1,8,32")
-    return tuple(dict.fromkeys(map(int, names)))
 
 
 def parse_dtype(value: str) -> Dtype:

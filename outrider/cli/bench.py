@@ -1,10 +1,13 @@
 """`outrider bench`: the benchmarks, imported when one runs."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.bench_churn import ChurnFlags, offline_churn
 from outrider.cli.bench_flags import (
     DraftsFlag,
     DtypeFlag,
@@ -15,9 +18,13 @@ from outrider.cli.bench_flags import (
     find_drafts,
     open_model,
 )
+from outrider.cli.flags import expand_flags
 from outrider.errors import ConfigError
 from outrider.frontend.interrupts import import_torch
 from outrider.hub.aliases import DEFAULT_ALIAS
+
+if TYPE_CHECKING:
+    from outrider.bench.offline.offline_args import OfflineArgs
 
 app = typer.Typer(
     help="Measure speed and quality on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -43,43 +50,83 @@ for _name in _LAB:
     app.command(_name, hidden=True, context_settings=_ANY_FLAGS)(_point_to_lab)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFlags:
+    """The flags of batches that begin and end together; None: the default."""
+
+    batch: Annotated[str | None, typer.Option(help="Batch sizes, a comma list: 1,8,32.")] = None
+    prompt_tokens: Annotated[int | None, typer.Option(help="Length of every prompt: 64.")] = None
+    busy_neighbour: Annotated[
+        bool, typer.Option("--busy-neighbour", help="Run beside a process that wants a core.")
+    ] = False
+    quick: Annotated[bool, typer.Option("--quick", help="One run of each instead of 3.")] = False
+
+    def check_absent(self) -> None:
+        """Refuse them where requests come and go."""
+        if self.batch or self.prompt_tokens or self.busy_neighbour or self.quick:
+            raise ConfigError(
+                "--batch, --prompt-tokens, --busy-neighbour and --quick do not go with --churn; "
+                "use --rows and --requests"
+            )
+
+    def read(self, *, dtypes: Sequence[str], max_tokens: int, peers: str) -> "OfflineArgs":
+        """The checked flags."""
+        from outrider.bench.offline.offline_args import (
+            Lengths,
+            OfflineArgs,
+            parse_batches,
+            parse_dtypes,
+        )
+        from outrider.bench.peers.peer_catalogue import parse_peers
+
+        prompt_tokens = 64 if self.prompt_tokens is None else self.prompt_tokens
+        return OfflineArgs(
+            dtypes=parse_dtypes(dtypes or ["float32"]),
+            batches=parse_batches("1,8,32" if self.batch is None else self.batch),
+            lengths=Lengths(prompt=prompt_tokens, answer=max_tokens),
+            peers=parse_peers(peers),
+            repetitions=1 if self.quick else 3,
+            has_busy_neighbour=self.busy_neighbour,
+        )
+
+
 @app.command("offline")
+@expand_flags
 def offline(
+    *,
     model: ModelFlag = DEFAULT_ALIAS,
-    dtype: DtypeFlag = ["float32"],  # noqa: B006  # typer only reads it
-    batch: Annotated[str, typer.Option(help="Batch sizes, a comma list.")] = "1,8,32",
-    prompt_tokens: Annotated[int, typer.Option(help="Length of every prompt.")] = 64,
+    dtype: DtypeFlag = [],  # noqa: B006  # typer only reads it
+    batch_flags: BatchFlags,
     max_tokens: Annotated[int, typer.Option(help="Length of every answer.")] = 64,
     prompts: Annotated[
-        Path | None, typer.Option(help="JSONL file of prompts; default: random token ids.")
+        Path | None, typer.Option(help="JSONL file; default: random ids, with --churn our texts.")
     ] = None,
     peers: Annotated[
         str, typer.Option(help="Engines to measure beside ours: a comma list, all or none.")
     ] = "all",
     threads: ThreadsFlag = 0,
     json_file: JsonFlag = None,
-    busy_neighbour: Annotated[
-        bool, typer.Option("--busy-neighbour", help="Run beside a process that wants a core.")
-    ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="One run of each instead of 3.")] = False,
+    churn_flags: ChurnFlags,
 ) -> None:
-    """Decoding speed and time to the first token: ours, the peers' and the floor."""
-    from outrider.bench.offline.offline_args import (
-        Lengths,
-        OfflineArgs,
-        parse_batches,
-        parse_dtypes,
-    )
-    from outrider.bench.peers.peer_catalogue import parse_peers
+    """Decoding speed and time to the first token: ours, the peers' and the floor.
 
-    args = OfflineArgs(
-        dtypes=parse_dtypes(dtype),
-        batches=parse_batches(batch),
-        lengths=Lengths(prompt=prompt_tokens, answer=max_tokens),
-        peers=parse_peers(peers),
-        repetitions=1 if quick else 3,
-        has_busy_neighbour=busy_neighbour,
-    )
+    With --churn: tokens per second while requests come and go.
+    """
+    if churn_flags.churn:
+        batch_flags.check_absent()
+        offline_churn(
+            churn_flags,
+            model,
+            dtypes=dtype,
+            max_tokens=max_tokens,
+            prompts=prompts,
+            peers=peers,
+            threads=threads,
+            json_path=json_file,
+        )
+        return
+    churn_flags.check_absent()
+    args = batch_flags.read(dtypes=dtype, max_tokens=max_tokens, peers=peers)
     check_json(json_file)
     folder = open_model(model)
     import_torch()

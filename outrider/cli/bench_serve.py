@@ -103,7 +103,7 @@ def bench_serve(
 def _run(args: "LoadArgs", *, json_path: Path | None, picture_path: Path | None) -> None:
     if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError(f"the load generator needs aiohttp; {install_hint('bench')}")
-    from outrider.bench.serve.plot_latency import check_picture
+    from outrider.bench.picture_file import check_picture
     from outrider.bench.serve.start_serve import bench_load
 
     if picture_path is not None:

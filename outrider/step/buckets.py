@@ -20,6 +20,10 @@ class Sizes(Protocol):
         """The allowed sizes from the smallest to the one of `most`."""
         ...
 
+    def most_padding(self, *, least: int, most: int) -> int:
+        """The most that `up` adds to a size between these two, without trying all of them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Multiples:
@@ -32,6 +36,10 @@ class Multiples:
 
     def upto(self, most: int) -> tuple[int, ...]:
         return tuple(range(self.of, self.up(most) + 1, self.of))
+
+    def most_padding(self, *, least: int, most: int) -> int:
+        sizes = range(least, min(most, least + self.of - 1) + 1)  # it repeats after that many
+        return max(self.up(size) - size for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,10 @@ class Listed:
 
     def upto(self, most: int) -> tuple[int, ...]:
         return self.sizes[: bisect_left(self.sizes, most) + 1]
+
+    def most_padding(self, *, least: int, most: int) -> int:
+        past = [size + 1 for size in self.sizes if least < size + 1 <= most]  # just past a size
+        return max(self.up(size) - size for size in (least, *past))
 
 
 EXACT = Multiples(1)
@@ -125,8 +137,8 @@ def largest_shape(
     """The shape that no step exceeds. It gives the size of the arena."""
     padded_rows = buckets.rows.up(rows)
     # Steps with fewer decode query tokens may have more padding.
-    most_decode = range(padded_rows * tree.nodes + 1)
-    tokens = max(buckets.chunk_tokens(chunk.tokens, decode) for decode in most_decode)
+    most_total = chunk.tokens + padded_rows * tree.nodes
+    tokens = chunk.tokens + buckets.tokens.most_padding(least=chunk.tokens, most=most_total)
     return StepShape(
         rows=padded_rows,
         tree=tree,

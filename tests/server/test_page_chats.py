@@ -146,6 +146,20 @@ def test_a_chat_that_is_deleted_while_it_is_answered_does_not_come_back(open_pag
     expect(visit.page.locator("#chat-list li")).to_have_count(0)
 
 
+def test_two_tabs_show_one_chat_and_the_older_one_loses_nothing(answered):
+    page = answered.page
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.locator("#chat-list li button").first.click()
+    expect(other.locator(".question")).to_have_count(1)
+    answered.ask("the bird")
+    answered.wait()
+    expect(other.locator(".question")).to_have_text([QUESTION, "the bird"])
+    other.close(run_before_unload=True)
+    page.reload()
+    expect(page.locator(".question")).to_have_text([QUESTION, "the bird"])
+
+
 def test_a_full_store_is_said_and_the_chat_goes_on(open_page):
     visit = open_page()
     visit.page.evaluate("""() => {

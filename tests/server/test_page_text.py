@@ -124,6 +124,22 @@ def test_the_focused_token_keeps_the_focus_while_its_paragraph_grows(page):
     expect(page.locator(".text .token:focus")).to_have_text("three")
 
 
+def test_acceptance_by_position_adds_up_for_trees_too(page):
+    """Two drafts at depth 1 and one at depth 2, of which a path of two is accepted; then none."""
+    table = page.evaluate("""async () => {
+      const { Tally, summaryOf } = await import("/page/tally.js");
+      const nodes = [-1, 0, 0, 1].map((parent) => ({ parent }));
+      const emitted = [1, 2, 0].map((depth) => ({ depth, token: 7 }));
+      const tally = new Tally();
+      tally.add(summaryOf({ nodes: [{ parent: -1 }], emitted: emitted.slice(2) }), 0);
+      tally.add(summaryOf({ nodes, emitted }), 1);
+      tally.add(summaryOf({ nodes, emitted: emitted.slice(2) }), 2);
+      return [tally.positions, tally.accepted, tally.drafted, tally.perStep];
+    }""")
+    positions = [{"drafted": 4, "accepted": 1}, {"drafted": 2, "accepted": 1}]
+    assert table == [positions, 2, 6, 2]  # 4 tokens in 2 steps
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from outrider.runtime.warmup import list_shapes
-from outrider.step.buckets import Listed, device_buckets, largest_shape
+from outrider.step.buckets import Listed, Multiples, device_buckets, largest_shape
 from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.scheduled_batch import (
@@ -126,3 +126,16 @@ def test_warm_up_traces_the_drafts_of_few_rows():
         for tree in (PLAIN, CHAIN)
         for noise in (False, True)
     }
+
+
+@pytest.mark.parametrize(
+    "sizes", [Multiples(1), Multiples(16), Multiples(7), Listed((4, 8, 64)), Listed((1, 2, 3))]
+)
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (5, 5), (3, 9), (1, 100), (60, 70)])
+def test_the_most_padding_is_that_of_the_worst_size(sizes, least, most):
+    tried = (sizes.up(size) - size for size in range(least, most + 1))
+    assert sizes.most_padding(least=least, most=most) == max(tried)
+
+
+def test_the_most_padding_of_very_many_sizes_takes_no_time():
+    assert Multiples(16).most_padding(least=5, most=10**12) == 15

@@ -1,27 +1,13 @@
 """A picture of a run: TTFT and ITL distributions, throughput over time. Needs matplotlib."""
 
-import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
 from outrider.bench.serve.load_summary import Spread, course_of
 from outrider.bench.serve.serve_report import NUM_BINS, LoadReport
-from outrider.config.install_hint import install_hint
-from outrider.errors import ConfigError
 
 _INCHES = (15, 4.5)
 _HISTOGRAM_BINS = 50
-
-
-def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be drawn, before the run."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(f"no --plot without matplotlib; {install_hint('bench')}")
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"--plot writes PNG; call the file {path.with_suffix('.png')}")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"cannot write {path}; give --plot a file in a folder you may write to")
 
 
 def plot_load(report: LoadReport, path: Path) -> None:

@@ -42,10 +42,10 @@ export function rememberOpenChat(id) {
   store(OPEN, id, "session");
 }
 
-/** Call `act` when another tab has stored or deleted a chat. */
+/** Call `act(id)` when another tab has stored or deleted a chat. */
 export function whenOthersChange(act) {
   window.addEventListener("storage", ({ key }) => {
-    if (key === null || key.startsWith(PREFIX)) act();
+    if (key === null || key.startsWith(PREFIX)) act(key?.slice(PREFIX.length));
   });
 }
 

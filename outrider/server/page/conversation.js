@@ -63,9 +63,9 @@ export class Conversation {
     for (const turn of this.#turns) for (const answer of turn.answers) answer.showRaw(isRaw);
   }
 
-  /** Store the chat as it is now, also in the middle of an answer. */
-  save() {
-    this.#save(this.#chat, this.#turns);
+  /** Store an answer as far as it came. Otherwise the chat is stored, and another tab may have a newer one. */
+  saveRunning() {
+    if (this.isRunning) this.#save(this.#chat, this.#turns);
   }
 
   #save(chat, turns) {
@@ -87,7 +87,6 @@ export class Conversation {
     const turn = new TurnView(question, this.#turns.length + 1, (text) => this.#edit(turn, text));
     this.#turns.push(turn);
     this.#place.append(turn.element);
-    this.#changed();
     return turn;
   }
 

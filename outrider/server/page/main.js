@@ -43,6 +43,13 @@ function forgetChat(id) {
   else list.draw(conversation.id);
 }
 
+/** Another tab has changed a chat; if this tab shows it, it shows the new one. */
+function showOthersChange(id) {
+  const chat = id === conversation.id && !conversation.isRunning ? readChat(id) : null;
+  if (chat) conversation.open(chat);
+  else list.draw(conversation.id);
+}
+
 function startComposer() {
   const prompt = find("prompt");
   find("composer").addEventListener("submit", (event) => {
@@ -99,7 +106,7 @@ const closeChats = startDrawer("chats");
 startComposer();
 startForm();
 conversation.open(lastOpenChat() ?? undefined);
-window.addEventListener("pagehide", () => conversation.save());
-whenOthersChange(() => list.draw(conversation.id));
+window.addEventListener("pagehide", () => conversation.saveRunning());
+whenOthersChange(showOthersChange);
 find("key").addEventListener("change", greet);
 greet();

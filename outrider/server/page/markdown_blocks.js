@@ -1,7 +1,7 @@
 // The block structure of Markdown: paragraphs, headings, lists, quotes, tables, code. Draws nothing.
 //
-// Every character of a leaf keeps its offset in the source, so that tokens can be drawn in the formatted text. A top-level
-// block depends on its own lines only, so blocks that are complete are not drawn again.
+// Every character of a leaf keeps its offset in the source, so that tokens can be drawn in the formatted text.
+// A top-level block depends on its own lines only, so blocks that are complete are not drawn again.
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|$)/;

@@ -1,0 +1,31 @@
+"""A load of random prompts, from the flags of `churn`. No torch."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from outrider.bench.churn.churn_work import ChurnWork
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomChurn:
+    """A load of random prompts, and drafts that are accepted by chance."""
+
+    work: ChurnWork
+    prompt: int  # mean length; lengths are between half and one and a half of it
+    draft_steps: int
+    emitted: float  # tokens of a drafted round, on average
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and its answer."""
+        return self.prompt + self.prompt // 2 + self.work.answer
+
+    def prompts(self, *, vocab: int) -> Iterator[tuple[int, ...]]:
+        """A prompt of random ids for every request."""
+        draw = random.Random(_SEED)
+        for _ in range(self.work.requests):
+            length = draw.randint(max(1, self.prompt // 2), self.prompt + self.prompt // 2)
+            yield tuple(draw.randrange(vocab) for _ in range(length))

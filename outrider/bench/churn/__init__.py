@@ -1,0 +1,1 @@
+"""Requests that come and go: `outrider bench offline --churn`."""

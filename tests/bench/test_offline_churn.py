@@ -1,0 +1,171 @@
+"""`outrider bench offline --churn` from flags to table, file and picture, on a tiny model."""
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.bench.churn.churn_run import ChurnStep
+from outrider.bench.peers.churn_child import read_task
+from outrider.bench.peers.churn_peer import ChurnTask, PeerDraft, PeerLimits
+from outrider.bench.peers.run_churn_peer import run_churn_peer
+from outrider.bench.peers.transformers_churn import TransformersChurn
+from outrider.cli.main import run
+
+LOAD = ["--requests", "11", "--max-tokens", "4", "--rows", "9", "--threads", "1"]
+PLAIN = PeerDraft(folder="", steps=0, topk=0, nodes=1)
+
+
+def bench(folder: Path, *flags: str) -> int:
+    return run(["bench", "offline", "--churn", "--model", str(folder), *flags])
+
+
+def write_prompts(folder: Path, *texts: str) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return path
+
+
+def task_of(folder: Path, **fields: Any) -> ChurnTask:
+    limits = PeerLimits(rows=2, max_tokens=4, context=32)
+    prompts = ((4, 5, 6, 7), (8, 9), (10, 11, 12))
+    values = {"engine": "transformers", "folder": str(folder), "dtype": "float32"}
+    return ChurnTask(
+        **{**values, "draft": PLAIN, "limits": limits, "prompts": prompts, "num_warm": 1} | fields
+    )
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str, dict[str, Any]]:
+    """N-gram drafts over two prompts: what was printed, the progress, the file."""
+    place = tmp_path_factory.mktemp("churn")
+    prompts = write_prompts(place, "abcabcabc", "hello")
+    flags = ["--draft", "ngram", "--prompts", str(prompts), "--peers", "none"]
+    with redirect_stdout(io.StringIO()) as shown, redirect_stderr(io.StringIO()) as progress:
+        assert bench(tiny_folder, *LOAD, *flags, "--json", str(place / "out.json")) == 0
+    return shown.getvalue(), progress.getvalue(), json.loads((place / "out.json").read_text())
+
+
+def test_every_way_answers_all_requests(outcome):
+    _, _, written = outcome
+    assert [run["way"] for run in written["runs"]] == ["plain", "fixed", "adaptive"]
+    for each in written["runs"]:
+        tokens = each["tokens"]
+        assert tokens["emitted"] == 11 * 4
+        assert tokens["rounds"] + tokens["accepted"] == 11 * 3  # the prompt gives the first token
+        assert each["way"] != "fixed" or tokens["drafted"] > 0
+        assert each["way"] != "plain" or tokens["drafted"] == 0
+        prompt_tokens = sum(step["prompt_tokens"] for step in each["steps"])
+        assert prompt_tokens == 6 * 9 + 5 * 5  # the two prompts in turn; no prefix is cached
+
+
+def test_ratios_are_to_plain_decoding_of_as_many_rows(outcome):
+    _, _, written = outcome
+    speeds = {(run["rows"], run["way"]): run["tokens_per_s"] for run in written["runs"]}
+    for each in written["runs"]:
+        plain = speeds[each["rows"], "plain"]
+        assert each["to_plain"] == pytest.approx(each["tokens_per_s"] / plain)
+
+
+def test_the_file_says_which_steps_the_time_went_to(outcome):
+    _, _, written = outcome
+    for each in written["runs"]:
+        kinds = each["kinds"]
+        # A step reads eight prompts, so the ninth is read beside rows that decode.
+        assert kinds.keys() == {"prompts", "mixed", "decode"}
+        assert sum(kind["steps"] for kind in kinds.values()) == len(each["steps"])
+        assert 0 < sum(kind["share_of_time"] for kind in kinds.values()) <= 1.01
+        assert 0 < each["time"]["occupancy"] <= 1
+        assert each["eager_rate"] == 1.0  # a CPU captures nothing
+
+
+def test_the_table_fits_in_a_hundred_columns_and_progress_needs_no_terminal(outcome):
+    shown, progress, _ = outcome
+    for word in ("to plain", "tokens/round", "accepted", "eager steps", "device busy", "mixed"):
+        assert word in shown
+    assert "11 requests, 4 new tokens each" in shown
+    table = shown[shown.index(" way") :].splitlines()
+    assert max(map(len, table)) <= 100
+    assert progress.splitlines() == [
+        f"{way}, 9 at a time" for way in ("plain", "fixed", "adaptive")
+    ]
+
+
+@pytest.mark.slow
+def test_every_number_of_rows_is_in_the_picture(tiny_folder, tmp_path):
+    prompts, picture = write_prompts(tmp_path, "abcabc"), tmp_path / "out.png"
+    flags = ["--draft", "ngram", "--prompts", str(prompts), "--plot", str(picture)]
+    assert bench(tiny_folder, *LOAD, "--rows", "1,2", *flags) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_are_named_by_what_they_run():
+    def kind(*, decode: int, prompt: int) -> str:
+        times = {"emitted": 1, "is_eager": False, "busy_s": 0.1, "submit_s": 0.0}
+        return ChurnStep(decode_tokens=decode, prompt_tokens=prompt, **times).kind
+
+    assert kind(decode=3, prompt=0) == "decode"
+    assert kind(decode=3, prompt=5) == "mixed"
+    assert kind(decode=0, prompt=5) == "prompts"
+
+
+def test_a_peer_pads_its_batches_and_gives_every_answer_all_tokens(tiny_folder):
+    task = task_of(tiny_folder)
+    peer = TransformersChurn(task)
+    assert peer.answer(task.prompts) == 3 * 4  # a batch of two, and one of one
+    peer.close()
+
+
+def test_a_task_survives_the_way_to_the_process_of_a_peer(tiny_folder):
+    task = task_of(tiny_folder)
+    assert read_task(json.loads(json.dumps(asdict(task)))) == task
+
+
+@pytest.mark.slow
+def test_a_peer_runs_in_a_process_of_its_own_and_a_failure_is_a_result(tiny_folder, tmp_path):
+    assert run_churn_peer(task_of(tiny_folder)) > 0
+    with pytest.raises(RuntimeError, match=r"ended with 1: .+"):
+        run_churn_peer(task_of(tmp_path))  # a folder without a model
+
+
+@pytest.mark.slow
+def test_a_peer_stands_beside_ours_in_table_and_file(tiny_folder, tmp_path, capsys):
+    prompts, target = write_prompts(tmp_path, "abc", "hello"), tmp_path / "out.json"
+    flags = ["--ways", "plain", "--prompts", str(prompts), "--peers", "transformers"]
+    assert bench(tiny_folder, *LOAD, *flags, "--json", str(target)) == 0
+    peers = json.loads(target.read_text())["peers"]
+    assert [(peer["engine"], peer["way"], peer["rows"]) for peer in peers] == [
+        ("transformers", "plain", 9)
+    ]
+    assert all(peer["to_plain"] > 0 and not peer["error"] for peer in peers)
+    assert "transformers plain" in capsys.readouterr().out
+
+
+WRONG = [
+    (["--churn", "--batch", "1"], "--rows"),
+    (["--churn", "--quick"], "do not go with --churn"),
+    (["--rows", "8"], "go with --churn"),
+    (["--plot", "x.png"], "go with --churn"),
+    (["--churn", "--ways", "fast"], "choose from plain, fixed, adaptive"),
+    (["--churn", "--rows", "0"], "such as 1,8,32"),
+    (["--churn", "--peers", "llama"], "use vllm, sglang, transformers"),
+    (["--churn", "--dtype", "float32,int8"], "one --dtype"),
+    (["--churn", "--draft", "none"], "nothing drafts"),
+    (["--churn", "--ways", "plain", "--plot", "x.jpg"], "x.png"),
+    (["--churn", "--max-tokens", "0"], "--max-tokens"),
+]
+
+
+@pytest.mark.parametrize(("flags", "reason"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_flag_of_the_load_is_answered_with_one_line(flags, reason, capsys):
+    assert run(["bench", "offline", *flags]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert reason in shown.err
