@@ -6,6 +6,8 @@ from outrider.errors import RequestError
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.row_sampling import ThinkingBudget
 
+_UNBOUNDED = 2**31  # tokens; no context is as long
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
@@ -36,5 +38,5 @@ def resolve_thinking(
         opens=opens[0],
         closes=closes[0],
         is_open=thinking.is_open,
-        until=prompt_len + thinking.budget,
+        until=prompt_len + min(thinking.budget, _UNBOUNDED),
     )

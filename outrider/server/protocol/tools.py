@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
 from outrider.server.protocol.tool_call_parser import CallPart
+from outrider.structured.schema_support import loosened
 
 MAX_TOOLS = 128  # OpenAI's bound
 
@@ -147,6 +148,8 @@ def _one_call(name: str) -> dict[str, Any]:
 def _arguments(function: FunctionTool) -> dict[str, Any]:
     """The schema of the arguments, moved to `#/$defs/<name>`."""
     schema = function.parameters or {"properties": {}}
+    if not function.strict:  # the tools of many programs have rules that no grammar can follow
+        schema = loosened(schema)
     moved: dict[str, Any] = _moved(schema, f"#/$defs/{function.name}")
     return moved if _SAYS_ITSELF & set(moved) else {"type": "object", **moved}
 
