@@ -124,6 +124,31 @@ def test_the_focused_token_keeps_the_focus_while_its_paragraph_grows(page):
     expect(page.locator(".text .token:focus")).to_have_text("three")
 
 
+def test_a_screen_reader_hears_no_marks_of_the_format(page):
+    page.evaluate("""async () => {
+      const { Speech } = await import("/page/speech.js");
+      const speech = new Speech();
+      speech.hear("## The **Rhine** is long.\\nIt is `wide`");
+      speech.finish();
+    }""")
+    words = page.locator("#said p").all_text_contents()
+    assert [" ".join(each.split()) for each in words[-2:]] == ["The Rhine is long.", "It is wide"]
+
+
+@pytest.mark.parametrize(("per_step", "is_disturbed"), [(2.0, False), (1.0, True)])
+def test_a_speed_up_that_steps_cannot_explain_is_not_claimed(page, per_step, is_disturbed):
+    words = page.evaluate(
+        """async (perStep) => {
+      const { compareAnswers } = await import("/page/compare.js");
+      const answer = (rate) => ({ rate, tally: { tokens: [1, 2], perStep } });
+      return compareAnswers(answer(15), answer(10)).words;
+    }""",
+        per_step,
+    )
+    assert words.startswith("Identical: 2 tokens. With speculation 1.5\u00d7 faster")
+    assert ("explain only 1.00\u00d7" in words) == is_disturbed
+
+
 def test_acceptance_by_position_adds_up_for_trees_too(page):
     """Two drafts at depth 1 and one at depth 2, of which a path of two is accepted; then none."""
     table = page.evaluate("""async () => {

@@ -12,13 +12,13 @@ export class Speech {
     this.#pending += text;
     for (let match; (match = SENTENCE.exec(this.#pending)); ) {
       this.#pending = this.#pending.slice(match[0].length);
-      this.say(match[0]);
+      this.say(withoutMarks(match[0]));
     }
   }
 
   /** Announce the rest of the answer, which has ended. */
   finish() {
-    this.say(this.#pending);
+    this.say(withoutMarks(this.#pending));
     this.#pending = "";
   }
 
@@ -29,4 +29,9 @@ export class Speech {
     this.#region.append(line);
     while (this.#region.children.length > MOST_LINES) this.#region.firstChild.remove();
   }
+}
+
+/** Text without the marks of Markdown, which would be read out as "star star". */
+function withoutMarks(text) {
+  return text.replace(/[*_`#|~]+/g, " ");
 }

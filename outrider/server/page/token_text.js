@@ -16,7 +16,7 @@ export class TokenText {
   text = "";
   element = element("div", { class: "text", role: "group", "aria-label": "Answer, token by token" });
 
-  /** `inspect(span, {round, place})` is called when a token gets the pointer or the focus, and `inspect(null)` after. */
+  /** `inspect(span, {round, place})` is called for a token that gets the pointer or the focus, `inspect(null)` after it. */
   constructor(inspect) {
     this.element.addEventListener("pointerover", (event) => this.#inspect(event.target, inspect));
     this.element.addEventListener("pointerleave", () => inspect(null));
