@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from outrider.config.threads import choose_wait_policy
+
 
 @contextmanager
 def held_interrupts() -> Iterator[None]:
@@ -34,7 +36,9 @@ def held_interrupts() -> Iterator[None]:
 def import_torch() -> None:
     """Import torch, and handle a Ctrl-C after that: during the import it may be lost or abort.
 
-    Commands call this before they import modules that import torch.
+    Commands call this before they import modules that import torch. How idle threads wait is chosen
+    here: on a busy machine, spinning threads make steps ten times as long.
     """
+    choose_wait_policy()
     with held_interrupts():
         import torch  # noqa: F401

@@ -18,7 +18,6 @@ from outrider.config.engine_config import (
     LimitsConfig,
     choose_executor,
 )
-from outrider.config.threads import choose_wait_policy
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
@@ -283,7 +282,6 @@ def _execution(
 
 
 def _open_frontend(opened: OpenedModel) -> Frontend:
-    choose_wait_policy()
     import_torch()
     from outrider.frontend.build_engine import (
         build_engine,  # imports torch, so wrong names fail first
