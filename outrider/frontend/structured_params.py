@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from outrider.errors import RequestError
+from outrider.frontend.schema_support import check_schema
 from outrider.structured.grammar_bounds import check_bounds
 from outrider.wire.grammar_spec import NO_GRAMMAR, GrammarSpec
 
@@ -36,6 +37,8 @@ def parse_structured(value: Structured) -> GrammarSpec:
         )
     spec = _parse(*next(iter(given.items())))
     check_bounds(spec)
+    if spec.kind == "json_schema":
+        check_schema(json.loads(spec.text))
     return spec
 
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from outrider.errors import RequestError
-from outrider.structured.schema_support import check_schema
 from outrider.wire.grammar_spec import GrammarKind, GrammarSpec
 
 MAX_TEXT = {  # characters
@@ -25,8 +24,6 @@ def check_bounds(spec: GrammarSpec) -> None:
     depth = _json_depth(spec.text, name) if is_json else _bracket_depth(spec.text)
     if depth > MAX_DEPTH:
         raise RequestError(f"the {name} is nested more than {MAX_DEPTH} levels deep; flatten it")
-    if spec.kind == "json_schema":
-        check_schema(json.loads(spec.text))
 
 
 NAMES: dict[GrammarKind, str] = {

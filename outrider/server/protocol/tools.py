@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
+from outrider.frontend.schema_support import loosened
 from outrider.server.protocol.tool_call_parser import CallPart
-from outrider.structured.schema_support import loosened
 
 MAX_TOOLS = 128  # OpenAI's bound
 

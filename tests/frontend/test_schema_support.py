@@ -6,9 +6,9 @@ import pytest
 from support.grammars import TINY
 
 from outrider.errors import RequestError
+from outrider.frontend.schema_support import check_schema, loosened
 from outrider.frontend.structured_params import parse_structured
 from outrider.structured.grammar_compiler import Compiler
-from outrider.structured.schema_support import check_schema, loosened
 
 IGNORED = {
     "not": {"not": {"type": "string"}},
