@@ -106,6 +106,7 @@ def test_generate_takes_few_hops_and_no_file_is_visited_more_than_twice(generate
     assert max(Counter(generate_path).values()) <= 2
 
 
+@pytest.mark.slow
 def test_the_path_over_http_is_the_one_in_the_docs(serve_path):
     assert list(dict.fromkeys(serve_path)) == documented("Over HTTP")
 

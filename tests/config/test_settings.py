@@ -59,7 +59,10 @@ def test_step_tokens_cover_the_drafts_of_all_rows_and_a_prompt_chunk(nodes, step
         (EngineConfig(dtype="float8"), "--dtype / dtype .* choose from auto, float32"),
         (EngineConfig(execution=ExecutionConfig(executor="fast")), "choose from auto, eager"),
         (EngineConfig(execution=ExecutionConfig(executor="graph")), "needs a CUDA device; use"),
-        (EngineConfig(execution=ExecutionConfig(record="late")), "choose from lazy, at start"),
+        (
+            EngineConfig(execution=ExecutionConfig(record="late")),
+            "choose from auto, lazy, at start",
+        ),
         (EngineConfig(cache=CacheConfig(memory_share=0.0)), "gpu_memory_utilization must be above"),
     ],
 )

@@ -115,7 +115,6 @@ def test_the_form_of_an_answer_can_be_given_in_vllms_words(given):
     [
         {"best_of": None},
         {"best_of": 1},
-        {"bad_words": []},
         {"spaces_between_special_tokens": True},
         {"output_kind": 2},
         {"structured_outputs": None},

@@ -150,6 +150,7 @@ def test_wrong_flags_fail_before_a_model_is_loaded(flags, reason, capsys):
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_that_is_dropped_leaves_no_process(model_folder):
     pytest.importorskip("xgrammar")
     before = set(processes_of_this_one())

@@ -89,8 +89,9 @@ def test_a_stream_that_is_collected_inside_a_step_is_aborted_after_it(llm):
 
     def step_and_collect():
         nonlocal stream
-        stream = None
-        gc.collect()
+        if stream is not None:
+            stream = None
+            gc.collect()
         return original()
 
     llm.frontend._engine.step = step_and_collect

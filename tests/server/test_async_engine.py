@@ -12,6 +12,7 @@ from outrider.frontend.tokenizer.tokenizer import NoTokenizer
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.request_traces import NoTracer
 from outrider.structured.grammar_cache import NO_GRAMMARS
 
 
@@ -19,7 +20,7 @@ def async_engine_with(max_queued):
     known, meter = facts(depth=1, max_rows=2, num_pages=9, max_context=20), Meter("m")
     engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=max_queued, meter=meter)
     tokenizer = NoTokenizer(eos_ids=frozenset())
-    return AsyncEngine(engine, tokenizer, meter, AsyncEngineRules())
+    return AsyncEngine(engine, tokenizer, meter, AsyncEngineRules(), NoTracer())
 
 
 async def count_turns(turns):

@@ -79,6 +79,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_the_board_of_a_stopped_process_stands_still_and_outlives_it(tmp_path):
     reader = BoardReader(tmp_path / "board")
     assert reader.lost_steps() == frozenset()

@@ -41,6 +41,7 @@ def counter(server, name):
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.slow
 def test_a_bomb_among_grammars_is_over_in_time_and_delays_no_other(server, name):
     pytest.importorskip("xgrammar")
     answers = []

@@ -125,7 +125,7 @@ def test_the_page_and_its_parts_load_nothing_from_elsewhere(server):
     assert answer.headers["content-security-policy"].startswith("default-src 'self';")
     assert "<script>" not in answer.text
     parts = re.findall(r'(?:href|src)="(page/[^"]+)"', answer.text)
-    assert len(set(parts)) == 3
+    assert len(set(parts)) == 4
     for part in parts:
         assert server.get(f"/{part}").status_code == 200
     assert server.get("/page/nothing.js").status_code == 404

@@ -44,6 +44,7 @@ def pid_of(cache):
     return cache._compiler._process._process.pid
 
 
+@pytest.mark.slow
 def test_a_compiler_process_ends_when_its_cache_is_dropped():
     cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
     pid, dropped = pid_of(cache), weakref.ref(cache)
@@ -53,6 +54,7 @@ def test_a_compiler_process_ends_when_its_cache_is_dropped():
     wait_for_end(pid)
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_dropped_cancels_the_grammars_that_wait(monkeypatch):
     monkeypatch.setattr(compiler_thread, "TIMEOUT_S", LONG_S)
     cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)

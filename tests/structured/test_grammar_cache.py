@@ -89,11 +89,13 @@ def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeyp
     grammar_cache.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
 
 
+@pytest.mark.slow
 def test_a_grammar_that_grows_slower_with_every_token_is_refused(grammar_cache):
     with pytest.raises(RequestError, match="too ambiguous"):
         grammar_cache.check(GrammarSpec(kind="regex", text="((a{1,1000}){1,1000}){1,1000}"))
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_replaced(grammar_cache):
     grammar_cache.check(SPECS["choice"])
     grammar_cache._compiler._process._process.kill()

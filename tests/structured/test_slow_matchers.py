@@ -65,6 +65,7 @@ def loaded_of(engine, spec):
     return engine._runner.grammars.loaded(spec)
 
 
+@pytest.mark.slow
 def test_a_slow_branch_behind_a_rare_first_token_is_refused(grammar_cache):
     slow = f'root ::= "b" s | [^b] [^b]*\n{AMBIGUOUS}'
     with pytest.raises(RequestError, match=r"too ambiguous|too complex"):
@@ -107,6 +108,7 @@ def test_a_grammar_that_is_a_little_slow_in_every_step_ends_its_request(models, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.slow
 def test_a_process_that_is_lost_between_steps_is_replaced(
     models, grammar_cache, monkeypatch, number
 ):

@@ -317,6 +317,7 @@ def test_plotting_without_matplotlib_names_the_extra_to_install(trained, capsys,
     assert install_hint("train") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_head_for_qwen3_is_trained_and_exported(train, tmp_path):
     save_tiny("qwen3", tmp_path / "qwen3")
     flags = f"--model {tmp_path / 'qwen3'} --steps 2 --answer-tokens 8"

@@ -28,6 +28,7 @@ def test_the_prefix_of_a_user_turn_comes_from_the_chat_template(chat_folder):
     assert list(turn_prefix(llm.frontend)) == llm.frontend.tokenizer.encode("u", add_special=False)
 
 
+@pytest.mark.slow
 def test_turns_are_complete_and_distinct_and_a_second_run_appends(chat_folder, tmp_path):
     path = tmp_path / "turns.jsonl"
     command = ["train", "prompts", "--model", str(chat_folder), "--out", str(path), *FLAGS.split()]
