@@ -309,6 +309,21 @@ def test_the_counts_of_a_request_go_on_with_the_next_worker(server_end):
     assert updates[-1].queued_s == before.queued_s
 
 
+def test_a_request_that_ends_after_lost_steps_counts_each_round_once(server_end):
+    engine = server_end.engine
+    engine.add(submission("a", [1, 2], max_tokens=60))
+    for _ in range(2):
+        worker = worker_behind(server_end)
+        worker._receive_all()
+        for _ in range(5):
+            worker._step()
+        (*_, before) = server_end.receive_all()
+        last = server_end.engine.detach(frozenset({"a"}))
+        engine.attach(lambda message: server_end.socket.send(encode(message)))
+    assert before.progress.rounds == 8
+    assert [each.progress for each in last] == [before.progress]
+
+
 def test_a_step_that_hangs_stops_the_loop_and_not_the_beats(server_end):
     known = facts(max_rows=2, max_context=CONTEXT)
     runner = StuckRunner(known, random.Random(1), lost_at=1)
