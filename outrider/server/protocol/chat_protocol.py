@@ -78,11 +78,11 @@ class ChatRequest(ReportFields):
     continue_final_message: bool | None = None
     prediction: Prediction | None = None  # OpenAI's predicted outputs
     trace: bool | None = None  # report the draft tree of every round
-    modalities: list[Literal["text"]] | None = None
-    # accepted, without effect here
     include_reasoning: bool | None = None  # vLLM's: false leaves the reasoning out
     separate_reasoning: bool | None = None  # SGLang's: false leaves it in the content
     thinking_token_budget: int | None = None  # vLLM's: tokens after which reasoning is ended
+    # accepted, without effect here
+    modalities: list[Literal["text"]] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
