@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outrider.errors import RequestError
+from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.protocol.logprobs_protocol import ChatLogprobs, PromptReport
@@ -22,6 +23,7 @@ from outrider.server.protocol.tools import (
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 _DEFAULTS = SamplingParams(max_tokens=None)
+_NO_PROMPT = TextPrompt("")
 
 
 class ChatMessage(BaseModel):
@@ -93,7 +95,7 @@ class ChatRequest(ReportFields):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
 
-    def params(self, parsers: AnswerParsers = NO_PARSERS, prompt: str = "") -> SamplingParams:
+    def params(self, parsers: AnswerParsers = NO_PARSERS, prompt: TextPrompt = _NO_PROMPT) -> SamplingParams:
         newer, older = self.max_completion_tokens, self.max_tokens
         if 0 in (newer, older):
             raise RequestError("a chat answers with at least one token; raise max_tokens")
