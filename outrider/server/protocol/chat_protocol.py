@@ -95,7 +95,9 @@ class ChatRequest(ReportFields):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
 
-    def params(self, parsers: AnswerParsers = NO_PARSERS, prompt: TextPrompt = _NO_PROMPT) -> SamplingParams:
+    def params(
+        self, parsers: AnswerParsers = NO_PARSERS, prompt: TextPrompt = _NO_PROMPT
+    ) -> SamplingParams:
         newer, older = self.max_completion_tokens, self.max_tokens
         if 0 in (newer, older):
             raise RequestError("a chat answers with at least one token; raise max_tokens")
