@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ class AsyncLLM:
                 async for output in self._outputs(request, event):
                     yield replace(output, request_id=name)
             finally:
-                self._threads.submit(self._engine_thread.close, request)
+                self._leave(request)
         finally:
             del self._requests[name]
 
@@ -90,6 +91,11 @@ class AsyncLLM:
             if output.finished:
                 return
 
+    def _leave(self, request: RequestState) -> None:
+        """End a request whose reader has left, without waiting for the step that runs now."""
+        with suppress(RuntimeError):  # after `shutdown`, which has ended all requests
+            self._threads.submit(self._engine_thread.close, request)
+
     def _reserve(self, request_id: str | None) -> str:
         name = request_id or next(self._ids)
         if name in self._requests:
@@ -117,7 +123,7 @@ def _undo(done: "Future[Result]", undo: Callable[[Result], object]) -> None:
 
 def _waker(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> Callable[[], None]:
     def wake() -> None:
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: there is no reader any more
             loop.call_soon_threadsafe(event.set)
 
     return wake

@@ -1,11 +1,14 @@
 """A thread that steps an engine while there are requests, and wakes those who wait for them."""
 
+import logging
 import threading
 from collections.abc import Callable
 
 from outrider.errors import CapacityError, OutriderError
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.request_state import PreparedRequest, RequestState
+
+_log = logging.getLogger(__name__)
 
 
 class _Watch:
@@ -52,7 +55,10 @@ class EngineThread:
         self.check()
         request = self._frontend.submit(prepared)
         with self._changed:
-            self._watches[request.request_id] = _Watch(request, wake)
+            watch = self._watches[request.request_id] = _Watch(request, wake)
+            watch.look()  # another thread may have run it already
+            if self._failure is not None:
+                watch.end()
             self._changed.notify_all()
         return request
 
@@ -85,6 +91,11 @@ class EngineThread:
                 self._frontend.step()
             except OutriderError as error:  # the device is lost
                 self._failure = error
+            except Exception as error:
+                _log.exception("the engine failed outside of a step")
+                self._failure = CapacityError(
+                    f"the engine failed with {type(error).__name__}; load the model again"
+                )
             with self._changed:
                 for watch in self._watches.values():
                     watch.end() if self._failure else watch.look()

@@ -27,14 +27,8 @@ class EngineTurns:
     @contextmanager
     def between_steps(self) -> Iterator[None]:
         """The engine for this thread alone, before the next step."""
-        with self._changed:
-            self._num_waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._holder)
-                self._holder = threading.get_ident()
-            finally:
-                self._num_waiting -= 1
-        try:
+        try:  # around the wait too: an interrupt may come between it and the body
+            self._take_turn()
             yield
         finally:
             self._release()
@@ -42,12 +36,19 @@ class EngineTurns:
     @contextmanager
     def step(self) -> Iterator[bool]:
         """True: the caller runs a step now. False: another thread has just run one."""
-        is_ours = self._take_step()
         try:
-            yield is_ours
+            yield self._take_step()
         finally:
-            if is_ours:
-                self._release(num_steps=1)
+            self._release(num_steps=1)
+
+    def _take_turn(self) -> None:
+        with self._changed:
+            self._num_waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._holder)
+                self._holder = threading.get_ident()
+            finally:
+                self._num_waiting -= 1
 
     def _take_step(self) -> bool:
         me = threading.get_ident()
@@ -64,7 +65,9 @@ class EngineTurns:
             return True
 
     def _release(self, num_steps: int = 0) -> None:
+        """End the turn of this thread, if it has one."""
         with self._changed:
-            self._holder = 0
-            self._num_steps += num_steps
-            self._changed.notify_all()
+            if self.is_mine:
+                self._holder = 0
+                self._num_steps += num_steps
+                self._changed.notify_all()

@@ -36,7 +36,8 @@ class Frontend:
         self._engine = engine
         self._turns = EngineTurns()
         self._delivery = threading.RLock()  # held while outputs change, and while one is read
-        self._deferred: deque[RequestState] = deque()  # to abort after the step that runs now
+        self._reader = 0  # ident of the thread that holds `_delivery` to read; 0: none
+        self._deferred: deque[RequestState] = deque()  # to abort when this thread has let go
         self._ids = itertools.count()
         self._requests: dict[str, tuple[RequestState, int]] = {}  # by the id the engine knows
         self.tokenizer = tokenizer
@@ -54,6 +55,7 @@ class Frontend:
             with self._turns.between_steps(), held_interrupts():
                 for index, sampling in enumerate(prepared.samplings):
                     self._add(request, index, sampling)
+                self._abort_all()
         except BaseException:  # also after an interrupt no request may run unseen
             self.abort(request)
             raise
@@ -65,8 +67,7 @@ class Frontend:
             if is_ours:
                 with held_interrupts():
                     self._deliver(self._engine.step())
-                    while self._deferred:
-                        self._abort(self._deferred.popleft())
+                    self._abort_all()
 
     def deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add the updates of an engine that another process steps to the outputs they belong to."""
@@ -77,17 +78,31 @@ class Frontend:
         """End a request now; its output so far stays readable."""
         if all(_engine_id(request, index) not in self._requests for index in _places(request)):
             return  # it has ended
-        if self._turns.is_mine:  # a stream that is collected as garbage in the middle of a step
-            self._deferred.append(request)
-            return
-        with self._turns.between_steps():
-            self._abort(request)
+        self._deferred.append(request)
+        # A stream may be collected as garbage inside a step, or while this thread reads another.
+        # Waiting for a turn there could last for ever.
+        if not self._turns.is_mine and self._reader != threading.get_ident():
+            self._abort_deferred()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Inside, no output changes: another thread may step the engine."""
         with self._delivery:
-            yield
+            self._reader = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._reader = 0
+        if self._deferred:
+            self._abort_deferred()
+
+    def _abort_deferred(self) -> None:
+        with self._turns.between_steps():
+            self._abort_all()
+
+    def _abort_all(self) -> None:
+        while self._deferred:
+            self._abort(self._deferred.popleft())
 
     def _abort(self, request: RequestState) -> None:
         with self._delivery:

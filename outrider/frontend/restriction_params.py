@@ -37,6 +37,8 @@ def check_text(name: str, value: object, *, most: int | None = None) -> None:
         raise RequestError(f"{name} must be a text, got {value!r}")
     if most is not None and len(value) > most:
         raise RequestError(f"{name} has {len(value)} characters; use at most {most}")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise RequestError(f"{name} has half a surrogate pair; send valid Unicode")
 
 
 def bad_word_tokens(

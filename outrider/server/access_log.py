@@ -3,6 +3,7 @@
 import logging
 import time
 
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.config.log_settings import facts
@@ -40,7 +41,7 @@ class AccessLogMiddleware:
 def _write(scope: Scope, status: int, seconds: float) -> None:
     host, port = scope.get("client") or ("unknown", 0)
     path = scope["raw_path"].decode("ascii", "backslashreplace")  # escaped: one line stays one
-    level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
+    level = logging.DEBUG if get_route_path(scope) in _PROBES else logging.INFO
     _log.log(
         level,
         '%s:%d "%s %s" %d %.3f s',

@@ -2,6 +2,7 @@
 
 import hmac
 
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.server.http_errors import ApiError
@@ -21,7 +22,8 @@ class KeyMiddleware:
         self._key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_open(scope["path"]) or self._is_known(scope):
+        # The path as the router sees it: `scope["path"]` begins with the prefix of --root-path.
+        if scope["type"] != "http" or _is_open(get_route_path(scope)) or self._is_known(scope):
             await self._app(scope, receive, send)
             return
         error = ApiError(

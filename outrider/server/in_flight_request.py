@@ -26,11 +26,12 @@ class InFlightRequest:
         self.is_suspect = False  # it was in a lost step, and has not run alone since
         self.num_lost_steps = 0
         self._earlier = NOTHING_YET  # progress under earlier submissions
+        self._latest = NOTHING_YET  # progress under the last one
 
     def submit(self) -> Submit:
         """The message for a worker to run the request to its end."""
         self.is_submitted = True
-        self._earlier = self.progress
+        self._earlier, self._latest = self.progress, NOTHING_YET
         return Submit(self.submission, tuple(self.emitted))
 
     def submit_trial(self) -> Submit:
@@ -42,6 +43,7 @@ class InFlightRequest:
 
     def note(self, update: RequestUpdate, now_s: float) -> RequestUpdate:
         """Take an update in; returns it with the progress under all submissions."""
+        self._latest = update.progress
         if self._earlier is not NOTHING_YET:
             progress = _sum(self._earlier, update.progress)
             update = update._replace(progress=progress, queued_s=self.queued_s)
@@ -56,13 +58,13 @@ class InFlightRequest:
         return len(self.emitted) >= self.submission.limits.max_tokens or num_tokens >= max_context
 
     def failure(self, reason: str) -> RequestUpdate:
-        """The last update of a request that cannot go on."""
+        """The last update of a request that cannot go on, for `note`."""
         return RequestUpdate(
             request_id=self.submission.request_id,
             tokens=(),
             logprobs=(),
             finish="error",
-            progress=self.progress,
+            progress=self._latest,  # `note` adds the earlier ones
             queued_s=self.queued_s,
             reason=reason,
         )

@@ -140,10 +140,11 @@ class RemoteEngine:
             _log.warning(
                 "the lost step ran %d requests; each runs alone for a few tokens before the other "
                 "%d go on",
-                len(lost),
+                len(lost_steps),
                 num_others,
             )
-        return self.receive(tuple(self._failures(lost, reason)))
+        failures = self._failures(lost, reason, num_in_steps=len(lost_steps))
+        return self.receive(tuple(failures))
 
     def receive(self, updates: Sequence[RequestUpdate]) -> tuple[RequestUpdate, ...]:
         """Note updates of the worker; returns those of requests that have not been aborted."""
@@ -193,10 +194,15 @@ class RemoteEngine:
             if not each.is_submitted:
                 self._send(each.submit())
 
-    def _failures(self, lost: Sequence[InFlightRequest], reason: str) -> Iterator[RequestUpdate]:
-        """The last updates of requests that were in too many lost steps."""
+    def _failures(
+        self, lost: Sequence[InFlightRequest], reason: str, *, num_in_steps: int
+    ) -> Iterator[RequestUpdate]:
+        """The last updates of requests that were in too many lost steps.
+
+        The steps also ran requests that have been aborted since, and one of these may be to blame.
+        """
         for each in lost:
-            is_alone = len(lost) == 1 and each.num_lost_steps > 1
+            is_alone = num_in_steps == 1 and each.num_lost_steps > 1
             if is_alone or each.num_lost_steps >= _MAX_LOST_STEPS:
                 counted = f"{each.num_lost_steps} lost steps" + ", the last alone" * is_alone
                 _log.error(

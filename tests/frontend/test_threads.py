@@ -202,3 +202,86 @@ def test_after_shutdown_requests_are_refused(model_folder):
     llm.shutdown()
     with pytest.raises(CapacityError, match="shut down"):
         asyncio.run(last_of(llm, "a", GREEDY))
+
+
+def test_shutdown_ends_open_iterations_with_what_they_have(model_folder):
+    llm = AsyncLLM(model_folder, draft="none")
+
+    async def run():
+        outputs = []
+        async for each in llm.generate("the road", LONG):
+            outputs.append(each)
+            if len(outputs) == 1:
+                await asyncio.to_thread(llm.shutdown)
+        return outputs
+
+    last = asyncio.run(run())[-1]
+    assert last.finished
+    assert last.outputs[0].finish_reason == "abort"
+
+
+def test_an_error_outside_of_a_step_reaches_every_reader(model_folder):
+    llm = AsyncLLM(model_folder, draft="none")
+    engine = llm.llm.frontend._engine
+
+    def fail():
+        raise UnicodeEncodeError("utf-8", "x", 0, 1, "no step")
+
+    engine.step = fail
+    with pytest.raises(CapacityError, match="UnicodeEncodeError"):
+        asyncio.run(asyncio.wait_for(last_of(llm, "a", GREEDY), 60))
+    with pytest.raises(CapacityError, match="load the model again"):
+        asyncio.run(last_of(llm, "a", GREEDY))
+    del engine.step
+    llm.shutdown()
+
+
+def test_a_request_that_ended_before_it_is_watched_wakes_its_reader(async_llm, monkeypatch):
+    frontend = async_llm.llm.frontend
+    original = frontend.submit
+
+    def submit_and_run(prepared):
+        request = original(prepared)
+        while not request.is_finished:
+            frontend.step()
+        return request
+
+    monkeypatch.setattr(frontend, "submit", submit_and_run)
+    output = asyncio.run(asyncio.wait_for(last_of(async_llm, "a", GREEDY), 60))
+    assert output.finished
+
+
+def test_a_stream_that_is_collected_while_another_is_read_waits_for_no_turn(llm):
+    """The stepping thread waits for the reader, so the reader must not wait for its turn."""
+    frontend, is_reading, is_stepping = llm.frontend, threading.Event(), threading.Event()
+    dropped = llm.stream("the road", LONG)
+    next(dropped)
+    original = frontend._engine.step
+
+    def step_while_read():
+        is_stepping.set()
+        assert is_reading.wait(60)
+        return original()
+
+    def read_and_drop():
+        nonlocal dropped
+        assert is_stepping.wait(60)
+        with frontend.reading():
+            is_reading.set()
+            dropped = None
+            gc.collect()
+
+    frontend._engine.step = step_while_read
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            jobs = [pool.submit(answers, llm, "a", GREEDY), pool.submit(read_and_drop)]
+            assert len(jobs[0].result(60).token_ids) == 12
+            jobs[1].result(60)
+    finally:
+        del frontend._engine.step
+    assert frontend.is_idle
+
+
+def test_half_a_surrogate_pair_is_no_salt():
+    with pytest.raises(RequestError, match="cache_salt"):
+        SamplingParams(cache_salt="\ud800")

@@ -1,14 +1,20 @@
 """HTTPS, a path prefix, other origins, default sampling: a real server with all of them."""
 
+import asyncio
+import logging
 import ssl
 import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from support.served import ServerProcess
 
 from outrider.errors import ConfigError
+from outrider.server.access_log import AccessLogMiddleware
+from outrider.server.auth import KeyMiddleware
 from outrider.server.web_settings import WebSettings, parse_origins
 
 
@@ -87,3 +93,33 @@ def test_a_server_speaks_https_behind_a_prefix_to_pages_of_an_origin(
     finally:
         server.process.terminate()
         server.process.wait(60)
+
+
+@pytest.mark.parametrize("prefix", ["", "/llm", "/page", "/health"])
+def test_a_prefix_opens_and_closes_no_route(prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The HTTP server puts the prefix before every path."""
+    app = FastAPI()
+    for path in ("/health", "/page/chat.js", "/v1/models"):
+        app.get(path)(lambda: "answer")
+    app.add_middleware(KeyMiddleware, key="k")
+    app.add_middleware(AccessLogMiddleware)
+
+    async def ask() -> list[int]:
+        config = uvicorn.Config(app, port=0, root_path=prefix, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            paths = ("/health", "/page/chat.js", "/v1/models")
+            statuses = [(await client.get(path)).status_code for path in paths]
+        server.should_exit = True
+        await serving
+        return statuses
+
+    with caplog.at_level(logging.DEBUG, "outrider.server.access_log"):
+        assert asyncio.run(asyncio.wait_for(ask(), 30)) == [200, 200, 401]
+    of_requests = [each for each in caplog.records if each.name == "outrider.server.access_log"]
+    levels = [each.levelno for each in of_requests]
+    assert levels == [logging.DEBUG, logging.INFO, logging.INFO]  # a probe, and others

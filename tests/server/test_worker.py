@@ -291,6 +291,17 @@ def test_a_suspect_that_is_aborted_makes_way_for_the_others(server_end):
     assert names == ["a", "c", "new"]
 
 
+def test_a_request_beside_one_whose_client_has_left_was_not_alone(server_end):
+    engine = server_end.engine
+    engine.add(submission("innocent", [1, 2], max_tokens=9))
+    for name in ("killer", "killer again"):
+        engine.add(submission(name, [3, 2], max_tokens=9))
+        engine.abort(name)  # the worker has begun its step
+        assert engine.detach(frozenset({"innocent", name})) == ()
+        engine.attach(lambda message: None)
+    assert engine.num_in_flight == 1
+
+
 def test_the_counts_of_a_request_go_on_with_the_next_worker(server_end):
     server_end.engine.add(submission("a", [1, 2], max_tokens=20))
     worker = worker_behind(server_end)
@@ -307,6 +318,21 @@ def test_the_counts_of_a_request_go_on_with_the_next_worker(server_end):
     assert before.progress.rounds == 4
     assert updates[-1].progress.rounds == 17  # three prompt steps emitted the other tokens
     assert updates[-1].queued_s == before.queued_s
+
+
+def test_a_request_that_ends_after_lost_steps_counts_each_round_once(server_end):
+    engine = server_end.engine
+    engine.add(submission("a", [1, 2], max_tokens=60))
+    for _ in range(2):
+        worker = worker_behind(server_end)
+        worker._receive_all()
+        for _ in range(5):
+            worker._step()
+        (*_, before) = server_end.receive_all()
+        last = server_end.engine.detach(frozenset({"a"}))
+        engine.attach(lambda message: server_end.socket.send(encode(message)))
+    assert before.progress.rounds == 8
+    assert [each.progress for each in last] == [before.progress]
 
 
 def test_a_step_that_hangs_stops_the_loop_and_not_the_beats(server_end):
