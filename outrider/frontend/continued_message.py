@@ -7,9 +7,12 @@ from outrider.frontend.prompts import Message
 from outrider.frontend.tokenizer.chat_template import check_messages
 
 
-def open_final_message(text: str, messages: Sequence[Message]) -> str:
+def final_content(messages: Sequence[Message]) -> str:
+    return str(check_messages(list(messages))[-1]["content"] or "")
+
+
+def open_final_message(text: str, content: str) -> str:
     """The rendered text without what the template writes after the last message's content."""
-    content = str(check_messages(list(messages))[-1]["content"] or "")
     begin = text.rfind(content.strip())
     if not content.strip() or begin < 0:
         raise RequestError(

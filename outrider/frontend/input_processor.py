@@ -14,7 +14,7 @@ from outrider.frontend.call_cost import (
     admit_any,
     check_call,
 )
-from outrider.frontend.continued_message import open_final_message
+from outrider.frontend.continued_message import final_content, open_final_message
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.restriction_params import bad_word_tokens
@@ -83,9 +83,11 @@ class InputProcessor:
                 "set add_generation_prompt to false"
             )
         text = self.tokenizer.chat_template.render(messages, **values)
-        if continue_final_message:
-            text = open_final_message(text, messages)
-        return TextPrompt(text, add_special=False)
+        if not continue_final_message:
+            return TextPrompt(text, add_special=False)
+        content = final_content(messages)
+        text = open_final_message(text, content)
+        return TextPrompt(text, add_special=False, answer_begin=content)
 
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
         """The token ids of a prompt."""
@@ -131,9 +133,7 @@ class InputProcessor:
                 "allowed_token_ids has stop ids only, which min_tokens bans; set min_tokens to 0"
             )
         return PreparedRequest(
-            text=prompt.text
-            if isinstance(prompt, TextPrompt) and params.truncate_prompt_tokens is None
-            else None,
+            source=prompt,
             prompt=tokens,
             params=params,
             limits=limits,

@@ -15,6 +15,7 @@ class TextPrompt:
 
     text: str
     add_special: bool = True
+    answer_begin: str = ""  # the content of the message that the answer continues
 
 
 @dataclass(frozen=True, slots=True)

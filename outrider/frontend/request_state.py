@@ -12,6 +12,7 @@ from outrider.frontend.outputs import (
     Timing,
     Usage,
 )
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
@@ -27,12 +28,18 @@ _PROMPT_TAIL = 8  # prompt tokens before the output: more than any one character
 class PreparedRequest:
     """A request that was checked and can be submitted; one `RowSampling` per output."""
 
-    text: str | None  # None when the user gave token ids
+    source: TextPrompt | TokenPrompt  # before it was encoded and truncated
     prompt: tuple[int, ...]
     params: SamplingParams
     limits: Limits
     samplings: tuple[RowSampling, ...]
     budget: Budget
+
+    @property
+    def text(self) -> str | None:
+        """The text of the prompt, None when the user gave token ids or wants the end of it."""
+        is_whole = self.params.truncate_prompt_tokens is None
+        return self.source.text if is_whole and isinstance(self.source, TextPrompt) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

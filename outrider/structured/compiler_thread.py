@@ -5,7 +5,6 @@ import importlib.util
 import os
 import pickle
 import queue
-import select
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from outrider.config.install_hint import install_hint
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.compiler_process import COMPILED
 from outrider.structured.grammar_bounds import NAMES
+from outrider.structured.wait_for_input import wait_for_input
 from outrider.wire.grammar_spec import GrammarSpec, Vocabulary
 
 TIMEOUT_S = 5.0  # an ordinary schema takes a fraction of a second
@@ -159,9 +159,9 @@ class _CompilerProcess:
         parts, missing = [], num_bytes
         while missing:
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._answers], [], [], left_s)[0]:
+            if left_s <= 0 or not wait_for_input(self._answers, left_s):
                 raise TimeoutError
-            # Unbuffered: `select` does not see what a buffer holds.
+            # Unbuffered: the wait does not see what a buffer holds.
             part = os.read(self._answers.fileno(), missing)
             if not part:
                 raise EOFError

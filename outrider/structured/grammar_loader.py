@@ -19,11 +19,10 @@ _log = logging.getLogger(__name__)
 class LoadTask:
     """A grammar that is compiled, then loaded."""
 
-    def __init__(self, text: "Future[str]", masks: SharedMasks, *, slot: int) -> None:
+    def __init__(self, text: "Future[str]", masks: SharedMasks) -> None:
         self.text = text
         self.done: Future[str] = Future()
         self._masks = masks
-        self._slot = slot
         self._loaded: LoadedGrammar | None = None  # until done
 
     @property
@@ -36,9 +35,7 @@ class LoadTask:
         try:
             text = self.text.result()
             server.start()
-            self._loaded = LoadedGrammar(
-                text, lambda: server.fork(self._masks.fd), self._masks, slot=self._slot
-            )
+            self._loaded = LoadedGrammar(text, lambda: server.fork(self._masks.fd), self._masks)
         except (OSError, EOFError) as error:
             reason = "the grammar cannot be loaded to match it; see the log and try again"
             self.done.set_exception(CapacityError(reason))

@@ -1,7 +1,6 @@
 """A compiled grammar in a matcher process, as the engine uses it."""
 
 import os
-import select
 import signal
 import socket
 import time
@@ -18,7 +17,8 @@ from outrider.structured.matcher_messages import (
     receive_message,
     send_message,
 )
-from outrider.structured.shared_masks import NUM_SLOTS, SharedMasks
+from outrider.structured.shared_masks import SharedMasks
+from outrider.structured.wait_for_input import wait_for_input
 
 # The kernel ends a process that uses too much CPU time. This is for one that gets none.
 ANSWER_TIMEOUT_S = 10.0
@@ -40,14 +40,12 @@ class LoadedGrammar:
     A new process knows no rows. `generation` tells whether a row must be sent again as a whole.
     """
 
-    def __init__(
-        self, text: str, fork: Callable[[], socket.socket], masks: SharedMasks, *, slot: int
-    ) -> None:
+    def __init__(self, text: str, fork: Callable[[], socket.socket], masks: SharedMasks) -> None:
         self._text = text
         self._fork = fork
         self._masks = masks
-        self._slot = slot % NUM_SLOTS
         self._dropped: list[int] = []
+        self._holders: set[int] = set()  # running rows that have this grammar
         self._process: _MatcherProcess | None = self._start(LOAD_TIMEOUT_S)  # until it ends
         self._load_s = self._process.loaded.load_s
         self.generation = 0
@@ -56,6 +54,11 @@ class LoadedGrammar:
     @property
     def is_alive(self) -> bool:
         return self._process is not None and not self._process.has_ended
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a running row has this grammar. In a long prefill, no step uses the process."""
+        return bool(self._holders)
 
     @property
     def pid(self) -> int:
@@ -72,8 +75,17 @@ class LoadedGrammar:
             self._process = self._start(ANSWER_TIMEOUT_S)
             self.generation += 1
 
+    def hold(self, row: int) -> None:
+        """Keep the process for a row that runs."""
+        self._holders.add(row)
+
+    def release(self, row: int) -> None:
+        """The row does not run any more, or not now."""
+        self._holders.discard(row)
+
     def drop(self, row: int) -> None:
         """Forget a row, with the next step."""
+        self.release(row)
         self._dropped.append(row)
 
     def post(self, tasks: list[RowTask], max_s: float) -> None:
@@ -89,7 +101,7 @@ class LoadedGrammar:
         try:
             return self._process.collect()
         except (EOFError, ConnectionError):
-            row = int(self._masks.running[self._slot])
+            row = int(self._masks.running[self._process.slot])
         except TimeoutError:  # it was stopped, or gets no CPU: not the fault of a row
             row = NO_ROW
         self.close()
@@ -102,27 +114,36 @@ class LoadedGrammar:
             self._process = None
 
     def _start(self, timeout_s: float) -> "_MatcherProcess":
-        rows, words = self._masks.bits.shape
-        message = LoadGrammar(text=self._text, slot=self._slot, mask_rows=rows, mask_words=words)
-        self._masks.running[self._slot] = NO_ROW
-        return _MatcherProcess(self._fork(), message, timeout_s)
+        channel = self._fork()
+        try:
+            return _MatcherProcess(channel, self._masks, self._text, timeout_s)
+        except BaseException:
+            channel.close()
+            raise
 
 
 class _MatcherProcess:
-    """Owns the socket to one matcher process. The process ends when the socket is closed."""
+    """Owns the socket to one matcher process, and its slot. The process ends with the socket."""
 
-    def __init__(self, channel: socket.socket, message: LoadGrammar, timeout_s: float) -> None:
+    def __init__(
+        self, channel: socket.socket, masks: SharedMasks, text: str, timeout_s: float
+    ) -> None:
         self._channel = channel
-        self._close = weakref.finalize(self, channel.close)
+        self.slot = masks.take_slot()
+        self._close = weakref.finalize(self, _close_channel, channel, masks, self.slot)
+        masks.running[self.slot] = NO_ROW
+        rows, words = masks.bits.shape
         channel.settimeout(timeout_s)
-        send_message(channel, message)
+        send_message(
+            channel, LoadGrammar(text=text, slot=self.slot, mask_rows=rows, mask_words=words)
+        )
         self.loaded: GrammarLoaded = receive_message(channel)
         channel.settimeout(ANSWER_TIMEOUT_S)
 
     @property
     def has_ended(self) -> bool:
         """Whether an idle process has ended. It sends nothing, so only its end can be read."""
-        return bool(select.select([self._channel], [], [], 0)[0])
+        return wait_for_input(self._channel, timeout_s=0)
 
     def post(self, step: StepTasks) -> None:
         try:
@@ -138,5 +159,10 @@ class _MatcherProcess:
         """Kill the process and wait until it is gone: it must not write to masks any more."""
         if not self.has_ended:
             os.kill(self.loaded.pid, signal.SIGKILL)
-            select.select([self._channel], [], [], ANSWER_TIMEOUT_S)
+            wait_for_input(self._channel, ANSWER_TIMEOUT_S)
         self._close()
+
+
+def _close_channel(channel: socket.socket, masks: SharedMasks, slot: int) -> None:
+    channel.close()
+    masks.free_slot(slot)

@@ -34,6 +34,19 @@ class RowGrammar:
         self._tokens = list(output)
         self._num_sent = 0  # tokens that the process knows
         self._generation = -1  # of the process that knows them
+        self._has_emitted = False
+        loaded.hold(self.number)
+
+    def note_step(self, *, is_emitting: bool) -> None:
+        """Note whether the row emits in a step. A prefill emits nothing for long, but it runs.
+
+        Rows that decode emit in every step. One that does not has ended, or is preempted.
+        """
+        if is_emitting:
+            self.loaded.hold(self.number)
+        elif self._has_emitted:
+            self.loaded.release(self.number)
+        self._has_emitted |= is_emitting
 
     def emit(self, tokens: Sequence[int]) -> None:
         """Note emitted tokens. They are sent with the next tree."""
@@ -103,7 +116,7 @@ def _collect(loaded: LoadedGrammar, group: list[MaskTask]) -> None:
             failed = loaded.collect()
         except MatcherEndedError as end:
             failed = {end.row: TOO_SLOW}
-            num_lost += end.row == NO_ROW
+            num_lost += end.row not in {each.grammar.number for each in group}
         else:
             _fail_rows(group, failed)
             return

@@ -1,6 +1,5 @@
 """The grammars of an engine: compiled, and each loaded into a matcher process."""
 
-import itertools
 import time
 import weakref
 from collections import OrderedDict
@@ -29,7 +28,6 @@ class MatcherPool:
         self._size = (mask_rows, mask_words)
         self._masks: SharedMasks | None = None  # until the first grammar
         self._tasks: OrderedDict[GrammarSpec, LoadTask] = OrderedDict()  # last used at the end
-        self._slots = itertools.count()
         self._loader: GrammarLoader | None = None  # until the first grammar
 
     @property
@@ -70,15 +68,15 @@ class MatcherPool:
         if self._loader is None:
             self._loader = GrammarLoader(self._grammars)
             weakref.finalize(self, self._loader.stop)
-        task = LoadTask(text, self.masks, slot=next(self._slots))
+        task = LoadTask(text, self.masks)
         self._loader.put(task)
         return task
 
     def _close_idle(self) -> None:
-        """End processes that no step used lately; a row that still needs one starts it again."""
+        """End processes that no running row has and no step used lately."""
         before_s = time.monotonic() - IDLE_S
         loaded = [each.loaded for each in self._tasks.values() if _is_loaded(each)]
-        idle = [each for each in loaded if each.used_s < before_s]
+        idle = [each for each in loaded if not each.is_in_use and each.used_s < before_s]
         for each in idle[: max(len(idle) - MAX_IDLE, 0)]:
             each.close()
         for spec in list(self._tasks)[: max(len(self._tasks) - MAX_CACHED, 0)]:

@@ -129,6 +129,9 @@ class RowGrammars:
             for row, place, is_chunk in (*decodes, *chunks)
             if row in self._rows
         )
+        emitting = {each.row for each in self._emitters}
+        for row, grammar in self._rows.items():
+            grammar.note_step(is_emitting=row in emitting)
         return bool(self._emitters)
 
     def end(self, output: StepTokens) -> dict[int, str]:
@@ -144,6 +147,7 @@ class RowGrammars:
     def forget(self) -> None:
         """Drop the grammars of all rows. A step that failed may have left answers unread."""
         for row in self._rows.values():
+            row.loaded.drop(row.number)
             row.loaded.close()
         self._rows.clear()
         self._unread.clear()

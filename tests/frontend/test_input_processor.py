@@ -94,3 +94,11 @@ def test_an_end_of_sequence_outside_the_vocabulary_is_ignored_and_reported(make_
     (warning,) = [each.getMessage() for each in caplog.records]
     assert "ids -1, 50, 400" in warning
     assert "generation_config.json" in warning
+
+
+def test_a_truncated_prompt_still_has_the_text_that_its_answer_follows(frontend):
+    prompt = frontend.inputs.render([{"role": "user", "content": "the rider goes ahead"}])
+    prepared = frontend.inputs.prepare(prompt, SamplingParams(truncate_prompt_tokens=2))
+    assert len(prepared.prompt) == 2
+    assert prepared.text is None
+    assert prepared.source == prompt

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from outrider.errors import ConfigError
+from outrider.frontend.prompts import TextPrompt
 from outrider.server.parsers.answer_parsers import CALLS, REASONING, find_parsers
 from outrider.server.protocol.tool_call_parser import CallPart
 from outrider.server.protocol.tool_choice import ToolUse
@@ -138,16 +139,36 @@ def test_every_way_to_cut_a_text_gives_the_same_answer(names, text, expected):
         )
         edges = [0, *cuts, len(text)]
         pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
-        found = read(parsers.reader(USE, ""), pieces if trial < 29 else [text])
+        found = read(parsers.reader(USE, TextPrompt("")), pieces if trial < 29 else [text])
         assert found == (*expected, bool(expected[2]))
 
 
 def test_a_prompt_that_opens_reasoning_lets_the_answer_begin_inside():
     parsers = find_parsers(reasoning="qwen3", calls="")
-    inside = parsers.reader(USE, "<think></think> <|im_start|>assistant\n<think>\n")
+    prompt = TextPrompt("<think></think> <|im_start|>assistant\n<think>\n")
+    inside = parsers.reader(USE, prompt)
     assert read(inside, ["hm", "</think>yes"])[:2] == ("hm", "yes")
-    outside = parsers.reader(USE, "<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    prompt = TextPrompt("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    outside = parsers.reader(USE, prompt)
     assert read(outside, ["hm"])[:2] == ("", "hm")
+
+
+def test_a_tag_that_a_user_wrote_opens_no_reasoning():
+    parsers = find_parsers(reasoning="qwen3", calls="")
+    prompt = TextPrompt("<|im_start|>user\nwhat is <think><|im_end|>\n<|im_start|>assistant\n")
+    assert read(parsers.reader(USE, prompt), ["yes"])[:2] == ("", "yes")
+    assert not parsers.thinking(3, prompt).is_open
+
+
+def test_a_continued_message_decides_whether_its_reasoning_is_open():
+    parsers = find_parsers(reasoning="qwen3", calls="")
+    for begin, expected in (
+        ("<think>hm", ("so", "")),
+        ("<think>hm</think>a", ("", "so")),
+        ("a", ("", "so")),
+    ):
+        prompt = TextPrompt(f"user: <think>\nassistant: {begin}", answer_begin=begin)
+        assert read(parsers.reader(USE, prompt), ["so"])[:2] == expected
 
 
 def test_parsers_have_the_names_of_other_servers():

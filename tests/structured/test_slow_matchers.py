@@ -13,7 +13,7 @@ from support.tiny import VOCAB
 
 from outrider.errors import RequestError
 from outrider.runtime.draft_kinds import NgramDraft
-from outrider.structured import loaded_grammar, match_rows
+from outrider.structured import loaded_grammar, match_rows, matcher_pool
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.wire.draft_budget import Budget
 from outrider.wire.grammar_spec import Grammar, GrammarSpec, Vocabulary
@@ -147,3 +147,25 @@ def test_a_process_ends_when_its_engine_is_dropped(models, grammar_cache):
     del engine
     gc.collect()
     wait_for_end(pid)
+
+
+def test_a_process_is_not_idle_while_a_row_with_its_grammar_prefills(
+    models, grammar_cache, monkeypatch
+):
+    monkeypatch.setattr(matcher_pool, "IDLE_S", -1.0)  # all that no row holds is closed at once
+    monkeypatch.setattr(matcher_pool, "MAX_IDLE", 0)
+    engine = engine_with(models, grammar_cache, step_tokens=8)
+    grammar = RowSampling(seed=3, grammar=Grammar(spec=DIGITS, ends=(END,)))
+    engine.add(make_submission("long", [5] * 60, grammar, max_tokens=2))
+    engine._runner.grammars.compile(DIGITS).result()
+    engine.step()
+    engine.step()
+    pool = engine._runner.grammars
+    held = pool.loaded(DIGITS)
+    pool.compile(HIDDEN).result()
+    assert held.pid  # in the middle of the prefill
+    while engine.has_work:
+        engine.step()
+    run_all(engine, OTHERS[2:])  # a step without the row: its request has ended
+    pool.compile(GrammarSpec(kind="regex", text="[0-9]")).result()
+    assert not held.pid

@@ -66,6 +66,12 @@ class LocalGrammar:
     def prepare(self):
         pass
 
+    def hold(self, row):
+        pass
+
+    def release(self, row):
+        pass
+
     def drop(self, row):
         self._dropped.append(row)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.structured_params import Structured
 from outrider.frontend.thinking_params import Thinking
 from outrider.server.parsers.call_block import CallFormat
@@ -77,7 +78,7 @@ class AnswerParsers:
         """The parsers of one request, which may want its reasoning in the content."""
         return self if separates else replace(self, reasoning="")
 
-    def structure(self, requested: Structured, tool_use: ToolUse, prompt: str) -> Structured:
+    def structure(self, requested: Structured, tool_use: ToolUse, prompt: TextPrompt) -> Structured:
         """The form of an answer: the requested one, or that of calls, after its reasoning."""
         structured = tool_use.structured(requested)
         if structured is None and tool_use.may_call and self.calls is HERMES:
@@ -90,7 +91,7 @@ class AnswerParsers:
             return structured
         return structure_after(structured, self.tags, is_open=self.tags.is_open(prompt))
 
-    def thinking(self, budget: int | None, prompt: str) -> Thinking | None:
+    def thinking(self, budget: int | None, prompt: TextPrompt) -> Thinking | None:
         """A bound on the reasoning of an answer; -1 and null mean none."""
         if budget in (None, -1):
             return None
@@ -106,7 +107,7 @@ class AnswerParsers:
             is_open=self.tags.is_open(prompt),
         )
 
-    def reader(self, tool_use: ToolUse, prompt: str) -> AnswerReader:
+    def reader(self, tool_use: ToolUse, prompt: TextPrompt | TokenPrompt) -> AnswerReader:
         """A reader of one answer to a prompt."""
         names = [tool.function.name for tool in tool_use.tools] if tool_use.may_call else []
         if self.is_harmony:

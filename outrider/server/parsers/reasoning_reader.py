@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, overlap
 
 
@@ -13,9 +14,18 @@ class ReasoningTags:
     close: str = "</think>"
     is_implied: bool = False  # whether an answer without tags is reasoning
 
-    def is_open(self, prompt: str) -> bool:
-        """Whether the answer to a prompt begins inside reasoning."""
-        return self.is_implied or prompt.rfind(self.open) > prompt.rfind(self.close)
+    def is_open(self, prompt: TextPrompt | TokenPrompt) -> bool:
+        """Whether the answer to a prompt begins inside reasoning.
+
+        Tags elsewhere in the prompt are what someone wrote: only its end, and the message that the
+        answer continues, say where the answer begins.
+        """
+        if self.is_implied or isinstance(prompt, TokenPrompt):
+            return self.is_implied
+        begun = prompt.answer_begin
+        return begun.rfind(self.open) > begun.rfind(self.close) or (
+            prompt.text.rstrip().endswith(self.open)
+        )
 
 
 class ReasoningReader:

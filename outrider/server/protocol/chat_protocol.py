@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outrider.errors import RequestError
+from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.protocol.logprobs_protocol import ChatLogprobs, PromptReport
@@ -22,6 +23,7 @@ from outrider.server.protocol.tools import (
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
 
 _DEFAULTS = SamplingParams(max_tokens=None)
+_NO_PROMPT = TextPrompt("")
 
 
 class ChatMessage(BaseModel):
@@ -78,11 +80,11 @@ class ChatRequest(ReportFields):
     continue_final_message: bool | None = None
     prediction: Prediction | None = None  # OpenAI's predicted outputs
     trace: bool | None = None  # report the draft tree of every round
-    modalities: list[Literal["text"]] | None = None
-    # accepted, without effect here
     include_reasoning: bool | None = None  # vLLM's: false leaves the reasoning out
     separate_reasoning: bool | None = None  # SGLang's: false leaves it in the content
     thinking_token_budget: int | None = None  # vLLM's: tokens after which reasoning is ended
+    # accepted, without effect here
+    modalities: list[Literal["text"]] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
@@ -93,7 +95,9 @@ class ChatRequest(ReportFields):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true")
 
-    def params(self, parsers: AnswerParsers = NO_PARSERS, prompt: str = "") -> SamplingParams:
+    def params(
+        self, parsers: AnswerParsers = NO_PARSERS, prompt: TextPrompt = _NO_PROMPT
+    ) -> SamplingParams:
         newer, older = self.max_completion_tokens, self.max_tokens
         if 0 in (newer, older):
             raise RequestError("a chat answers with at least one token; raise max_tokens")

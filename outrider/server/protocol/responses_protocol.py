@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
+from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
 from outrider.server.parsers.answer_parsers import AnswerParsers
@@ -119,7 +120,7 @@ class ResponsesRequest(RequestFields):
         if self.wants_logprobs and self.tool_use.may_call:
             raise RequestError("logprobs are those of a text; use tool_choice none")
 
-    def params(self, parsers: AnswerParsers, prompt: str) -> SamplingParams:
+    def params(self, parsers: AnswerParsers, prompt: TextPrompt) -> SamplingParams:
         length = self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
         if length == 0:
             raise RequestError("a response has at least one token; raise max_output_tokens")

@@ -71,7 +71,7 @@ def read_request(
     frontend: Frontend, body: ChatRequest, parsers: AnswerParsers = NO_PARSERS
 ) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
-    return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt.text))]
+    return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt))]
 
 
 class ChatWriter:
@@ -126,7 +126,7 @@ class ChatWriter:
         return [_opening(index, None if self._body.tool_use.must_call else "") for index in choices]
 
     def _reader(self, request: RequestState) -> AnswerReader:
-        return self._parsers.reader(self._body.tool_use, request.prepared.text or "")
+        return self._parsers.reader(self._body.tool_use, request.prepared.source)
 
     def delta_choices(
         self, request: RequestState, choice_delta: ChoiceDelta

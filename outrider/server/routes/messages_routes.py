@@ -93,7 +93,7 @@ class MessageWriter:
         yield _event("message_stop")
 
     def _reader(self, request: RequestState) -> AnswerReader:
-        return self._parsers.reader(self._body.tool_use, request.prepared.text or "")
+        return self._parsers.reader(self._body.tool_use, request.prepared.source)
 
 
 def _written(events: Any) -> Iterator[bytes]:

@@ -123,7 +123,7 @@ class ChatLines:
         yield _bytes(self._line(self._added(last), **_ending(request)))
 
     def _reader(self, request: RequestState) -> AnswerReader:
-        return self.parsers.reader(self._body.tool_use, request.prepared.text or "")
+        return self.parsers.reader(self._body.tool_use, request.prepared.source)
 
     def _line(self, added: Json, **more: Any) -> Json:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")

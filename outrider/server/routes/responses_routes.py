@@ -64,7 +64,7 @@ def _read_request(
     frontend: Frontend, body: ResponsesRequest, parsers: AnswerParsers
 ) -> list[PromptRequest]:
     prompt = frontend.inputs.render(body.turns, **body.variables)
-    return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt.text))]
+    return [PromptRequest(prompt=prompt, params=body.params(parsers, prompt))]
 
 
 class ResponseWriter:
@@ -109,7 +109,7 @@ class ResponseWriter:
         yield self._event(f"response.{status}", response=self._response(request, status, items))
 
     def _reader(self, request: RequestState) -> AnswerReader:
-        return self._parsers.reader(self._body.tool_use, request.prepared.text or "")
+        return self._parsers.reader(self._body.tool_use, request.prepared.source)
 
     def _report(
         self, tokens: Sequence[int], reported: Sequence[TokenLogprobs]
