@@ -1,15 +1,19 @@
 """The async engine shares its event loop among the clients."""
 
 import asyncio
+import threading
 
 import pytest
 from support.paper import facts
 
 from outrider.errors import CapacityError
-from outrider.frontend.prompts import TokenPrompt
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.call_memory import TEXT_FACTOR, CallMemory, MemoryBudget
+from outrider.server.http_errors import ApiError
+from outrider.server.limited_text import with_text
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_traces import NoTracer
@@ -54,3 +58,29 @@ def test_prompts_for_which_there_is_no_room_leave_none_behind():
         asyncio.run(submit(async_engine, 400))
     handle, _ = asyncio.run(submit(async_engine, 100))
     assert len(handle.requests) == 100
+
+
+def test_a_text_takes_memory_and_a_long_one_has_a_thread_of_its_own():
+    """Its length is known only when it has been read."""
+    async_engine, budget = async_engine_with(max_queued=1), MemoryBudget(2**16 * TEXT_FACTOR)
+
+    def thread_of(num_chars):
+        call = CallMemory(budget)
+        work = with_text(
+            async_engine,
+            call,
+            lambda: TextPrompt("a" * num_chars),
+            lambda _: (threading.current_thread().name, budget.taken),
+        )
+        try:
+            return asyncio.run(work)
+        finally:
+            call.close()
+
+    name, taken = thread_of(2**16 - 1)
+    assert name.startswith("text")
+    assert taken == (2**16 - 1) * TEXT_FACTOR
+    name, _ = thread_of(2**16)
+    assert name.startswith("long text")
+    with pytest.raises(ApiError, match="--request-memory"):
+        thread_of(2**16 + 1)

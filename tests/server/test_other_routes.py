@@ -28,6 +28,14 @@ def test_a_conversation_is_tokenised_as_its_template_writes_it(server):
     assert text == "<|im_start|>user\nthe<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens"])
+def test_a_conversation_that_is_too_long_is_not_tokenised(server, path):
+    messages = [{"role": "user", "content": "a" * 2**20}]
+    response = server.post(path, {"messages": messages, "model": "tiny"})
+    assert response.status_code == 400
+    assert "may have 1048576; send it in parts" in response.text
+
+
 def test_the_server_reports_its_health(server):
     assert server.get("/health").status_code == 200
     assert server.get("/health_generate").status_code == 200

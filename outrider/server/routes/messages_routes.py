@@ -13,6 +13,7 @@ from outrider.server.async_engine import AsyncEngine
 from outrider.server.call_memory import memory_of
 from outrider.server.http_errors import failed
 from outrider.server.json_body import JsonRoute
+from outrider.server.limited_text import with_text
 from outrider.server.parsers.answer_parsers import AnswerParsers
 from outrider.server.protocol.chat_protocol import ChatRequest
 from outrider.server.protocol.message_blocks import BlockWriter, Event, Json, message, stop_fields
@@ -44,14 +45,17 @@ def messages_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         return JSONResponse(writer.whole(handle))
 
     @router.post("/v1/messages/count_tokens")
-    async def count_tokens(body: CountRequest) -> dict[str, int]:
+    async def count_tokens(body: CountRequest, request: Request) -> dict[str, int]:
         """How many tokens the prompt of a message has."""
         model.check(body.model)
         chat, inputs = body.in_chat(), async_engine.frontend.inputs
-        tokens = await async_engine.run_in_thread(
-            lambda: inputs.encode(inputs.render(chat.turns, **chat.variables))
+        num_tokens = await with_text(
+            async_engine,
+            memory_of(request),
+            lambda: inputs.render(chat.turns, **chat.variables),
+            lambda prompt: len(inputs.encode(prompt)),
         )
-        return {"input_tokens": len(tokens)}
+        return {"input_tokens": num_tokens}
 
     return router
 

@@ -6,10 +6,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from outrider.errors import RequestError
+from outrider.frontend.prompts import TextPrompt
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
-from outrider.server.call_memory import TEXT_FACTOR, CallMemory, memory_of
+from outrider.server.call_memory import memory_of
 from outrider.server.json_body import JsonRoute
+from outrider.server.limited_text import with_text
 from outrider.server.protocol.tokenize_protocol import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -17,8 +19,6 @@ from outrider.server.protocol.tokenize_protocol import (
     TokenizeRequest,
 )
 from outrider.server.response_bytes import json_response
-
-MAX_CHARS = 2**20  # of a text; copying millions of ids would hold other requests
 
 
 def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
@@ -29,8 +29,11 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         """The token ids of a text or a conversation."""
         model.check(body.model)
-        work = partial(_tokenize, async_engine, body, memory_of(request))
-        return await async_engine.run_in_thread(work, size=len(body.prompt or ""))
+        read, work = (
+            partial(body.text, async_engine.frontend),
+            partial(_tokenize, async_engine, body),
+        )
+        return await with_text(async_engine, memory_of(request), read, work)
 
     @router.post("/detokenize", response_model=DetokenizeAnswer)
     async def detokenize(body: DetokenizeRequest) -> Response:
@@ -42,13 +45,8 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest, memory: CallMemory) -> Response:
-    prompt, tokenizer = body.text(async_engine.frontend), async_engine.tokenizer
-    if len(prompt.text) > MAX_CHARS:
-        raise RequestError(
-            f"the text has {len(prompt.text)} characters and may have {MAX_CHARS}; send it in parts"
-        )
-    memory.take(len(prompt.text) * TEXT_FACTOR)
+def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest, prompt: TextPrompt) -> Response:
+    tokenizer = async_engine.tokenizer
     tokens = tokenizer.encode(prompt.text, add_special=prompt.add_special)
     texts = map(tokenizer.token_text, tokens)
     answer = TokenizeAnswer(
