@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
@@ -14,7 +15,7 @@ from outrider.frontend.call_cost import (
     admit_any,
     check_call,
 )
-from outrider.frontend.continued_message import final_content, open_final_message
+from outrider.frontend.continued_message import render_continued
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.restriction_params import bad_word_tokens
@@ -82,12 +83,10 @@ class InputProcessor:
                 "continue_final_message and add_generation_prompt exclude each other; "
                 "set add_generation_prompt to false"
             )
-        text = self.tokenizer.chat_template.render(messages, **values)
-        if not continue_final_message:
-            return TextPrompt(text, add_special=False)
-        content = final_content(messages)
-        text = open_final_message(text, content)
-        return TextPrompt(text, add_special=False, answer_begin=content)
+        render = partial(self.tokenizer.chat_template.render, **values)
+        if continue_final_message:
+            return render_continued(render, messages)
+        return TextPrompt(render(messages), add_special=False)
 
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
         """The token ids of a prompt."""
