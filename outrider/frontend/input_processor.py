@@ -4,7 +4,6 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
@@ -83,10 +82,10 @@ class InputProcessor:
                 "continue_final_message and add_generation_prompt exclude each other; "
                 "set add_generation_prompt to false"
             )
-        render = partial(self.tokenizer.chat_template.render, **values)
+        template = self.tokenizer.chat_template
         if continue_final_message:
-            return render_continued(render, messages)
-        return TextPrompt(render(messages), add_special=False)
+            return render_continued(lambda marked: template.render(marked, **values), messages)
+        return TextPrompt(template.render(messages, **values), add_special=False)
 
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
         """The token ids of a prompt."""
