@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from outrider.frontend.request_state import PreparedRequest
-from outrider.hub.generation_config import SAMPLING, SamplingDefaults
+from outrider.hub.generation_config import SamplingDefaults
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed
 from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
@@ -64,7 +64,7 @@ class ServedModel:
 
     def fill(self, body: Body) -> Body:
         """The body with the model's sampling where it has none."""
-        given = body.model_dump(exclude_none=True, include=set(SAMPLING))
+        given = body.model_dump(exclude_none=True, include=set(self.sampling_defaults))
         missing = {
             name: value
             for name, value in self.sampling_defaults.items()

@@ -23,7 +23,7 @@ class InFlightRequest:
         self.queued_s = 0.0
         self.last_update_s = time.perf_counter()
         self.is_submitted = False  # to the current worker
-        self.is_suspect = False  # it was in a lost step, and has not run alone since
+        self.is_suspect = False  # a worker may have died of it, and it has not run alone since
         self.num_lost_steps = 0
         self._earlier = NOTHING_YET  # progress under earlier submissions
         self._latest = NOTHING_YET  # progress under the last one

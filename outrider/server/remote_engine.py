@@ -18,7 +18,7 @@ from outrider.wire.submission import Limits, RequestUpdate, Submission
 # A request that is in lost steps again and again, though it runs well alone, ends at last.
 _MAX_LOST_STEPS = 8
 
-_ENDED = "the engine's process ended in a step of this request; see the server's log"
+_ENDED = "the engine's process ended while it had this request; see the server's log"
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ class RemoteEngine:
     The next worker goes on after the last token that the server has got, so a lost worker changes
     no answer. One of the requests in the lost step may be what killed the worker. Each of these
     runs alone for a few tokens first, while the others wait. If the worker dies again, that request
-    ends with an error.
+    ends with an error. A worker that dies outside of a step names nobody: when that happens twice
+    without an update between, all its requests run alone first.
 
     The queue is bounded here and not in the worker.
     """
@@ -44,6 +45,7 @@ class RemoteEngine:
         self._in_flight: dict[str, InFlightRequest] = {}  # by request id, in order of arrival
         self._on_trial: InFlightRequest | None = None  # the only request that the worker has
         self._send: Callable[[ToWorker], None] | None = None  # while there is no worker
+        self._num_quiet_ends = 0  # workers that ended outside of a step, since the last update
 
     @property
     def facts(self) -> RunnerFacts:
@@ -118,16 +120,31 @@ class RemoteEngine:
         """A step failed, but the worker can go on: as `detach` and `attach`."""
         assert self._send is not None, "a worker sent the message"
         send = self._send
-        updates = self.detach(frozenset(failed.request_ids), failed.reason)
+        updates = self._drop_worker(frozenset(failed.request_ids), failed.reason)
         send(StartOver())
         self.attach(send)
         return updates
 
-    def detach(self, lost_steps: frozenset[str], reason: str = _ENDED) -> tuple[RequestUpdate, ...]:
-        """Go on without a worker. `lost_steps` are the requests of the steps that it was running.
+    def detach(self, lost_steps: frozenset[str]) -> tuple[RequestUpdate, ...]:
+        """The worker has ended. `lost_steps` are the requests of the steps that it was running.
 
         Returns the last updates of requests that end by this, with the reason.
         """
+        return self._drop_worker(lost_steps or self._quiet_suspects(), _ENDED)
+
+    def _quiet_suspects(self) -> frozenset[str]:
+        """The requests to suspect after the end of a worker that ran no step.
+
+        One such end may be chance. After a second one it was a request that the worker had got.
+        """
+        submitted = frozenset(name for name, each in self._in_flight.items() if each.is_submitted)
+        self._num_quiet_ends += bool(submitted)
+        is_chance = self._on_trial is None and self._num_quiet_ends < 2
+        return frozenset() if is_chance else submitted
+
+    def _drop_worker(self, lost_steps: frozenset[str], reason: str) -> tuple[RequestUpdate, ...]:
+        """Go on without a worker, as if each request had been submitted to none."""
+        num_submitted = sum(each.is_submitted for each in self._in_flight.values())
         self._send = self._on_trial = None
         for each in self._in_flight.values():
             each.is_submitted = False
@@ -143,11 +160,17 @@ class RemoteEngine:
                 len(lost_steps),
                 num_others,
             )
-        failures = self._failures(lost, reason, num_in_steps=len(lost_steps))
-        return self.receive(tuple(failures))
+        # The steps also ran requests that have been aborted since, and others may have been
+        # submitted and not in a step yet: one of these may be to blame.
+        was_alone = len(lost_steps) == num_submitted == 1
+        return self._note(tuple(self._failures(lost, reason, was_alone=was_alone)))
 
     def receive(self, updates: Sequence[RequestUpdate]) -> tuple[RequestUpdate, ...]:
         """Note updates of the worker; returns those of requests that have not been aborted."""
+        self._num_quiet_ends = 0
+        return self._note(updates)
+
+    def _note(self, updates: Sequence[RequestUpdate]) -> tuple[RequestUpdate, ...]:
         now_s = time.perf_counter()
         known = []
         for update in updates:
@@ -195,14 +218,11 @@ class RemoteEngine:
                 self._send(each.submit())
 
     def _failures(
-        self, lost: Sequence[InFlightRequest], reason: str, *, num_in_steps: int
+        self, lost: Sequence[InFlightRequest], reason: str, *, was_alone: bool
     ) -> Iterator[RequestUpdate]:
-        """The last updates of requests that were in too many lost steps.
-
-        The steps also ran requests that have been aborted since, and one of these may be to blame.
-        """
+        """The last updates of requests that were in too many lost steps."""
         for each in lost:
-            is_alone = num_in_steps == 1 and each.num_lost_steps > 1
+            is_alone = was_alone and each.num_lost_steps > 1
             if is_alone or each.num_lost_steps >= _MAX_LOST_STEPS:
                 counted = f"{each.num_lost_steps} lost steps" + ", the last alone" * is_alone
                 _log.error(

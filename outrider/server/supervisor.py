@@ -9,7 +9,7 @@ import tempfile
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,7 +81,13 @@ class Supervisor:
 
     async def start(self) -> RunnerFacts:
         """Start the first worker and wait until its model is loaded; raises if that fails."""
-        self._link = await open_link(self._folder, self._config, self._log)
+        try:
+            self._link = await open_link(self._folder, self._config, self._log)
+        except (OSError, zmq.ZMQError) as error:
+            raise ConfigError(
+                f"the engine's worker cannot be started ({error}); free memory, disk space, "
+                "processes or open files"
+            ) from error
         heartbeat = Heartbeat(self._limits, is_loading=True)
         try:
             with self._link.watched(heartbeat, ignore_trouble):
@@ -131,12 +137,12 @@ class WorkerLink:
     """Owns one worker process and a socket to it. No other worker ever uses the same socket."""
 
     def __init__(
-        self, process: Process, socket: zmq.asyncio.Socket, board: BoardReader, home: Path
+        self, process: Process, socket: zmq.asyncio.Socket, board: BoardReader, held: ExitStack
     ) -> None:
         self._process = process
         self._socket = socket
         self._board = board
-        self._home = home
+        self._held = held  # closes the socket and the board, and deletes their folder
         self._exit = asyncio.ensure_future(process.wait())
 
     @property
@@ -216,19 +222,33 @@ class WorkerLink:
         except TimeoutError:
             self._process.kill()
             await self._exit
-        self._socket.context.destroy(linger=0)
-        self._board.close()
-        shutil.rmtree(self._home, ignore_errors=True)
+        self._held.close()
 
 
 async def open_link(folder: Path, config: EngineConfig, log: LogSettings) -> WorkerLink:
-    """Start a worker that loads this model."""
-    home = Path(tempfile.mkdtemp(prefix="outrider-"))  # only this user may enter it
-    board = BoardReader(home / "board")
-    socket = zmq.asyncio.Context().socket(zmq.PAIR)
-    socket.set_hwm(0)
-    endpoint = f"ipc://{home}/engine"
-    socket.bind(endpoint)
+    """Start a worker that loads this model. If that fails, nothing is left of it."""
+    with ExitStack() as held:
+        home = Path(tempfile.mkdtemp(prefix="outrider-"))  # only this user may enter it
+        held.callback(shutil.rmtree, home, ignore_errors=True)
+        board = BoardReader(home / "board")
+        held.callback(board.close)
+        context = zmq.asyncio.Context()
+        held.callback(context.destroy, linger=0)
+        socket = context.socket(zmq.PAIR)
+        socket.set_hwm(0)
+        worker_config = WorkerConfig(
+            folder=str(folder.resolve()),
+            config=config,
+            endpoint=f"ipc://{home}/engine",
+            board=str(home / "board"),
+            log=log,
+        )
+        socket.bind(worker_config.endpoint)
+        process = await _start_process(worker_config)
+        return WorkerLink(process, socket, board, held.pop_all())
+
+
+async def _start_process(worker_config: WorkerConfig) -> Process:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -238,15 +258,8 @@ async def open_link(folder: Path, config: EngineConfig, log: LogSettings) -> Wor
         start_new_session=True,  # Ctrl-C must reach the server only, which ends the worker later
     )
     assert process.stdin is not None
-    worker_config = WorkerConfig(
-        folder=str(folder.resolve()),
-        config=config,
-        endpoint=endpoint,
-        board=str(home / "board"),
-        log=log,
-    )
     process.stdin.write(msgspec.json.encode(worker_config) + b"\n")
-    return WorkerLink(process, socket, board, home)
+    return process
 
 
 def ignore_trouble(reason: str) -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from outrider.cli.batch.batch_input import decode_line, read_lines
 from outrider.cli.batch.batch_output import BatchOutput
+from outrider.cli.batch.openai_lines import OpenAiLine
 from outrider.cli.batch.run_batch import BatchDefaults, BatchRun, count_lines
 from outrider.errors import ConfigError
 from outrider.frontend.prompts import TextPrompt
@@ -257,7 +259,51 @@ def test_lines_of_openais_batch_files_are_answered_in_its_format(frontend, tmp_p
     assert first["usage"]["completion_tokens"] <= 3
     assert [choice["index"] for choice in second["choices"]] == [0, 1]
     assert [answers[name]["error"] for name in "ab"] == [None, None]
-    assert "url must be" in answers["c"]["error"]
-    assert "temperature" in answers["d"]["error"]
+    assert "url must be" in answers["c"]["error"]["message"]
+    assert "temperature" in answers["d"]["error"]["message"]
+    assert [answers[name]["custom_id"] for name in "abcd"] == ["a", "b", "c", "d"]
     with BatchOutput(target) as journal:
         assert journal.num_failed == 2
+
+
+def openai_batch(folder, bodies):
+    """A batch file of chats, one per body, and where its answers go."""
+    source = folder / "in.jsonl"
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    fixed = {"method": "POST", "url": "/v1/chat/completions"}
+    lines = [
+        {"custom_id": f"c{number}", **fixed, "body": {**chat, **body}}
+        for number, body in enumerate(bodies)
+    ]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return source, folder / "out.jsonl"
+
+
+def test_a_body_that_the_server_refuses_gets_its_error_and_ends_no_batch(frontend, tmp_path):
+    refused = {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}}
+    files = openai_batch(tmp_path, [{}, refused, {}])
+    assert run(frontend, files) == 3
+    answers = records(files[1])
+    assert [answers[number]["error"] is None for number in range(3)] == [True, False, True]
+    assert answers[1]["custom_id"] == "c1"
+    assert answers[1]["response"] is None
+    assert "whitespace_pattern" in answers[1]["error"]["message"]
+
+
+def test_lines_of_openais_batch_files_have_the_sampling_of_the_flags(frontend, tmp_path):
+    source, _ = openai_batch(tmp_path, [{}, {"seed": 7}, {"temperature": 0.5}])
+    flags = SamplingParams(temperature=0.25, top_k=4, seed=1, max_tokens=99)
+    lines = [OpenAiLine(decode_line(line)) for line in read_lines(source)]
+    found = [line.prepare(frontend, flags).params for line in lines]
+    sampling = [(each.temperature, each.top_k, each.seed, each.max_tokens) for each in found]
+    assert sampling == [(0.25, 4, 1, 3), (0.25, 4, 7, 3), (0.5, 4, 1, 3)]
+
+
+@pytest.mark.parametrize("name", [7, None, float("nan"), [[]]])
+def test_a_custom_id_that_is_no_string_is_refused_in_valid_json(frontend, tmp_path, name):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    line = {"custom_id": name, "url": "/v1/completions", "body": {"prompt": "the road"}}
+    source.write_text(json.dumps(line) + "\n")
+    assert run(frontend, (source, target)) == 1
+    assert "NaN" not in target.read_text()
+    assert "custom_id" in records(target)[0]["error"]["message"]

@@ -92,6 +92,7 @@ class ServerEnd:
         board = BoardReader(self.board)
         updates = self.engine.detach(board.lost_steps())
         board.close()
+        self.board.unlink()  # every worker has its own
         self.engine.attach(lambda message: self.socket.send(encode(message)))
         return list(updates)
 
@@ -255,15 +256,60 @@ def test_a_request_that_fails_steps_ends_and_its_neighbours_complete(server_end,
     assert worker._engine.num_failed_steps == 3  # two of the poison, and the last
 
 
-def test_requests_that_had_not_begun_survive_any_number_of_workers(server_end):
-    engine, sent = server_end.engine, []
-    for name in ("a", "b", "c"):
-        engine.add(submission(name, [1, 2], max_tokens=9))
-    for _ in range(50):
-        assert engine.detach(frozenset()) == ()
-        sent.clear()
-        engine.attach(sent.append)
-        assert [each.submission.request_id for each in sent] == ["a", "b", "c"]
+def test_requests_survive_any_number_of_workers_that_end_outside_of_steps_after_an_update(
+    server_end,
+):
+    engine = server_end.engine
+    names = ["a", "b", "c"]
+    for name in names:
+        engine.add(submission(name, [1, 2], max_tokens=50))
+    for _ in range(5):
+        worker = worker_behind(server_end)
+        worker._receive_all()
+        assert list(worker._engine._requests) == names
+        for _ in range(4):
+            worker._step()
+        assert server_end.receive_all()
+        worker._board.write_steps(())
+        assert server_end.replace_worker() == []
+    assert engine.num_in_flight == 3
+
+
+class BrittleEngine(Engine):
+    """Fails outside of steps: when it gets a prompt that begins with 9."""
+
+    def add(self, submission, emitted=()):
+        if submission.prompt[0] == 9:
+            raise RuntimeError("a bug")
+        super().add(submission, emitted)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_request_that_kills_workers_before_its_first_step_ends_alone(server_end, place):
+    submitted = [submission(f"r{i}", [1 + i, 2], max_tokens=20) for i in range(3)]
+    submitted.insert(place, submission("poison", [9, 2], max_tokens=20))
+    for each in submitted:
+        server_end.engine.add(each)
+    updates, known, num_lost = [], facts(max_rows=2, max_context=CONTEXT), 0
+    while server_end.engine.num_in_flight:
+        engine = BrittleEngine(PaperRunner(known, random.Random(1)), known)
+        worker = Worker(engine, server_end.other_end, WorkerBoard(server_end.board))
+        try:
+            while server_end.engine.num_in_flight:
+                worker._receive_all()
+                worker._step()
+                updates += server_end.receive_all()
+        except RuntimeError:  # ends the process
+            num_lost += 1
+            assert num_lost < 9
+            updates += server_end.receive_all() + server_end.replace_worker()
+    answers = answers_of(updates)
+    assert answers.pop("poison") == ([], "error")
+    assert answers == {
+        each.request_id: (expected_output(each, CONTEXT), "length")
+        for each in submitted
+        if each.request_id != "poison"
+    }
 
 
 def test_requests_that_only_a_batch_kills_end_at_last(server_end):

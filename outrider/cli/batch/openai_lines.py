@@ -1,13 +1,17 @@
 """Lines of OpenAI's batch files: {"custom_id", "method", "url", "body"}, answered in its format."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.request_state import PreparedRequest, RequestState
+from outrider.frontend.sampling_params import SamplingParams
+from outrider.hub.generation_config import SAMPLING
 
 if TYPE_CHECKING:
     from outrider.server.protocol.chat_protocol import ChatRequest
@@ -16,6 +20,15 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _KEYS = frozenset({"custom_id", "method", "url", "body"})
+_FILLED = (
+    *sorted(SAMPLING),
+    "seed",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "ignore_eos",
+)
 _URLS = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -27,7 +40,9 @@ class OpenAiLine:
     """One request of a batch file, and how its answer is written."""
 
     def __init__(self, value: Mapping[str, Any]) -> None:
-        url, body = value["url"], value["body"]
+        url, body, self._custom_id = value["url"], value["body"], value["custom_id"]
+        if not isinstance(self._custom_id, str):
+            raise RequestError("custom_id must be a string")
         if unknown := sorted(value.keys() - _KEYS):
             raise RequestError(f"the line has the unknown key {unknown[0]!r}; remove it")
         if url not in _URLS or not isinstance(body, dict):
@@ -35,14 +50,22 @@ class OpenAiLine:
         if body.get("stream"):
             raise RequestError("a batch has whole answers; remove stream")
         self._is_chat = url == _URLS[0]
-        self._body = _parse(body, is_chat=self._is_chat)
-        self._body.check()
+        with _refusals():
+            self._body = _parse(body, is_chat=self._is_chat)
+            self._body.check()
 
-    def prepare(self, frontend: Frontend) -> PreparedRequest:
+    def prepare(self, frontend: Frontend, defaults: SamplingParams) -> PreparedRequest:
+        """The request, with the defaults for sampling that its body does not have."""
+        with _refusals():
+            return self._prepare(frontend, defaults)
+
+    def _prepare(self, frontend: Frontend, defaults: SamplingParams) -> PreparedRequest:
+        from outrider.server.answer_request import ServedModel
         from outrider.server.routes.chat_routes import read_request
         from outrider.server.routes.completions_routes import read_requests
 
-        body: Any = self._body
+        model = ServedModel(name="default", sampling_defaults=_defaults(defaults))
+        body: Any = model.fill(self._body)
         read: Callable[[], list[Any]] = (
             (lambda: read_request(frontend, body))
             if self._is_chat
@@ -74,25 +97,49 @@ class OpenAiLine:
             "request_id": f"batch_req_{secrets.token_hex(12)}",
             "body": answer,
         }
-        return {"response": response, "error": None}
+        return {"custom_id": self._custom_id, "response": response, "error": None}
 
 
-def _parse(body: Json, *, is_chat: bool) -> "ChatRequest | CompletionRequest":
+def error_report(value: Mapping[str, Any], message: str) -> Json:
+    """The answer to a line that was refused, inside the same envelope."""
+    name = value["custom_id"]
+    error = {"code": "invalid_request", "message": message}
+    return {
+        "custom_id": name if isinstance(name, str) else None,
+        "response": None,
+        "error": error,
+    }
+
+
+def _defaults(params: SamplingParams) -> Json:
+    """The sampling of lines that have none of their own. Length and form are the body's alone."""
+    values = asdict(params)
+    return {name: values[name] for name in _FILLED if values[name] is not None}
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Make refusals of the server's protocol those of a line."""
     try:
         from pydantic import ValidationError
 
         from outrider.server.http_errors import ApiError
-        from outrider.server.protocol.chat_protocol import ChatRequest
-        from outrider.server.protocol.completions_protocol import CompletionRequest
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"OpenAI's batch lines need the server's packages; install them with "
             f"{install_hint('serve')}"
         ) from error
     try:
-        return (ChatRequest if is_chat else CompletionRequest)(**body)
+        yield
     except ValidationError as error:
         first = error.errors()[0]
         raise RequestError(f"body.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     except ApiError as error:
         raise RequestError(error.message) from error
+
+
+def _parse(body: Json, *, is_chat: bool) -> "ChatRequest | CompletionRequest":
+    from outrider.server.protocol.chat_protocol import ChatRequest
+    from outrider.server.protocol.completions_protocol import CompletionRequest
+
+    return (ChatRequest if is_chat else CompletionRequest)(**body)

@@ -14,7 +14,7 @@ from outrider.cli.batch.batch_input import (
     read_lines,
 )
 from outrider.cli.batch.batch_output import BatchOutput
-from outrider.cli.batch.openai_lines import OpenAiLine, is_openai_line
+from outrider.cli.batch.openai_lines import OpenAiLine, error_report, is_openai_line
 from outrider.errors import CapacityError, ConfigError, RequestError
 from outrider.frontend.batch_bar import Advance, batch_bar
 from outrider.frontend.frontend import Frontend
@@ -89,13 +89,12 @@ class BatchRun:
         value = decode_line(line)
         if not is_openai_line(value):
             return describe_output(request.output())
-        report = OpenAiLine(value).report(request, self._frontend)
-        return {"custom_id": value["custom_id"], **report}
+        return OpenAiLine(value).report(request, self._frontend)
 
     def _prepare(self, line: InputLine) -> PreparedRequest:
         value = decode_line(line)
         if is_openai_line(value):
-            return OpenAiLine(value).prepare(self._frontend)
+            return OpenAiLine(value).prepare(self._frontend, self._defaults.params)
         request = parse_line(line)
         params = override(self._defaults.params, request.changes)
         return self._frontend.inputs.prepare(self._prompt(request), params)
@@ -108,8 +107,16 @@ class BatchRun:
         return parse_prompt({request.kind: request.body})
 
     def _fail(self, line: InputLine, error: RequestError, advance: Advance) -> None:
-        self._written.append(line, {"error": str(error)})
+        self._written.append(line, _error_report(line, str(error)))
         advance(0)
+
+
+def _error_report(line: InputLine, message: str) -> Mapping[str, Any]:
+    try:
+        value = decode_line(line)
+    except RequestError:
+        value = None
+    return error_report(value, message) if is_openai_line(value) else {"error": message}
 
 
 def _with_system(messages: Sequence[Message], system: str) -> Sequence[Message]:
