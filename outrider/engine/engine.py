@@ -273,6 +273,7 @@ class Engine:
             placement.num_in_flight -= 1
             placement.bound -= most - len(tokens)
             taken = request.append(tokens, own.error)
+            request.is_not_finite = own.is_not_finite and request.finish == "error"
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
                 has_bonus = taken == len(tokens) and not own.error
                 request.note_round(drafted, num_accepted=taken - has_bonus)

@@ -68,6 +68,7 @@ class Request:
         self.phase = Phase.WAITING
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self.finish: FinishReason = "running"
+        self.is_not_finite = False  # it failed, and its KV may hold NaN or infinity
         self.pace = DraftPace()
         self._is_paced = is_paced  # else it always uses its whole budget
         self._arrived_s = time.perf_counter()

@@ -84,7 +84,7 @@ class Scheduler:
         self._waiting.push(request)
 
     def finish(self, request: Request) -> None:
-        """Release everything a request holds. Its KV stays in the prefix cache unless it failed."""
+        """Release everything a request holds. Its KV stays in the prefix cache if it is finite."""
         if request.phase is Phase.WAITING:
             self._waiting.discard(request)
         else:
@@ -262,7 +262,7 @@ class Scheduler:
         placement = self._running.pop(request)
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
-        if request.finish == "error":
+        if request.is_not_finite:
             self.cache.discard(placement.lease)
         else:
             # The last known token is not cached yet; of a prompt, only the submitted part is.

@@ -14,7 +14,7 @@ from outrider.frontend.call_cost import (
     admit_any,
     check_call,
 )
-from outrider.frontend.continued_message import final_content, open_final_message
+from outrider.frontend.continued_message import render_continued
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.restriction_params import bad_word_tokens
@@ -82,12 +82,10 @@ class InputProcessor:
                 "continue_final_message and add_generation_prompt exclude each other; "
                 "set add_generation_prompt to false"
             )
-        text = self.tokenizer.chat_template.render(messages, **values)
-        if not continue_final_message:
-            return TextPrompt(text, add_special=False)
-        content = final_content(messages)
-        text = open_final_message(text, content)
-        return TextPrompt(text, add_special=False, answer_begin=content)
+        template = self.tokenizer.chat_template
+        if continue_final_message:
+            return render_continued(lambda marked: template.render(marked, **values), messages)
+        return TextPrompt(template.render(messages, **values), add_special=False)
 
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
         """The token ids of a prompt."""

@@ -37,6 +37,15 @@ class StepRequests:
         return self.samplings[len(self.batch.decodes) :]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """Why a row cannot go on after `num_good` tokens of the step."""
+
+    reason: str
+    num_good: int
+    is_not_finite: bool  # its KV may hold NaN or infinity
+
+
 def wants_details(shape: StepShape) -> bool:
     """Whether any row of such a step reports more than its tokens."""
     return (
@@ -48,7 +57,7 @@ def read_details(
     output: StepOutput,
     requests: StepRequests,
     emitted: Emitted,
-    errors: Mapping[int, str],  # by place in the batch
+    errors: Mapping[int, RowError],  # by place in the batch
 ) -> dict[int, RowDetails]:
     """The details of the rows that have any, by place in the batch."""
     details, shape = {}, output.shape
@@ -68,7 +77,9 @@ def read_details(
             if report or traced or scored is not NO_SCORES
         }
     for place, error in errors.items():
-        details[place] = replace(details.get(place, NO_DETAILS), error=error)
+        details[place] = replace(
+            details.get(place, NO_DETAILS), error=error.reason, is_not_finite=error.is_not_finite
+        )
     return details
 
 

@@ -1,10 +1,9 @@
 """Why rows of a step cannot go on, and how many of their tokens are valid."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
-from outrider.runtime.row_details import StepRequests
+from outrider.runtime.row_details import RowError, StepRequests
 from outrider.runtime.step_output import RowFault, UnpackedTokens
 
 REASONS = {
@@ -13,14 +12,6 @@ REASONS = {
     NOTHING_LEFT: "no token may follow this text: allowed tokens, bad words, bans and the grammar "
     "exclude all of them together; relax one of them",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowError:
-    """Why a row cannot go on after `num_good` tokens of the step."""
-
-    reason: str
-    num_good: int
 
 
 def row_errors(read: UnpackedTokens, requests: StepRequests) -> dict[int, RowError]:
@@ -33,7 +24,11 @@ def row_errors(read: UnpackedTokens, requests: StepRequests) -> dict[int, RowErr
     if requests.errors:
         for place, row in enumerate(batch.rows):
             if row in requests.errors:
-                errors[place] = RowError(reason=requests.errors[row], num_good=0)
+                errors[place] = RowError(
+                    reason=requests.errors[row],
+                    num_good=0,
+                    is_not_finite=place in errors and errors[place].is_not_finite,
+                )
     return errors
 
 
@@ -41,7 +36,11 @@ def _of_real_rows(
     faults: Mapping[int, RowFault], *, num_rows: int, first: int
 ) -> dict[int, RowError]:
     return {
-        first + place: RowError(reason=REASONS[fault.kind], num_good=fault.num_good)
+        first + place: RowError(
+            reason=REASONS[fault.kind],
+            num_good=fault.num_good,
+            is_not_finite=fault.kind == NOT_FINITE,
+        )
         for place, fault in faults.items()
         if place < num_rows
     }

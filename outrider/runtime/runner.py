@@ -163,7 +163,7 @@ class InFlightStep:
                 output,
                 self._requests,
                 tokens,
-                {place: error.reason for place, error in errors.items()},
+                errors,
             ),
             busy_s=busy_s,
             has_drafter_failed=self._has_drafter_failed,

@@ -1,4 +1,8 @@
-"""One client's connection, which is cut off if the client neither sends nor reads for too long."""
+"""One client's connection, which is cut off if the client is too slow.
+
+It is overdue if the head or the body of a request takes too long to arrive, however steadily its
+bytes come, or if the client does not read its answer.
+"""
 
 from collections.abc import Collection
 from typing import Any

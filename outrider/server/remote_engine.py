@@ -29,8 +29,8 @@ class RemoteEngine:
     The next worker goes on after the last token that the server has got, so a lost worker changes
     no answer. One of the requests in the lost step may be what killed the worker. Each of these
     runs alone for a few tokens first, while the others wait. If the worker dies again, that request
-    ends with an error. The end of a worker outside of a step names no request: when that happens twice
-    without an update between, all its requests run alone first.
+    ends with an error. The end of a worker outside of a step names no request: when that happens
+    twice without an update between, all its requests run alone first.
 
     The queue is bounded here and not in the worker.
     """

@@ -62,6 +62,7 @@ class RowDetails:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token, when requested
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when requested and if it emitted tokens
     error: str = ""  # why the row cannot go on after its tokens
+    is_not_finite: bool = False  # the row has an error, and its KV may hold NaN or infinity
     scores: PromptScores = NO_SCORES  # of a chunk, when requested
 
 

@@ -112,6 +112,22 @@ def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
     assert both["r"].tokens == good.tokens
 
 
+@pytest.mark.parametrize("is_bad", [True, False])
+def test_a_failed_request_leaves_the_pages_of_others_in_the_cache(targets, is_bad):
+    engine = engine_of(with_bad_tokens(targets["llama"].target, [BAD]), Shape())
+    text = list(PROMPTS[0]) * 2
+    good = make_submission("good", text, sampling_of("greedy", 0), max_tokens=1)
+    run_all(engine, [good])
+    cached = run_all(engine, [good])["good"].last.progress.cached
+    ban = replace(sampling_of("greedy", 0), ban=Ban(before=1000, tokens=tuple(range(VOCAB))))
+    sampling = sampling_of("greedy", 0) if is_bad else ban
+    failing = make_submission("f", [*text, *([BAD] * 8 if is_bad else text)], sampling)
+    failed, again = (run_all(engine, [failing])["f"].last for _ in range(2))
+    assert failed.reason == again.reason == REASONS[NOT_FINITE if is_bad else NOTHING_LEFT]
+    assert (again.progress.cached > cached) == (not is_bad)  # finite numbers can be used again
+    assert run_all(engine, [good])["good"].last.progress.cached == cached > 0
+
+
 def test_a_bad_prompt_does_not_reach_the_requests_after_it(targets):
     models = targets["llama"]
     broken = with_bad_tokens(models.target, [BAD])

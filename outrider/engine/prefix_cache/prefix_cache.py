@@ -139,12 +139,15 @@ class PrefixCache:
         lease.is_open = False
 
     def discard(self, lease: Lease) -> None:
-        """Takes all pages back, also published ones that no other request has used: they may hold
-        what made the request fail.
+        """Takes all pages back, also those that the lease published and that no request uses now.
+
+        They may hold NaN. Pages that the cache served at open stay: earlier requests wrote them.
         """
         assert lease.is_open, "a lease is closed once"
         self._tree.unlock(lease.node)
-        self._allocator.free(self._tree.prune(lease.node) + lease.pages[lease.num_shared :])
+        num_published = lease.num_shared - lease.cached // self.page_size
+        pruned = self._tree.prune(lease.node, num_published)
+        self._allocator.free(pruned + lease.pages[lease.num_shared :])
         lease.is_open = False
 
     def flush(self) -> None:

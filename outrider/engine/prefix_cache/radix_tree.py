@@ -94,12 +94,16 @@ class RadixTree:
             evicted += self._trim(self._pop_oldest(), num_pages - len(evicted))
         return evicted
 
-    def prune(self, node: Node) -> list[int]:
-        """Forgets the pages of `node` and above it, up to what is in use or leads elsewhere."""
+    def prune(self, node: Node, num_pages: int) -> list[int]:
+        """Forgets this many pages before the end of `node`, or fewer.
+
+        Pages that are in use or lead elsewhere stay, with those before them.
+        """
         pruned: list[int] = []
-        while self._can_evict(node):
-            pruned += self._trim(node, len(node.pages))
-            node = node.parent
+        while len(pruned) < num_pages and self._can_evict(node):
+            parent = node.parent
+            pruned += self._trim(node, num_pages - len(pruned))
+            node = parent
         return pruned
 
     def _walk(self, node: Node, key: TokenKey) -> PrefixMatch:

@@ -241,3 +241,12 @@ def test_opening_a_long_cached_prompt_is_no_loop_over_tokens() -> None:
         sys.settrace(before)
     assert lease.cached == 100_000
     assert lines < 200
+
+
+def test_pages_of_finished_requests_outlive_a_failed_one(cache: PrefixCache) -> None:
+    finish(cache, PROMPT[:8])
+    failed = run(cache, PROMPT)
+    cache.publish(failed, PROMPT)
+    cache.discard(failed)
+    assert cache.num_available == cache.num_pages
+    assert cache.open(PROMPT).cached == 8  # 12 were published

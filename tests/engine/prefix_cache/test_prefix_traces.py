@@ -77,7 +77,7 @@ class Model:
 
     def discard(self, request: Request) -> None:
         self.close(request, [])
-        for prefix in reversed(request.shared):
+        for prefix in reversed(request.shared[request.lease.cached // self.page_size :]):
             longer = any(len(p) > len(prefix) and p[: len(prefix)] == prefix for p in self.cached)
             if longer or self.cached[prefix].users:
                 return
