@@ -111,6 +111,7 @@ def test_the_path_over_http_is_the_one_in_the_docs(serve_path):
     assert list(dict.fromkeys(serve_path)) == documented("Over HTTP")
 
 
+@pytest.mark.slow
 def test_a_request_over_http_takes_few_hops_and_visits_no_file_more_than_twice(serve_path):
     assert len(set(serve_path)) - 1 <= MOST_HOPS_OVER_HTTP
     assert {file: count for file, count in Counter(serve_path).items() if count > 2} == {}

@@ -32,6 +32,7 @@ def outcome(
     return shown.getvalue(), json.loads(target.read_text())
 
 
+@pytest.mark.slow
 def test_the_table_names_machine_engines_and_floor_within_a_hundred_columns(outcome):
     shown, _ = outcome
     header, *rows = shown[shown.index(" batch") :].splitlines()

@@ -52,6 +52,7 @@ def outcome(
     return shown.getvalue(), progress.getvalue(), json.loads((place / "out.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_way_answers_all_requests(outcome):
     _, _, written = outcome
     assert [run["way"] for run in written["runs"]] == ["plain", "fixed", "adaptive"]

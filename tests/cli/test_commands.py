@@ -102,6 +102,7 @@ def test_chat_answers_obeys_its_commands_and_leaves(on_model, monkeypatch, capsy
     assert "shorten it" in shown.err
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_the_prompt_does_not_end_a_chat(on_model):
     chat = subprocess.Popen(
         [sys.executable, "-c", "from outrider.cli.main import main; main()", "chat", *on_model],

@@ -72,6 +72,7 @@ print(code, "torch" in sys.modules, "outrider.runtime.build_runner" in sys.modul
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_torch_is_loaded_ends_the_command_after_that(model_folder):
     """Inside torch's own libraries it was lost now and then, or aborted the process."""
     done = subprocess.run(

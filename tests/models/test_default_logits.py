@@ -44,6 +44,7 @@ def llm(smollm2_folder, reference) -> LLM:
     return LLM(smollm2_folder, draft="ngram", max_model_len=128, kv_tokens=512)
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_real_text_equal_transformers(llm, reference):
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=20)
     tokens = reference.tokens

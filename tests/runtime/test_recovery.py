@@ -33,6 +33,7 @@ def test_the_others_get_the_tokens_they_would_have_had(models, depth, drafter, w
 
 
 @pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.slow
 def test_failures_may_repeat(models, depth):
     shape = Shape(depth=depth, pad=3, max_rows=2)
     draft = models.draft("relative", TREES["tree"])

@@ -85,6 +85,7 @@ def test_nothing_is_overdue_while_no_step_is_waited_for(watchdog, clock, lines):
     assert lines() == []
 
 
+@pytest.mark.slow
 def test_the_thread_begins_with_the_first_wait_and_ends_with_its_owner():
     before = set(threading.enumerate())
     watchdog = Watchdog(timeout_s=0.004)

@@ -67,6 +67,7 @@ def p_value(model, counts):
     return stats.chisquare(counts, expected).pvalue
 
 
+@pytest.mark.slow
 def test_a_million_sequences_have_the_joint_law_of_the_model(model, table):
     counts = count_sequences(model, table, batches=512)
     assert counts.sum() == 2**20

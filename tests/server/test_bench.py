@@ -9,6 +9,7 @@ from outrider.cli.main import run
 
 @pytest.mark.parametrize("pattern", [("--concurrency", "3"), ("--rate", "50")])
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.slow
 def test_a_load_on_our_server_is_measured(server, tmp_path, pattern, endpoint):
     prompts, report = tmp_path / "prompts.jsonl", tmp_path / "report.json"
     lines = [json.dumps({"prompt": f"the tale of the tale {n}"}) for n in range(4)]

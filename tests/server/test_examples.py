@@ -24,6 +24,7 @@ def run_script(name, server, model):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_openai_client_streams_and_tells_of_speculation(server):
     printed = run_script("openai_client.py", server, "tiny")
     assert "repeats this answer]" in printed

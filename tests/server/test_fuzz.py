@@ -38,6 +38,7 @@ def fields(server):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(values=st.data())
+@pytest.mark.slow
 def test_no_value_of_any_field_is_a_server_error(server, fields, path, values):
     names = values.draw(st.lists(st.sampled_from(fields[path]), max_size=2, unique=True))
     body = BASES[path] | {name: values.draw(JSON, label=name) for name in names}

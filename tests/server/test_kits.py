@@ -173,6 +173,7 @@ PENALTIES = [
 ]
 
 
+@pytest.mark.slow
 def test_penalties_mix_under_concurrency(server):
     def ask(penalties):
         asked = {"max_new_tokens": 32, "temperature": 0.5, **penalties}
@@ -227,6 +228,7 @@ def test_a_schema_ends_the_answer_and_every_token_has_its_logprob(default_server
     ("form", "texts"),
     [({"regex": "(yes|no)"}, ("yes", "no")), ({"ebnf": 'root ::= "a" | "bc"'}, ("a", "bc"))],
 )
+@pytest.mark.slow
 def test_a_pattern_or_a_grammar_shapes_the_answer(server, form, texts):
     asked = {"temperature": 1.0, "max_new_tokens": 16, **form}
     assert generate(server, text="is it", sampling_params=asked)["text"] in texts

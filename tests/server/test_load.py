@@ -24,6 +24,7 @@ def crowd(request):
 
 
 @pytest.mark.timeout(600)  # two hundred answers, twice, on a machine that may be busy
+@pytest.mark.slow
 def test_every_answer_under_load_is_its_offline_answer_and_nothing_leaks(crowd):
     server, llm, model, longest = crowd
     requests = list(make_requests(NUM_REQUESTS, seed=SEED, longest=longest))

@@ -161,6 +161,7 @@ def test_a_prompt_beyond_the_context_is_refused(narrow):
     assert "context" in response.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_after_a_killed_worker_the_next_one_goes_on_with_every_answer(narrow):
     before = narrow.post(narrow.short).json()["choices"][0]["text"]
     long = {**narrow.long, "max_tokens": 300, "seed": 5}

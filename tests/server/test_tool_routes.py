@@ -139,6 +139,7 @@ def check_call(name, arguments):
 @pytest.mark.parametrize("ask", [whole, streamed])
 @pytest.mark.parametrize("choice", ["required", ONLY_ADD], ids=["required", "named"])
 @pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.slow
 def test_a_forced_call_follows_the_schema_of_its_function(client, ask, choice, seed):
     content, calls, finish = ask(client, **FORCED | {"seed": seed}, tool_choice=choice)
     assert not content

@@ -32,6 +32,7 @@ def occupy_the_row(server):
     return response
 
 
+@pytest.mark.slow
 def test_a_stream_that_waits_sends_comments_and_then_its_answer(narrow):
     first, lines = occupy_the_row(narrow), []
     with httpx.stream(

@@ -1,14 +1,23 @@
-"""The marker `fast_cases(n)`: n cases of a test are fast, the others are slow."""
+"""Which cases of a parametrised test are fast: n by the marker `fast_cases(n)`, else a few."""
 
 import random
 from collections import defaultdict
 
 import pytest
 
+FAST_CASES = 4  # of a test without the marker
+_ALL_FAST = {"arch"}  # folders whose cases take no time
+
+
+def _num_fast(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("fast_cases")
+    return FAST_CASES if marker is None else marker.args[0]
+
 
 def _is_sampled(item: pytest.Item) -> bool:
     """Tests on a GPU run all their cases."""
-    return item.path.parent.name != "gpu" and item.get_closest_marker("fast_cases") is not None
+    folders = set(item.path.parts)
+    return "[" in item.nodeid and item.path.parent.name != "gpu" and not folders & _ALL_FAST
 
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
@@ -17,8 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in filter(_is_sampled, items):
         cases[item.nodeid.partition("[")[0]].append(item)
     for name, same in cases.items():
-        (num_fast,) = same[0].get_closest_marker("fast_cases").args
-        fast = random.Random(name).sample(same, min(num_fast, len(same)))
+        fast = random.Random(name).sample(same, min(_num_fast(same[0]), len(same)))
         for item in same:
             if item not in fast:
                 item.add_marker(pytest.mark.slow)
