@@ -160,7 +160,6 @@ def test_a_signal_ends_the_server_within_its_grace_whatever_clients_do(impatient
         assert client.post("/v1/completions", json={**LONG, "max_tokens": 1}).status_code == 503
     assert impatient.process.wait(20) == 0
     wait_for_end(worker)
-    assert "at the end of the grace period" in impatient.log.read_text()
     assert "Traceback" not in impatient.log.read_text()
     for each in streams:
         each.close()
