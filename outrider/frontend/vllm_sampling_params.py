@@ -10,8 +10,6 @@ from outrider.errors import RequestError
 
 # Values that change nothing. None and empty ones never do.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "allowed_token_ids": (),
-    "bad_words": (),
     "best_of": (1,),
     "extra_args": (),
     "flat_logprobs": (False,),
@@ -23,7 +21,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "skip_reading_prefix_cache": (False,),
     "spaces_between_special_tokens": (True,),
     "thinking_token_budget": (),
-    "truncate_prompt_tokens": (),
     "_real_n": (),
 }
 _STRUCTURED = ("structured_outputs", "guided_decoding")  # the second is the name in older vLLM

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from outrider.step.shape import SamplingFlags, StepShape
 
-# A step that is not captured takes several times as long as its launches need. So more padding than
-# this is rarely worse, but a shape this much larger is met again and is worth its own graph.
+# With so much padding a captured step is still faster than an eager one. A step that would need
+# more runs eagerly once and is captured.
 _MOST_PADDING = 1.25
 _FREE_TOKENS = 128  # query tokens that a step reads at about the price of one
 

@@ -94,6 +94,9 @@ class GraphExecutor:
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
         self._covers: dict[StepShape, StepShape] = {}  # of shapes that are not captured
+        # The last shape and its cover: consecutive steps mostly have one shape, and comparing is
+        # faster than hashing.
+        self._last_cover: tuple[StepShape, StepShape] | None = None
         self.num_eager = 0
         self.num_uncapturable = 0
 
@@ -103,6 +106,11 @@ class GraphExecutor:
 
     def cover(self, shape: StepShape) -> StepShape:
         """A shape that is captured already, if one has little more padding."""
+        if self._last_cover is None or self._last_cover[0] != shape:
+            self._last_cover = shape, self._find_cover(shape)
+        return self._last_cover[1]
+
+    def _find_cover(self, shape: StepShape) -> StepShape:
         if shape in self._graphs:
             return shape
         if shape not in self._covers:
@@ -155,6 +163,7 @@ class GraphExecutor:
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph
         self._covers.clear()
+        self._last_cover = None
         _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)
 
 

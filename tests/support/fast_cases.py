@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 FAST_CASES = 4  # of a test without the marker
-_ALL_FAST = {"arch"}  # folders whose cases take no time
+_ALL_CASES = {"arch", "gpu"}  # folders: of quick tests, and of tests that are run on a GPU
 
 
 def _num_fast(item: pytest.Item) -> int:
@@ -15,9 +15,7 @@ def _num_fast(item: pytest.Item) -> int:
 
 
 def _is_sampled(item: pytest.Item) -> bool:
-    """Tests on a GPU run all their cases."""
-    folders = set(item.path.parts)
-    return "[" in item.nodeid and item.path.parent.name != "gpu" and not folders & _ALL_FAST
+    return "[" in item.nodeid and item.path.parent.name not in _ALL_CASES
 
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
