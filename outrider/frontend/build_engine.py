@@ -5,7 +5,7 @@ from pathlib import Path
 from outrider.config.engine_config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
-from outrider.runtime.build_runner import build_runner
+from outrider.runtime.model_home import ModelHome
 from outrider.wire.runner_facts import OnProgress, ignore_progress
 
 
@@ -13,10 +13,10 @@ def build_engine(
     folder: Path, config: EngineConfig, on_progress: OnProgress = ignore_progress
 ) -> Engine:
     """An engine for the model in a folder, ready for requests."""
-    runner, facts = build_runner(
+    home = ModelHome(
         folder,
         config,
-        on_progress,
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
     )
-    return Engine(runner, facts, runner.grammars)
+    runner, facts = home.build(on_progress)
+    return Engine(runner, facts, runner.grammars, home)

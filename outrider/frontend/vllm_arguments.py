@@ -26,6 +26,7 @@ class OtherArguments(TypedDict, total=False):
     # vLLM's, with the only value that they can have
     tensor_parallel_size: int
     trust_remote_code: bool
+    enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
 
 
 _ONLY: dict[str, Any] = {"tensor_parallel_size": 1, "trust_remote_code": False}

@@ -36,6 +36,9 @@ class StepCounts:
     unrecordable: int  # shapes whose capture failed; `/invariants` shows this name
 
 
+NO_STEPS = StepCounts(steps=0, eager=0, unrecordable=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
     """Busy time and steps of the device."""

@@ -15,7 +15,7 @@ COMPUTE = ["runtime", "spec", "structured", "sampling", "models", "kv", "step", 
 PLAIN = ["hub", "wire", "config", "errors"]
 # What crosses the border: modules that put the halves together, or that hold no tensors.
 CROSSINGS = {
-    "frontend": ("outrider.runtime.build_runner", "outrider.structured.grammar_bounds"),
+    "frontend": ("outrider.runtime.model_home", "outrider.structured.grammar_bounds"),
     "engine": ("outrider.structured.grammar_cache",),
     "server": ("outrider.structured.grammar_bounds", "outrider.structured.grammar_cache"),
 }
