@@ -5,7 +5,7 @@ from pathlib import Path
 from outrider.config.engine_config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
-from outrider.runtime.build_runner import build_runner
+from outrider.runtime.start_runner import start_runner
 from outrider.wire.runner_facts import OnProgress, ignore_progress
 
 
@@ -13,7 +13,7 @@ def build_engine(
     folder: Path, config: EngineConfig, on_progress: OnProgress = ignore_progress
 ) -> Engine:
     """An engine for the model in a folder, ready for requests."""
-    runner, facts = build_runner(
+    runner, facts = start_runner(
         folder,
         config,
         on_progress,
