@@ -14,6 +14,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    ParallelConfig,
     choose_executor,
 )
 from outrider.errors import ConfigError
@@ -102,6 +103,16 @@ class ModelFlags:
             "--mem-fraction-static",
         ),
     ] = 0.9
+    tensor_parallel_size: Annotated[
+        int,
+        _flag(
+            "Processes that share every layer, one per GPU.",
+            "--tensor-parallel-size",
+            "--tp",
+            "--tp-size",
+            least=1,
+        ),
+    ] = 1
 
     @property
     def chosen_executor(self) -> Executor | Auto:
@@ -139,6 +150,7 @@ class ModelFlags:
             record=self.record,
             deterministic=self.deterministic,
             gpu_memory_utilization=self.gpu_memory_utilization,
+            tensor_parallel_size=self.tensor_parallel_size,
             revision=self.revision,
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
@@ -163,6 +175,7 @@ class ModelFlags:
         return EngineConfig(
             dtype=self.dtype,
             device=self.device,
+            parallel=ParallelConfig(tensor=self.tensor_parallel_size),
             execution=ExecutionConfig(
                 executor=self.chosen_executor,
                 depth="auto" if self.depth is None else self.depth,

@@ -5,7 +5,7 @@ from pathlib import Path
 from outrider.config.engine_config import EngineConfig
 from outrider.engine.engine import Engine
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
-from outrider.runtime.model_home import ModelHome
+from outrider.runtime.start_runner import open_home
 from outrider.wire.runner_facts import OnProgress, ignore_progress
 
 
@@ -13,7 +13,7 @@ def build_engine(
     folder: Path, config: EngineConfig, on_progress: OnProgress = ignore_progress
 ) -> Engine:
     """An engine for the model in a folder, ready for requests."""
-    home = ModelHome(
+    home = open_home(
         folder,
         config,
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),

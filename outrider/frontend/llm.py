@@ -16,6 +16,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    ParallelConfig,
     choose_executor,
 )
 from outrider.engine.engine import Engine
@@ -137,6 +138,7 @@ class LLM:
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
+        tensor_parallel_size: int = 1,  # processes that share every layer
         seed: int | None = None,
         **others: Unpack[OtherArguments],
     ) -> None:
@@ -146,6 +148,7 @@ class LLM:
         config = EngineConfig(
             dtype=dtype,
             device=device,
+            parallel=ParallelConfig(tensor=tensor_parallel_size),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(

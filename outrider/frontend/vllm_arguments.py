@@ -23,13 +23,12 @@ class OtherArguments(TypedDict, total=False):
     max_context: int | None
     context_length: int | None
     disable_cuda_graph: bool
-    # vLLM's, with the only value that they can have
-    tensor_parallel_size: int
+    # vLLM's, with the only value that it can have
     trust_remote_code: bool
     enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
 
 
-_ONLY: dict[str, Any] = {"tensor_parallel_size": 1, "trust_remote_code": False}
+_ONLY: dict[str, Any] = {"trust_remote_code": False}
 _FLAGS = {
     "max_context": "max_model_len",
     "context_length": "max_model_len",

@@ -12,7 +12,7 @@ from outrider.models.registry import ExpertNames
 Shape = tuple[int, ...]
 Read = Callable[[str], torch.Tensor]  # the tensor of this name
 
-_STACKED_GATE_UP = "mlp.experts.gate_up_proj"
+STACKED_GATE_UP = "mlp.experts.gate_up_proj"
 _STACKED_DOWN = "mlp.experts.down_proj"
 
 
@@ -89,11 +89,11 @@ class StackedExperts:
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         yield self.router, (self._sizes.num, self._sizes.hidden)
-        yield _STACKED_GATE_UP, self._sizes.gate_up
+        yield STACKED_GATE_UP, self._sizes.gate_up
         yield _STACKED_DOWN, self._sizes.down
 
     def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
-        into.copy_(read(_STACKED_GATE_UP))
+        into.copy_(read(STACKED_GATE_UP))
 
     def read_down(self, read: Read, into: torch.Tensor) -> None:
         into.copy_(read(_STACKED_DOWN))
@@ -105,4 +105,4 @@ def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
 
 def are_stacked(stored: Iterable[str]) -> bool:
     """Whether these tensor names are of stacked experts."""
-    return any(name.endswith((_STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)
+    return any(name.endswith((STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)

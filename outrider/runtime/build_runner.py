@@ -10,6 +10,7 @@ import torch
 
 from outrider.config.engine_config import Auto
 from outrider.config.settings import HostSettings, Settings
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget
@@ -27,6 +28,7 @@ from outrider.runtime.target_cache import (
 )
 from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
@@ -37,9 +39,10 @@ from outrider.step.executor import EagerExecutor, Executor
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
+from outrider.structured.follower_grammars import FollowerGrammars
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
-from outrider.structured.row_grammars import RowGrammars
-from outrider.wire.draft_budget import PLAIN, ladder_of
+from outrider.structured.row_grammars import RowGrammars, StepGrammars
+from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
@@ -74,6 +77,7 @@ def assemble_runner(
     verifier: Verifier = verify,
     executor: Executor | None = None,
     on_progress: OnProgress = ignore_progress,
+    ranks: RankGroup = ONE_RANK,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
@@ -89,6 +93,7 @@ def assemble_runner(
                 grammars=grammars,
                 verifier=verifier,
                 executor=executor,
+                ranks=ranks,
             ),
             settings,
             stream,
@@ -109,6 +114,7 @@ class _Loaded:
     grammars: Grammars
     verifier: Verifier
     executor: Executor | None  # None: the one that the settings name
+    ranks: RankGroup
 
 
 def _assemble(
@@ -130,23 +136,27 @@ def _assemble(
     _check_backend(attention, settings, draft)
     if draft.attention:
         _check_backend(cache.room.backend, settings, draft)
-    drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
+    drafter = _drafter(loaded, room)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=attention, verifier=loaded.verifier, state=state
+        model=model,
+        drafter=drafter,
+        attention=attention,
+        verifier=loaded.verifier,
+        state=state,
+        ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
         planner = _planner(program, attention, room, drafter, buckets)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
-    num_pages = _open_pages(dummy_runner, room, settings, kv_tokens, reach, masks)
+    num_pages = _open_pages(dummy_runner, loaded.ranks, room, settings, kv_tokens, reach, masks)
     executor = loaded.executor or make_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        trees = ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
-        shapes = list_shapes(largest, buckets, trees)
-        _log.info("%s", warm_up(runner, shapes, device, on_progress))
+        shapes = list_shapes(largest, buckets, _trees(draft, largest))
+        _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=MemoryFacts(
             weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages
@@ -158,6 +168,11 @@ def _assemble(
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
+    """The draft trees that steps will have."""
+    return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
 
 
 @contextmanager
@@ -186,7 +201,7 @@ def _make_room(
         pages=cache.room.pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
+        grammars=_grammars(loaded, largest, vocab, device),
     )
     room = DraftRoom(
         target=loaded.layout,
@@ -197,8 +212,25 @@ def _make_room(
     return room, state
 
 
+def _drafter(loaded: _Loaded, room: DraftRoom) -> GuardedDrafter:
+    drafter = loaded.draft.build(room)
+    if loaded.ranks.size == 1:
+        return GuardedDrafter(drafter)
+    return GuardedDrafter(AgreedDrafter(drafter, loaded.ranks), is_alone=False)
+
+
+def _grammars(
+    loaded: _Loaded, largest: StepShape, vocab: int, device: torch.device
+) -> StepGrammars:
+    """One rank compiles and matches grammars; the others get its masks."""
+    if loaded.ranks.rank:
+        return FollowerGrammars(largest=largest, vocab=vocab, device=device)
+    return RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device)
+
+
 def _open_pages(
     dummy_runner: Runner,
+    ranks: RankGroup,
     room: DraftRoom,
     settings: Settings,
     kv_tokens: int | Auto | FixedPages,
@@ -210,6 +242,7 @@ def _open_pages(
         num_pages = kv_tokens.num_pages
     else:
         num_pages = _count_pages(dummy_runner, room, settings, kv_tokens, reach, mask_bytes)
+        num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
     room.cache.pages.resize(num_pages + 1)
     return num_pages
 

@@ -13,6 +13,7 @@ import torch
 from outrider.config.engine_config import Auto, EngineConfig
 from outrider.config.process_heap import release_free_memory
 from outrider.config.settings import Settings, resolve_settings
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import CapacityError
 from outrider.models.target import AnyTarget, load_target, read_target
 from outrider.runtime.build_runner import assemble_runner, choose_buckets
@@ -42,10 +43,12 @@ class ModelHome:
         folder: Path,
         config: EngineConfig,
         read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
+        ranks: RankGroup = ONE_RANK,
     ) -> None:
         """The vocabulary is read when the first grammar is compiled."""
         model_config = read_target(folder)
         self._folder = folder
+        self._ranks = ranks
         self._config = replace(config, draft=fit_draft(config.draft, folder))
         self._settings = resolve_settings(
             self._config,
@@ -73,6 +76,7 @@ class ModelHome:
             buckets=choose_buckets(self._settings, draft),
             grammars=self._grammars,
             on_progress=on_progress,
+            ranks=self._ranks,
         )
         self._kv_tokens = FixedPages(facts.num_pages)
         return runner, facts
@@ -86,10 +90,7 @@ class ModelHome:
                 self._weights.offload()
 
     def release_memory(self) -> None:
-        gc.collect()  # of the runner, in case that it is part of a cycle
-        release_free_memory()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_all_memory()
 
     def restore_weights(self) -> None:
         with _enough_free_memory():
@@ -105,16 +106,25 @@ class ModelHome:
         """The models; loaded unless they are in memory."""
         if self._models is None:
             with self._weights.noting(self._device):
-                self._models = _load_models(self._folder, self._config, self._settings)
+                self._models = _load_models(self._folder, self._config, self._settings, self._ranks)
         return self._models
 
 
+def release_all_memory() -> None:
+    """Return what a dropped runner held, on the host and on all devices."""
+    gc.collect()  # in case that the runner was part of a cycle
+    release_free_memory()
+    torch.cuda.empty_cache()  # does nothing without a GPU
+
+
 def _load_models(
-    folder: Path, config: EngineConfig, settings: Settings
+    folder: Path, config: EngineConfig, settings: Settings, ranks: RankGroup
 ) -> tuple[AnyTarget, DraftKind]:
     """The target and its drafter. What loading leaves in the heap is returned to the system."""
     arithmetic, device = settings.execution.arithmetic, torch.device(settings.device)
-    model = load_target(folder, dtype=settings.dtype, device=device, arithmetic=arithmetic)
+    model = load_target(
+        folder, dtype=settings.dtype, device=device, arithmetic=arithmetic, ranks=ranks
+    )
     release_free_memory()  # or the drafter's peak would come on top of it
     draft = load_draft(
         config.draft,
@@ -123,6 +133,7 @@ def _load_models(
         dtype=settings.dtype,
         arithmetic=arithmetic,
         max_context=settings.host.max_context,
+        ranks=ranks,
     )
     release_free_memory()
     return model, draft

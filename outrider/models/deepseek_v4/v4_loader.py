@@ -40,6 +40,7 @@ from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import Router, TableRouter, TopKRouter
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
@@ -97,8 +98,8 @@ class Renamed:
         self._source = source
         self._stored = stored
 
-    def read(self, name: str) -> torch.Tensor:
-        return self._source.read(self._stored[name])
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        return self._source.read(self._stored[name], cut)
 
 
 class V4Builder:
