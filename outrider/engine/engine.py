@@ -14,6 +14,7 @@ from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
+from outrider.wire.failure import Failure, FailureKind
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.step_result import NO_DETAILS, StepResult
@@ -213,18 +214,19 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+        failure = Failure(FailureKind.TEMPORARY, f"{_reason(error)}; {fix}")
+        return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
         if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
             self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, reason in self._pending_grammars.take_done():
-            if reason:
-                refused.append(self._fail(request, reason))
-            else:
+        for request, failure in self._pending_grammars.take_done():
+            if failure.is_none:
                 self._scheduler.enqueue(request)
+            else:
+                refused.append(self._fail(request, failure))
         return tuple(refused)
 
     def _running(self, steps: list[ExpectedStep]) -> list[Request]:
@@ -234,8 +236,8 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, reason: str) -> RequestUpdate:
-        request.finish = "error"
+    def _fail(self, request: Request, failure: Failure) -> RequestUpdate:
+        request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
         self._active.note(has_work=self.has_work)
@@ -246,7 +248,7 @@ class Engine:
             finish=request.finish,
             progress=request.progress,
             queued_s=request.queued_s,
-            reason=reason,
+            failure=failure,
         )
 
     def _check_alive(self) -> None:
@@ -272,10 +274,9 @@ class Engine:
             request, own = placement.request, details.get(place, NO_DETAILS)
             placement.num_in_flight -= 1
             placement.bound -= most - len(tokens)
-            taken = request.append(tokens, own.error)
-            request.is_not_finite = own.is_not_finite and request.finish == "error"
+            taken = request.append(tokens, own.failure)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
-                has_bonus = taken == len(tokens) and not own.error
+                has_bonus = taken == len(tokens) and own.failure.is_none
                 request.note_round(drafted, num_accepted=taken - has_bonus)
             if request.finish != "running":
                 self._scheduler.finish(request)

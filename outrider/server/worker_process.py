@@ -34,6 +34,7 @@ from outrider.server.worker_messages import (
     decode_to_worker,
     encode,
 )
+from outrider.wire.failure import failure_of
 from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
 DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
@@ -101,7 +102,7 @@ class Worker:
             self._engine.add(submission, emitted)
         except OutriderError as error:
             refusal = RequestUpdate(
-                submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
+                submission.request_id, (), (), "error", NOTHING_YET, failure=failure_of(error)
             )
             self._send(StepUpdates((refusal,), self._engine.stats))
 
