@@ -17,6 +17,7 @@ from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
 from outrider.wire.failure import Failure, FailureKind
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
+from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
@@ -157,17 +158,14 @@ class Engine:
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
-        self._check_alive()
-        refused = self._enqueue_compiled()
+        refused = self.refuse()
         if refused:
             return refused
-        batch, expected = self._scheduler.schedule()
-        if self._on_steps is not None:
-            self._note_steps(expected, self._on_steps)
+        batch, expected = self.schedule()
         failing = [expected]  # the steps that a failure from here on ends
         try:
             if not batch.is_empty:
-                self._in_flight.append((expected, self._runner.submit(batch)))
+                self.track(expected, self._runner.submit(batch))
             is_due = len(self._in_flight) > self._facts.depth or batch.is_empty
             if not (self._in_flight and is_due):
                 return ()
@@ -179,9 +177,51 @@ class Engine:
         except BaseException:  # how much of the step was done is unknown
             self._end_reason = _STOPPED_MID_STEP
             raise
+        return self.absorb(result)
+
+    # The parts of a step, for a group of engines whose steps run together.
+
+    def refuse(self) -> tuple[RequestUpdate, ...]:
+        """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
+        self._check_alive()
+        return self._enqueue_compiled()
+
+    def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
+        """Decide the next step. It may be empty."""
+        batch, expected = self._scheduler.schedule()
+        if self._on_steps is not None:
+            self._note_steps(expected, self._on_steps)
+        return batch, expected
+
+    def track(self, expected: ExpectedStep, pending: PendingResult) -> None:
+        """A step was submitted."""
+        self._in_flight.append((expected, pending))
+
+    def absorb(self, result: StepResult) -> tuple[RequestUpdate, ...]:
+        """Take in the result of the oldest step in flight."""
         expected, _ = self._in_flight.popleft()
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
+
+    @property
+    def in_flight(self) -> Sequence[tuple[ExpectedStep, PendingResult]]:
+        """The submitted steps whose results were not read yet, oldest first."""
+        return self._in_flight
+
+    def end(self, reason: str) -> None:
+        """Stop for good: what computes for this engine is lost."""
+        self._end_reason = reason
+        self._in_flight.clear()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that run or wait here."""
+        return len(self._requests)
+
+    def count_cached(self, submission: Submission) -> int:
+        """Tokens of its prompt that the prefix cache would serve."""
+        salt = submission.cache_salt.encode()
+        return self._scheduler.cache.count_cached(submission.prompt, salt=salt)
 
     def _note_steps(self, submitted: ExpectedStep, on_steps: OnSteps) -> None:
         """Most steps run the rows of the step before, so only changes are reported."""

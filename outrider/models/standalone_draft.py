@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVPool
 from outrider.models.decoder import Decoder
@@ -32,7 +33,7 @@ class StandaloneDraft:
             width=config.block.hidden,
             lead=1,
             num_layers=config.num_layers,
-            attention=config.attention,
+            attention=decoder.share.attention,
         )
         device = decoder.embedding.device
         self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
@@ -61,6 +62,7 @@ def load_standalone(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> StandaloneDraft:
     """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
     check_same_tokenizer(folder, target_folder)
@@ -69,5 +71,5 @@ def load_standalone(
             f"{folder} has row state, which a drafter cannot roll back yet; use a model "
             "whose layers all attend, --draft mtp or --draft ngram"
         )
-    decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
+    decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)
     return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

@@ -77,6 +77,38 @@ class _MaskBuffers:
     device: torch.Tensor  # [num_sampled, words] int32
 
 
+class StepGrammars(Protocol):
+    """The grammars of rows, as a step uses them."""
+
+    @property
+    def grammars(self) -> Grammars: ...
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes that the masks of the largest step take on the device, once they are used."""
+        ...
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None: ...
+
+    def begin(self, batch: ScheduledBatch) -> bool:
+        """Whether rows with a grammar emit tokens in this step."""
+        ...
+
+    def end(self, output: StepTokens) -> dict[int, str]:
+        """Note a submitted step; returns the rows whose request cannot go on, with the reason."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the grammars of all rows."""
+        ...
+
+    def masks(self, shape: StepShape) -> torch.Tensor: ...  # [num_sampled, words] int32
+
+    def send_trees(self, packed: torch.Tensor, shape: StepShape) -> None: ...
+
+    def write_masks(self, masks: torch.Tensor) -> None: ...
+
+
 class RowGrammars:
     """Owns the grammar state of every row that has one, and the masks of the current step."""
 

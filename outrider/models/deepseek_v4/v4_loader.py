@@ -40,6 +40,7 @@ from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import Router, TableRouter, TopKRouter
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
@@ -97,8 +98,8 @@ class Renamed:
         self._source = source
         self._stored = stored
 
-    def read(self, name: str) -> torch.Tensor:
-        return self._source.read(self._stored[name])
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        return self._source.read(self._stored[name], cut)
 
 
 class V4Builder:
@@ -224,11 +225,12 @@ class V4Builder:
 
     def _feed(self, layer: str, *, is_hashed: bool) -> MoeMlp:
         feed, shared = self._config.feed, layer + "ffn.shared_experts."
+        held = range(feed.num)
         sizes = ExpertSizes(feed.num, feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
-        tensors.read_down(lambda name: self._source.read(layer + name), down)
+        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up, held)
+        tensors.read_down(lambda name: self._source.read(layer + name), down, held)
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),

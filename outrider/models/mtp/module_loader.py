@@ -53,7 +53,7 @@ def build_modules(
         width=config.block.hidden,
         lead=0,
         num_layers=len(modules),
-        attention=config.attention,
+        attention=target.share.attention,
     )
     ids = torch.arange(config.vocab_size, device=target.embedding.device)
     return ModuleChain(facts, modules, is_chained=found.table.rules.is_chained, target_ids=ids)
@@ -101,12 +101,13 @@ class _Builder:
         found, config = self._found, self._target.config
         return build_block(
             config.of_modules,
-            lambda name: self._source.read(prefix + stored_name(found.table, name)),
+            lambda name, cut: self._source.read(prefix + stored_name(found.table, name), cut),
             layer=config.attending[-1],
             are_experts_stacked=found.are_experts_stacked,
             dtype=self._dtype,
             device=self._device,
             arithmetic=self._arithmetic,
+            ranks=self._target.ranks,
         )
 
     def _embedding(self, name: str) -> torch.Tensor:  # [vocab, hidden]
