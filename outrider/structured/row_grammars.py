@@ -94,7 +94,7 @@ class StepGrammars(Protocol):
         """Whether rows with a grammar emit tokens in this step."""
         ...
 
-    def end(self, output: StepTokens) -> dict[int, str]:
+    def end(self, output: StepTokens) -> dict[int, Failure]:
         """Note a submitted step; returns the rows whose request cannot go on, with the reason."""
         ...
 
