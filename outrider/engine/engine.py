@@ -1,12 +1,12 @@
 """The engine: requests in, updates out, one step at a time."""
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
+from outrider.engine.failure_reason import failure_reason
 from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.request import Placement, Request
 from outrider.engine.runner_home import NoHome, RunnerHome, SleepingRunner
@@ -15,8 +15,10 @@ from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
+from outrider.wire.failure import Failure, FailureKind
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
+from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.sleep_level import ALL_TAGS, ASLEEP, SleepLevel, SleepTag
 from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
@@ -27,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 _LOST = "the device is lost to this process after a failed step; restart the process"
 _STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
-_LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
 class Engine:
@@ -215,26 +216,18 @@ class Engine:
     @property
     def _counts(self) -> StepCounts:
         """Steps of this runner and of those before it slept."""
-        earlier, now = self._earlier_counts, self._runner.counts
-        return StepCounts(
-            steps=earlier.steps + now.steps,
-            eager=earlier.eager + now.eager,
-            unrecordable=earlier.unrecordable + now.unrecordable,
-        )
+        return self._earlier_counts.plus(self._runner.counts)
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
-        self._check_alive()
-        refused = self._enqueue_compiled()
+        refused = self.refuse()
         if refused:
             return refused
-        batch, expected = self._scheduler.schedule()
-        if self._on_steps is not None:
-            self._note_steps(expected, self._on_steps)
+        batch, expected = self.schedule()
         failing = [expected]  # the steps that a failure from here on ends
         try:
             if not batch.is_empty:
-                self._in_flight.append((expected, self._runner.submit(batch)))
+                self.track(expected, self._runner.submit(batch))
             is_due = len(self._in_flight) > self._facts.depth or batch.is_empty
             if not (self._in_flight and is_due):
                 return ()
@@ -246,9 +239,51 @@ class Engine:
         except BaseException:  # how much of the step was done is unknown
             self._end_reason = _STOPPED_MID_STEP
             raise
+        return self.absorb(result)
+
+    # The parts of a step, for a group of engines whose steps run together.
+
+    def refuse(self) -> tuple[RequestUpdate, ...]:
+        """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
+        self._check_alive()
+        return self._enqueue_compiled()
+
+    def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
+        """Decide the next step. It may be empty."""
+        batch, expected = self._scheduler.schedule()
+        if self._on_steps is not None:
+            self._note_steps(expected, self._on_steps)
+        return batch, expected
+
+    def track(self, expected: ExpectedStep, pending: PendingResult) -> None:
+        """A step was submitted."""
+        self._in_flight.append((expected, pending))
+
+    def absorb(self, result: StepResult) -> tuple[RequestUpdate, ...]:
+        """Take in the result of the oldest step in flight."""
         expected, _ = self._in_flight.popleft()
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
+
+    @property
+    def in_flight(self) -> Sequence[tuple[ExpectedStep, PendingResult]]:
+        """The submitted steps whose results were not read yet, oldest first."""
+        return self._in_flight
+
+    def end(self, reason: str) -> None:
+        """Stop for good: what computes for this engine is lost."""
+        self._end_reason = reason
+        self._in_flight.clear()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that run or wait here."""
+        return len(self._requests)
+
+    def count_cached(self, submission: Submission) -> int:
+        """Tokens of its prompt that the prefix cache would serve."""
+        salt = submission.cache_salt.encode()
+        return self._scheduler.cache.count_cached(submission.prompt, salt=salt)
 
     def _note_steps(self, submitted: ExpectedStep, on_steps: OnSteps) -> None:
         """Most steps run the rows of the step before, so only changes are reported."""
@@ -281,18 +316,19 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+        failure = Failure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
+        return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
         if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
             self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, reason in self._pending_grammars.take_done():
-            if reason:
-                refused.append(self._fail(request, reason))
-            else:
+        for request, failure in self._pending_grammars.take_done():
+            if failure.is_none:
                 self._scheduler.enqueue(request)
+            else:
+                refused.append(self._fail(request, failure))
         return tuple(refused)
 
     def _running(self, steps: list[ExpectedStep]) -> list[Request]:
@@ -302,8 +338,8 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, reason: str) -> RequestUpdate:
-        request.finish = "error"
+    def _fail(self, request: Request, failure: Failure) -> RequestUpdate:
+        request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
         self._active.note(has_work=self.has_work)
@@ -314,7 +350,7 @@ class Engine:
             finish=request.finish,
             progress=request.progress,
             queued_s=request.queued_s,
-            reason=reason,
+            failure=failure,
         )
 
     def _check_alive(self) -> None:
@@ -345,10 +381,9 @@ class Engine:
             request, own = placement.request, details.get(place, NO_DETAILS)
             placement.num_in_flight -= 1
             placement.bound -= most - len(tokens)
-            taken = request.append(tokens, own.error)
-            request.is_not_finite = own.is_not_finite and request.finish == "error"
+            taken = request.append(tokens, own.failure)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
-                has_bonus = taken == len(tokens) and not own.error
+                has_bonus = taken == len(tokens) and own.failure.is_none
                 request.note_round(drafted, num_accepted=taken - has_bonus)
             if request.finish != "running":
                 self._scheduler.finish(request)
@@ -356,15 +391,3 @@ class Engine:
             updates.append(request.update(tokens[:taken], own))
         self._active.note(has_work=self.has_work)
         return tuple(updates)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in one line for the user, without paths of this machine."""
-    lines = str(error).splitlines() or [""]
-    # Words are found first and looked at after: one pattern for both is quadratic.
-    message = re.sub(r"\S+", _without_path, lines[0])[:_LONGEST_REASON]
-    return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")
-
-
-def _without_path(word: re.Match[str]) -> str:
-    return "..." if "/" in word[0] or "\\" in word[0] else word[0]

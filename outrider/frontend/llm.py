@@ -19,7 +19,7 @@ from outrider.config.engine_config import (
     ParallelConfig,
     choose_executor,
 )
-from outrider.engine.engine import Engine
+from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
@@ -138,7 +138,6 @@ class LLM:
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
-        tensor_parallel_size: int = 1,  # processes that share every layer
         seed: int | None = None,
         **others: Unpack[OtherArguments],
     ) -> None:
@@ -148,7 +147,7 @@ class LLM:
         config = EngineConfig(
             dtype=dtype,
             device=device,
-            parallel=ParallelConfig(tensor=tensor_parallel_size),
+            parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(
@@ -285,6 +284,14 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
 
+def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
+    return ParallelConfig(
+        tensor=flags.get("tensor_parallel_size", 1),
+        data=flags.get("data_parallel_size", 1),
+        is_expert_parallel=flags.get("enable_expert_parallel", False),
+    )
+
+
 def _limits(
     max_model_len: int | None, max_num_seqs: int | Auto, step_tokens: int | Auto
 ) -> LimitsConfig:
@@ -310,7 +317,7 @@ def _execution(
     )
 
 
-def _open_engine(opened: OpenedModel) -> Engine:
+def _open_engine(opened: OpenedModel) -> AnyEngine:
     import_torch()
     from outrider.frontend.build_engine import (
         build_engine,  # imports torch, so wrong names fail first

@@ -19,7 +19,7 @@ from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, StepRunner, ignore_progress
 from outrider.wire.sleep_level import SleepLevel
 
-_HERE = "127.0.0.1"
+HERE = "127.0.0.1"
 
 
 class AnyRunner(StepRunner, Protocol):
@@ -104,7 +104,7 @@ def _start_ranks(
     on_progress: OnProgress,
     read_vocabulary: Callable[[], Vocabulary],
 ) -> tuple[RankedRunner, RunnerFacts]:
-    store = open_store(_HERE)
+    store = open_store(HERE)
     jobs = [_job(folder, config, rank, store.port) for rank in range(config.parallel.tensor)]
     others = RankProcesses(jobs[1:], timeout_s=config.parallel.timeout_s)
     try:
@@ -123,13 +123,14 @@ def _start_ranks(
 
 
 def _job(folder: Path, config: EngineConfig, rank: int, port: int) -> RankJob:
-    config = replace(config, device=_device_of(config, rank))
-    return RankJob(folder=folder, config=config, rank=rank, host=_HERE, port=port)
+    config = replace(config, device=device_of(config, rank))
+    return RankJob(folder=folder, config=config, rank=rank, host=HERE, port=port)
 
 
-def _device_of(config: EngineConfig, rank: int) -> str:
+def device_of(config: EngineConfig, rank: int) -> str:
     """A GPU for every rank; a device that the user names is shared by all of them."""
-    num_cuda, size = torch.cuda.device_count(), config.parallel.tensor
+    parallel, num_cuda = config.parallel, torch.cuda.device_count()
+    size = parallel.tensor * parallel.data
     if config.device not in ("auto", "cuda") or not num_cuda:
         return config.device
     if size > num_cuda:
