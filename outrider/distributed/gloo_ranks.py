@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, ReduceOp, Store
 
+from outrider.distributed.rank_group import ExpertRanks
 from outrider.step.graph_break import graph_break
 
 MAX_LOAD_S = 3600.0  # ranks load at different speeds; a rank that ends is noticed otherwise
@@ -21,6 +22,7 @@ class GlooRanks:
         options._timeout = timedelta(seconds=MAX_LOAD_S)
         self.rank = rank
         self.size = size
+        self.experts: ExpertRanks | None = None
         # No default group of torch is used: a process may hold several models.
         self._group = ProcessGroup(store, rank, size)
         backend = ProcessGroupGloo(store, rank, size, options)
@@ -38,11 +40,20 @@ class GlooRanks:
         if x.numel():
             graph_break(self._add_up, x)
 
-    def join(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, size * width]
+    def stack(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [size, n, width]
         parts = x.new_empty(self.size, *x.shape)
         if x.numel():
             graph_break(self._gather, x, parts)
-        return parts.transpose(0, 1).flatten(1)
+        return parts
+
+    def exchange(self, parts: torch.Tensor) -> torch.Tensor:  # [size, n, width] both
+        received = torch.empty_like(parts)
+        if parts.numel():
+            graph_break(self._exchange, parts, received)
+        return received
+
+    def join(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, size * width]
+        return self.stack(x).transpose(0, 1).flatten(1)
 
     def copy_first_(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -67,6 +78,12 @@ class GlooRanks:
         gathered = own.new_empty(self.size * own.shape[0])
         self._group._allgather_base(gathered, own).wait()
         parts.view(-1).view(torch.uint8).copy_(gathered)
+
+    def _exchange(self, parts: torch.Tensor, received: torch.Tensor) -> None:
+        sent = parts.contiguous().view(-1).view(torch.uint8).cpu()
+        taken = torch.empty_like(sent)
+        self._group.alltoall_base(taken, sent, [], []).wait()
+        received.view(-1).view(torch.uint8).copy_(taken)
 
     def _copy_first(self, x: torch.Tensor) -> None:
         sent = x.contiguous().view(-1).view(torch.uint8).cpu()

@@ -136,7 +136,6 @@ class LLM:
         deterministic: bool = False,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
-        tensor_parallel_size: int = 1,  # processes that share every layer
         seed: int | None = None,
         **others: Unpack[OtherArguments],
     ) -> None:
@@ -146,7 +145,7 @@ class LLM:
         config = EngineConfig(
             dtype=dtype,
             device=device,
-            parallel=ParallelConfig(tensor=tensor_parallel_size),
+            parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(
@@ -257,6 +256,14 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
         raise ConfigError(f"adaptive must be True, False or 'auto', got {arguments['adaptive']!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
+
+
+def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
+    return ParallelConfig(
+        tensor=flags.get("tensor_parallel_size", 1),
+        data=flags.get("data_parallel_size", 1),
+        is_expert_parallel=flags.get("enable_expert_parallel", False),
+    )
 
 
 def _limits(

@@ -19,6 +19,11 @@ class OtherArguments(TypedDict, total=False):
     # The sampling of calls without SamplingParams: "auto" for the model's generation_config.json,
     # "vllm" for the engine's own values, or a folder.
     generation_config: str
+    # processes that share every layer
+    tensor_parallel_size: int
+    # processes with requests of their own, and whether they hold some of the experts each
+    data_parallel_size: int
+    enable_expert_parallel: bool
     # names of flags
     max_context: int | None
     context_length: int | None

@@ -5,6 +5,7 @@ Peak memory is the finished model and one fused projection.
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +42,7 @@ from outrider.models.layers.attention_layer import (
     SigmoidGate,
     SplitProjection,
 )
+from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
@@ -284,13 +286,14 @@ class _Builder:
         return gate_of(self._linear(block + "gate_proj.weight", block + "up_proj.weight"))
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
-        sizes = sizes_of(config, self._config.block.hidden)
+        held = held_experts(config.num, self._ranks)
+        sizes = sizes_of(replace(config, num=len(held)), self._config.block.hidden)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up)
-        tensors.read_down(lambda name: self._read(layer + name), down)
+        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
+        tensors.read_down(lambda name: self._read(layer + name), down, held)
         return MoeMlp(
             router=self._router(layer, config, tensors),
-            experts=make_experts(gate_up, down),
+            experts=divide_experts(make_experts(gate_up, down), held, self._ranks.experts),
             shared=self._shared(layer, config),
         )
 

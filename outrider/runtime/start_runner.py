@@ -18,7 +18,7 @@ from outrider.structured.grammar_cache import Grammars, read_no_vocabulary
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, StepRunner, ignore_progress
 
-_HERE = "127.0.0.1"
+HERE = "127.0.0.1"
 
 
 class AnyRunner(StepRunner, Protocol):
@@ -40,7 +40,7 @@ def start_runner(
         raise ConfigError(f"tensor_parallel_size must be at least 1, got {size}")
     if size == 1:
         return build_runner(folder, config, on_progress, read_vocabulary)
-    store = open_store(_HERE)
+    store = open_store(HERE)
     jobs = [_job(folder, config, rank, store.port) for rank in range(size)]
     others = RankProcesses(jobs[1:], timeout_s=config.parallel.timeout_s)
     use_share_of_cores(size)
@@ -61,13 +61,14 @@ def start_runner(
 
 
 def _job(folder: Path, config: EngineConfig, rank: int, port: int) -> RankJob:
-    config = replace(config, device=_device_of(config, rank))
-    return RankJob(folder=folder, config=config, rank=rank, host=_HERE, port=port)
+    config = replace(config, device=device_of(config, rank))
+    return RankJob(folder=folder, config=config, rank=rank, host=HERE, port=port)
 
 
-def _device_of(config: EngineConfig, rank: int) -> str:
+def device_of(config: EngineConfig, rank: int) -> str:
     """A GPU for every rank; a device that the user names is shared by all of them."""
-    num_cuda, size = torch.cuda.device_count(), config.parallel.tensor
+    parallel, num_cuda = config.parallel, torch.cuda.device_count()
+    size = parallel.tensor * parallel.data
     if config.device not in ("auto", "cuda") or not num_cuda:
         return config.device
     if size > num_cuda:

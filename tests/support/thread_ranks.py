@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from outrider.distributed.rank_group import ExpertRanks
 from outrider.errors import CapacityError
 from outrider.runtime.runner import InFlightStep, Runner
 from outrider.step.graph_break import graph_break
@@ -105,6 +106,8 @@ class Outcome(Generic[T]):
 class ThreadRank:
     """One rank of a group of threads."""
 
+    experts: ExpertRanks | None = None
+
     def __init__(self, group: ThreadGroup, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
@@ -116,10 +119,19 @@ class ThreadRank:
             graph_break(self._add_up, x)
 
     def join(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, size * width]
-        joined = x.new_empty(x.shape[0], self.size * x.shape[1])
+        return self.stack(x).transpose(0, 1).flatten(1)
+
+    def stack(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [size, n, width]
+        parts = x.new_empty(self.size, *x.shape)
         if x.numel():
-            graph_break(self._join, x, joined)
-        return joined
+            graph_break(self._stack, x, parts)
+        return parts
+
+    def exchange(self, parts: torch.Tensor) -> torch.Tensor:  # [size, n, width] both
+        received = torch.empty_like(parts)
+        if parts.numel():
+            graph_break(self._exchange_parts, parts, received)
+        return received
 
     def copy_first_(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -135,8 +147,11 @@ class ThreadRank:
             total = total + part
         x.copy_(total)
 
-    def _join(self, x: torch.Tensor, joined: torch.Tensor) -> None:
-        torch.cat(self._exchange(x.clone()), dim=1, out=joined)
+    def _stack(self, x: torch.Tensor, parts: torch.Tensor) -> None:
+        parts.copy_(torch.stack(self._exchange(x.clone())))
+
+    def _exchange_parts(self, parts: torch.Tensor, received: torch.Tensor) -> None:
+        received.copy_(torch.stack([each[self.rank] for each in self._exchange(parts.clone())]))
 
     def _copy_first(self, x: torch.Tensor) -> None:
         x.copy_(self._exchange(x.clone())[0])

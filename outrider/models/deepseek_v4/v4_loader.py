@@ -246,11 +246,12 @@ class V4Builder:
 
     def _feed(self, layer: str, *, is_hashed: bool) -> MoeMlp:
         feed, shared = self._config.feed, layer + "ffn.shared_experts."
+        held = range(feed.num)
         sizes = ExpertSizes(feed.num, feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up)
-        tensors.read_down(lambda name: self._read(layer + name), down)
+        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
+        tensors.read_down(lambda name: self._read(layer + name), down, held)
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
