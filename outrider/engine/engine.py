@@ -14,8 +14,10 @@ from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
+from outrider.wire.failure import Failure, FailureKind
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
+from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
@@ -156,17 +158,14 @@ class Engine:
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
-        self._check_alive()
-        refused = self._enqueue_compiled()
+        refused = self.refuse()
         if refused:
             return refused
-        batch, expected = self._scheduler.schedule()
-        if self._on_steps is not None:
-            self._note_steps(expected, self._on_steps)
+        batch, expected = self.schedule()
         failing = [expected]  # the steps that a failure from here on ends
         try:
             if not batch.is_empty:
-                self._in_flight.append((expected, self._runner.submit(batch)))
+                self.track(expected, self._runner.submit(batch))
             is_due = len(self._in_flight) > self._facts.depth or batch.is_empty
             if not (self._in_flight and is_due):
                 return ()
@@ -178,9 +177,51 @@ class Engine:
         except BaseException:  # how much of the step was done is unknown
             self._end_reason = _STOPPED_MID_STEP
             raise
+        return self.absorb(result)
+
+    # The parts of a step, for a group of engines whose steps run together.
+
+    def refuse(self) -> tuple[RequestUpdate, ...]:
+        """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
+        self._check_alive()
+        return self._enqueue_compiled()
+
+    def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
+        """Decide the next step. It may be empty."""
+        batch, expected = self._scheduler.schedule()
+        if self._on_steps is not None:
+            self._note_steps(expected, self._on_steps)
+        return batch, expected
+
+    def track(self, expected: ExpectedStep, pending: PendingResult) -> None:
+        """A step was submitted."""
+        self._in_flight.append((expected, pending))
+
+    def absorb(self, result: StepResult) -> tuple[RequestUpdate, ...]:
+        """Take in the result of the oldest step in flight."""
         expected, _ = self._in_flight.popleft()
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
+
+    @property
+    def in_flight(self) -> Sequence[tuple[ExpectedStep, PendingResult]]:
+        """The submitted steps whose results were not read yet, oldest first."""
+        return self._in_flight
+
+    def end(self, reason: str) -> None:
+        """Stop for good: what computes for this engine is lost."""
+        self._end_reason = reason
+        self._in_flight.clear()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that run or wait here."""
+        return len(self._requests)
+
+    def count_cached(self, submission: Submission) -> int:
+        """Tokens of its prompt that the prefix cache would serve."""
+        salt = submission.cache_salt.encode()
+        return self._scheduler.cache.count_cached(submission.prompt, salt=salt)
 
     def _note_steps(self, submitted: ExpectedStep, on_steps: OnSteps) -> None:
         """Most steps run the rows of the step before, so only changes are reported."""
@@ -213,18 +254,19 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+        failure = Failure(FailureKind.TEMPORARY, f"{_reason(error)}; {fix}")
+        return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
         if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
             self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, reason in self._pending_grammars.take_done():
-            if reason:
-                refused.append(self._fail(request, reason))
-            else:
+        for request, failure in self._pending_grammars.take_done():
+            if failure.is_none:
                 self._scheduler.enqueue(request)
+            else:
+                refused.append(self._fail(request, failure))
         return tuple(refused)
 
     def _running(self, steps: list[ExpectedStep]) -> list[Request]:
@@ -234,8 +276,8 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, reason: str) -> RequestUpdate:
-        request.finish = "error"
+    def _fail(self, request: Request, failure: Failure) -> RequestUpdate:
+        request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
         self._active.note(has_work=self.has_work)
@@ -246,7 +288,7 @@ class Engine:
             finish=request.finish,
             progress=request.progress,
             queued_s=request.queued_s,
-            reason=reason,
+            failure=failure,
         )
 
     def _check_alive(self) -> None:
@@ -272,10 +314,9 @@ class Engine:
             request, own = placement.request, details.get(place, NO_DETAILS)
             placement.num_in_flight -= 1
             placement.bound -= most - len(tokens)
-            taken = request.append(tokens, own.error)
-            request.is_not_finite = own.is_not_finite and request.finish == "error"
+            taken = request.append(tokens, own.failure)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
-                has_bonus = taken == len(tokens) and not own.error
+                has_bonus = taken == len(tokens) and own.failure.is_none
                 request.note_round(drafted, num_accepted=taken - has_bonus)
             if request.finish != "running":
                 self._scheduler.finish(request)

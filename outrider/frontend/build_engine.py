@@ -4,19 +4,31 @@ from pathlib import Path
 
 from outrider.config.engine_config import EngineConfig
 from outrider.engine.engine import Engine
+from outrider.engine.parallel_engine import AnyEngine, ParallelEngine
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
-from outrider.runtime.build_runner import build_runner
+from outrider.runtime.data_ranks import LaneRunner
+from outrider.runtime.start_data_ranks import start_data_ranks
+from outrider.runtime.start_runner import start_runner
 from outrider.wire.runner_facts import OnProgress, ignore_progress
 
 
 def build_engine(
     folder: Path, config: EngineConfig, on_progress: OnProgress = ignore_progress
-) -> Engine:
+) -> AnyEngine:
     """An engine for the model in a folder, ready for requests."""
-    runner, facts = build_runner(
+    if config.parallel.data > 1:
+        return _build_parallel(folder, config, on_progress)
+    runner, facts = start_runner(
         folder,
         config,
         on_progress,
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
     )
     return Engine(runner, facts, runner.grammars)
+
+
+def _build_parallel(folder: Path, config: EngineConfig, on_progress: OnProgress) -> ParallelEngine:
+    """One engine per rank, each with rows and pages of its own."""
+    runner, facts = start_data_ranks(folder, config, on_progress)
+    lanes = [LaneRunner(runner, rank) for rank in range(config.parallel.data)]
+    return ParallelEngine([Engine(lane, facts) for lane in lanes], runner)

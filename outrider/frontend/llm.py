@@ -16,6 +16,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    ParallelConfig,
     choose_executor,
 )
 from outrider.errors import ConfigError, OutriderError, RequestError
@@ -144,6 +145,7 @@ class LLM:
         config = EngineConfig(
             dtype=dtype,
             device=device,
+            parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(
@@ -254,6 +256,14 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
         raise ConfigError(f"adaptive must be True, False or 'auto', got {arguments['adaptive']!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
+
+
+def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
+    return ParallelConfig(
+        tensor=flags.get("tensor_parallel_size", 1),
+        data=flags.get("data_parallel_size", 1),
+        is_expert_parallel=flags.get("enable_expert_parallel", False),
+    )
 
 
 def _limits(

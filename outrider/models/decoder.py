@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import KVPool
 from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
@@ -52,10 +53,22 @@ class TargetOutput:
 
 
 class Decoder:
-    """Owns the weights. `dtype` is that of activations and of the KV cache."""
+    """Owns the weights. `dtype` is that of activations and of the KV cache.
 
-    def __init__(self, config: ModelConfig, parts: DecoderParts) -> None:
+    Of a model that several ranks compute, it owns the share of this rank.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parts: DecoderParts,
+        *,
+        share: ModelConfig | None = None,  # None: all of the model
+        ranks: RankGroup = ONE_RANK,
+    ) -> None:
         self.config = config
+        self.share = share or config
+        self.ranks = ranks
         self.dtype = parts.embedding.dtype
         self._parts = parts
         self._min_rows = parts.head.min_rows
@@ -72,7 +85,7 @@ class Decoder:
         self, *, page_size: int, nodes: int
     ) -> CacheLayout[KVPool | RecurrentPool, AttentionBackend]:
         """The layout of its cache: pages of KV, and recurrent states for chains of `nodes`."""
-        config = self.config
+        config = self.share
         paged = paged_layout(
             config.attention, layers=len(config.attending), page_size=page_size, dtype=self.dtype
         )
@@ -144,7 +157,8 @@ class Decoder:
         """
         extra = max(size - self.embedding.shape[0], 0)
         embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
-        return Decoder(self.config, replace(self._parts, embedding=embedding))
+        parts = replace(self._parts, embedding=embedding)
+        return Decoder(self.config, parts, share=self.share, ranks=self.ranks)
 
 
 def _collect_aux(

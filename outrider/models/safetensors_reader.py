@@ -12,6 +12,7 @@ from outrider.errors import ConfigError
 from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
 from outrider.models.mapped_file import MappedFile
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 
 _SINGLE = "model.safetensors"
@@ -97,12 +98,15 @@ class Checkpoint:
             ),
         )
 
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor, as stored, on the CPU. It is a view of its file: do not write to it."""
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        """One tensor or a part of it, as stored, on the CPU.
+
+        It may be a view of its file: do not write to it.
+        """
         if self._resident_bytes > _MOST_RESIDENT:
             self._release()
         spelled = self._nesting.stored_name(name)
-        tensor = self._shards[name].view(spelled)
+        tensor = cut.of(self._shards[name].view(spelled))
         self._resident_bytes += tensor.nbytes
         if not is_finite(tensor):
             self._non_finite.add(spelled)

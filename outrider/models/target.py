@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import ModelPool
 from outrider.models.cache_layout import CacheLayout
@@ -90,10 +91,17 @@ def read_target(folder: Path) -> ModelConfig | V4Config:
 
 
 def load_target(
-    folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+    folder: Path,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> AnyTarget:
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
     if isinstance(config, V4Config):
-        return load_v4(folder, config, dtype=dtype, device=device, arithmetic=arithmetic)
-    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
+        return load_v4(
+            folder, config, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
+        )
+    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)

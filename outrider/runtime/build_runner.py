@@ -13,6 +13,7 @@ from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import Auto, EngineConfig
 from outrider.config.process_heap import release_free_memory
 from outrider.config.settings import HostSettings, Settings, resolve_settings
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget, load_target, read_target
@@ -31,6 +32,7 @@ from outrider.runtime.target_cache import (
 )
 from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
@@ -41,14 +43,15 @@ from outrider.step.executor import EagerExecutor, Executor
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
+from outrider.structured.follower_grammars import FollowerGrammars
 from outrider.structured.grammar_cache import (
     NO_GRAMMARS,
     GrammarCache,
     Grammars,
     read_no_vocabulary,
 )
-from outrider.structured.row_grammars import RowGrammars
-from outrider.wire.draft_budget import PLAIN, ladder_of
+from outrider.structured.row_grammars import RowGrammars, StepGrammars
+from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
 
@@ -64,6 +67,7 @@ def build_runner(
     config: EngineConfig,
     on_progress: OnProgress = ignore_progress,
     read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
+    ranks: RankGroup = ONE_RANK,
 ) -> tuple[Runner, RunnerFacts]:
     """A runner for the model in a folder, and what the deciding half must know about it.
 
@@ -80,7 +84,7 @@ def build_runner(
     _log.info("%s", settings)
     device = torch.device(settings.device)
     before = held_bytes(device)
-    model, draft = _load_models(folder, config.draft, settings, device)
+    model, draft = _load_models(folder, config.draft, settings, device, ranks)
     return assemble_runner(
         model,
         settings,
@@ -90,15 +94,22 @@ def build_runner(
         buckets=choose_buckets(settings, draft),
         grammars=GrammarCache(read_vocabulary, vocab_size=model.config.vocab_size),
         on_progress=on_progress,
+        ranks=ranks,
     )
 
 
 def _load_models(
-    folder: Path, wanted: DraftConfig, settings: Settings, device: torch.device
+    folder: Path,
+    wanted: DraftConfig,
+    settings: Settings,
+    device: torch.device,
+    ranks: RankGroup,
 ) -> tuple[AnyTarget, DraftKind]:
     """The target and its drafter. What loading leaves in the heap is returned to the system."""
     arithmetic = settings.execution.arithmetic
-    model = load_target(folder, dtype=settings.dtype, device=device, arithmetic=arithmetic)
+    model = load_target(
+        folder, dtype=settings.dtype, device=device, arithmetic=arithmetic, ranks=ranks
+    )
     release_free_memory()  # or the drafter's peak would come on top of it
     draft = load_draft(
         wanted,
@@ -107,6 +118,7 @@ def _load_models(
         dtype=settings.dtype,
         arithmetic=arithmetic,
         max_context=settings.host.max_context,
+        ranks=ranks,
     )
     release_free_memory()
     return model, draft
@@ -137,6 +149,7 @@ def assemble_runner(
     verifier: Verifier = verify,
     executor: Executor | None = None,
     on_progress: OnProgress = ignore_progress,
+    ranks: RankGroup = ONE_RANK,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
@@ -152,6 +165,7 @@ def assemble_runner(
                 grammars=grammars,
                 verifier=verifier,
                 executor=executor,
+                ranks=ranks,
             ),
             settings,
             stream,
@@ -172,6 +186,7 @@ class _Loaded:
     grammars: Grammars
     verifier: Verifier
     executor: Executor | None  # None: the one that the settings name
+    ranks: RankGroup
 
 
 def _assemble(
@@ -193,23 +208,27 @@ def _assemble(
     _check_backend(attention, settings, draft)
     if draft.attention:
         _check_backend(cache.room.backend, settings, draft)
-    drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
+    drafter = _drafter(loaded, room)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=attention, verifier=loaded.verifier, state=state
+        model=model,
+        drafter=drafter,
+        attention=attention,
+        verifier=loaded.verifier,
+        state=state,
+        ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
         planner = _planner(program, attention, room, drafter, buckets)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
-    num_pages = _open_pages(dummy_runner, room, settings, kv_tokens, reach, masks)
+    num_pages = _open_pages(dummy_runner, loaded.ranks, room, settings, kv_tokens, reach, masks)
     executor = loaded.executor or make_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        trees = ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
-        shapes = list_shapes(largest, buckets, trees)
-        _log.info("%s", warm_up(runner, shapes, device, on_progress))
+        shapes = list_shapes(largest, buckets, _trees(draft, largest))
+        _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=MemoryFacts(
             weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages
@@ -221,6 +240,11 @@ def _assemble(
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
+    """The draft trees that steps will have."""
+    return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
 
 
 @contextmanager
@@ -249,7 +273,7 @@ def _make_room(
         pages=cache.room.pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
+        grammars=_grammars(loaded, largest, vocab, device),
     )
     room = DraftRoom(
         target=loaded.layout,
@@ -260,8 +284,25 @@ def _make_room(
     return room, state
 
 
+def _drafter(loaded: _Loaded, room: DraftRoom) -> GuardedDrafter:
+    drafter = loaded.draft.build(room)
+    if loaded.ranks.size == 1:
+        return GuardedDrafter(drafter)
+    return GuardedDrafter(AgreedDrafter(drafter, loaded.ranks), is_alone=False)
+
+
+def _grammars(
+    loaded: _Loaded, largest: StepShape, vocab: int, device: torch.device
+) -> StepGrammars:
+    """One rank compiles and matches grammars; the others get its masks."""
+    if loaded.ranks.rank:
+        return FollowerGrammars(largest=largest, vocab=vocab, device=device)
+    return RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device)
+
+
 def _open_pages(
     dummy_runner: Runner,
+    ranks: RankGroup,
     room: DraftRoom,
     settings: Settings,
     kv_tokens: int | Auto,
@@ -284,6 +325,7 @@ def _open_pages(
         free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
         - reserved,
     )
+    num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
     room.cache.pages.resize(num_pages + 1)
     return num_pages
 

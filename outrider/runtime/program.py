@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import AnyTarget
 from outrider.ops.sampling.grammar_mask import mask_tokens_
@@ -26,7 +27,7 @@ from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
-from outrider.structured.row_grammars import RowGrammars, pack_trees
+from outrider.structured.row_grammars import StepGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
@@ -41,7 +42,7 @@ class DeviceState:
     pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable
-    grammars: RowGrammars
+    grammars: StepGrammars
 
 
 class StepProgram:
@@ -55,12 +56,14 @@ class StepProgram:
         attention: AttentionPlanner,
         verifier: Verifier,
         state: DeviceState,
+        ranks: RankGroup = ONE_RANK,
     ) -> None:
         self._model = model
         self.drafter = drafter
         self._attention = attention
         self._verifier = verifier
         self.state = state
+        self._ranks = ranks
 
     def __call__(self, plan: StepPlan) -> PackedOutput:
         """Run a step and return what the host reads of it."""
@@ -115,6 +118,7 @@ class StepProgram:
         if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
+            self._ranks.copy_first_(masks)
             mask_tokens_(logits, masks)
         chosen = sample_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags

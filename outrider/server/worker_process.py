@@ -14,7 +14,7 @@ import zmq
 from outrider.config.owner_life import kill_with_owner
 from outrider.config.process_heap import bound_code_cache, release_free_memory
 from outrider.config.threads import choose_wait_policy
-from outrider.engine.engine import Engine
+from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import OutriderError
 from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
@@ -34,6 +34,7 @@ from outrider.server.worker_messages import (
     decode_to_worker,
     encode,
 )
+from outrider.wire.failure import failure_of
 from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
 DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 class Worker:
     """Owns the engine and its end of the socket."""
 
-    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
+    def __init__(self, engine: AnyEngine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
         self._engine = engine
         self._socket = socket
         self._board = board
@@ -101,7 +102,7 @@ class Worker:
             self._engine.add(submission, emitted)
         except OutriderError as error:
             refusal = RequestUpdate(
-                submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
+                submission.request_id, (), (), "error", NOTHING_YET, failure=failure_of(error)
             )
             self._send(StepUpdates((refusal,), self._engine.stats))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from outrider.models.decoder_loader import check_tensors
+from outrider.models.decoder_check import check_tensors
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.train.packed_attention import (

@@ -1,6 +1,6 @@
 """What the runtime tells the engine about itself, once, before the first step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +70,12 @@ class PendingResult(Protocol):
     """A step in flight."""
 
     def wait(self) -> StepResult: ...
+
+
+class GroupRunner(Protocol):
+    """Runs one batch per rank as one step; a rank without requests runs padding."""
+
+    def submit(self, batches: Sequence[ScheduledBatch]) -> Sequence[PendingResult]: ...
 
 
 class StepRunner(Protocol):

@@ -1,0 +1,79 @@
+"""Starts what computes a model: one runner in this process, or a group of ranks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from outrider.config.engine_config import EngineConfig
+from outrider.errors import ConfigError
+from outrider.runtime.build_runner import build_runner
+from outrider.runtime.join_ranks import join_ranks, open_store, use_share_of_cores
+from outrider.runtime.rank_messages import RankJob
+from outrider.runtime.rank_processes import RankProcesses
+from outrider.runtime.ranked_runner import RankedRunner
+from outrider.structured.grammar_cache import Grammars, read_no_vocabulary
+from outrider.wire.grammar_spec import Vocabulary
+from outrider.wire.runner_facts import OnProgress, RunnerFacts, StepRunner, ignore_progress
+
+HERE = "127.0.0.1"
+
+
+class AnyRunner(StepRunner, Protocol):
+    """A runner, and the grammars that its rows can follow."""
+
+    @property
+    def grammars(self) -> Grammars: ...
+
+
+def start_runner(
+    folder: Path,
+    config: EngineConfig,
+    on_progress: OnProgress = ignore_progress,
+    read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
+) -> tuple[AnyRunner, RunnerFacts]:
+    """A runner for the model in a folder, and what the deciding half must know about it."""
+    size = config.parallel.tensor
+    if size < 1:
+        raise ConfigError(f"tensor_parallel_size must be at least 1, got {size}")
+    if size == 1:
+        return build_runner(folder, config, on_progress, read_vocabulary)
+    store = open_store(HERE)
+    jobs = [_job(folder, config, rank, store.port) for rank in range(size)]
+    others = RankProcesses(jobs[1:], timeout_s=config.parallel.timeout_s)
+    use_share_of_cores(size)
+    try:
+        ranks = join_ranks(jobs[0], store)
+        runner, facts = build_runner(
+            folder, jobs[0].config, on_progress, read_vocabulary, ranks=ranks
+        )
+        others.wait_until_ready()
+    except RuntimeError as error:
+        others.close()
+        raise ConfigError(others.loss or f"the ranks do not find each other: {error}") from error
+    except BaseException:
+        others.close()
+        raise
+    ranks.expect_prompt_ranks()
+    return RankedRunner(runner, others), facts
+
+
+def _job(folder: Path, config: EngineConfig, rank: int, port: int) -> RankJob:
+    config = replace(config, device=device_of(config, rank))
+    return RankJob(folder=folder, config=config, rank=rank, host=HERE, port=port)
+
+
+def device_of(config: EngineConfig, rank: int) -> str:
+    """A GPU for every rank; a device that the user names is shared by all of them."""
+    parallel, num_cuda = config.parallel, torch.cuda.device_count()
+    size = parallel.tensor * parallel.data
+    if config.device not in ("auto", "cuda") or not num_cuda:
+        return config.device
+    if size > num_cuda:
+        raise ConfigError(
+            f"{size} ranks need {size} GPUs, and {num_cuda} are visible; lower "
+            "--tensor-parallel-size, or share one on purpose with --device cuda:0"
+        )
+    return f"cuda:{rank}"
