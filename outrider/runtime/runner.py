@@ -91,8 +91,8 @@ class Runner:
                 output = self._launch(plan)
             finally:
                 self.watchdog.end()
-            errors = grammars.end(output)
-        requests = StepRequests(batch=batch, samplings=samplings, errors=errors)
+            failures = grammars.end(output)
+        requests = StepRequests(batch=batch, samplings=samplings, failures=failures)
         return InFlightStep(self, requests, output)
 
     @torch.inference_mode()

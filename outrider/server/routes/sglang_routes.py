@@ -134,7 +134,7 @@ class GenerateWriter:
                 continue
             num_sent[choice_delta.choice] = num_tokens
             if choice_delta.delta.finish_reason == "error":
-                yield event(json.dumps(failed(request.error).body))
+                yield event(json.dumps(failed(request.failure).body))
                 break
             output = self._output(handle, choice_delta.request, choice_delta.delta.index)
             yield event(json.dumps({"index": choice_delta.choice, **output}))
