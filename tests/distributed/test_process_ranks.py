@@ -16,8 +16,8 @@ from outrider.config.engine_config import (
     ParallelConfig,
 )
 from outrider.engine.engine import Engine
-from outrider.runtime.build_runner import build_runner
-from outrider.runtime.start_runner import start_runner
+from outrider.runtime.model_home import ModelHome
+from outrider.runtime.start_runner import open_home
 from tests.distributed.test_rank_matrix import BASE
 
 CASES = [
@@ -48,7 +48,7 @@ def answers(runner, facts):
 
 def run_threads(folder, config, size):
     group = ThreadGroup(size)
-    built = group.run(lambda rank: build_runner(folder, config, ranks=group.ranks[rank]))
+    built = group.run(lambda rank: ModelHome(folder, config, ranks=group.ranks[rank]).build())
     return answers(LockstepRunner(group, [runner for runner, _ in built]), built[0][1])
 
 
@@ -67,7 +67,6 @@ def test_processes_give_the_bits_of_threads(tmp_path, family, size, drafter, exe
         parallel=ParallelConfig(tensor=size),
         draft=DraftConfig(drafter=name, steps=3, topk=1, adaptive=False),
     )
-    runner, facts = start_runner(saved.folder, config)
-    found = answers(runner, facts)
+    found = answers(*open_home(saved.folder, config).build())
     assert found == run_threads(saved.folder, config, size)
     assert all(logprobs for _, logprobs in found.values())
