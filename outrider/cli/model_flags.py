@@ -113,6 +113,9 @@ class ModelFlags:
             least=1,
         ),
     ] = 1
+    rank_timeout: Annotated[
+        float, _flag("Seconds without a sign of life of a rank, after which its group is replaced.")
+    ] = ParallelConfig().timeout_s
 
     @property
     def chosen_executor(self) -> Executor | Auto:
@@ -151,6 +154,7 @@ class ModelFlags:
             deterministic=self.deterministic,
             gpu_memory_utilization=self.gpu_memory_utilization,
             tensor_parallel_size=self.tensor_parallel_size,
+            rank_timeout=self.rank_timeout,
             revision=self.revision,
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
@@ -175,7 +179,7 @@ class ModelFlags:
         return EngineConfig(
             dtype=self.dtype,
             device=self.device,
-            parallel=ParallelConfig(tensor=self.tensor_parallel_size),
+            parallel=ParallelConfig(tensor=self.tensor_parallel_size, timeout_s=self.rank_timeout),
             execution=ExecutionConfig(
                 executor=self.chosen_executor,
                 depth="auto" if self.depth is None else self.depth,

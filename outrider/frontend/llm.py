@@ -19,6 +19,7 @@ from outrider.config.engine_config import (
     ParallelConfig,
     choose_executor,
 )
+from outrider.config.parallel_checks import check_parallel
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
@@ -146,7 +147,7 @@ class LLM:
         config = EngineConfig(
             dtype=dtype,
             device=device,
-            parallel=ParallelConfig(tensor=tensor_parallel_size),
+            parallel=_parallel(tensor_parallel_size, flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(
@@ -257,6 +258,13 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
         raise ConfigError(f"adaptive must be True, False or 'auto', got {arguments['adaptive']!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
+
+
+def _parallel(tensor: int, flags: Mapping[str, Any]) -> ParallelConfig:
+    timeout_s = flags.get("rank_timeout", ParallelConfig().timeout_s)
+    parallel = ParallelConfig(tensor=tensor, timeout_s=timeout_s)
+    check_parallel(parallel)  # before a model is downloaded
+    return parallel
 
 
 def _limits(

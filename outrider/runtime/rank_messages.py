@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.config.engine_config import EngineConfig
+from outrider.wire.runner_facts import RankFacts
 from outrider.wire.scheduled_batch import ScheduledBatch
 
 
@@ -29,8 +30,7 @@ class RunStep:
 class RankReady:
     """The rank has loaded its share of the model."""
 
-    weight_bytes: int
-    page_bytes: int
+    facts: RankFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from outrider.config.engine_config import EngineConfig
+from outrider.config.parallel_checks import check_parallel
 from outrider.errors import ConfigError
 from outrider.runtime.build_runner import build_runner
 from outrider.runtime.join_ranks import join_ranks, open_store, use_share_of_cores
@@ -18,7 +19,13 @@ from outrider.structured.grammar_cache import Grammars, read_no_vocabulary
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, StepRunner, ignore_progress
 
+OnLoss = Callable[[], None]
+
 _HERE = "127.0.0.1"
+
+
+def ignore_loss() -> None:
+    """An `OnLoss` for a process that learns of the loss by its next step."""
 
 
 class AnyRunner(StepRunner, Protocol):
@@ -33,31 +40,36 @@ def start_runner(
     config: EngineConfig,
     on_progress: OnProgress = ignore_progress,
     read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
+    on_loss: OnLoss = ignore_loss,
 ) -> tuple[AnyRunner, RunnerFacts]:
-    """A runner for the model in a folder, and what the deciding half must know about it."""
+    """A runner for the model in a folder, and what the deciding half must know about it.
+
+    `on_loss` is called when another rank was lost; a thread calls it.
+    """
+    check_parallel(config.parallel)
     size = config.parallel.tensor
-    if size < 1:
-        raise ConfigError(f"tensor_parallel_size must be at least 1, got {size}")
     if size == 1:
         return build_runner(folder, config, on_progress, read_vocabulary)
     store = open_store(_HERE)
     jobs = [_job(folder, config, rank, store.port) for rank in range(size)]
-    others = RankProcesses(jobs[1:], timeout_s=config.parallel.timeout_s)
+    others = RankProcesses(jobs[1:], timeout_s=config.parallel.timeout_s, on_loss=on_loss)
     use_share_of_cores(size)
     try:
         ranks = join_ranks(jobs[0], store)
         runner, facts = build_runner(
             folder, jobs[0].config, on_progress, read_vocabulary, ranks=ranks
         )
-        others.wait_until_ready()
-    except RuntimeError as error:
+        held = facts.memory.ranks + others.wait_until_ready()
+    except (RuntimeError, AssertionError) as error:
+        reason = others.explain(error)
         others.close()
-        raise ConfigError(others.loss or f"the ranks do not find each other: {error}") from error
+        raise ConfigError(reason) from error
     except BaseException:
         others.close()
         raise
     ranks.expect_prompt_ranks()
-    return RankedRunner(runner, others), facts
+    facts = replace(facts, memory=replace(facts.memory, ranks=held))
+    return RankedRunner(runner, ranks, others), facts
 
 
 def _job(folder: Path, config: EngineConfig, rank: int, port: int) -> RankJob:
