@@ -59,6 +59,8 @@ class ParallelConfig:
     """How many processes compute the model, and how long they wait for each other."""
 
     tensor: int = 1  # ranks that share every layer
+    data: int = 1  # ranks with requests of their own
+    is_expert_parallel: bool = False  # every rank holds some of the experts, whole
     timeout_s: float = 15.0  # without a sign of life of a rank, before the group is ended
     nodes: NodesConfig = NodesConfig()
 

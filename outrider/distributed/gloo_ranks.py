@@ -7,6 +7,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, Store
 
 from outrider.distributed.checked_gather import CheckedGather, CollectiveKind
+from outrider.distributed.rank_group import ExpertRanks
 from outrider.step.graph_break import graph_break
 
 MAX_LOAD_S = 3600.0  # ranks load at different speeds; a rank that ends is noticed otherwise
@@ -22,6 +23,7 @@ class GlooRanks:
         options._timeout = timedelta(seconds=MAX_LOAD_S)
         self.rank = rank
         self.size = size
+        self.experts: ExpertRanks | None = None
         # No default group of torch is used: a process may hold several models.
         self._group = ProcessGroup(store, rank, size)
         backend = ProcessGroupGloo(store, rank, size, options)
@@ -44,11 +46,20 @@ class GlooRanks:
         if x.numel():
             graph_break(self._add_up, x)
 
-    def join(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, size * width]
+    def stack(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [size, n, width]
         parts = x.new_empty(self.size, *x.shape)
         if x.numel():
             graph_break(self._gather, x, parts)
-        return parts.transpose(0, 1).flatten(1)
+        return parts
+
+    def exchange(self, parts: torch.Tensor) -> torch.Tensor:  # [size, n, width] both
+        received = torch.empty_like(parts)
+        if parts.numel():
+            graph_break(self._exchange, parts, received)
+        return received
+
+    def join(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, size * width]
+        return self.stack(x).transpose(0, 1).flatten(1)
 
     def copy_first_(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -70,6 +81,13 @@ class GlooRanks:
     def _gather(self, x: torch.Tensor, parts: torch.Tensor) -> None:
         gathered = self._checked.gather(CollectiveKind.GATHER, _bytes_of(x))
         parts.view(self.size, -1).view(torch.uint8).copy_(gathered)
+
+    def _exchange(self, parts: torch.Tensor, received: torch.Tensor) -> None:
+        sent = _bytes_of(parts)
+        self._checked.agree(CollectiveKind.EXCHANGE, sent.shape[0])
+        taken = torch.empty_like(sent)
+        self._group.alltoall_base(taken, sent, [], []).wait()
+        received.view(-1).view(torch.uint8).copy_(taken)
 
     def _copy_first(self, x: torch.Tensor) -> None:
         sent = _bytes_of(x)

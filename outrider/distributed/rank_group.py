@@ -1,8 +1,17 @@
 """The ranks that compute one model together, as the layers of a model see them."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertRanks:
+    """The ranks among which the experts of every layer are divided, each expert whole."""
+
+    group: "RankGroup"
+    has_own_tokens: bool  # every rank has rows of its own; else all ranks have the same tokens
 
 
 class RankGroup(Protocol):
@@ -17,8 +26,21 @@ class RankGroup(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def experts(self) -> ExpertRanks | None:
+        """Where the experts are, unless every rank of this group holds a share of each."""
+        ...
+
     def add_up_(self, x: torch.Tensor) -> None:
         """Replace `x` by the sum over all ranks, added in the order of ranks."""
+        ...
+
+    def stack(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [size, n, width]
+        """The tensors of all ranks."""
+        ...
+
+    def exchange(self, parts: torch.Tensor) -> torch.Tensor:  # [size, n, width] both
+        """Give part r to rank r; returns what the ranks gave to this one."""
         ...
 
     def join(self, x: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, size * width]
@@ -35,13 +57,25 @@ class RankGroup(Protocol):
 
 
 class OneRank:
-    """A model in one process: nothing is exchanged."""
+    """Layers that one process computes alone; only its experts may be on other ranks."""
 
     rank = 0
     size = 1
 
+    def __init__(
+        self, experts: ExpertRanks | None = None, beside: "RankGroup | None" = None
+    ) -> None:
+        self.experts = experts
+        self._beside = beside  # all ranks that run steps at the same time
+
     def add_up_(self, x: torch.Tensor) -> None:
         pass
+
+    def stack(self, x: torch.Tensor) -> torch.Tensor:
+        return x[None]
+
+    def exchange(self, parts: torch.Tensor) -> torch.Tensor:
+        return parts
 
     def join(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -50,7 +84,7 @@ class OneRank:
         pass
 
     def least(self, value: int) -> int:
-        return value
+        return value if self._beside is None else self._beside.least(value)
 
 
 ONE_RANK = OneRank()

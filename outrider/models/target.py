@@ -101,5 +101,7 @@ def load_target(
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
     if isinstance(config, V4Config):
-        return load_v4(folder, config, dtype=dtype, device=device, arithmetic=arithmetic)
+        return load_v4(
+            folder, config, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
+        )
     return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)

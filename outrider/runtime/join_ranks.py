@@ -5,7 +5,9 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import TCPStore
 
+from outrider.config.engine_config import ParallelConfig
 from outrider.distributed.gloo_ranks import MAX_LOAD_S, GlooRanks
+from outrider.distributed.rank_group import ExpertRanks, OneRank, RankGroup
 from outrider.runtime.rank_messages import RankJob
 
 
@@ -20,9 +22,16 @@ def join_ranks(job: RankJob, store: TCPStore | None = None) -> GlooRanks:
         wait = timedelta(seconds=MAX_LOAD_S)
         store = TCPStore(job.host, job.port, is_master=False, timeout=wait)
     parallel = job.config.parallel
-    return GlooRanks(
-        store, rank=job.rank, size=parallel.tensor, host=job.host, timeout_s=parallel.timeout_s
-    )
+    size = parallel.tensor * parallel.data
+    return GlooRanks(store, rank=job.rank, size=size, host=job.host, timeout_s=parallel.timeout_s)
+
+
+def model_ranks(ranks: GlooRanks, parallel: ParallelConfig) -> RankGroup:
+    """How the model is shared: every layer by all ranks, or only the experts."""
+    if parallel.data == 1:
+        return ranks
+    experts = ExpertRanks(group=ranks, has_own_tokens=True) if parallel.is_expert_parallel else None
+    return OneRank(experts, beside=ranks)
 
 
 def use_share_of_cores(size: int) -> None:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.config.engine_config import EngineConfig
+from outrider.runtime.runner import AgreedStep
 from outrider.wire.runner_facts import RankFacts
 from outrider.wire.scheduled_batch import ScheduledBatch
+from outrider.wire.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +23,10 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Run a step. Nothing is answered: rank 0 has the same result."""
+    """Run a step. Ranks with requests of their own answer with its result; others have rank 0's."""
 
     batch: ScheduledBatch
+    agreed: AgreedStep | None = None  # for ranks with requests of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +48,4 @@ class RankAlive:
     """Sent every half second, whatever the rank is doing."""
 
 
-FromRank = RankReady | RankFailed | RankAlive
+FromRank = RankReady | RankFailed | RankAlive | StepResult

@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from outrider.config.owner_life import kill_with_owner
 from outrider.distributed.gloo_ranks import GlooRanks
 from outrider.errors import OutriderError
-from outrider.runtime.build_runner import build_runner
-from outrider.runtime.join_ranks import join_ranks, use_share_of_cores
+from outrider.runtime.join_ranks import join_ranks, model_ranks, use_share_of_cores
+from outrider.runtime.model_home import ModelHome
 from outrider.runtime.rank_messages import (
     FromRank,
     RankAlive,
@@ -57,8 +58,9 @@ def run_rank(job: RankJob, to_first: RankConnection) -> int:
     threading.Thread(target=to_first.show_life, daemon=True).start()
     try:
         ranks = join_ranks(job)
-        runner, facts = build_runner(job.folder, job.config, ranks=ranks)
-        to_first.send(RankReady(facts.memory.ranks[0]))
+        own = model_ranks(ranks, job.config.parallel)
+        runner, facts = ModelHome(job.folder, job.config, ranks=own).build()
+        to_first.send(RankReady(replace(facts.memory.ranks[0], rank=job.rank)))
         ranks.expect_prompt_ranks()
         _follow(runner, ranks, to_first)
     except (EOFError, ConnectionError):
@@ -82,14 +84,16 @@ def _follow(runner: Runner, ranks: GlooRanks, to_first: RankConnection) -> None:
     while True:
         message = to_first.receive()
         assert isinstance(message, RunStep), message
-        in_flight.append(runner.submit(message.batch))
+        in_flight.append(runner.submit(message.batch, message.agreed))
         ranks.end_step()
+        if message.agreed is not None:
+            to_first.send(in_flight.pop().wait())
 
 
 def main() -> int:
     job, fd = pickle.load(sys.stdin.buffer), int(sys.argv[1])
     kill_with_owner(sys.stdin.fileno())
-    use_share_of_cores(job.config.parallel.tensor)
+    use_share_of_cores(job.config.parallel.tensor * job.config.parallel.data)
     return run_rank(job, RankConnection(Connection(fd)))
 
 

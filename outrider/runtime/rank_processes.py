@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from outrider.errors import CapacityError, ConfigError
 from outrider.runtime.rank_messages import FromRank, RankFailed, RankJob, RankReady, RunStep
 from outrider.wire.runner_facts import RankFacts
+from outrider.wire.step_result import StepResult
 
 # Without a sign of life while a model is loaded: Python may import from a slow disk for long.
 _LOADING_S = 300.0
@@ -43,6 +44,7 @@ class RankProcess:
         self.process.stdin.flush()  # and it stays open: its end tells the rank that we ended
         self.last_sign_s = time.monotonic()
         self.is_loading = True
+        self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
 
 
 class RankProcesses:
@@ -74,6 +76,26 @@ class RankProcesses:
                 peer.connection.send_bytes(encoded)
         except OSError as error:
             raise CapacityError(self._loss or "a rank has ended") from error
+
+    @property
+    def size(self) -> int:
+        """Ranks besides rank 0."""
+        return len(self._peers)
+
+    def send_to(self, rank: int, message: RunStep) -> None:
+        try:
+            self._peers[rank - 1].connection.send(message)
+        except OSError as error:
+            raise CapacityError(self._loss or "a rank has ended") from error
+
+    def next_result(self, rank: int) -> StepResult:
+        """The result of the oldest step of a rank that was not read yet."""
+        while True:
+            try:
+                return self._peers[rank - 1].results.get(timeout=1.0)
+            except queue.Empty:
+                if self._loss:
+                    raise CapacityError(self._loss) from None
 
     def wait_until_ready(self) -> tuple[RankFacts, ...]:
         """What the ranks hold, once every one has loaded its share of the model."""
@@ -119,7 +141,9 @@ class RankProcesses:
             self._lose(f"rank {peer.rank} has ended; its own messages are above")
             return
         peer.last_sign_s = time.monotonic()
-        if isinstance(message, RankReady):
+        if isinstance(message, StepResult):
+            peer.results.put(message)
+        elif isinstance(message, RankReady):
             self._ready.put(message.facts)
         elif isinstance(message, RankFailed):
             self._lose(f"rank {peer.rank}: {message.reason}")

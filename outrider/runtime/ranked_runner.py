@@ -35,6 +35,10 @@ class RankedRunner:
             raise CapacityError(self._others.explain(error)) from error
         return step
 
+    def close(self) -> None:
+        """End the other ranks."""
+        self._others.close()
+
     def restart(self) -> None:
         """Never succeeds: how far the other ranks came in a failed step is unknown."""
         self._others.close()

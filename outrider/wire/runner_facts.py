@@ -1,6 +1,6 @@
 """What the runtime tells the engine about itself, once, before the first step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,7 @@ class MemoryFacts:
     weight_bytes: int  # of the target and the draft model, as measured around loading
     page_bytes: int  # of one KV page, in the caches of both
     num_pages: int  # usable KV pages; page 0 not counted
+    tp_size: int  # ranks that share every layer
     ranks: tuple[RankFacts, ...]  # the processes that compute the model; the rest is of rank 0
 
     @property
@@ -83,6 +84,12 @@ class PendingResult(Protocol):
     """A step in flight."""
 
     def wait(self) -> StepResult: ...
+
+
+class GroupRunner(Protocol):
+    """Runs one batch per rank as one step; a rank without requests runs padding."""
+
+    def submit(self, batches: Sequence[ScheduledBatch]) -> Sequence[PendingResult]: ...
 
 
 class StepRunner(Protocol):

@@ -25,7 +25,13 @@ COMPUTE = [
 PLAIN = ["hub", "wire", "config", "errors"]
 # What crosses the border: modules that put the halves together, or that hold no tensors.
 CROSSINGS = {
-    "frontend": ("outrider.runtime.start_runner", "outrider.structured.grammar_bounds"),
+    "frontend": (
+        "outrider.runtime.data_ranks",
+        "outrider.runtime.start_data_ranks",
+        "outrider.runtime.start_group",
+        "outrider.runtime.start_runner",
+        "outrider.structured.grammar_bounds",
+    ),
     "engine": ("outrider.structured.grammar_cache",),
     "server": ("outrider.structured.grammar_bounds", "outrider.structured.grammar_cache"),
 }

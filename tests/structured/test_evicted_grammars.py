@@ -10,6 +10,7 @@ from support.tiny import VOCAB
 
 from outrider.errors import RequestError
 from outrider.structured import grammar_cache as cache_module
+from outrider.wire.failure import Failure, FailureKind
 from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import RowSampling
 
@@ -100,7 +101,8 @@ def test_a_grammar_that_cannot_be_compiled_again_fails_its_own_request_alone(mod
     engine = waiting_engine(models, grammar_cache)
     grammar_cache.again = fail
     last = run(engine)
-    assert (last["waits"].finish, last["waits"].reason) == ("error", "too complex")
+    assert last["waits"].finish == "error"
+    assert last["waits"].failure == Failure(FailureKind.REQUEST, "too complex")
     assert last["runs"].finish == "length"
     assert engine.num_failed_steps == 0
     assert engine.stats.queue.waiting == 0

@@ -150,7 +150,7 @@ def facts(
 ) -> RunnerFacts:
     return RunnerFacts(
         memory=MemoryFacts(
-            weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages, ranks=()
+            weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages, tp_size=1, ranks=()
         ),
         vocab_size=VOCAB,
         draft=DraftFacts(

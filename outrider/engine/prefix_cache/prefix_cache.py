@@ -86,6 +86,11 @@ class PrefixCache:
             pages=match.pages, cached=cached, num_shared=num_shared, node=match.node, salt=salt
         )
 
+    def count_cached(self, tokens: Sequence[int], *, salt: bytes = b"") -> int:
+        """Tokens that `open` would find. Nothing is lent."""
+        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        return len(self._tree.match(key).pages) * self.page_size
+
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
         assert lease.is_open

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from outrider.distributed.rank_group import RankGroup
 from outrider.models.decoder import TargetOutput
 from outrider.models.deepseek_v4.compressed_cache import (
     CompressedLayout,
@@ -34,6 +35,7 @@ class V4Block:
     attention: V4Attention
     feed_streams: Connection
     feed: FeedForward
+    ranks: RankGroup
 
     def __call__(
         self,
@@ -44,9 +46,11 @@ class V4Block:
     ) -> torch.Tensor:  # [num_query, streams, hidden]
         mixed = self.attention_streams.read(streams)
         y = self.attention(mixed.x, store, step)
+        self.ranks.add_up_(y)  # before it is written: every rank has all streams
         streams = self.attention_streams.write(y, streams, mixed)
         mixed = self.feed_streams.read(streams)
         y = self.feed(mixed.x, torch.zeros_like(mixed.x), feed)
+        self.ranks.add_up_(y)
         return self.feed_streams.write(y, streams, mixed)
 
 
@@ -62,10 +66,11 @@ class V4Parts:
 
 
 class V4Decoder:
-    """Owns the weights. `dtype` is that of activations and of the cache."""
+    """Owns the weights, or a rank's share. `dtype` is that of activations and of the cache."""
 
-    def __init__(self, config: V4Config, parts: V4Parts) -> None:
+    def __init__(self, config: V4Config, parts: V4Parts, ranks: RankGroup) -> None:
         self.config = config
+        self.ranks = ranks
         self.dtype = parts.embedding.dtype
         self._parts = parts
 

@@ -94,7 +94,8 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
         "context_length": facts.host.max_context,
         "max_running_requests": facts.host.max_rows,
         "page_size": facts.host.page_size,
-        "tp_size": max(len(async_engine.worker_ranks), 1),
+        "tp_size": facts.memory.tp_size,
+        "dp_size": max(len(async_engine.worker_ranks) // facts.memory.tp_size, 1),
         "ranks": [asdict(each) for each in async_engine.worker_ranks],
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
@@ -137,7 +138,7 @@ class GenerateWriter:
                 continue
             num_sent[choice_delta.choice] = num_tokens
             if choice_delta.delta.finish_reason == "error":
-                yield event(json.dumps(failed(request.error).body))
+                yield event(json.dumps(failed(request.failure).body))
                 break
             output = self._output(handle, choice_delta.request, choice_delta.delta.index)
             yield event(json.dumps({"index": choice_delta.choice, **output}))
