@@ -94,9 +94,9 @@ class GlooRanks:
         received.view(-1).view(torch.uint8).copy_(taken)
 
     def _take_largest(self, x: torch.Tensor) -> None:
-        largest = x.clone().cpu()
-        self._group.allreduce(largest, op=ReduceOp.MAX).wait()
-        x.copy_(largest)
+        parts = x.new_empty(self.size, *x.shape)
+        self._gather(x, parts)
+        x.copy_(parts.amax(0))
 
     def _copy_first(self, x: torch.Tensor) -> None:
         sent = _bytes_of(x)
