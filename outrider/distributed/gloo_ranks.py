@@ -59,6 +59,10 @@ class GlooRanks:
         if x.numel():
             graph_break(self._copy_first, x)
 
+    def take_largest_(self, x: torch.Tensor) -> None:
+        if x.numel():
+            graph_break(self._take_largest, x)
+
     def least(self, value: int) -> int:
         found = torch.tensor([value])
         self._group.allreduce(found, op=ReduceOp.MIN).wait()
@@ -84,6 +88,11 @@ class GlooRanks:
         taken = torch.empty_like(sent)
         self._group.alltoall_base(taken, sent, [], []).wait()
         received.view(-1).view(torch.uint8).copy_(taken)
+
+    def _take_largest(self, x: torch.Tensor) -> None:
+        largest = x.clone().cpu()
+        self._group.allreduce(largest, op=ReduceOp.MAX).wait()
+        x.copy_(largest)
 
     def _copy_first(self, x: torch.Tensor) -> None:
         sent = x.contiguous().view(-1).view(torch.uint8).cpu()

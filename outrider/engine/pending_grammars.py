@@ -17,6 +17,11 @@ class PendingGrammars:
         self._grammars = grammars
         self._pending: dict[Request, Future[str]] = {}
 
+    def use(self, grammars: Grammars) -> None:
+        """Compile with another cache from now on. No request waits."""
+        assert not self._pending, "every request has ended"
+        self._grammars = grammars
+
     def __len__(self) -> int:
         return len(self._pending)
 

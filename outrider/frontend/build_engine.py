@@ -8,7 +8,7 @@ from outrider.engine.parallel_engine import AnyEngine, ParallelEngine
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
 from outrider.runtime.data_ranks import LaneRunner
 from outrider.runtime.start_data_ranks import start_data_ranks
-from outrider.runtime.start_runner import start_runner
+from outrider.runtime.start_runner import open_home
 from outrider.wire.runner_facts import OnProgress, ignore_progress
 
 
@@ -18,13 +18,13 @@ def build_engine(
     """An engine for the model in a folder, ready for requests."""
     if config.parallel.data > 1:
         return _build_parallel(folder, config, on_progress)
-    runner, facts = start_runner(
+    home = open_home(
         folder,
         config,
-        on_progress,
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
     )
-    return Engine(runner, facts, runner.grammars)
+    runner, facts = home.build(on_progress)
+    return Engine(runner, facts, runner.grammars, home)
 
 
 def _build_parallel(folder: Path, config: EngineConfig, on_progress: OnProgress) -> ParallelEngine:

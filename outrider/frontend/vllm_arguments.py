@@ -30,6 +30,7 @@ class OtherArguments(TypedDict, total=False):
     disable_cuda_graph: bool
     # vLLM's, with the only value that it can have
     trust_remote_code: bool
+    enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
 
 
 _ONLY: dict[str, Any] = {"trust_remote_code": False}

@@ -14,6 +14,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_check import check_tensors, own_names
 from outrider.models.decoder_tensors import (
@@ -40,14 +41,13 @@ from outrider.models.layers.attention_layer import (
     SelfAttention,
     SigmoidGate,
     SplitProjection,
-    pad_rows,
 )
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
-from outrider.models.layers.reduced_layers import JoinedHead, ReducedAttention, ReducedFeed
+from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
@@ -57,7 +57,7 @@ from outrider.models.model_config import (
     read_config,
 )
 from outrider.models.partial_rope_tensors import spread_channels
-from outrider.models.rank_share import RankCuts, share_of
+from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
 from outrider.models.registry import ExpertFamily, Family
@@ -101,7 +101,7 @@ def load_decoder(
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder, config.family.nesting) as checkpoint:
-        check_tensors(folder, checkpoint, config)
+        check_tensors(checkpoint, config)
         if checkpoint.is_partial:
             _log.info("the vision part is not loaded: text only")
         builder = _Builder(
@@ -207,7 +207,7 @@ class _Builder:
         self._model = config
         self._config = share_of(config, ranks)  # what is built here
         self._ranks = ranks
-        self._cuts = RankCuts(config, ranks, are_experts_stacked=are_experts_stacked)
+        self._cuts = decoder_cuts(config, ranks, are_experts_stacked=are_experts_stacked)
         self._are_experts_stacked = are_experts_stacked
         self._source = source
         self.make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
@@ -366,16 +366,13 @@ class _Builder:
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 
     def _head(self, embedding: torch.Tensor) -> Linear:
-        """The projection to logits. Every rank scores as many tokens, the last perhaps fewer."""
+        """The projection to logits."""
         ranks, vocab = self._ranks, self._config.vocab_size
-        if ranks.size == 1:
-            return self.make_linear(embedding if self._config.is_tied else self.read(HEAD))
-        most = -(-vocab // ranks.size)
-        first = min(ranks.rank * most, vocab)
-        cut = Cut(0, ((first, min(first + most, vocab)),))
-        name = EMBEDDING if self._config.is_tied else HEAD
-        rows = pad_rows(self._source.read(name, cut), most).to(self._device, self._dtype)
-        return JoinedHead(self.make_linear(rows), ranks, vocab_size=vocab)
+        cut = head_cut(vocab, ranks)
+        rows = cut.of(embedding)
+        if not self._config.is_tied:
+            rows = self._source.read(HEAD, cut).to(self._device, self._dtype)
+        return make_head(rows, ranks, vocab_size=vocab, make_linear=self.make_linear)
 
     def _linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""

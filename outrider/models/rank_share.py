@@ -4,18 +4,21 @@ The share is a config like that of a whole model, so the loader and the layers a
 rank reads of a stored tensor follows from the shapes that the config of every rank has.
 """
 
-from collections.abc import Sequence
+import logging
 from dataclasses import replace
 
-from outrider.distributed.rank_group import RankGroup
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.models.decoder_tensors import stacked_parts, tensor_shapes
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
+from outrider.models.rank_cuts import RankCuts, StoredShapes
 from outrider.models.recurrent.recurrence import Recurrence
-from outrider.models.tensor_cut import WHOLE, Cut
 
-_UNIT = 16  # channels of an MLP that stay together where they can: kernels read them in blocks
+_log = logging.getLogger(__name__)
+
+# Channels of an MLP that stay together, the largest that fit: kernels read them in blocks.
+_UNITS = (16, 8, 4)
 
 
 def share_of(config: ModelConfig, ranks: RankGroup) -> ModelConfig:
@@ -23,59 +26,28 @@ def share_of(config: ModelConfig, ranks: RankGroup) -> ModelConfig:
     return _share(config, ranks.rank, ranks.size)
 
 
-class RankCuts:
-    """Tells which part of every stored tensor this rank reads."""
-
-    def __init__(self, config: ModelConfig, ranks: RankGroup, *, are_experts_stacked: bool) -> None:
-        self._rank = ranks.rank
-        self._whole = _Shapes(config, are_experts_stacked)
-        self._shares = [
-            _Shapes(_share(config, rank, ranks.size), are_experts_stacked)
-            for rank in range(ranks.size)
-        ]
-
-    def cut(self, name: str) -> Cut:
-        if len(self._shares) == 1:
-            return WHOLE
-        whole, own = self._whole.shapes[name], self._shares[self._rank].shapes[name]
-        dims = [dim for dim, size in enumerate(own) if size != whole[dim]]
-        if not dims:
-            return WHOLE
-        (dim,) = dims
-        shares = [share.parts(name, dim) for share in self._shares]
-        return Cut(dim, _ranges(self._whole.parts(name, dim), shares, self._rank))
+def ranks_that_share(config: ModelConfig, ranks: RankGroup) -> RankGroup:
+    """The ranks, or one rank if they cannot share this model. For draft models."""
+    try:
+        for rank in range(ranks.size):
+            _share(config, rank, ranks.size)
+    except ConfigError as error:
+        _log.info("every rank computes the whole draft model: %s", error)
+        return ONE_RANK
+    return ranks
 
 
-class _Shapes:
-    """The tensors of a config, whole or a share."""
+def decoder_cuts(config: ModelConfig, ranks: RankGroup, *, are_experts_stacked: bool) -> RankCuts:
+    """Which part of every stored tensor this rank reads."""
 
-    def __init__(self, config: ModelConfig, are_experts_stacked: bool) -> None:
-        self.shapes = tensor_shapes(config, are_experts_stacked=are_experts_stacked)
-        self._config = config
+    def stored(share: ModelConfig) -> StoredShapes:
+        return StoredShapes(
+            shapes=tensor_shapes(share, are_experts_stacked=are_experts_stacked),
+            parts=lambda name: stacked_parts(share, name),
+        )
 
-    def parts(self, name: str, dim: int) -> Sequence[int]:
-        return stacked_parts(self._config, name) or (self.shapes[name][dim],)
-
-
-def _ranges(
-    whole: Sequence[int], shares: Sequence[Sequence[int]], rank: int
-) -> tuple[tuple[int, int], ...]:
-    """Where the parts of one rank lie among the stored ones."""
-    ranges, start = [], 0
-    for part, size in enumerate(whole):
-        sizes = [share[part] for share in shares]
-        first = start + _first(sizes, rank, size)
-        ranges.append((first, first + sizes[rank]))
-        start += size
-    return tuple(ranges)
-
-
-def _first(sizes: Sequence[int], rank: int, total: int) -> int:
-    """Where the part of one rank begins. With fewer heads than ranks, some ranks share one."""
-    if sum(sizes) == total:
-        return sum(sizes[:rank])
-    own = sizes[rank]
-    return rank * total // len(sizes) // own * own
+    shares = [stored(_share(config, rank, ranks.size)) for rank in range(ranks.size)]
+    return RankCuts(stored(config), shares, ranks.rank)
 
 
 def _share(config: ModelConfig, rank: int, size: int) -> ModelConfig:
@@ -85,16 +57,16 @@ def _share(config: ModelConfig, rank: int, size: int) -> ModelConfig:
     if isinstance(experts, ExpertsConfig):
         experts = replace(
             experts,
-            intermediate=_columns(experts.intermediate, rank, size),
-            shared=_columns(experts.shared, rank, size),
+            intermediate=expert_columns_of(experts.intermediate, rank, size),
+            shared=columns_of(experts.shared, rank, size),
         )
     if isinstance(recurrence, Recurrence):
-        heads = _portion(recurrence.key_heads, rank, size, "key heads of recurrent layers")
+        heads = portion_of(recurrence.key_heads, rank, size, "key heads of recurrent layers")
         group = recurrence.value_heads // recurrence.key_heads
         recurrence = replace(recurrence, key_heads=heads, value_heads=heads * group)
     return replace(
         config,
-        block=replace(block, intermediate=_columns(block.intermediate, rank, size)),
+        block=replace(block, intermediate=columns_of(block.intermediate, rank, size)),
         attention=_share_heads(config.attention, rank, size),
         experts=experts,
         recurrence=recurrence,
@@ -103,10 +75,10 @@ def _share(config: ModelConfig, rank: int, size: int) -> ModelConfig:
 
 def _share_heads(attention: AnyAttention, rank: int, size: int) -> AnyAttention:
     if isinstance(attention, LatentConfig):
-        return replace(attention, heads=_portion(attention.heads, rank, size, "attention heads"))
+        return replace(attention, heads=portion_of(attention.heads, rank, size, "attention heads"))
     heads, kv_heads = attention.heads, attention.kv_heads
     if kv_heads >= size:
-        own = _portion(kv_heads, rank, size, "key-value heads")
+        own = portion_of(kv_heads, rank, size, "key-value heads")
         return replace(attention, heads=own * (heads // kv_heads), kv_heads=own)
     if size % kv_heads or heads % size:
         raise ConfigError(
@@ -117,15 +89,25 @@ def _share_heads(attention: AnyAttention, rank: int, size: int) -> AnyAttention:
     return replace(attention, heads=heads // size, kv_heads=1)
 
 
-def _columns(total: int, rank: int, size: int) -> int:
-    """Channels of an MLP, in whole units if there are enough of them."""
-    if not total:
-        return 0
-    unit = _UNIT if total % _UNIT == 0 and total // _UNIT >= size else 1
-    return unit * _portion(total // unit, rank, size, "channels of an MLP")
+def columns_of(total: int, rank: int, size: int) -> int:
+    """Channels of an MLP."""
+    return _in_units(total, rank, size, (*_UNITS, 1), "channels of an MLP") if total else 0
 
 
-def _portion(total: int, rank: int, size: int, name: str) -> int:
+def expert_columns_of(total: int, rank: int, size: int) -> int:
+    """Channels of every expert. Their kernels read several channels at a time."""
+    return _in_units(total, rank, size, _UNITS, "blocks of channels of an expert")
+
+
+def _in_units(total: int, rank: int, size: int, units: tuple[int, ...], name: str) -> int:
+    """In the largest units that give all ranks as much, or else of which there are enough."""
+    fitting = [unit for unit in units if total % unit == 0 and total // unit >= size]
+    even = [unit for unit in fitting if total // unit % size == 0]
+    unit = (even or fitting or units[-1:])[0]
+    return unit * portion_of(total // unit, rank, size, name)
+
+
+def portion_of(total: int, rank: int, size: int, name: str) -> int:
     """An equal number for every rank; the first ranks have one more where it does not divide."""
     if total < size:
         raise ConfigError(

@@ -12,6 +12,7 @@ from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.model_config import read_config
+from outrider.models.rank_share import ranks_that_share
 from outrider.models.same_vocabulary import check_same_tokenizer
 from outrider.models.target import AnyTarget
 from outrider.ops.linear.choose_linear import WeightType
@@ -66,10 +67,17 @@ def load_standalone(
 ) -> StandaloneDraft:
     """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
     check_same_tokenizer(folder, target_folder)
-    if read_config(folder).recurrence.layers:
+    config = read_config(folder)
+    if config.recurrence.layers:
         raise ConfigError(
             f"{folder} has row state, which a drafter cannot roll back yet; use a model "
             "whose layers all attend, --draft mtp or --draft ngram"
         )
-    decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)
+    decoder = load_decoder(
+        folder,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        ranks=ranks_that_share(config, ranks),
+    )
     return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 
 from outrider.config.owner_life import kill_with_owner
 from outrider.errors import OutriderError
-from outrider.runtime.build_runner import build_runner
 from outrider.runtime.join_ranks import join_ranks, model_ranks, use_share_of_cores
+from outrider.runtime.model_home import ModelHome
 from outrider.runtime.rank_messages import (
     FromRank,
     RankAlive,
@@ -56,9 +56,8 @@ def run_rank(job: RankJob, to_first: RankConnection) -> int:
     threading.Thread(target=to_first.show_life, daemon=True).start()
     try:
         ranks = join_ranks(job)
-        runner, facts = build_runner(
-            job.folder, job.config, ranks=model_ranks(ranks, job.config.parallel)
-        )
+        own = model_ranks(ranks, job.config.parallel)
+        runner, facts = ModelHome(job.folder, job.config, ranks=own).build()
         to_first.send(RankReady(facts.memory.weight_bytes, facts.memory.page_bytes))
         ranks.expect_prompt_ranks()
         _follow(runner, to_first)

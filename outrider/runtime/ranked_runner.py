@@ -28,6 +28,10 @@ class RankedRunner:
         self._others.send(RunStep(batch))
         return self._first.submit(batch)
 
+    def close(self) -> None:
+        """End the other ranks."""
+        self._others.close()
+
     def restart(self) -> None:
         """Never succeeds: how far the other ranks came in a failed step is unknown."""
         self._others.close()

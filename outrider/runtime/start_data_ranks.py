@@ -8,9 +8,9 @@ from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.target import read_target
-from outrider.runtime.build_runner import build_runner
 from outrider.runtime.data_ranks import DataRanksRunner
 from outrider.runtime.join_ranks import join_ranks, model_ranks, open_store, use_share_of_cores
+from outrider.runtime.model_home import ModelHome
 from outrider.runtime.rank_messages import RankJob
 from outrider.runtime.rank_processes import RankProcesses
 from outrider.runtime.start_runner import HERE, device_of
@@ -54,7 +54,7 @@ def start_data_ranks(
     try:
         ranks = join_ranks(jobs[0], store)
         shared = model_ranks(ranks, parallel)
-        runner, facts = build_runner(folder, jobs[0].config, on_progress, ranks=shared)
+        runner, facts = ModelHome(folder, jobs[0].config, ranks=shared).build(on_progress)
         others.wait_until_ready()
     except RuntimeError as error:
         others.close()

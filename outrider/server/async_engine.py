@@ -19,9 +19,11 @@ from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
 from outrider.server.request_traces import RequestTracer
+from outrider.server.sleep_control import SleepControl
 from outrider.server.worker_messages import (
     FlushRequest,
     FromLoadedWorker,
+    SleepReply,
     StatsReply,
     StatsRequest,
     StepFailed,
@@ -62,6 +64,7 @@ class AsyncEngine:
         self.meter = meter
         self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
+        self.sleeping = SleepControl(engine, meter, abort_all=lambda: self.abort(""))
         self.is_draining = False  # after a signal to end, no new request is accepted
         self.worker_pid = 0
         self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
@@ -130,6 +133,7 @@ class AsyncEngine:
             raise
         handle = RequestHandle(requests)
         self._handles.update((request.request_id, handle) for request in requests)
+        self.sleeping.note_request()
         return handle
 
     def drain(self) -> None:
@@ -174,6 +178,7 @@ class AsyncEngine:
     def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
         self.worker_pid = pid
         self.engine.attach(send)
+        self.sleeping.attach_worker()
 
     def note_trouble(self, reason: str) -> None:
         self.worker_trouble = reason
@@ -184,6 +189,9 @@ class AsyncEngine:
             pending = self._pending_stats.pop(message.ticket, None)
             if pending is not None and not pending.done():
                 pending.set_result(message.stats)
+            return
+        if isinstance(message, SleepReply):
+            self.sleeping.receive(message)
             return
         if isinstance(message, StepFailed):
             self._deliver(self.engine.start_over(message))
@@ -199,6 +207,7 @@ class AsyncEngine:
             if not pending.done():
                 pending.set_exception(restarting())
         self._pending_stats.clear()
+        self.sleeping.detach_worker()
 
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add updates to the outputs of their requests, and wake the clients that wait for them."""

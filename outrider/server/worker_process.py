@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from outrider.config.owner_life import kill_with_owner
-from outrider.config.process_heap import bound_code_cache, release_free_memory
+from outrider.config.process_heap import bound_code_cache, release_free_memory, resident_bytes
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import OutriderError
@@ -24,12 +24,15 @@ from outrider.server.worker_messages import (
     LoadFailed,
     LoadProgress,
     Ready,
+    SleepReply,
+    SleepRequest,
     StartOver,
     StatsReply,
     StepFailed,
     StepUpdates,
     Submit,
     ToWorker,
+    WakeRequest,
     WorkerConfig,
     decode_to_worker,
     encode,
@@ -43,7 +46,7 @@ MAX_RECEIVE_S = 0.01  # for messages between two steps; a submission takes about
 _IDLE_MS = 200  # without work, before free memory is released and the loop comes around
 _LINGER_MS = 1000  # that the last messages have to be sent
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("outrider.server.worker_process")  # not __name__: it runs as __main__
 
 
 class Worker:
@@ -91,10 +94,32 @@ class Worker:
             self._add(message.submission, message.emitted)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
+        elif isinstance(message, SleepRequest | WakeRequest):
+            self._send(self._sleep_or_wake(message))
         elif not isinstance(message, StartOver):
             if isinstance(message, FlushRequest):
                 self._engine.flush()
             self._send(StatsReply(message.ticket, self._engine.stats))
+
+    def _sleep_or_wake(self, message: SleepRequest | WakeRequest) -> SleepReply:
+        began_s, reason = time.monotonic(), ""
+        with self._board.loading():
+            try:
+                if isinstance(message, SleepRequest):
+                    self._engine.sleep(message.level)
+                else:
+                    self._engine.wake_up(message.tags)
+            except OutriderError as error:
+                reason = str(error)
+        asleep = tuple(sorted(self._engine.asleep))
+        _log.info(
+            "%s after %.1f s, %d MB resident%s",
+            f"asleep ({', '.join(asleep)})" if asleep else "awake",
+            time.monotonic() - began_s,
+            resident_bytes() >> 20,
+            f": {reason}" * bool(reason),
+        )
+        return SleepReply(message.ticket, asleep, reason)
 
     def _add(self, submission: Submission, emitted: tuple[int, ...]) -> None:
         """Queue a request. The server checked it, but against the sizes of the first worker."""
