@@ -15,7 +15,7 @@ from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
-from outrider.wire.failure import Failure, FailureKind
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
@@ -316,7 +316,7 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        failure = Failure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
+        failure = RequestFailure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
         return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
@@ -338,7 +338,7 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, failure: Failure) -> RequestUpdate:
+    def _fail(self, request: Request, failure: RequestFailure) -> RequestUpdate:
         request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)

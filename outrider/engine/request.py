@@ -6,7 +6,7 @@ from enum import Enum, auto
 from outrider.engine.draft_pace import DraftPace
 from outrider.engine.prefix_cache.prefix_cache import Lease
 from outrider.wire.draft_budget import UNBOUNDED, Budget
-from outrider.wire.failure import NO_FAILURE, Failure, FailureKind
+from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
 from outrider.wire.step_result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
 from outrider.wire.submission import FinishReason, Progress, RequestUpdate, Submission
 
@@ -166,7 +166,7 @@ class Request:
                 counts[depth] += 1
             self._accepted_per_depth = tuple(counts)
 
-    def append(self, tokens: tuple[int, ...], failure: Failure = NO_FAILURE) -> int:
+    def append(self, tokens: tuple[int, ...], failure: RequestFailure = NO_FAILURE) -> int:
         """Take tokens until one ends the request; returns how many were taken.
 
         With a failure the request cannot go on after these tokens: it fails unless it ends before.
@@ -176,7 +176,7 @@ class Request:
             self.fail(failure)
         return taken
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: RequestFailure) -> None:
         self.finish, self.failure = "error", failure
 
     def _take(self, tokens: tuple[int, ...]) -> int:
