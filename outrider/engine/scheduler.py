@@ -91,6 +91,11 @@ class Scheduler:
             self._release(request)
         request.phase = Phase.FINISHED
 
+    def forget(self, placement: Placement) -> None:
+        """A request that holds its row no more left numbers in the cache that are not finite."""
+        lease, text = placement.lease, placement.request.tokens[: placement.bound]
+        self.cache.forget(text, salt=lease.salt, kept=lease.cached)
+
     def start_over(self, failed: Iterable[Request]) -> None:
         """The device was reset: `failed` requests end here, running ones wait again.
 
