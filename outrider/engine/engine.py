@@ -1,24 +1,26 @@
 """The engine: requests in, updates out, one step at a time."""
 
 import logging
-import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
+from outrider.engine.failure_reason import failure_reason
 from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.request import Placement, Request
+from outrider.engine.runner_home import NoHome, RunnerHome, SleepingRunner
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
-from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
-from outrider.wire.failure import Failure, FailureKind
+from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
-from outrider.wire.step_result import NO_DETAILS, StepResult
+from outrider.wire.sleep_level import ALL_TAGS, ASLEEP, SleepLevel, SleepTag
+from outrider.wire.step_result import NO_DETAILS, RowDetails, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 OnSteps = Callable[[tuple[str, ...]], None]  # called with the requests of all steps in flight
@@ -27,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 _LOST = "the device is lost to this process after a failed step; restart the process"
 _STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
-_LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
 class Engine:
@@ -42,13 +43,20 @@ class Engine:
     """
 
     def __init__(
-        self, runner: StepRunner, facts: RunnerFacts, grammars: Grammars = NO_GRAMMARS
+        self,
+        runner: StepRunner,
+        facts: RunnerFacts,
+        grammars: Grammars = NO_GRAMMARS,
+        home: RunnerHome | None = None,
     ) -> None:
         self._runner = runner
+        self._home = home or NoHome()
         self._facts = facts
         self._grammars = grammars
         self._pending_grammars = PendingGrammars(grammars)
         self._scheduler = Scheduler(facts, self._pending_grammars.is_ready)
+        self._asleep: frozenset[SleepTag] = frozenset()  # what has to wake up; empty if awake
+        self._earlier_counts = NO_STEPS  # of the runners before the last sleep
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[tuple[ExpectedStep, PendingResult]] = deque()
         # Results on a lost device. They are never freed: freeing them would end the process.
@@ -79,13 +87,18 @@ class Engine:
         work = DeviceWork(
             busy_s=self._busy_s,
             active_s=self._active.total_s(has_work=self.has_work),
-            counts=self._runner.counts,
+            counts=self._counts,
         )
         return self._scheduler.stats(faults=faults, work=work)
 
     @property
     def facts(self) -> RunnerFacts:
         return self._facts
+
+    @property
+    def asleep(self) -> frozenset[SleepTag]:
+        """What has to be woken up before requests can run; empty if the engine is awake."""
+        return self._asleep
 
     @property
     def max_context(self) -> int:
@@ -104,7 +117,7 @@ class Engine:
 
         `emitted` are tokens of its answer that another engine has emitted: it goes on after them.
         """
-        self._check_alive()
+        self._check_awake()
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
@@ -134,6 +147,7 @@ class Engine:
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Refuse a grammar that cannot be compiled; a new one starts to compile."""
+        self._check_awake()
         self._grammars.check(spec)
 
     def abort(self, request_id: str) -> None:
@@ -155,6 +169,54 @@ class Engine:
     def flush(self) -> None:
         """Forget every cached prefix that no request uses."""
         self._scheduler.cache.flush()
+
+    def sleep(self, level: SleepLevel) -> None:
+        """End every request and run no other; give memory back as the level says.
+
+        An engine that sleeps already can sleep deeper. What it has given back stays so.
+        """
+        self._check_alive()
+        self.abort_all()
+        while self._in_flight:  # the steps of requests that have just ended
+            self.step()
+        self._check_alive()  # one of the steps may have lost the device
+        if level:
+            self._home.offload(level)
+            self._earlier_counts = self._counts
+            self._use(SleepingRunner(), NO_GRAMMARS)
+            self._scheduler.start_over(())
+            self._home.release_memory()
+            self._asleep |= {"weights", "kv_cache"}
+        self._asleep |= {"scheduling"}
+
+    def wake_up(self, tags: Sequence[SleepTag] = ALL_TAGS) -> None:
+        """Bring back what the tags name. Requests can run once all is back.
+
+        Raises if there is no memory for it. Then the engine sleeps on, and can be woken later.
+        """
+        self._check_alive()
+        if "weights" in self._asleep.intersection(tags):
+            self._home.restore_weights()
+            self._asleep -= {"weights"}
+        left = self._asleep.difference(tags)
+        if left & {"weights", "kv_cache"}:
+            self._asleep = left
+            return
+        if isinstance(self._runner, SleepingRunner):
+            self._asleep |= {"kv_cache"}  # an earlier call may have taken it out already
+            runner = self._home.build_again()
+            self._use(runner, runner.grammars)
+        self._asleep = frozenset()
+
+    def _use(self, runner: StepRunner, grammars: Grammars) -> None:
+        """Replace the runner. No request and no step is in flight."""
+        self._runner, self._grammars = runner, grammars
+        self._pending_grammars.use(grammars)
+
+    @property
+    def _counts(self) -> StepCounts:
+        """Steps of this runner and of those before it slept."""
+        return self._earlier_counts.plus(self._runner.counts)
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
@@ -254,7 +316,7 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        failure = Failure(FailureKind.TEMPORARY, f"{_reason(error)}; {fix}")
+        failure = RequestFailure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
         return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
@@ -276,7 +338,7 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, failure: Failure) -> RequestUpdate:
+    def _fail(self, request: Request, failure: RequestFailure) -> RequestUpdate:
         request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
@@ -295,13 +357,37 @@ class Engine:
         if self._end_reason:
             raise CapacityError(self._end_reason)
 
+    def _check_awake(self) -> None:
+        self._check_alive()
+        if self._asleep:
+            raise CapacityError(ASLEEP)
+
+    def _end_bad_prompts(
+        self, expected: ExpectedStep, details: Mapping[int, RowDetails]
+    ) -> Iterator[RequestUpdate]:
+        """Fail requests whose prompt has numbers that are not finite before its end.
+
+        The tokens after them see them. No other request may find them in the prefix cache.
+        """
+        for place, own in details.items():
+            placement, most = expected.placements[place], expected.most[place]
+            is_prompt = place >= expected.num_rounds
+            if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
+                continue
+            if not placement.is_held:  # aborted or preempted meanwhile
+                self._scheduler.forget(placement)
+            elif not most:
+                yield self._fail(placement.request, own.failure)
+                self._scheduler.finish(placement.request)
+
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by true lengths, append the tokens, finish the requests they end."""
         self._busy_s += result.busy_s
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        updates, num_rounds, details = [], expected.num_rounds, result.details
+        num_rounds, details = expected.num_rounds, result.details
+        updates = [*self._end_bad_prompts(expected, details)]
         for place, own in details.items():
             if expected.placements[place].is_held:
                 expected.placements[place].request.note_scores(own.scores)
@@ -324,15 +410,3 @@ class Engine:
             updates.append(request.update(tokens[:taken], own))
         self._active.note(has_work=self.has_work)
         return tuple(updates)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in one line for the user, without paths of this machine."""
-    lines = str(error).splitlines() or [""]
-    # Words are found first and looked at after: one pattern for both is quadratic.
-    message = re.sub(r"\S+", _without_path, lines[0])[:_LONGEST_REASON]
-    return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")
-
-
-def _without_path(word: re.Match[str]) -> str:
-    return "..." if "/" in word[0] or "\\" in word[0] else word[0]

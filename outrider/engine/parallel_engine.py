@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from outrider.engine.engine import Engine, OnSteps
+from outrider.errors import ConfigError, RequestError
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -19,6 +20,7 @@ from outrider.wire.engine_stats import (
 )
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
+from outrider.wire.sleep_level import ALL_TAGS, SleepLevel, SleepTag
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 # A rank with a cached prefix is chosen although it has this many requests more than the idlest.
@@ -42,7 +44,8 @@ class ParallelEngine:
 
     @property
     def is_over(self) -> bool:
-        return any(engine.is_over for engine in self._engines)
+        """Whether a rank is lost, even if no request runs; only a new process helps."""
+        return bool(self._runner.loss) or any(engine.is_over for engine in self._engines)
 
     @property
     def stats(self) -> EngineStats:
@@ -76,6 +79,8 @@ class ParallelEngine:
 
     def add(self, submission: Submission, emitted: tuple[int, ...] = ()) -> None:
         """Queue a request on one rank, or refuse it with the reason."""
+        if submission.sampling.grammar.is_wanted:
+            self.check_grammar(submission.sampling.grammar.spec)
         engine = self._choose(submission)
         engine.add(submission, emitted)
         self._places[submission.request_id] = engine
@@ -84,7 +89,11 @@ class ParallelEngine:
         self._engines[0].check(prompt, limits)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
-        self._engines[0].check_grammar(spec)
+        del spec
+        raise RequestError(
+            "structured output is not available with --data-parallel-size; start the server "
+            "without it, or with --tensor-parallel-size"
+        )
 
     def abort(self, request_id: str) -> None:
         engine = self._places.pop(request_id, None)
@@ -98,6 +107,27 @@ class ParallelEngine:
     def flush(self) -> None:
         for engine in self._engines:
             engine.flush()
+
+    @property
+    def asleep(self) -> frozenset[SleepTag]:
+        return self._engines[0].asleep
+
+    def sleep(self, level: SleepLevel) -> None:
+        """End every request and run no other. The memory of several ranks is not given back."""
+        if level:
+            raise ConfigError(
+                f"engines with data_parallel_size above 1 cannot sleep at level {level}; level 0 "
+                "stops them, and ending the server frees their memory"
+            )
+        self.abort_all()
+        while any(engine.in_flight for engine in self._engines):
+            self.step()
+        for engine in self._engines:
+            engine.sleep(level)
+
+    def wake_up(self, tags: Sequence[SleepTag] = ALL_TAGS) -> None:
+        for engine in self._engines:
+            engine.wake_up(tags)
 
     def step(self) -> tuple[RequestUpdate, ...]:
         """One step of all ranks; read the oldest results if they are due."""

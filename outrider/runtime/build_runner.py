@@ -1,26 +1,24 @@
 """Assembles a runner in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from outrider.config.draft_config import DraftConfig
-from outrider.config.engine_config import Auto, EngineConfig
-from outrider.config.process_heap import release_free_memory
-from outrider.config.settings import HostSettings, Settings, resolve_settings
+from outrider.config.engine_config import Auto
+from outrider.config.settings import HostSettings, Settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
-from outrider.models.target import AnyTarget, load_target, read_target
+from outrider.models.target import AnyTarget
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
-from outrider.runtime.kv_capacity import count_pages, free_bytes, held_bytes
-from outrider.runtime.load_draft import fit_draft, load_draft
+from outrider.runtime.kv_capacity import FixedPages, count_pages, free_bytes
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.target_cache import (
@@ -44,84 +42,22 @@ from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
 from outrider.structured.follower_grammars import FollowerGrammars
-from outrider.structured.grammar_cache import (
-    NO_GRAMMARS,
-    GrammarCache,
-    Grammars,
-    read_no_vocabulary,
-)
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.structured.row_grammars import RowGrammars, StepGrammars
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
-from outrider.wire.grammar_spec import Vocabulary
-from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
+from outrider.wire.runner_facts import (
+    MemoryFacts,
+    OnProgress,
+    RankFacts,
+    RunnerFacts,
+    ignore_progress,
+)
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
 
 _NO_MEMORY = re.compile("allocate|out of memory|too large|overflow", re.IGNORECASE)  # of torch
 
 _log = logging.getLogger(__name__)
-
-
-def build_runner(
-    folder: Path,
-    config: EngineConfig,
-    on_progress: OnProgress = ignore_progress,
-    read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
-    ranks: RankGroup = ONE_RANK,
-) -> tuple[Runner, RunnerFacts]:
-    """A runner for the model in a folder, and what the deciding half must know about it.
-
-    The vocabulary is read when the first grammar is compiled.
-    """
-    model_config = read_target(folder)
-    config = replace(config, draft=fit_draft(config.draft, folder))
-    settings = resolve_settings(
-        config,
-        model_context=model_config.max_context,
-        num_cuda=torch.cuda.device_count(),
-        usual_page=model_config.usual_page_size,
-    )
-    _log.info("%s", settings)
-    device = torch.device(settings.device)
-    before = held_bytes(device)
-    model, draft = _load_models(folder, config.draft, settings, device, ranks)
-    return assemble_runner(
-        model,
-        settings,
-        draft=draft,
-        weight_bytes=max(held_bytes(device) - before, 0),
-        kv_tokens=config.cache.kv_tokens,
-        buckets=choose_buckets(settings, draft),
-        grammars=GrammarCache(read_vocabulary, vocab_size=model.config.vocab_size),
-        on_progress=on_progress,
-        ranks=ranks,
-    )
-
-
-def _load_models(
-    folder: Path,
-    wanted: DraftConfig,
-    settings: Settings,
-    device: torch.device,
-    ranks: RankGroup,
-) -> tuple[AnyTarget, DraftKind]:
-    """The target and its drafter. What loading leaves in the heap is returned to the system."""
-    arithmetic = settings.execution.arithmetic
-    model = load_target(
-        folder, dtype=settings.dtype, device=device, arithmetic=arithmetic, ranks=ranks
-    )
-    release_free_memory()  # or the drafter's peak would come on top of it
-    draft = load_draft(
-        wanted,
-        target=model,
-        target_folder=folder,
-        dtype=settings.dtype,
-        arithmetic=arithmetic,
-        max_context=settings.host.max_context,
-        ranks=ranks,
-    )
-    release_free_memory()
-    return model, draft
 
 
 def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
@@ -142,7 +78,7 @@ def assemble_runner(
     settings: Settings,
     *,
     draft: DraftKind,
-    kv_tokens: int | Auto,
+    kv_tokens: int | Auto | FixedPages,
     buckets: Buckets,
     weight_bytes: int = 0,  # that the two models hold
     grammars: Grammars = NO_GRAMMARS,
@@ -193,7 +129,7 @@ def _assemble(
     loaded: _Loaded,
     settings: Settings,
     stream: DeviceStream,
-    kv_tokens: int | Auto,
+    kv_tokens: int | Auto | FixedPages,
     buckets: Buckets,
     on_progress: OnProgress,
 ) -> tuple[Runner, RunnerFacts]:
@@ -230,9 +166,7 @@ def _assemble(
         shapes = list_shapes(largest, buckets, _trees(draft, largest))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
-        memory=MemoryFacts(
-            weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages
-        ),
+        memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
         vocab_size=model.config.vocab_size,
         draft=draft.facts,
         max_chunks=MAX_CHUNKS,
@@ -240,6 +174,24 @@ def _assemble(
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
+    own = RankFacts(
+        rank=loaded.ranks.rank,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        device=settings.device,
+        weight_bytes=loaded.weight_bytes,
+        kv_bytes=num_pages * page_bytes,
+    )
+    return MemoryFacts(
+        weight_bytes=loaded.weight_bytes,
+        page_bytes=page_bytes,
+        num_pages=num_pages,
+        tp_size=loaded.ranks.size,
+        ranks=(own,),
+    )
 
 
 def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
@@ -305,11 +257,28 @@ def _open_pages(
     ranks: RankGroup,
     room: DraftRoom,
     settings: Settings,
-    kv_tokens: int | Auto,
+    kv_tokens: int | Auto | FixedPages,
     reach: int,
     mask_bytes: int,
 ) -> int:
     """Give the KV pools the memory that is left, and return their usable pages."""
+    if isinstance(kv_tokens, FixedPages):
+        num_pages = kv_tokens.num_pages
+    else:
+        num_pages = _count_pages(dummy_runner, room, settings, kv_tokens, reach, mask_bytes)
+        num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
+    room.cache.pages.resize(num_pages + 1)
+    return num_pages
+
+
+def _count_pages(
+    dummy_runner: Runner,
+    room: DraftRoom,
+    settings: Settings,
+    kv_tokens: int | Auto,
+    reach: int,
+    mask_bytes: int,
+) -> int:
     host, device = settings.host, torch.device(settings.device)
     reserved = 0
     if device.type == "cuda":
@@ -317,7 +286,7 @@ def _open_pages(
         # Logits processing and logprobs copy whole vocabularies in float32, three at a time.
         most_logits = max(room.largest.num_sampled, MAX_SCORED)
         reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
-    num_pages = count_pages(
+    return count_pages(
         kv_tokens,
         page_size=host.page_size,
         page_bytes=room.cache.pages.page_bytes,
@@ -325,9 +294,6 @@ def _open_pages(
         free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
         - reserved,
     )
-    num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
-    room.cache.pages.resize(num_pages + 1)
-    return num_pages
 
 
 def _planner(

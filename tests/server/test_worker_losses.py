@@ -4,10 +4,9 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from support.processes import wait_for_end
+from support.processes import descendants_of, wait_for_end
 from support.served import ServerProcess, wait_for
 from support.spoken import PIECES
 
@@ -120,9 +119,3 @@ def test_a_worker_and_its_children_die_with_a_killed_server(start_server, is_sto
     running.process.wait()
     for pid in pids:
         wait_for_end(pid)
-
-
-def descendants_of(pid):
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return [*children, *(each for child in children for each in descendants_of(child))]
