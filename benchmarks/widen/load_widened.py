@@ -42,7 +42,7 @@ def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened
     found = fit(small, body.config, name=body.name)
     opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
     with Checkpoint(folder, small.family.nesting) as checkpoint:
-        check_tensors(folder, checkpoint, small)
+        check_tensors(checkpoint, small)
         yield OpenedModels(fit=found, source=checkpoint, heads=opened_heads)
 
 

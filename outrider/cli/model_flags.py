@@ -131,6 +131,9 @@ class ModelFlags:
             "--enable-dp-attention",
         ),
     ] = False
+    rank_timeout: Annotated[
+        float, _flag("Seconds without a sign of life of a rank, after which its group is replaced.")
+    ] = ParallelConfig().timeout_s
 
     @property
     def chosen_executor(self) -> Executor | Auto:
@@ -171,6 +174,7 @@ class ModelFlags:
             tensor_parallel_size=self.tensor_parallel_size,
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
+            rank_timeout=self.rank_timeout,
             revision=self.revision,
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
@@ -199,6 +203,7 @@ class ModelFlags:
                 tensor=self.tensor_parallel_size,
                 data=self.data_parallel_size,
                 is_expert_parallel=self.enable_expert_parallel,
+                timeout_s=self.rank_timeout,
             ),
             execution=ExecutionConfig(
                 executor=self.chosen_executor,

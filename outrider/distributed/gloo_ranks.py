@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, ReduceOp, Store
+from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, Store
 
+from outrider.distributed.checked_gather import CheckedGather, CollectiveKind
 from outrider.distributed.rank_group import ExpertRanks
 from outrider.step.graph_break import graph_break
 
@@ -31,10 +32,15 @@ class GlooRanks:
         self._group._register_backend(torch.device("cpu"), kind, backend)
         self._backend = backend
         self._timeout_s = timeout_s
+        self._checked = CheckedGather(self._group, size=size)
 
     def expect_prompt_ranks(self) -> None:
         """From now on all ranks run the same steps: a rank that is late is stuck."""
         self._backend.set_timeout(timedelta(seconds=self._timeout_s))
+
+    def end_step(self) -> None:
+        """Raise if another rank made other collectives in this step."""
+        self._checked.end_step()
 
     def add_up_(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -59,10 +65,13 @@ class GlooRanks:
         if x.numel():
             graph_break(self._copy_first, x)
 
+    def take_largest_(self, x: torch.Tensor) -> None:
+        if x.numel():
+            graph_break(self._take_largest, x)
+
     def least(self, value: int) -> int:
-        found = torch.tensor([value])
-        self._group.allreduce(found, op=ReduceOp.MIN).wait()
-        return int(found)
+        own = torch.tensor([value]).view(torch.uint8)
+        return int(self._checked.gather(CollectiveKind.LEAST, own).view(torch.int64).min())
 
     def _add_up(self, x: torch.Tensor) -> None:
         """gloo's own sum has another order for every number of ranks and size of tensors."""
@@ -74,18 +83,32 @@ class GlooRanks:
         x.copy_(total)
 
     def _gather(self, x: torch.Tensor, parts: torch.Tensor) -> None:
-        own = x.contiguous().view(-1).view(torch.uint8).cpu()  # as bytes: gloo lacks some types
-        gathered = own.new_empty(self.size * own.shape[0])
-        self._group._allgather_base(gathered, own).wait()
-        parts.view(-1).view(torch.uint8).copy_(gathered)
+        gathered = self._checked.gather(CollectiveKind.GATHER, _bytes_of(x))
+        parts.view(self.size, -1).view(torch.uint8).copy_(gathered)
 
     def _exchange(self, parts: torch.Tensor, received: torch.Tensor) -> None:
-        sent = parts.contiguous().view(-1).view(torch.uint8).cpu()
+        sent = _bytes_of(parts)
+        self._checked.agree(CollectiveKind.EXCHANGE, sent.shape[0])
         taken = torch.empty_like(sent)
         self._group.alltoall_base(taken, sent, [], []).wait()
         received.view(-1).view(torch.uint8).copy_(taken)
 
+    def _take_largest(self, x: torch.Tensor) -> None:
+        parts = x.new_empty(self.size, *x.shape)
+        self._gather(x, parts)
+        x.copy_(parts.amax(0))
+
     def _copy_first(self, x: torch.Tensor) -> None:
-        sent = x.contiguous().view(-1).view(torch.uint8).cpu()
-        self._group.broadcast(sent, root=0).wait()
-        x.copy_(sent.view(x.dtype).view(x.shape))
+        sent = _bytes_of(x)
+        first = self._checked.agree(CollectiveKind.COPY_FIRST, sent.shape[0], first=sent)[0]
+        taken = torch.empty_like(sent)
+        taken[: first.shape[0]] = first
+        if taken.shape[0] > first.shape[0]:
+            rest = sent[first.shape[0] :].clone()
+            self._group.broadcast(rest, root=0).wait()
+            taken[first.shape[0] :] = rest
+        x.copy_(taken.view(x.dtype).view(x.shape))
+
+
+def _bytes_of(x: torch.Tensor) -> torch.Tensor:  # uint8 [bytes], on the host: gloo lacks types
+    return x.contiguous().view(-1).view(torch.uint8).cpu()

@@ -51,6 +51,10 @@ class RankGroup(Protocol):
         """Replace `x` by that of rank 0."""
         ...
 
+    def take_largest_(self, x: torch.Tensor) -> None:
+        """Replace every element of an int64 tensor by the largest of all ranks."""
+        ...
+
     def least(self, value: int) -> int:
         """The smallest value of all ranks. A host call, for use outside of steps."""
         ...
@@ -81,6 +85,9 @@ class OneRank:
         return x
 
     def copy_first_(self, x: torch.Tensor) -> None:
+        pass
+
+    def take_largest_(self, x: torch.Tensor) -> None:
         pass
 
     def least(self, value: int) -> int:

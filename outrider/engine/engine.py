@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
@@ -15,12 +15,12 @@ from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
-from outrider.wire.failure import Failure, FailureKind
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.sleep_level import ALL_TAGS, ASLEEP, SleepLevel, SleepTag
-from outrider.wire.step_result import NO_DETAILS, StepResult
+from outrider.wire.step_result import NO_DETAILS, RowDetails, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 OnSteps = Callable[[tuple[str, ...]], None]  # called with the requests of all steps in flight
@@ -316,7 +316,7 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        failure = Failure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
+        failure = RequestFailure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
         return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
@@ -338,7 +338,7 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, failure: Failure) -> RequestUpdate:
+    def _fail(self, request: Request, failure: RequestFailure) -> RequestUpdate:
         request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
@@ -362,13 +362,32 @@ class Engine:
         if self._asleep:
             raise CapacityError(ASLEEP)
 
+    def _end_bad_prompts(
+        self, expected: ExpectedStep, details: Mapping[int, RowDetails]
+    ) -> Iterator[RequestUpdate]:
+        """Fail requests whose prompt has numbers that are not finite before its end.
+
+        The tokens after them see them. No other request may find them in the prefix cache.
+        """
+        for place, own in details.items():
+            placement, most = expected.placements[place], expected.most[place]
+            is_prompt = place >= expected.num_rounds
+            if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
+                continue
+            if not placement.is_held:  # aborted or preempted meanwhile
+                self._scheduler.forget(placement)
+            elif not most:
+                yield self._fail(placement.request, own.failure)
+                self._scheduler.finish(placement.request)
+
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by true lengths, append the tokens, finish the requests they end."""
         self._busy_s += result.busy_s
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        updates, num_rounds, details = [], expected.num_rounds, result.details
+        num_rounds, details = expected.num_rounds, result.details
+        updates = [*self._end_bad_prompts(expected, details)]
         for place, own in details.items():
             if expected.placements[place].is_held:
                 expected.placements[place].request.note_scores(own.scores)

@@ -5,7 +5,7 @@ from concurrent.futures import Future, wait
 
 from outrider.engine.request import Request
 from outrider.structured.grammar_cache import Grammars
-from outrider.wire.failure import NO_FAILURE, Failure, failure_of
+from outrider.wire.failure import NO_FAILURE, RequestFailure, failure_of
 
 _WAIT_S = 0.02  # how long a step waits for a grammar; new messages must not wait longer
 
@@ -53,7 +53,7 @@ class PendingGrammars:
         """Wait a moment for any of the grammars."""
         wait(self._pending.values(), _WAIT_S)
 
-    def take_done(self) -> Iterator[tuple[Request, Failure]]:
+    def take_done(self) -> Iterator[tuple[Request, RequestFailure]]:
         """Requests whose wait is over, each with the failure if its grammar was refused."""
         for request in [each for each, future in self._pending.items() if future.done()]:
             error = self._pending.pop(request).exception()

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from outrider.engine.draft_pace import DraftPace
 from outrider.engine.prefix_cache.prefix_cache import Lease
 from outrider.wire.draft_budget import UNBOUNDED, Budget
-from outrider.wire.failure import NO_FAILURE, Failure, FailureKind
+from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
 from outrider.wire.step_result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
 from outrider.wire.submission import FinishReason, Progress, RequestUpdate, Submission
 
@@ -41,8 +41,8 @@ class Placement:
         self.is_held = True  # False after finish or preemption: later results do not count
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return self.request.rank
+    def precedence(self) -> tuple[int, int]:
+        return self.request.precedence
 
 
 class Request:
@@ -65,7 +65,7 @@ class Request:
         self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
-        self.rank = (submission.priority, arrival)  # smaller goes first; no two are equal
+        self.precedence = (submission.priority, arrival)  # smaller goes first; no two are equal
         self.phase = Phase.WAITING
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self.finish: FinishReason = "running"
@@ -166,7 +166,7 @@ class Request:
                 counts[depth] += 1
             self._accepted_per_depth = tuple(counts)
 
-    def append(self, tokens: tuple[int, ...], failure: Failure = NO_FAILURE) -> int:
+    def append(self, tokens: tuple[int, ...], failure: RequestFailure = NO_FAILURE) -> int:
         """Take tokens until one ends the request; returns how many were taken.
 
         With a failure the request cannot go on after these tokens: it fails unless it ends before.
@@ -176,7 +176,7 @@ class Request:
             self.fail(failure)
         return taken
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: RequestFailure) -> None:
         self.finish, self.failure = "error", failure
 
     def _take(self, tokens: tuple[int, ...]) -> int:

@@ -19,6 +19,7 @@ from outrider.config.engine_config import (
     ParallelConfig,
     choose_executor,
 )
+from outrider.config.parallel_checks import check_parallel
 from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
@@ -285,11 +286,14 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
 
 
 def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
-    return ParallelConfig(
+    parallel = ParallelConfig(
         tensor=flags.get("tensor_parallel_size", 1),
         data=flags.get("data_parallel_size", 1),
         is_expert_parallel=flags.get("enable_expert_parallel", False),
+        timeout_s=flags.get("rank_timeout", ParallelConfig().timeout_s),
     )
+    check_parallel(parallel)  # before a model is downloaded
+    return parallel
 
 
 def _limits(

@@ -17,7 +17,7 @@ from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.draft_budget import Budget
-from outrider.wire.failure import NO_FAILURE, Failure
+from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
@@ -49,7 +49,7 @@ class Ending:
 
     finish: FinishReason
     stop: int | str | None = None  # the stop id or string, None for other ends, as in vLLM
-    failure: Failure = NO_FAILURE
+    failure: RequestFailure = NO_FAILURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class RequestState:
         return all(output.is_finished for output in self.outputs)
 
     @property
-    def failure(self) -> Failure:
+    def failure(self) -> RequestFailure:
         """The failure of the first output that failed."""
         failures = (each.ending.failure for each in self.outputs)
         return next((each for each in failures if not each.is_none), NO_FAILURE)

@@ -28,6 +28,7 @@ class OtherArguments(TypedDict, total=False):
     max_context: int | None
     context_length: int | None
     disable_cuda_graph: bool
+    rank_timeout: float  # seconds without a sign of life of another process
     # vLLM's, with the only value that it can have
     trust_remote_code: bool
     enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep

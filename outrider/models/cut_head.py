@@ -14,9 +14,8 @@ def head_cut(vocab_size: int, ranks: RankGroup) -> Cut:
     """The rows of lm_head that this rank reads. The last ranks may have fewer, or none."""
     if ranks.size == 1:
         return WHOLE
-    most = _most_rows(vocab_size, ranks)
-    first = min(ranks.rank * most, vocab_size)
-    return Cut(0, ((first, min(first + most, vocab_size)),))
+    own = _own_tokens(vocab_size, ranks)
+    return Cut(0, ((own.start, own.stop),))
 
 
 def make_head(
@@ -29,8 +28,14 @@ def make_head(
     """The head whose logits are those of all ranks."""
     if ranks.size == 1:
         return make_linear(rows)
-    padded = pad_rows(rows, _most_rows(vocab_size, ranks))
-    return JoinedHead(make_linear(padded), ranks, vocab_size=vocab_size)
+    padded, own = pad_rows(rows, _most_rows(vocab_size, ranks)), _own_tokens(vocab_size, ranks)
+    return JoinedHead(make_linear(padded), ranks, vocab_size=vocab_size, own=own)
+
+
+def _own_tokens(vocab_size: int, ranks: RankGroup) -> range:
+    most = _most_rows(vocab_size, ranks)
+    first = min(ranks.rank * most, vocab_size)
+    return range(first, min(first + most, vocab_size))
 
 
 def _most_rows(vocab_size: int, ranks: RankGroup) -> int:

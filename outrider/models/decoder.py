@@ -11,6 +11,7 @@ from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.models.layers.reduced_layers import OwnLogits, own_logits
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import ModelConfig
 from outrider.models.paged_layout import paged_layout
@@ -145,10 +146,17 @@ class Decoder:
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
-        num_rows = hidden_states.shape[0]
-        padded = pad_rows(hidden_states, max(num_rows, self._min_rows))
-        scores = self._parts.head(padded)[:num_rows]
-        return widen_logits(scores)
+        scores = self._parts.head(self._padded(hidden_states))
+        return widen_logits(scores[: hidden_states.shape[0]])
+
+    def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
+        """Those of the tokens that this rank scores."""
+        own = own_logits(self._parts.head, self._padded(hidden_states))
+        scores = widen_logits(own.scores[: hidden_states.shape[0]])
+        return OwnLogits(scores=scores, first=own.first)
+
+    def _padded(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return pad_rows(hidden_states, max(hidden_states.shape[0], self._min_rows))
 
     def with_vocabulary(self, size: int) -> "Decoder":
         """The same decoder with an embedding of at least `size` tokens; the added ones are zeros.

@@ -101,7 +101,7 @@ def load_decoder(
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder, config.family.nesting) as checkpoint:
-        check_tensors(folder, checkpoint, config)
+        check_tensors(checkpoint, config)
         if checkpoint.is_partial:
             _log.info("the vision part is not loaded: text only")
         builder = _Builder(

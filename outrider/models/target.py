@@ -16,6 +16,7 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.deepseek_v4.v4_config import V4Config, parse_v4
 from outrider.models.deepseek_v4.v4_loader import load_v4
 from outrider.models.draft_model import AuxLayers
+from outrider.models.layers.reduced_layers import OwnLogits
 from outrider.models.model_config import ModelConfig, architecture_of, parse_config
 from outrider.models.registry import DEEPSEEK_V4
 from outrider.ops.linear.choose_linear import WeightType
@@ -74,6 +75,10 @@ class Target(Protocol[Pool, Planner]):
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary, before logits processing."""
+        ...
+
+    def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
+        """Those of the tokens that this rank scores, without a collective."""
         ...
 
 

@@ -1,7 +1,9 @@
 """Assembles a runner in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
+import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,7 +45,13 @@ from outrider.structured.follower_grammars import FollowerGrammars
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.structured.row_grammars import RowGrammars, StepGrammars
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
-from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
+from outrider.wire.runner_facts import (
+    MemoryFacts,
+    OnProgress,
+    RankFacts,
+    RunnerFacts,
+    ignore_progress,
+)
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
 
@@ -158,9 +166,7 @@ def _assemble(
         shapes = list_shapes(largest, buckets, _trees(draft, largest))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
-        memory=MemoryFacts(
-            weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages
-        ),
+        memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
         vocab_size=model.config.vocab_size,
         draft=draft.facts,
         max_chunks=MAX_CHUNKS,
@@ -168,6 +174,24 @@ def _assemble(
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
+    own = RankFacts(
+        rank=loaded.ranks.rank,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        device=settings.device,
+        weight_bytes=loaded.weight_bytes,
+        kv_bytes=num_pages * page_bytes,
+    )
+    return MemoryFacts(
+        weight_bytes=loaded.weight_bytes,
+        page_bytes=page_bytes,
+        num_pages=num_pages,
+        tp_size=loaded.ranks.size,
+        ranks=(own,),
+    )
 
 
 def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:

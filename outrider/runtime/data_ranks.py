@@ -7,6 +7,7 @@ before any of them is padded. Every rank fits, binds and runs the same shape, wi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outrider.distributed.gloo_ranks import GlooRanks
 from outrider.errors import CapacityError
 from outrider.runtime.rank_messages import RunStep
 from outrider.runtime.rank_processes import RankProcesses
@@ -40,14 +41,19 @@ class StepAgreement:
 class DataRanksRunner:
     """Owns the runner of rank 0 and the processes of the others."""
 
-    def __init__(self, first: Runner, others: RankProcesses) -> None:
+    def __init__(self, first: Runner, ranks: GlooRanks, others: RankProcesses) -> None:
         self._first = first
+        self._ranks = ranks
         self._others = others
         self._agreement = StepAgreement(others.size + 1)
 
     @property
     def size(self) -> int:
         return self._others.size + 1
+
+    @property
+    def loss(self) -> str:
+        return self._others.loss
 
     @property
     def counts(self) -> StepCounts:
@@ -58,7 +64,12 @@ class DataRanksRunner:
         for rank, batch in enumerate(batches[1:], start=1):
             self._others.send_to(rank, RunStep(batch, agreed))
         pending = [RemoteStep(self._others, rank) for rank in range(1, len(batches))]
-        return [self._first.submit(batches[0], agreed), *pending]
+        try:
+            own = self._first.submit(batches[0], agreed)
+            self._ranks.end_step()
+        except RuntimeError as error:  # gloo's, if another rank has ended or is late
+            raise CapacityError(self._others.explain(error)) from error
+        return [own, *pending]
 
     def close(self) -> None:
         self._others.close()

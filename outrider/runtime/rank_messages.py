@@ -5,6 +5,7 @@ from pathlib import Path
 
 from outrider.config.engine_config import EngineConfig
 from outrider.runtime.runner import AgreedStep
+from outrider.wire.runner_facts import RankFacts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
 
@@ -32,8 +33,7 @@ class RunStep:
 class RankReady:
     """The rank has loaded its share of the model."""
 
-    weight_bytes: int
-    page_bytes: int
+    facts: RankFacts
 
 
 @dataclass(frozen=True, slots=True)

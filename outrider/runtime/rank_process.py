@@ -7,9 +7,11 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from outrider.config.owner_life import kill_with_owner
+from outrider.distributed.gloo_ranks import GlooRanks
 from outrider.errors import OutriderError
 from outrider.runtime.join_ranks import join_ranks, model_ranks, use_share_of_cores
 from outrider.runtime.model_home import ModelHome
@@ -58,26 +60,32 @@ def run_rank(job: RankJob, to_first: RankConnection) -> int:
         ranks = join_ranks(job)
         own = model_ranks(ranks, job.config.parallel)
         runner, facts = ModelHome(job.folder, job.config, ranks=own).build()
-        to_first.send(RankReady(facts.memory.weight_bytes, facts.memory.page_bytes))
+        to_first.send(RankReady(replace(facts.memory.ranks[0], rank=job.rank)))
         ranks.expect_prompt_ranks()
-        _follow(runner, to_first)
+        _follow(runner, ranks, to_first)
     except (EOFError, ConnectionError):
         return 0  # rank 0 has ended
+    except OutriderError as error:
+        return _fail(to_first, str(error))
     except Exception as error:
         _log.exception("rank %d failed", job.rank)
-        reason = str(error) if isinstance(error, OutriderError) else repr(error)
-        with contextlib.suppress(OSError):
-            to_first.send(RankFailed(reason))
-        return 1
+        return _fail(to_first, repr(error))
     return 0
 
 
-def _follow(runner: Runner, to_first: RankConnection) -> None:
+def _fail(to_first: RankConnection, reason: str) -> int:
+    with contextlib.suppress(OSError):
+        to_first.send(RankFailed(reason))
+    return 1
+
+
+def _follow(runner: Runner, ranks: GlooRanks, to_first: RankConnection) -> None:
     in_flight: deque[InFlightStep] = deque(maxlen=_MOST_IN_FLIGHT)
     while True:
         message = to_first.receive()
         assert isinstance(message, RunStep), message
         in_flight.append(runner.submit(message.batch, message.agreed))
+        ranks.end_step()
         if message.agreed is not None:
             to_first.send(in_flight.pop().wait())
 

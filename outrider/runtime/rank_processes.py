@@ -9,12 +9,18 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from outrider.errors import CapacityError, ConfigError
 from outrider.runtime.rank_messages import FromRank, RankFailed, RankJob, RankReady, RunStep
+from outrider.wire.runner_facts import RankFacts
 from outrider.wire.step_result import StepResult
+
+# Without a sign of life while a model is loaded: Python may import from a slow disk for long.
+_LOADING_S = 300.0
+_EXPLAIN_S = 1.0  # after a failed collective, for the message that tells the reason
+_LOOK_S = 0.2  # between two looks at a group that says nothing
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +43,20 @@ class RankProcess:
         pickle.dump(job, self.process.stdin)
         self.process.stdin.flush()  # and it stays open: its end tells the rank that we ended
         self.last_sign_s = time.monotonic()
+        self.is_loading = True
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
 
 
 class RankProcesses:
     """Owns the other ranks. The loss of one ends all: a group computes together or not at all."""
 
-    def __init__(self, jobs: Sequence[RankJob], *, timeout_s: float) -> None:
+    def __init__(
+        self, jobs: Sequence[RankJob], *, timeout_s: float, on_loss: Callable[[], None]
+    ) -> None:
         self._peers = [RankProcess(job) for job in jobs]
         self._timeout_s = timeout_s
-        self._is_ready = threading.Semaphore(0)
+        self._on_loss = on_loss
+        self._ready: queue.SimpleQueue[RankFacts] = queue.SimpleQueue()
         self._loss = ""  # why the group ended
         self._is_closing = threading.Event()
         self._end = weakref.finalize(self, _end_all, self._peers, self._is_closing)
@@ -87,12 +97,26 @@ class RankProcesses:
                 if self._loss:
                     raise CapacityError(self._loss) from None
 
-    def wait_until_ready(self) -> None:
-        """Return once every rank has loaded its share of the model."""
-        for _ in self._peers:
-            while not self._is_ready.acquire(timeout=1.0):
+    def wait_until_ready(self) -> tuple[RankFacts, ...]:
+        """What the ranks hold, once every one has loaded its share of the model."""
+        ready: list[RankFacts] = []
+        while len(ready) < len(self._peers):
+            try:
+                ready.append(self._ready.get(timeout=_LOOK_S))
+            except queue.Empty:
                 if self._loss:
-                    raise ConfigError(self._loss)
+                    raise ConfigError(self._loss) from None
+        now_s = time.monotonic()
+        for peer in self._peers:
+            peer.last_sign_s, peer.is_loading = now_s, False
+        return tuple(sorted(ready, key=lambda each: each.rank))
+
+    def explain(self, error: Exception) -> str:
+        """Why a collective failed: the loss of a rank, if one is noticed soon, or the error."""
+        end_s = time.monotonic() + _EXPLAIN_S
+        while not self._loss and time.monotonic() < end_s:
+            time.sleep(_LOOK_S / 10)
+        return self._loss or " ".join(str(error).split())
 
     def close(self) -> None:
         self._end()
@@ -105,8 +129,9 @@ class RankProcesses:
             self._read(by_connection[ready])
         now_s = time.monotonic()
         for peer in self._peers:
-            if now_s - peer.last_sign_s > self._timeout_s:
-                self._lose(f"rank {peer.rank} gave no sign of life for {self._timeout_s:g} s")
+            limit_s = max(self._timeout_s, _LOADING_S) if peer.is_loading else self._timeout_s
+            if now_s - peer.last_sign_s > limit_s:
+                self._lose(f"rank {peer.rank} gave no sign of life for {limit_s:g} s")
         return not self._loss and not self._is_closing.is_set()
 
     def _read(self, peer: RankProcess) -> None:
@@ -119,7 +144,7 @@ class RankProcesses:
         if isinstance(message, StepResult):
             peer.results.put(message)
         elif isinstance(message, RankReady):
-            self._is_ready.release()
+            self._ready.put(message.facts)
         elif isinstance(message, RankFailed):
             self._lose(f"rank {peer.rank}: {message.reason}")
 
@@ -131,12 +156,13 @@ class RankProcesses:
         _log.error("%s; all ranks end", reason)
         for peer in self._peers:
             peer.process.kill()
+        self._on_loss()
 
 
 def _watch(processes: "weakref.ref[RankProcesses]") -> None:
     """Watch without keeping the object alive: it ends the ranks when it is freed."""
     while (owner := processes()) is not None:
-        if not owner.watch_once(wait_s=0.2):
+        if not owner.watch_once(wait_s=_LOOK_S):
             return
         del owner
 

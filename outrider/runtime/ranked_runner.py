@@ -1,5 +1,6 @@
 """A runner of several ranks: rank 0 is in this process, the others run what it runs."""
 
+from outrider.distributed.gloo_ranks import GlooRanks
 from outrider.errors import CapacityError
 from outrider.runtime.rank_messages import RunStep
 from outrider.runtime.rank_processes import RankProcesses
@@ -12,8 +13,9 @@ from outrider.wire.scheduled_batch import ScheduledBatch
 class RankedRunner:
     """Owns the runner of rank 0 and the other ranks. Only the output of rank 0 is read."""
 
-    def __init__(self, first: Runner, others: RankProcesses) -> None:
+    def __init__(self, first: Runner, ranks: GlooRanks, others: RankProcesses) -> None:
         self._first = first
+        self._ranks = ranks
         self._others = others
 
     @property
@@ -26,7 +28,12 @@ class RankedRunner:
 
     def submit(self, batch: ScheduledBatch) -> InFlightStep:
         self._others.send(RunStep(batch))
-        return self._first.submit(batch)
+        try:
+            step = self._first.submit(batch)
+            self._ranks.end_step()
+        except RuntimeError as error:  # gloo's, if another rank has ended or is late
+            raise CapacityError(self._others.explain(error)) from error
+        return step
 
     def close(self) -> None:
         """End the other ranks."""

@@ -10,7 +10,7 @@ from outrider.runtime.step_output import (
     UnpackedTrees,
 )
 from outrider.step.shape import StepShape
-from outrider.wire.failure import Failure
+from outrider.wire.failure import RequestFailure
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import (
@@ -31,7 +31,7 @@ class StepRequests:
 
     batch: ScheduledBatch
     samplings: Sequence[RowSampling]  # per row of the batch; empty if no row wants details
-    failures: Mapping[int, Failure]  # by row: why the row cannot go on
+    failures: Mapping[int, RequestFailure]  # by row: why the row cannot go on
 
     @property
     def chunk_samplings(self) -> Sequence[RowSampling]:
@@ -42,7 +42,7 @@ class StepRequests:
 class RowError:
     """Why a row cannot go on after `num_good` tokens of the step."""
 
-    failure: Failure
+    failure: RequestFailure
     num_good: int
 
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
 from outrider.runtime.row_details import RowError, StepRequests
 from outrider.runtime.step_output import RowFault, UnpackedTokens
-from outrider.wire.failure import Failure, FailureKind
+from outrider.wire.failure import FailureKind, RequestFailure
 
 FAILURES = {
-    NOT_FINITE: Failure(
+    NOT_FINITE: RequestFailure(
         FailureKind.NOT_FINITE,
         "the model computed numbers that are not finite (NaN or infinity) for this text; "
         "look for bad weights in the log of the start, or load the model with dtype float32",
     ),
-    NOTHING_LEFT: Failure(
+    NOTHING_LEFT: RequestFailure(
         FailureKind.REQUEST,
         "no token may follow this text: allowed tokens, bad words, bans and the grammar "
         "exclude all of them together; relax one of them",
@@ -36,7 +36,7 @@ def row_errors(read: UnpackedTokens, requests: StepRequests) -> dict[int, RowErr
     return errors
 
 
-def _without_masks(sampled: RowError | None, failure: Failure) -> RowError:
+def _without_masks(sampled: RowError | None, failure: RequestFailure) -> RowError:
     """The error of a row whose grammar failed: its tokens were sampled without masks.
 
     Numbers that are not finite fail it with any grammar, and its KV must not be used again.

@@ -30,6 +30,7 @@ from outrider.server.worker_messages import (
     ToWorker,
 )
 from outrider.wire.engine_stats import EngineStats
+from outrider.wire.runner_facts import RankFacts
 from outrider.wire.submission import RequestUpdate
 
 Result = TypeVar("Result")
@@ -67,6 +68,7 @@ class AsyncEngine:
         self.sleeping = SleepControl(engine, meter, abort_all=lambda: self.abort(""))
         self.is_draining = False  # after a signal to end, no new request is accepted
         self.worker_pid = 0
+        self.worker_ranks: tuple[RankFacts, ...] = ()  # the processes that compute the model
         self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
         self._long_threads = ThreadPoolExecutor(_NUM_LONG_THREADS, thread_name_prefix="long text")
@@ -175,8 +177,11 @@ class AsyncEngine:
         """Empty the prefix cache."""
         return await self._request_stats(FlushRequest)
 
-    def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
+    def attach_worker(
+        self, send: Callable[[ToWorker], None], pid: int, ranks: tuple[RankFacts, ...]
+    ) -> None:
         self.worker_pid = pid
+        self.worker_ranks = ranks
         self.engine.attach(send)
         self.sleeping.attach_worker()
 

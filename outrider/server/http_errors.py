@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from outrider.errors import CapacityError, RequestError
-from outrider.wire.failure import Failure, FailureKind
+from outrider.wire.failure import FailureKind, RequestFailure
 
 RETRY_AFTER_S = 1
 _MAX_REASONS = 4  # in one message
@@ -84,7 +84,7 @@ def unresponsive(reason: str) -> ApiError:
     return ApiError(503, reason, code="engine_unresponsive")
 
 
-def failed(failure: Failure) -> ApiError:
+def failed(failure: RequestFailure) -> ApiError:
     """The error of a request that the engine could not finish.
 
     Only a failure that another attempt can avoid has a status that clients retry.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from outrider.server.worker_messages import Submit
-from outrider.wire.failure import Failure
+from outrider.wire.failure import RequestFailure
 from outrider.wire.submission import NOTHING_YET, Progress, RequestUpdate, Submission
 
 # A request on trial emits so many tokens alone: a prompt step and at least one decode step, which
@@ -58,7 +58,7 @@ class InFlightRequest:
         num_tokens = len(self.submission.prompt) + len(self.emitted)
         return len(self.emitted) >= self.submission.limits.max_tokens or num_tokens >= max_context
 
-    def fail(self, failure: Failure) -> RequestUpdate:
+    def fail(self, failure: RequestFailure) -> RequestUpdate:
         """The last update of a request that cannot go on, for `note`."""
         return RequestUpdate(
             request_id=self.submission.request_id,

@@ -11,7 +11,7 @@ from outrider.server.in_flight_request import InFlightRequest
 from outrider.server.metrics import Meter
 from outrider.server.worker_messages import Abort, StartOver, StepFailed, ToWorker
 from outrider.structured.grammar_cache import Grammars
-from outrider.wire.failure import Failure, FailureKind
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import Limits, RequestUpdate, Submission
@@ -258,4 +258,4 @@ class RemoteEngine:
                 self._meter.note_suspect()
                 # Alone it fails again; in the company of others, other requests may be to blame.
                 kind = FailureKind.INTERNAL if is_alone else FailureKind.TEMPORARY
-                yield each.fail(Failure(kind, f"{reason}. The request was in {counted}"))
+                yield each.fail(RequestFailure(kind, f"{reason}. The request was in {counted}"))

@@ -44,6 +44,7 @@ DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
 LOAD_FAILED = 78  # exit code of a worker that cannot load its model
 MAX_RECEIVE_S = 0.01  # for messages between two steps; a submission takes about 0.1 ms
 _IDLE_MS = 200  # without work, before free memory is released and the loop comes around
+_LOSS_S = 1.0  # that a worker has to end by itself after the loss of another rank
 _LINGER_MS = 1000  # that the last messages have to be sent
 
 _log = logging.getLogger("outrider.server.worker_process")  # not __name__: it runs as __main__
@@ -194,9 +195,18 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard)
     def on_progress(done: int, total: int) -> None:
         socket.send(encode(LoadProgress(done, total)))
 
-    engine = build_engine(Path(config.folder), config.config, on_progress)
+    engine = build_engine(Path(config.folder), config.config, on_progress, _exit_with_the_ranks)
     socket.send(encode(Ready(engine.facts)))
     return Worker(engine, socket, board)
+
+
+def _exit_with_the_ranks() -> None:
+    """Another rank is lost. The step that runs fails by that, and the worker ends.
+
+    This is for a worker that is idle, or whose device never ends the step.
+    """
+    time.sleep(_LOSS_S)
+    os._exit(DEVICE_LOST)
 
 
 def _exit_with_the_server() -> None:

@@ -8,7 +8,7 @@ from outrider.step.shape import StepShape
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.structured.grammar_matcher import WORD
 from outrider.structured.row_grammars import StepTokens
-from outrider.wire.failure import Failure
+from outrider.wire.failure import RequestFailure
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
 
@@ -37,7 +37,7 @@ class FollowerGrammars:
         emitting = {*batch.decodes.rows, *(c.row for c in batch.chunks if c.is_last)}
         return bool(self._rows & emitting)
 
-    def end(self, output: StepTokens) -> dict[int, Failure]:
+    def end(self, output: StepTokens) -> dict[int, RequestFailure]:
         del output
         return {}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from outrider.structured.loaded_grammar import LoadedGrammar, MatcherEndedError
 from outrider.structured.matcher_messages import NO_ROW, FailedRows, RowTask
 from outrider.structured.matcher_process import TOO_SLOW
-from outrider.wire.failure import NO_FAILURE, Failure, FailureKind
+from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
 from outrider.wire.row_sampling import Ban
 
 # CPU seconds that the grammar of one row may take, beside an allowance for each node and token.
@@ -16,7 +16,7 @@ MAX_STEP_S = 0.1
 MIN_STEP_S = 0.02  # of a row in a step in which several processes had to be ended
 MAX_LOST = 2  # processes that end in one step without a row to blame
 
-LOST = Failure(
+LOST = RequestFailure(
     FailureKind.TEMPORARY, "the process that matched the grammar ended; send the request again"
 )
 
@@ -138,6 +138,6 @@ def _fail_rows(group: list[MaskTask], failed: FailedRows) -> None:
         each.grammar.failure = failed.get(each.grammar.number, each.grammar.failure)
 
 
-def _fail(group: list[MaskTask], failure: Failure) -> None:
+def _fail(group: list[MaskTask], failure: RequestFailure) -> None:
     for each in group:
         each.grammar.failure = failure

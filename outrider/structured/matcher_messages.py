@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from outrider.wire.failure import Failure
+from outrider.wire.failure import RequestFailure
 
 _SIZE_BYTES = 8
 _READ_BYTES = 1 << 18
@@ -52,7 +52,7 @@ class StepTasks(NamedTuple):
     max_s: float  # CPU time for one row, beside an allowance for each node and token
 
 
-FailedRows = dict[int, Failure]  # the answer to `StepTasks`, by row
+FailedRows = dict[int, RequestFailure]  # the answer to `StepTasks`, by row
 
 
 def send_message(channel: socket.socket, message: object) -> None:

@@ -19,7 +19,7 @@ from outrider.structured.grammar_cache import Grammars
 from outrider.structured.grammar_matcher import WORD, bit_of
 from outrider.structured.match_rows import MaskTask, RowGrammar, StepMatch
 from outrider.structured.matcher_pool import MatcherPool
-from outrider.wire.failure import Failure
+from outrider.wire.failure import RequestFailure
 from outrider.wire.row_sampling import Ban
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
@@ -94,7 +94,7 @@ class StepGrammars(Protocol):
         """Whether rows with a grammar emit tokens in this step."""
         ...
 
-    def end(self, output: StepTokens) -> dict[int, Failure]:
+    def end(self, output: StepTokens) -> dict[int, RequestFailure]:
         """Note a submitted step; returns the rows whose request cannot go on, with the reason."""
         ...
 
@@ -167,7 +167,7 @@ class RowGrammars:
             grammar.note_step(is_emitting=row in emitting)
         return bool(self._emitters)
 
-    def end(self, output: StepTokens) -> dict[int, Failure]:
+    def end(self, output: StepTokens) -> dict[int, RequestFailure]:
         """Note a submitted step: its tokens are read before the next masks are made.
 
         Returns the rows whose request cannot go on, with the failure.

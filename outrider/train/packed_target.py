@@ -140,5 +140,5 @@ def _read(
     folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
     with Checkpoint(folder, config.family.nesting) as checkpoint:
-        names = check_tensors(folder, checkpoint, config)
+        names = check_tensors(checkpoint, config)
         return {name: checkpoint.read(name).to(device, dtype) for name in names}

@@ -16,7 +16,7 @@ class FailureKind(Enum):
     TEMPORARY = "temporary"  # the next attempt can succeed
 
 
-class Failure(NamedTuple):
+class RequestFailure(NamedTuple):
     """Why one request cannot go on, in one line, and of which kind that is."""
 
     kind: FailureKind
@@ -31,14 +31,14 @@ class Failure(NamedTuple):
         return self.kind is FailureKind.TEMPORARY
 
 
-NO_FAILURE = Failure(FailureKind.NONE, "")
+NO_FAILURE = RequestFailure(FailureKind.NONE, "")
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> RequestFailure:
     """The failure of a request that this error ends."""
     reason = str(error) or repr(error)
     if isinstance(error, RequestError):
-        return Failure(FailureKind.REQUEST, reason)
+        return RequestFailure(FailureKind.REQUEST, reason)
     if isinstance(error, CapacityError):
-        return Failure(FailureKind.TEMPORARY, reason)
-    return Failure(FailureKind.INTERNAL, reason)
+        return RequestFailure(FailureKind.TEMPORARY, reason)
+    return RequestFailure(FailureKind.INTERNAL, reason)

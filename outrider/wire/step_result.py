@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outrider.wire.failure import NO_FAILURE, Failure
+from outrider.wire.failure import NO_FAILURE, RequestFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class RowDetails:
 
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token, when requested
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when requested and if it emitted tokens
-    failure: Failure = NO_FAILURE  # why the row cannot go on after its tokens
+    failure: RequestFailure = NO_FAILURE  # why the row cannot go on after its tokens
     scores: PromptScores = NO_SCORES  # of a chunk, when requested
 
 

@@ -28,6 +28,7 @@ CROSSINGS = {
     "frontend": (
         "outrider.runtime.data_ranks",
         "outrider.runtime.start_data_ranks",
+        "outrider.runtime.start_group",
         "outrider.runtime.start_runner",
         "outrider.structured.grammar_bounds",
     ),

@@ -14,6 +14,7 @@ from support.rank_matrix import GRAMMAR, RankCase, random_case, ranked_engine, s
 from support.rank_matrix import submission_of as submit
 from support.rank_models import PAGED, ROW_STATE
 from support.row_harness import PAGE_SIZE
+from support.thread_ranks import ThreadRank
 
 from tests.equality.test_unknown_lengths import Untouchable, result_may_be_read
 
@@ -36,12 +37,13 @@ def skip_without_grammars(case):
         pytest.importorskip("xgrammar")
 
 
-@pytest.mark.fast_cases(5)
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize(
     "case",
     [
         replace(BASE, drafter="eagle3"),
         replace(BASE, size=4, sampling="warped", drafter="ngram"),
+        replace(BASE, size=4, drafter="relative", has_logprobs=False),
         replace(BASE, family="deepseek-v3", size=3, sampling="greedy", drafter="mtp"),
         replace(BASE, family="qwen3.5", shape=ROWS, drafter="mtp", tree="chain"),
         replace(BASE, family="deepseek-v4", shape=ROWS, drafter="ngram", tree="chain"),
@@ -97,6 +99,16 @@ def test_ranks_with_different_heads_verify_the_trees_of_rank_0(rank_matrix):
     outputs = run_all(engine, [submit(case, i) for i in range(len(case.prompts))])
     for i in range(len(case.prompts)):
         assert outputs[f"r{i}"].tokens == rank_matrix.right_answer(case, i).tokens
+
+
+def test_rows_without_filters_and_logprobs_gather_no_logits(rank_matrix, monkeypatch):
+    def refuse(self, x):
+        raise AssertionError("logits were gathered")
+
+    monkeypatch.setattr(ThreadRank, "stack", refuse)
+    case = replace(BASE, drafter="ngram", has_logprobs=False)
+    assert not rank_matrix.mismatches(case)
+    assert rank_matrix.mismatches(replace(case, has_logprobs=True))  # so the patch refuses
 
 
 class _Disturbed:

@@ -22,12 +22,17 @@ PLAIN = RankCase(
     is_adaptive=False,
 )
 GRAMMAR = replace(PLAIN, sampling="grammar")
+UNGATHERED = replace(PLAIN, has_logprobs=False)
 SHARED_HEADS = replace(PLAIN, size=4)  # two key-value heads on four ranks
 
 
 def decide_locally(monkeypatch):
     """Every rank uses its own trees and masks."""
     monkeypatch.setattr(ThreadRank, "copy_first_", lambda self, x: None)
+
+
+def choose_from_the_own_tokens(monkeypatch):
+    monkeypatch.setattr(ThreadRank, "take_largest_", lambda self, x: None)
 
 
 def add_the_residual_on_all_ranks(monkeypatch):
@@ -63,6 +68,7 @@ def score_the_tokens_of_another_rank(monkeypatch):
     ("mutate", "case"),
     [
         (decide_locally, GRAMMAR),
+        (choose_from_the_own_tokens, UNGATHERED),
         (add_the_residual_on_all_ranks, PLAIN),
         (sum_nothing, PLAIN),
         (read_the_key_heads_of_another_rank, PLAIN),

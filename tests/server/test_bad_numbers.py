@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from support.served import ServerProcess
 from support.spoken import PIECES, tiny_llama, write_tokenizer
@@ -69,6 +70,24 @@ def test_a_line_of_a_batch_that_fails_each_time_has_its_error_and_is_done(
     assert (bad["response"], bad["error"]["code"]) == (None, "not_finite")
     assert bad["error"]["message"] == own["error"]
     assert (good["response"]["status_code"], good["error"]) == (200, None)
+
+
+def test_a_value_that_overflows_though_its_key_does_not_ends_its_request(tmp_path: Path) -> None:
+    tiny_llama().save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    embedding[:, 0] = 0.0  # the first channel is the bad token's alone
+    embedding[PIECES.index(BAD)] = torch.eye(embedding.shape[1])[0]
+    weights["model.layers.0.self_attn.v_proj.weight"][5, 0] = torch.finfo(torch.float32).max
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    llm = LLM(tmp_path, device="cpu", dtype="float32", draft="none")
+    params = SamplingParams(temperature=0.0, max_tokens=4)
+    prompts = ["the rider", f"the {BAD} rider", f"the rider {BAD}", "the rider"]
+    good, *bad, again = llm.generate(prompts, params)
+    assert all("not finite" in each.error and not each.outputs[0].token_ids for each in bad)
+    assert not good.error
+    assert good.outputs[0].token_ids == again.outputs[0].token_ids
 
 
 @pytest.fixture(scope="module")

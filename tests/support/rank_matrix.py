@@ -10,17 +10,18 @@ from outrider.runtime.build_runner import assemble_runner
 from outrider.structured.grammar_cache import NO_GRAMMARS, GrammarCache, Grammars
 from outrider.wire.draft_budget import Budget
 from outrider.wire.grammar_spec import Grammar
-from outrider.wire.row_sampling import RowSampling
+from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.submission import Submission
 from support import matrix, row_matrix
 from support.engines import Shape, buckets_of, make_submission, run_all, settings_of
-from support.grammars import END, SPECS, TINY, PlainMasks, decode_plainly
+from support.grammars import PlainMasks, decode_plainly
 from support.matchers import MatcherStates
 from support.rank_models import NO_CHAIN, PAGED, ROW_STATE, RankedModels, RankFamily, drafters_of
 from support.reference import Answer, decode
 from support.row_harness import PAGE_SIZE
 from support.thread_ranks import LockstepRunner, RanksDiffer
 from support.tiny import VOCAB
+from support.tiny_vocabulary import END, SPECS, TINY
 
 GRAMMAR = "grammar"
 MAX_TOKENS = 9
@@ -38,13 +39,15 @@ class RankCase:
     tree: str
     is_prefix_hit: bool
     is_adaptive: bool
+    has_logprobs: bool = True  # else logits need not be gathered
 
     def __str__(self) -> str:
         s, drafter = self.shape, self.drafter
         words = [self.family, f"tp{self.size}", f"page{s.page_size}", f"pad{s.pad}", s.executor]
         words += [f"depth{s.depth}", f"chunk{s.step_tokens}", "hit" if self.is_prefix_hit else ""]
         words += [self.sampling, drafter, self.tree if drafter != "none" else ""]
-        return "-".join(word for word in [*words, "adaptive" if self.is_adaptive else ""] if word)
+        words += ["adaptive" if self.is_adaptive else "", "" if self.has_logprobs else "plain"]
+        return "-".join(word for word in words if word)
 
     @property
     def budget(self) -> Budget:
@@ -76,6 +79,7 @@ def random_case(rng: random.Random, family: str) -> RankCase:
         tree=tree,
         is_prefix_hit=rng.choice([False, True]),
         is_adaptive=drafter != "none" and rng.random() < 0.2,
+        has_logprobs=rng.choice([False, True]),
     )
 
 
@@ -91,7 +95,7 @@ class RankMatrix:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._families: dict[str, RankFamily] = {}
-        self._answers: dict[tuple[str, str, int], Answer] = {}
+        self._answers: dict[tuple[str, str, bool, int], Answer] = {}
 
     def models(self, family: str, size: int) -> RankedModels:
         return self.family(family).on(size)
@@ -132,7 +136,7 @@ class RankMatrix:
         return ranked_engine(models, case.shape, drafts, grammars)
 
     def right_answer(self, case: RankCase, index: int) -> Answer:
-        key = (case.family, case.sampling, index)
+        key = (case.family, case.sampling, case.has_logprobs, index)
         if key not in self._answers:
             self._answers[key] = self._decode(case, index)
         return self._answers[key]
@@ -171,6 +175,8 @@ def sampling_of(case: RankCase, index: int) -> RowSampling:
         grammar = Grammar(spec=specs[index % len(specs)], ends=(END,))
         return RowSampling(seed=31 + index, temperature=1.0, grammar=grammar)
     sampling = matrix.sampling_of(case.sampling, index)
+    if not case.has_logprobs:
+        return replace(sampling, logprobs=LogprobsWanted())
     # Few words repeat, so that some drafts of n-grams are accepted.
     return replace(sampling, bias=row_matrix.FEW_WORDS) if case.family in ROW_STATE else sampling
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from outrider.distributed.rank_group import ExpertRanks, OneRank, RankGroup
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.deepseek_v4.v4_module import load_v4_module
@@ -110,9 +111,9 @@ class RankFamily:
         return {name: write_head(self.root / name, config, algorithm=name) for name in names}
 
     @cache  # noqa: B019 - as long as the family
-    def on(self, size: int) -> "RankedModels":
+    def on(self, size: int, *, has_own_requests: bool = False) -> "RankedModels":
         assert self.theirs is not None, "saved"
-        return RankedModels(self, size)
+        return RankedModels(self, size, has_own_requests=has_own_requests)
 
     def __hash__(self) -> int:
         return hash((self.name, self.root))
@@ -121,10 +122,11 @@ class RankFamily:
 class RankedModels:
     """The target of one family on every rank of a group."""
 
-    def __init__(self, family: RankFamily, size: int) -> None:
+    def __init__(self, family: RankFamily, size: int, *, has_own_requests: bool = False) -> None:
         self.family = family
         self.group = ThreadGroup(size)
-        self.targets = self._on_each(lambda ranks: load_on(family.folder, ranks))
+        self.shared_by = self._on_each(own_requests if has_own_requests else lambda ranks: ranks)
+        self.targets = [load_on(family.folder, ranks) for ranks in self.shared_by]
         self._models: dict[str, list[Any]] = {}
 
     def drafts(self, name: str, budget: Budget, *, is_adaptive: bool = False) -> list[DraftKind]:
@@ -142,11 +144,11 @@ class RankedModels:
         if name not in self._models:
             self._models[name] = [
                 self._load(name, target, ranks)
-                for target, ranks in zip(self.targets, self.group.ranks, strict=True)
+                for target, ranks in zip(self.targets, self.shared_by, strict=True)
             ]
         return self._models[name]
 
-    def _load(self, name: str, target: AnyTarget, ranks: ThreadRank) -> AnyDraftModel | ModuleChain:
+    def _load(self, name: str, target: AnyTarget, ranks: RankGroup) -> AnyDraftModel | ModuleChain:
         family = self.family
         if name == "mtp" and family.name == V4:
             return load_v4_module(family.folder, target, dtype="float32")
@@ -176,11 +178,16 @@ class RankedModels:
         return [load(ranks) for ranks in self.group.ranks]
 
 
-def load_on(folder: Path, ranks: ThreadRank) -> AnyTarget:
+def own_requests(ranks: ThreadRank) -> RankGroup:
+    """Ranks that share only the experts."""
+    return OneRank(ExpertRanks(group=ranks, has_own_tokens=True), beside=ranks)
+
+
+def load_on(folder: Path, ranks: RankGroup) -> AnyTarget:
     return load_target(folder, dtype="float32", device=CPU, ranks=ranks)
 
 
-def load_shared(folder: Path, ranks: ThreadRank) -> Decoder:
+def load_shared(folder: Path, ranks: RankGroup) -> Decoder:
     """A draft model as `load_standalone` loads it; these folders have no tokenizers."""
     plain = load_decoder(folder, dtype="float32", device=CPU)
     shared = ranks_that_share(plain.config, ranks)

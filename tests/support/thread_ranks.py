@@ -137,6 +137,10 @@ class ThreadRank:
         if x.numel():
             graph_break(self._copy_first, x)
 
+    def take_largest_(self, x: torch.Tensor) -> None:
+        if x.numel():
+            graph_break(self._take_largest, x)
+
     def least(self, value: int) -> int:
         return min(self._exchange(value))
 
@@ -152,6 +156,9 @@ class ThreadRank:
 
     def _exchange_parts(self, parts: torch.Tensor, received: torch.Tensor) -> None:
         received.copy_(torch.stack([each[self.rank] for each in self._exchange(parts.clone())]))
+
+    def _take_largest(self, x: torch.Tensor) -> None:
+        x.copy_(torch.stack(self._exchange(x.clone())).amax(0))
 
     def _copy_first(self, x: torch.Tensor) -> None:
         x.copy_(self._exchange(x.clone())[0])

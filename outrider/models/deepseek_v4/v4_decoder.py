@@ -20,6 +20,7 @@ from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.models.layers.reduced_layers import OwnLogits, own_logits
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import TailRotation
 from outrider.ops.sampling.widen_logits import widen_logits
@@ -115,6 +116,11 @@ class V4Decoder:
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
         scores = self._parts.head(hidden_states)
         return widen_logits(scores)
+
+    def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
+        """Those of the tokens that this rank scores."""
+        own = own_logits(self._parts.head, hidden_states)
+        return OwnLogits(scores=widen_logits(own.scores), first=own.first)
 
     def _step(self, plan: StepPlan, page_size: int) -> V4Step:
         assert isinstance(plan.attention, CompressedPlan)

@@ -38,6 +38,7 @@ from outrider.models.deepseek_v4.v4_tensors import (
     v4_tensor_shapes,
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
+from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.moe import MoeMlp
@@ -246,8 +247,8 @@ class V4Builder:
 
     def _feed(self, layer: str, *, is_hashed: bool) -> MoeMlp:
         feed, shared = self._config.feed, layer + "ffn.shared_experts."
-        held = range(feed.num)
-        sizes = ExpertSizes(feed.num, feed.intermediate, self._config.hidden)
+        held = held_experts(feed.num, self._ranks)
+        sizes = ExpertSizes(len(held), feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
         tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
@@ -255,7 +256,9 @@ class V4Builder:
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
-            experts=make_experts(gate_up, down, feed.limit),
+            experts=divide_experts(
+                make_experts(gate_up, down, feed.limit), held, self._ranks.experts
+            ),
             shared=(Mlp(gate=SplitGate(both, feed.limit), down=self.linear(shared + "w2.weight")),),
         )
 

@@ -1,5 +1,6 @@
 """Layers of which every rank computes a share. Their outputs are added up over all ranks."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,6 +41,14 @@ class ReducedFeed:
         return out
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLogits:
+    """Logits of the tokens that one rank scores, or of all tokens."""
+
+    scores: torch.Tensor  # [n, own]
+    first: int  # token of the first column
+
+
 class JoinedHead:
     """The logits of some of the tokens, joined with those of the other ranks.
 
@@ -47,17 +56,35 @@ class JoinedHead:
     vocabulary are cut off.
     """
 
-    def __init__(self, share: Linear, ranks: RankGroup, *, vocab_size: int) -> None:
+    def __init__(
+        self,
+        share: Linear,
+        ranks: RankGroup,
+        *,
+        vocab_size: int,
+        own: range,  # tokens that this rank scores
+    ) -> None:
         self.min_rows = share.min_rows
         self._share = share
         self._ranks = ranks
         self._vocab_size = vocab_size
+        self._own = own
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         return self._ranks.join(self._share(x))[:, : self._vocab_size].contiguous()
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return residual + self(x)
+
+    def own_logits(self, x: torch.Tensor) -> OwnLogits:
+        return OwnLogits(scores=self._share(x)[:, : len(self._own)], first=self._own.start)
+
+
+def own_logits(head: Linear, x: torch.Tensor) -> OwnLogits:  # [n, hidden]
+    """The logits that this rank computes itself."""
+    if isinstance(head, JoinedHead):
+        return head.own_logits(x)
+    return OwnLogits(scores=head(x), first=0)
 
 
 def _residual_of(ranks: RankGroup, residual: torch.Tensor) -> torch.Tensor:
