@@ -27,6 +27,7 @@ from outrider.models.mtp.inspect_modules import FoundModules, module_shapes
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import build_modules
 from outrider.models.mtp.module_tables import DEEPSEEK, ModuleTable
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
@@ -142,8 +143,11 @@ class _RandomTensors:
         self._device = device
         self._generator = torch.Generator(device).manual_seed(_SEED)
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
         """Ones for a norm, zeros for a bias, noise for anything with two axes or more."""
+        return cut.of(self._draw(name))
+
+    def _draw(self, name: str) -> torch.Tensor:
         tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
         if len(self._shapes[name]) == 1:
             return tensor.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -160,12 +164,13 @@ class _WithTables:
         self._shapes = shapes
         self._num_experts = num_experts
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
         """A table of consecutive experts: the next token has the next ones."""
         if not name.endswith(TABLE):
-            return self._source.read(name)
+            return self._source.read(name, cut)
         vocab, top_k = self._shapes[name]
-        return torch.arange(vocab * top_k, device="cpu").view(vocab, top_k) % self._num_experts
+        table = torch.arange(vocab * top_k, device="cpu").view(vocab, top_k) % self._num_experts
+        return cut.of(table)
 
 
 def _spread(draft_vocab: int, vocab: int) -> torch.Tensor:  # [draft_vocab] what to add to each id

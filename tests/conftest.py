@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,16 @@ from outrider.hub.download_progress import SilentReporter
 from outrider.hub.resolve_model import resolve_model
 
 __all__ = ["pytest_collection_modifyitems", "smollm2_folder"]
+
+# Modules and collected tests live to the end, so the garbage collector need not visit them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
 
 # Threads do not make tiny tensors faster, and waiting threads spin.
 torch.set_num_threads(1)

@@ -15,7 +15,8 @@ from benchmarks.widen.widened_tensors import WideTensors
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
-from outrider.models.decoder_loader import TensorSource, build_decoder, check_tensors
+from outrider.models.decoder_check import check_tensors
+from outrider.models.decoder_loader import TensorSource, build_decoder
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import build_head
 from outrider.models.model_config import ModelConfig, read_config
@@ -41,7 +42,7 @@ def opened(folder: Path, body: Body, heads: tuple[Path, ...]) -> Iterator[Opened
     found = fit(small, body.config, name=body.name)
     opened_heads = tuple(open_small_head(head, found, folder) for head in heads)
     with Checkpoint(folder, small.family.nesting) as checkpoint:
-        check_tensors(folder, checkpoint, small)
+        check_tensors(checkpoint, small)
         yield OpenedModels(fit=found, source=checkpoint, heads=opened_heads)
 
 

@@ -19,6 +19,7 @@ from benchmarks.widen.places import (
 from outrider.models.decoder_loader import TensorSource
 from outrider.models.decoder_tensors import tensor_shapes
 from outrider.models.model_config import AttentionConfig
+from outrider.models.tensor_cut import WHOLE, Cut
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -49,8 +50,11 @@ class WideTensors:
             reads=side_by_side(hidden, parts=1, width=fit.wide.block.hidden),
         )
 
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor of this name, on the device and in the type of the noise."""
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        """A part of the tensor of this name, on the device and in the type of the noise."""
+        return cut.of(self._read(name))
+
+    def _read(self, name: str) -> torch.Tensor:
         match = _LAYER.fullmatch(name)
         if match:
             return self._layer(name, self._fit.layers[int(match[1])], match[2])

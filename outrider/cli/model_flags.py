@@ -14,6 +14,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    ParallelConfig,
     choose_executor,
 )
 from outrider.errors import ConfigError
@@ -102,6 +103,37 @@ class ModelFlags:
             "--mem-fraction-static",
         ),
     ] = 0.9
+    tensor_parallel_size: Annotated[
+        int,
+        _flag(
+            "Processes that share every layer, one per GPU.",
+            "--tensor-parallel-size",
+            "--tp",
+            "--tp-size",
+            least=1,
+        ),
+    ] = 1
+    data_parallel_size: Annotated[
+        int,
+        _flag(
+            "Processes with requests of their own, one per GPU.",
+            "--data-parallel-size",
+            "--dp",
+            "--dp-size",
+            least=1,
+        ),
+    ] = 1
+    enable_expert_parallel: Annotated[
+        bool,
+        _flag(
+            "The processes of --data-parallel-size hold some of the experts each.",
+            "--enable-expert-parallel",
+            "--enable-dp-attention",
+        ),
+    ] = False
+    rank_timeout: Annotated[
+        float, _flag("Seconds without a sign of life of a rank, after which its group is replaced.")
+    ] = ParallelConfig().timeout_s
 
     @property
     def chosen_executor(self) -> Executor | Auto:
@@ -139,6 +171,10 @@ class ModelFlags:
             record=self.record,
             deterministic=self.deterministic,
             gpu_memory_utilization=self.gpu_memory_utilization,
+            tensor_parallel_size=self.tensor_parallel_size,
+            data_parallel_size=self.data_parallel_size,
+            enable_expert_parallel=self.enable_expert_parallel,
+            rank_timeout=self.rank_timeout,
             revision=self.revision,
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
@@ -163,6 +199,12 @@ class ModelFlags:
         return EngineConfig(
             dtype=self.dtype,
             device=self.device,
+            parallel=ParallelConfig(
+                tensor=self.tensor_parallel_size,
+                data=self.data_parallel_size,
+                is_expert_parallel=self.enable_expert_parallel,
+                timeout_s=self.rank_timeout,
+            ),
             execution=ExecutionConfig(
                 executor=self.chosen_executor,
                 depth="auto" if self.depth is None else self.depth,

@@ -44,6 +44,27 @@ class ExecutionConfig:
     deterministic: bool = False  # on a GPU, the bits of a row do not depend on the step's shape
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesConfig:
+    """The machines that compute one model. Each runs the same number of ranks."""
+
+    num: int = 1
+    rank: int = 0  # of this machine; machine 0 serves
+    address: str = ""  # HOST:PORT of machine 0, by which the others find it
+    timeout_s: float = 300.0  # for a machine that has not come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """How many processes compute the model, and how long they wait for each other."""
+
+    tensor: int = 1  # ranks that share every layer
+    data: int = 1  # ranks with requests of their own
+    is_expert_parallel: bool = False  # every rank holds some of the experts, whole
+    timeout_s: float = 15.0  # without a sign of life of a rank, before the group is ended
+    nodes: NodesConfig = NodesConfig()
+
+
 def choose_executor(requested: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
     """The executor of --executor, or eager if another engine's flag for eager was given."""
     if is_eager and requested not in ("auto", "eager"):
@@ -63,5 +84,6 @@ class EngineConfig:
     execution: ExecutionConfig = ExecutionConfig()
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
+    parallel: ParallelConfig = ParallelConfig()
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -1,22 +1,26 @@
 """The engine: requests in, updates out, one step at a time."""
 
 import logging
-import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
+from outrider.engine.failure_reason import failure_reason
 from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.request import Placement, Request
+from outrider.engine.runner_home import NoHome, RunnerHome, SleepingRunner
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
-from outrider.wire.engine_stats import DeviceWork, EngineStats, Faults
+from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
-from outrider.wire.step_result import NO_DETAILS, StepResult
+from outrider.wire.scheduled_batch import ScheduledBatch
+from outrider.wire.sleep_level import ALL_TAGS, ASLEEP, SleepLevel, SleepTag
+from outrider.wire.step_result import NO_DETAILS, RowDetails, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 OnSteps = Callable[[tuple[str, ...]], None]  # called with the requests of all steps in flight
@@ -25,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 _LOST = "the device is lost to this process after a failed step; restart the process"
 _STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
-_LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 
 class Engine:
@@ -40,13 +43,20 @@ class Engine:
     """
 
     def __init__(
-        self, runner: StepRunner, facts: RunnerFacts, grammars: Grammars = NO_GRAMMARS
+        self,
+        runner: StepRunner,
+        facts: RunnerFacts,
+        grammars: Grammars = NO_GRAMMARS,
+        home: RunnerHome | None = None,
     ) -> None:
         self._runner = runner
+        self._home = home or NoHome()
         self._facts = facts
         self._grammars = grammars
         self._pending_grammars = PendingGrammars(grammars)
         self._scheduler = Scheduler(facts, self._pending_grammars.is_ready)
+        self._asleep: frozenset[SleepTag] = frozenset()  # what has to wake up; empty if awake
+        self._earlier_counts = NO_STEPS  # of the runners before the last sleep
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[tuple[ExpectedStep, PendingResult]] = deque()
         # Results on a lost device. They are never freed: freeing them would end the process.
@@ -77,13 +87,18 @@ class Engine:
         work = DeviceWork(
             busy_s=self._busy_s,
             active_s=self._active.total_s(has_work=self.has_work),
-            counts=self._runner.counts,
+            counts=self._counts,
         )
         return self._scheduler.stats(faults=faults, work=work)
 
     @property
     def facts(self) -> RunnerFacts:
         return self._facts
+
+    @property
+    def asleep(self) -> frozenset[SleepTag]:
+        """What has to be woken up before requests can run; empty if the engine is awake."""
+        return self._asleep
 
     @property
     def max_context(self) -> int:
@@ -102,7 +117,7 @@ class Engine:
 
         `emitted` are tokens of its answer that another engine has emitted: it goes on after them.
         """
-        self._check_alive()
+        self._check_awake()
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
@@ -132,6 +147,7 @@ class Engine:
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Refuse a grammar that cannot be compiled; a new one starts to compile."""
+        self._check_awake()
         self._grammars.check(spec)
 
     def abort(self, request_id: str) -> None:
@@ -154,19 +170,64 @@ class Engine:
         """Forget every cached prefix that no request uses."""
         self._scheduler.cache.flush()
 
+    def sleep(self, level: SleepLevel) -> None:
+        """End every request and run no other; give memory back as the level says.
+
+        An engine that sleeps already can sleep deeper. What it has given back stays so.
+        """
+        self._check_alive()
+        self.abort_all()
+        while self._in_flight:  # the steps of requests that have just ended
+            self.step()
+        self._check_alive()  # one of the steps may have lost the device
+        if level:
+            self._home.offload(level)
+            self._earlier_counts = self._counts
+            self._use(SleepingRunner(), NO_GRAMMARS)
+            self._scheduler.start_over(())
+            self._home.release_memory()
+            self._asleep |= {"weights", "kv_cache"}
+        self._asleep |= {"scheduling"}
+
+    def wake_up(self, tags: Sequence[SleepTag] = ALL_TAGS) -> None:
+        """Bring back what the tags name. Requests can run once all is back.
+
+        Raises if there is no memory for it. Then the engine sleeps on, and can be woken later.
+        """
+        self._check_alive()
+        if "weights" in self._asleep.intersection(tags):
+            self._home.restore_weights()
+            self._asleep -= {"weights"}
+        left = self._asleep.difference(tags)
+        if left & {"weights", "kv_cache"}:
+            self._asleep = left
+            return
+        if isinstance(self._runner, SleepingRunner):
+            self._asleep |= {"kv_cache"}  # an earlier call may have taken it out already
+            runner = self._home.build_again()
+            self._use(runner, runner.grammars)
+        self._asleep = frozenset()
+
+    def _use(self, runner: StepRunner, grammars: Grammars) -> None:
+        """Replace the runner. No request and no step is in flight."""
+        self._runner, self._grammars = runner, grammars
+        self._pending_grammars.use(grammars)
+
+    @property
+    def _counts(self) -> StepCounts:
+        """Steps of this runner and of those before it slept."""
+        return self._earlier_counts.plus(self._runner.counts)
+
     def step(self) -> tuple[RequestUpdate, ...]:
         """Submit the next step if there is one; read the oldest result if it is due."""
-        self._check_alive()
-        refused = self._enqueue_compiled()
+        refused = self.refuse()
         if refused:
             return refused
-        batch, expected = self._scheduler.schedule()
-        if self._on_steps is not None:
-            self._note_steps(expected, self._on_steps)
+        batch, expected = self.schedule()
         failing = [expected]  # the steps that a failure from here on ends
         try:
             if not batch.is_empty:
-                self._in_flight.append((expected, self._runner.submit(batch)))
+                self.track(expected, self._runner.submit(batch))
             is_due = len(self._in_flight) > self._facts.depth or batch.is_empty
             if not (self._in_flight and is_due):
                 return ()
@@ -178,9 +239,51 @@ class Engine:
         except BaseException:  # how much of the step was done is unknown
             self._end_reason = _STOPPED_MID_STEP
             raise
+        return self.absorb(result)
+
+    # The parts of a step, for a group of engines whose steps run together.
+
+    def refuse(self) -> tuple[RequestUpdate, ...]:
+        """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
+        self._check_alive()
+        return self._enqueue_compiled()
+
+    def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
+        """Decide the next step. It may be empty."""
+        batch, expected = self._scheduler.schedule()
+        if self._on_steps is not None:
+            self._note_steps(expected, self._on_steps)
+        return batch, expected
+
+    def track(self, expected: ExpectedStep, pending: PendingResult) -> None:
+        """A step was submitted."""
+        self._in_flight.append((expected, pending))
+
+    def absorb(self, result: StepResult) -> tuple[RequestUpdate, ...]:
+        """Take in the result of the oldest step in flight."""
         expected, _ = self._in_flight.popleft()
         self._scheduler.note_result(result, expected.num_rounds)
         return self._absorb(expected, result)
+
+    @property
+    def in_flight(self) -> Sequence[tuple[ExpectedStep, PendingResult]]:
+        """The submitted steps whose results were not read yet, oldest first."""
+        return self._in_flight
+
+    def end(self, reason: str) -> None:
+        """Stop for good: what computes for this engine is lost."""
+        self._end_reason = reason
+        self._in_flight.clear()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that run or wait here."""
+        return len(self._requests)
+
+    def count_cached(self, submission: Submission) -> int:
+        """Tokens of its prompt that the prefix cache would serve."""
+        salt = submission.cache_salt.encode()
+        return self._scheduler.cache.count_cached(submission.prompt, salt=salt)
 
     def _note_steps(self, submitted: ExpectedStep, on_steps: OnSteps) -> None:
         """Most steps run the rows of the step before, so only changes are reported."""
@@ -213,18 +316,19 @@ class Engine:
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
-        return tuple(self._fail(request, f"{_reason(error)}; {fix}") for request in failed)
+        failure = RequestFailure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
+        return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
         """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
         if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
             self._pending_grammars.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, reason in self._pending_grammars.take_done():
-            if reason:
-                refused.append(self._fail(request, reason))
-            else:
+        for request, failure in self._pending_grammars.take_done():
+            if failure.is_none:
                 self._scheduler.enqueue(request)
+            else:
+                refused.append(self._fail(request, failure))
         return tuple(refused)
 
     def _running(self, steps: list[ExpectedStep]) -> list[Request]:
@@ -234,8 +338,8 @@ class Engine:
         )
         return [each for each in requests if self._requests.get(each.request_id) is each]
 
-    def _fail(self, request: Request, reason: str) -> RequestUpdate:
-        request.finish = "error"
+    def _fail(self, request: Request, failure: RequestFailure) -> RequestUpdate:
+        request.fail(failure)
         del self._requests[request.request_id]
         self._pending_grammars.discard(request)
         self._active.note(has_work=self.has_work)
@@ -246,12 +350,35 @@ class Engine:
             finish=request.finish,
             progress=request.progress,
             queued_s=request.queued_s,
-            reason=reason,
+            failure=failure,
         )
 
     def _check_alive(self) -> None:
         if self._end_reason:
             raise CapacityError(self._end_reason)
+
+    def _check_awake(self) -> None:
+        self._check_alive()
+        if self._asleep:
+            raise CapacityError(ASLEEP)
+
+    def _end_bad_prompts(
+        self, expected: ExpectedStep, details: Mapping[int, RowDetails]
+    ) -> Iterator[RequestUpdate]:
+        """Fail requests whose prompt has numbers that are not finite before its end.
+
+        The tokens after them see them. No other request may find them in the prefix cache.
+        """
+        for place, own in details.items():
+            placement, most = expected.placements[place], expected.most[place]
+            is_prompt = place >= expected.num_rounds
+            if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
+                continue
+            if not placement.is_held:  # aborted or preempted meanwhile
+                self._scheduler.forget(placement)
+            elif not most:
+                yield self._fail(placement.request, own.failure)
+                self._scheduler.finish(placement.request)
 
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by true lengths, append the tokens, finish the requests they end."""
@@ -259,7 +386,8 @@ class Engine:
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        updates, num_rounds, details = [], expected.num_rounds, result.details
+        num_rounds, details = expected.num_rounds, result.details
+        updates = [*self._end_bad_prompts(expected, details)]
         for place, own in details.items():
             if expected.placements[place].is_held:
                 expected.placements[place].request.note_scores(own.scores)
@@ -272,10 +400,9 @@ class Engine:
             request, own = placement.request, details.get(place, NO_DETAILS)
             placement.num_in_flight -= 1
             placement.bound -= most - len(tokens)
-            taken = request.append(tokens, own.error)
-            request.is_not_finite = own.is_not_finite and request.finish == "error"
+            taken = request.append(tokens, own.failure)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
-                has_bonus = taken == len(tokens) and not own.error
+                has_bonus = taken == len(tokens) and own.failure.is_none
                 request.note_round(drafted, num_accepted=taken - has_bonus)
             if request.finish != "running":
                 self._scheduler.finish(request)
@@ -283,15 +410,3 @@ class Engine:
             updates.append(request.update(tokens[:taken], own))
         self._active.note(has_work=self.has_work)
         return tuple(updates)
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong, in one line for the user, without paths of this machine."""
-    lines = str(error).splitlines() or [""]
-    # Words are found first and looked at after: one pattern for both is quadratic.
-    message = re.sub(r"\S+", _without_path, lines[0])[:_LONGEST_REASON]
-    return f"a step failed with {type(error).__name__}" + (f": {message}" if message else "")
-
-
-def _without_path(word: re.Match[str]) -> str:
-    return "..." if "/" in word[0] or "\\" in word[0] else word[0]

@@ -5,6 +5,7 @@ from concurrent.futures import Future, wait
 
 from outrider.engine.request import Request
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.failure import NO_FAILURE, RequestFailure, failure_of
 
 _WAIT_S = 0.02  # how long a step waits for a grammar; new messages must not wait longer
 
@@ -15,6 +16,11 @@ class PendingGrammars:
     def __init__(self, grammars: Grammars) -> None:
         self._grammars = grammars
         self._pending: dict[Request, Future[str]] = {}
+
+    def use(self, grammars: Grammars) -> None:
+        """Compile with another cache from now on. No request waits."""
+        assert not self._pending, "every request has ended"
+        self._grammars = grammars
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -47,8 +53,8 @@ class PendingGrammars:
         """Wait a moment for any of the grammars."""
         wait(self._pending.values(), _WAIT_S)
 
-    def take_done(self) -> Iterator[tuple[Request, str]]:
-        """Requests whose wait is over, each with the reason if its grammar was refused."""
+    def take_done(self) -> Iterator[tuple[Request, RequestFailure]]:
+        """Requests whose wait is over, each with the failure if its grammar was refused."""
         for request in [each for each, future in self._pending.items() if future.done()]:
             error = self._pending.pop(request).exception()
-            yield request, "" if error is None else str(error) or repr(error)
+            yield request, NO_FAILURE if error is None else failure_of(error)

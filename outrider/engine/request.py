@@ -6,6 +6,7 @@ from enum import Enum, auto
 from outrider.engine.draft_pace import DraftPace
 from outrider.engine.prefix_cache.prefix_cache import Lease
 from outrider.wire.draft_budget import UNBOUNDED, Budget
+from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
 from outrider.wire.step_result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
 from outrider.wire.submission import FinishReason, Progress, RequestUpdate, Submission
 
@@ -40,8 +41,8 @@ class Placement:
         self.is_held = True  # False after finish or preemption: later results do not count
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return self.request.rank
+    def precedence(self) -> tuple[int, int]:
+        return self.request.precedence
 
 
 class Request:
@@ -64,11 +65,11 @@ class Request:
         self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
-        self.rank = (submission.priority, arrival)  # smaller goes first; no two are equal
+        self.precedence = (submission.priority, arrival)  # smaller goes first; no two are equal
         self.phase = Phase.WAITING
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self.finish: FinishReason = "running"
-        self.is_not_finite = False  # it failed, and its KV may hold NaN or infinity
+        self.failure = NO_FAILURE
         self.pace = DraftPace()
         self._is_paced = is_paced  # else it always uses its whole budget
         self._arrived_s = time.perf_counter()
@@ -100,6 +101,11 @@ class Request:
         return self.pace.within(self._bounded[1]) if self._is_paced else self._bounded[1]
 
     @property
+    def is_not_finite(self) -> bool:
+        """Whether it failed by numbers that its KV may hold."""
+        return self.failure.kind is FailureKind.NOT_FINITE
+
+    @property
     def most_cached(self) -> int:
         """Positions that the prefix cache may serve. The others must run for their logits."""
         last = len(self.tokens) - 1  # the last token chooses the next one
@@ -119,7 +125,7 @@ class Request:
             logprobs=details.logprobs[: len(tokens)],
             rounds=tuple([each.cut(len(tokens)) for each in details.rounds]),
             prompt_logprobs=self._take_scores(),
-            reason=details.error if self.finish == "error" else "",
+            failure=self.failure,
         )
 
     def note_scores(self, scores: PromptScores) -> None:
@@ -160,15 +166,18 @@ class Request:
                 counts[depth] += 1
             self._accepted_per_depth = tuple(counts)
 
-    def append(self, tokens: tuple[int, ...], error: str = "") -> int:
+    def append(self, tokens: tuple[int, ...], failure: RequestFailure = NO_FAILURE) -> int:
         """Take tokens until one ends the request; returns how many were taken.
 
-        With an error the request cannot go on after these tokens: it fails unless it ends before.
+        With a failure the request cannot go on after these tokens: it fails unless it ends before.
         """
-        taken = self._take(tokens) if tokens or not error else 0
-        if error and self.finish == "running":
-            self.finish = "error"
+        taken = self._take(tokens) if tokens or failure.is_none else 0
+        if not failure.is_none and self.finish == "running":
+            self.fail(failure)
         return taken
+
+    def fail(self, failure: RequestFailure) -> None:
+        self.finish, self.failure = "error", failure
 
     def _take(self, tokens: tuple[int, ...]) -> int:
         if len(self.tokens) + len(tokens) < self.longest and self._stop_ids.isdisjoint(tokens):

@@ -72,6 +72,18 @@ class AsyncLLM:
         if request is not None:
             await self._in_thread(lambda: self._engine_thread.abort(request))
 
+    async def sleep(self, level: int = 1) -> None:
+        """As `LLM.sleep`. Running iterations yield what they have, with finish reason "abort"."""
+        await self._in_thread(lambda: self.llm.sleep(level))
+        self._engine_thread.look_at_all()
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """As `LLM.wake_up`."""
+        await self._in_thread(lambda: self.llm.wake_up(tags))
+
+    async def is_sleeping(self) -> bool:
+        return self.llm.is_sleeping()
+
     def shutdown(self) -> None:
         """Abort all requests and end the threads. The model stays loaded until it is dropped."""
         self._engine_thread.stop()
@@ -80,6 +92,7 @@ class AsyncLLM:
     async def _outputs(
         self, request: RequestState, event: asyncio.Event
     ) -> AsyncGenerator[RequestOutput, None]:
+        num_seen = -1
         while True:
             await event.wait()
             event.clear()
@@ -87,6 +100,10 @@ class AsyncLLM:
                 output = request.output()
             if not output.finished:
                 self._engine_thread.check()
+                # A step may have ended between two wakes: the second one then has nothing new.
+                if output.usage.completion_tokens == num_seen:
+                    continue
+            num_seen = output.usage.completion_tokens
             yield output
             if output.finished:
                 return

@@ -69,6 +69,12 @@ class EngineThread:
             if request.request_id in self._watches:
                 self._watches[request.request_id].look()
 
+    def look_at_all(self) -> None:
+        """Wake the readers of requests that another thread has ended."""
+        with self._changed:
+            for watch in self._watches.values():
+                watch.look()
+
     def close(self, request: RequestState) -> None:
         """The reader has left: watch the request no more, and end it unless it has ended."""
         with self._changed:

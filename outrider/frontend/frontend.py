@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from outrider.frontend.engine_turns import EngineTurns
@@ -60,6 +60,18 @@ class Frontend:
             self.abort(request)
             raise
         return request
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """The engine for this thread alone."""
+        return self._turns.between_steps()
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """The engine for this thread alone, without requests: they end with what they have."""
+        with self._turns.between_steps():
+            self._deferred.extend(request for request, _ in self._requests.values())
+            self._abort_all()
+            yield
 
     def step(self) -> None:
         """Run one step of the engine and deliver its updates, unless another thread just did."""

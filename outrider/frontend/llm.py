@@ -16,12 +16,15 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    ParallelConfig,
     choose_executor,
 )
+from outrider.config.parallel_checks import check_parallel
+from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
-from outrider.frontend.interrupts import import_torch
+from outrider.frontend.interrupts import held_interrupts, import_torch
 from outrider.frontend.open_model import OpenedModel, open_model
 from outrider.frontend.outputs import RequestOutput, StreamDelta
 from outrider.frontend.prompts import (
@@ -41,6 +44,7 @@ from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.frontend.vllm_arguments import OtherArguments, choose_model, read_arguments
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
+from outrider.wire.sleep_level import parse_level, parse_tags
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -144,6 +148,7 @@ class LLM:
         config = EngineConfig(
             dtype=dtype,
             device=device,
+            parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(
@@ -157,7 +162,8 @@ class LLM:
             ),
         )
         opened = open_model(choose_model(str(model), flags), config, BarReporter())
-        self.frontend = _open_frontend(opened)
+        self._engine = _open_engine(opened)
+        self.frontend = Frontend(self._engine, opened.tokenizer)
         self._defaults = override(SamplingParams(seed=seed), opened.sampling_defaults)
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -217,6 +223,29 @@ class LLM:
             parsed = parse_prompt(prompt)
         return self.frontend.inputs.prepare(parsed, self._seeded(sampling_params or self._defaults))
 
+    def sleep(self, level: int = 1) -> None:
+        """Give memory back until `wake_up`. Requests that run now end with finish reason "abort".
+
+        Level 1 moves the weights of a GPU to host memory and frees the KV cache, level 2 frees
+        both, and level 0 only stops.
+        """
+        parsed = parse_level(level)
+        with self.frontend.emptied(), held_interrupts():
+            self._engine.sleep(parsed)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring back the weights and an empty KV cache, or what the tags name of them.
+
+        After level 2 the weights are read from their files again.
+        """
+        parsed = parse_tags(tags or ())
+        with self.frontend.between_steps():
+            self._engine.wake_up(parsed)
+
+    def is_sleeping(self) -> bool:
+        """Whether something has to be woken up before requests can run."""
+        return bool(self._engine.asleep)
+
     def get_tokenizer(self) -> Tokenizer | NoTokenizer:
         return self.frontend.tokenizer
 
@@ -256,6 +285,17 @@ def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
 
+def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
+    parallel = ParallelConfig(
+        tensor=flags.get("tensor_parallel_size", 1),
+        data=flags.get("data_parallel_size", 1),
+        is_expert_parallel=flags.get("enable_expert_parallel", False),
+        timeout_s=flags.get("rank_timeout", ParallelConfig().timeout_s),
+    )
+    check_parallel(parallel)  # before a model is downloaded
+    return parallel
+
+
 def _limits(
     max_model_len: int | None, max_num_seqs: int | Auto, step_tokens: int | Auto
 ) -> LimitsConfig:
@@ -281,13 +321,13 @@ def _execution(
     )
 
 
-def _open_frontend(opened: OpenedModel) -> Frontend:
+def _open_engine(opened: OpenedModel) -> AnyEngine:
     import_torch()
     from outrider.frontend.build_engine import (
         build_engine,  # imports torch, so wrong names fail first
     )
 
-    return Frontend(build_engine(opened.folder, opened.config), opened.tokenizer)
+    return build_engine(opened.folder, opened.config)
 
 
 def _params_of_each(

@@ -17,6 +17,7 @@ from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.draft_budget import Budget
+from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
@@ -47,8 +48,8 @@ class Ending:
     """How an output ended, if it did."""
 
     finish: FinishReason
-    # The stop id or string, None for other ends, as in vLLM; for an error, what went wrong.
-    stop: int | str | None = None
+    stop: int | str | None = None  # the stop id or string, None for other ends, as in vLLM
+    failure: RequestFailure = NO_FAILURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ class OutputState:
             self.ending = Ending(finish="stop", stop=new.matched)
             return
         if update.finish == "error":
-            self.ending = Ending(finish="error", stop=update.reason)
+            self.ending = Ending(finish="error", failure=update.failure)
             return
         last = self.token_ids[-1] if self.token_ids else -1
         is_named = update.finish == "stop" and last in self._rules.named
@@ -195,10 +196,10 @@ class RequestState:
         return all(output.is_finished for output in self.outputs)
 
     @property
-    def error(self) -> str:
-        """The error of the first output that failed; empty if none failed."""
-        endings = [each.ending for each in self.outputs]
-        return next((str(ending.stop) for ending in endings if ending.finish == "error"), "")
+    def failure(self) -> RequestFailure:
+        """The failure of the first output that failed."""
+        failures = (each.ending.failure for each in self.outputs)
+        return next((each for each in failures if not each.is_none), NO_FAILURE)
 
     def push(self, index: int, update: RequestUpdate) -> None:
         """Deliver the update of one output."""
@@ -242,7 +243,7 @@ class RequestState:
             cumulative_logprob=_total(output.logprobs) if has_logprobs else None,
             logprobs=self._logprobs(output) if has_logprobs else None,
             finish_reason=None if ending.finish == "running" else ending.finish,
-            stop_reason=ending.stop,
+            stop_reason=ending.failure.reason if ending.finish == "error" else ending.stop,
             seed=self.prepared.samplings[index].seed,
             acceptance=Acceptance(
                 rounds=progress.rounds,

@@ -19,16 +19,22 @@ class OtherArguments(TypedDict, total=False):
     # The sampling of calls without SamplingParams: "auto" for the model's generation_config.json,
     # "vllm" for the engine's own values, or a folder.
     generation_config: str
+    # processes that share every layer
+    tensor_parallel_size: int
+    # processes with requests of their own, and whether they hold some of the experts each
+    data_parallel_size: int
+    enable_expert_parallel: bool
     # names of flags
     max_context: int | None
     context_length: int | None
     disable_cuda_graph: bool
-    # vLLM's, with the only value that they can have
-    tensor_parallel_size: int
+    rank_timeout: float  # seconds without a sign of life of another process
+    # vLLM's, with the only value that it can have
     trust_remote_code: bool
+    enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
 
 
-_ONLY: dict[str, Any] = {"tensor_parallel_size": 1, "trust_remote_code": False}
+_ONLY: dict[str, Any] = {"trust_remote_code": False}
 _FLAGS = {
     "max_context": "max_model_len",
     "context_length": "max_model_len",

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import KVPool
 from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.models.layers.reduced_layers import OwnLogits, own_logits
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import ModelConfig
 from outrider.models.paged_layout import paged_layout
@@ -52,10 +54,22 @@ class TargetOutput:
 
 
 class Decoder:
-    """Owns the weights. `dtype` is that of activations and of the KV cache."""
+    """Owns the weights. `dtype` is that of activations and of the KV cache.
 
-    def __init__(self, config: ModelConfig, parts: DecoderParts) -> None:
+    Of a model that several ranks compute, it owns the share of this rank.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parts: DecoderParts,
+        *,
+        share: ModelConfig | None = None,  # None: all of the model
+        ranks: RankGroup = ONE_RANK,
+    ) -> None:
         self.config = config
+        self.share = share or config
+        self.ranks = ranks
         self.dtype = parts.embedding.dtype
         self._parts = parts
         self._min_rows = parts.head.min_rows
@@ -72,7 +86,7 @@ class Decoder:
         self, *, page_size: int, nodes: int
     ) -> CacheLayout[KVPool | RecurrentPool, AttentionBackend]:
         """The layout of its cache: pages of KV, and recurrent states for chains of `nodes`."""
-        config = self.config
+        config = self.share
         paged = paged_layout(
             config.attention, layers=len(config.attending), page_size=page_size, dtype=self.dtype
         )
@@ -132,10 +146,17 @@ class Decoder:
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
-        num_rows = hidden_states.shape[0]
-        padded = pad_rows(hidden_states, max(num_rows, self._min_rows))
-        scores = self._parts.head(padded)[:num_rows]
-        return widen_logits(scores)
+        scores = self._parts.head(self._padded(hidden_states))
+        return widen_logits(scores[: hidden_states.shape[0]])
+
+    def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
+        """Those of the tokens that this rank scores."""
+        own = own_logits(self._parts.head, self._padded(hidden_states))
+        scores = widen_logits(own.scores[: hidden_states.shape[0]])
+        return OwnLogits(scores=scores, first=own.first)
+
+    def _padded(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return pad_rows(hidden_states, max(hidden_states.shape[0], self._min_rows))
 
     def with_vocabulary(self, size: int) -> "Decoder":
         """The same decoder with an embedding of at least `size` tokens; the added ones are zeros.
@@ -144,7 +165,8 @@ class Decoder:
         """
         extra = max(size - self.embedding.shape[0], 0)
         embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
-        return Decoder(self.config, replace(self._parts, embedding=embedding))
+        parts = replace(self._parts, embedding=embedding)
+        return Decoder(self.config, parts, share=self.share, ranks=self.ranks)
 
 
 def _collect_aux(

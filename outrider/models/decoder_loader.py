@@ -4,14 +4,19 @@ Peak memory is the finished model and one fused projection.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
+from outrider.models.decoder_check import check_tensors, own_names
 from outrider.models.decoder_tensors import (
     EMBEDDING,
     HEAD,
@@ -22,12 +27,10 @@ from outrider.models.decoder_tensors import (
     expert_family,
     expert_tensors,
     layer_prefix,
-    tensor_shapes,
 )
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.expert_tensors import (
     ExpertTensors,
-    Read,
     are_stacked,
     sizes_of,
 )
@@ -39,24 +42,27 @@ from outrider.models.layers.attention_layer import (
     SigmoidGate,
     SplitProjection,
 )
+from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
+from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
-    FP8_BLOCKS,
     AttentionConfig,
     LatentConfig,
     ModelConfig,
     read_config,
 )
 from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
 from outrider.models.registry import ExpertFamily, Family
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.ops.linear.choose_linear import (
     LinearMaker,
     WeightType,
@@ -70,7 +76,8 @@ from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
 
-_BLOCK_SCALE = "weight_scale_inv"
+ReadCut = Callable[[str, Cut], torch.Tensor]  # a part of the tensor of this name
+
 
 _log = logging.getLogger(__name__)
 
@@ -78,44 +85,35 @@ _log = logging.getLogger(__name__)
 class TensorSource(Protocol):
     """Where the tensors of a decoder come from: a folder, or random numbers in a benchmark."""
 
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor of this name, in the shape that `tensor_shapes` gives it."""
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        """A part of the tensor of this name, which has the shape that `tensor_shapes` gives it."""
         ...
 
 
 def load_decoder(
-    folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+    folder: Path,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> Decoder:
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
     with Checkpoint(folder, config.family.nesting) as checkpoint:
-        check_tensors(folder, checkpoint, config)
+        check_tensors(checkpoint, config)
         if checkpoint.is_partial:
             _log.info("the vision part is not loaded: text only")
-        builder = _Builder(config, checkpoint, dtype=dtype, device=device, arithmetic=arithmetic)
-        stored = _own_names(checkpoint, config)
-        return builder.build(are_experts_stacked=are_stacked(stored))
-
-
-def check_tensors(
-    folder: Path, checkpoint: Checkpoint, config: ModelConfig
-) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the decoder's tensors. Refuses a folder whose tensors differ.
-
-    Tensors of draft modules are not checked here; `find_modules` checks them.
-    """
-    if any(name.endswith(_BLOCK_SCALE) for name in checkpoint.names):
-        raise ConfigError(f"{folder}: {FP8_BLOCKS}")
-    own = _own_names(checkpoint, config)
-    shapes = tensor_shapes(config, are_experts_stacked=are_stacked(own))
-    checkpoint.check(shapes, ignored=_ignored(config), among=lambda name: name in own)
-    return shapes
-
-
-def _own_names(checkpoint: Checkpoint, config: ModelConfig) -> set[str]:
-    """Names of stored tensors without draft modules, which may store experts in another form."""
-    owns = config.family.modules.owns
-    return {name for name in checkpoint.names if not owns(name, config.num_layers)}
+        builder = _Builder(
+            config,
+            checkpoint,
+            are_experts_stacked=are_stacked(own_names(checkpoint, config)),
+            dtype=dtype,
+            device=device,
+            arithmetic=arithmetic,
+            ranks=ranks,
+        )
+        return builder.build()
 
 
 def build_decoder(
@@ -127,24 +125,40 @@ def build_decoder(
     arithmetic: Arithmetic = "fast",
 ) -> Decoder:
     """A decoder from tensors that have the right shapes, with separate tensors per expert."""
-    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
-    return builder.build(are_experts_stacked=False)
+    builder = _Builder(
+        config,
+        source,
+        are_experts_stacked=False,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        ranks=ONE_RANK,
+    )
+    return builder.build()
 
 
 def build_block(
     config: ModelConfig,
-    read: Read,  # a tensor by its name below the layer
+    read: ReadCut,  # a tensor by its name below the layer
     *,
     layer: int,
     are_experts_stacked: bool,
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> DecoderLayer:
     """A decoder layer like the given one, from other tensors. Used for draft modules."""
-    source = _LayerTensors(layer_prefix(layer), read)
-    builder = _Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
-    return builder.block(layer, are_experts_stacked=are_experts_stacked)
+    builder = _Builder(
+        config,
+        _LayerTensors(layer_prefix(layer), read),
+        are_experts_stacked=are_experts_stacked,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        ranks=ranks,
+    )
+    return builder.block(layer)
 
 
 def norm_weight(
@@ -160,11 +174,6 @@ def norm_weight(
     return (stored.float() + 1).to(device, widest_norm_dtype(device, dtype))
 
 
-def _ignored(config: ModelConfig) -> tuple[str, ...]:
-    """Redundant tensors that may be stored: rotary frequencies, and the head if it is tied."""
-    return ("rotary_emb.inv_freq", *((HEAD,) if config.is_tied else ()))
-
-
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
     """Whether the expert kernels support this weight type on this device."""
     return not is_computed_in_float32(dtype, device)
@@ -173,12 +182,12 @@ def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
 class _LayerTensors:
     """The tensors of one layer, read by their names below the layer."""
 
-    def __init__(self, prefix: str, read: Read) -> None:
+    def __init__(self, prefix: str, read: ReadCut) -> None:
         self._prefix = prefix
         self._read = read
 
-    def read(self, name: str) -> torch.Tensor:
-        return self._read(name.removeprefix(self._prefix))
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        return self._read(name.removeprefix(self._prefix), cut)
 
 
 class _Builder:
@@ -189,11 +198,17 @@ class _Builder:
         config: ModelConfig,
         source: TensorSource,
         *,
+        are_experts_stacked: bool,
         dtype: WeightType,
         device: torch.device,
         arithmetic: Arithmetic,
+        ranks: RankGroup,
     ) -> None:
-        self._config = config
+        self._model = config
+        self._config = share_of(config, ranks)  # what is built here
+        self._ranks = ranks
+        self._cuts = decoder_cuts(config, ranks, are_experts_stacked=are_experts_stacked)
+        self._are_experts_stacked = are_experts_stacked
         self._source = source
         self.make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
         self._arithmetic: Arithmetic = arithmetic
@@ -205,11 +220,11 @@ class _Builder:
                 "float32"
             )
 
-    def build(self, *, are_experts_stacked: bool) -> Decoder:
+    def build(self) -> Decoder:
         config = self._config
         embedding = self._embedding()
         # Before the layers: a tied head is packed while the embedding is resident anyway.
-        head = self.make_linear(embedding if config.is_tied else self.read(HEAD))
+        head = self._head(embedding)
         parts = DecoderParts(
             embedding=embedding,
             rotary=RotaryEmbedding(
@@ -218,18 +233,18 @@ class _Builder:
                 dtype=self._dtype,
                 device=self._device,
             ),
-            layers=tuple(
-                self.block(index, are_experts_stacked=are_experts_stacked)
-                for index in range(config.num_layers)
-            ),
+            layers=tuple(self.block(index) for index in range(config.num_layers)),
             norm=self._norm("model.norm.weight"),
             head=head,
         )
-        return Decoder(config, parts)
+        return Decoder(self._model, parts, share=config, ranks=self._ranks)
 
-    def block(self, index: int, *, are_experts_stacked: bool) -> DecoderLayer:
+    def block(self, index: int) -> DecoderLayer:
         attention_norm, attention = self._attention(index)
-        mlp_norm, mlp = self._feed(index, are_stacked=are_experts_stacked)
+        mlp_norm, mlp = self._feed(index, are_stacked=self._are_experts_stacked)
+        if self._ranks.size > 1:
+            attention = ReducedAttention(attention, self._ranks)
+            mlp = ReducedFeed(mlp, self._ranks)
         return DecoderLayer(
             attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp
         )
@@ -271,13 +286,14 @@ class _Builder:
         return gate_of(self._linear(block + "gate_proj.weight", block + "up_proj.weight"))
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
-        sizes = sizes_of(config, self._config.block.hidden)
+        held = held_experts(config.num, self._ranks)
+        sizes = sizes_of(replace(config, num=len(held)), self._config.block.hidden)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
-        tensors.read_down(lambda name: self._source.read(layer + name), down)
+        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
+        tensors.read_down(lambda name: self._read(layer + name), down, held)
         return MoeMlp(
             router=self._router(layer, config, tensors),
-            experts=make_experts(gate_up, down),
+            experts=divide_experts(make_experts(gate_up, down), held, self._ranks.experts),
             shared=self._shared(layer, config),
         )
 
@@ -302,7 +318,7 @@ class _Builder:
         return TopKRouter(config.routing, gate=gate, bias=bias)
 
     def read_wide(self, name: str) -> torch.Tensor:
-        return self._source.read(name).to(self._device, torch.float32)
+        return self._read(name).to(self._device, torch.float32)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
@@ -346,8 +362,17 @@ class _Builder:
         return make_norm(self._norm_weight(name), self._config.block.norm_eps)
 
     def _norm_weight(self, name: str) -> torch.Tensor:
-        stored, family = self._source.read(name), self._config.family
+        stored, family = self._read(name), self._config.family
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
+
+    def _head(self, embedding: torch.Tensor) -> Linear:
+        """The projection to logits."""
+        ranks, vocab = self._ranks, self._config.vocab_size
+        cut = head_cut(vocab, ranks)
+        rows = cut.of(embedding)
+        if not self._config.is_tied:
+            rows = self._source.read(HEAD, cut).to(self._device, self._dtype)
+        return make_head(rows, ranks, vocab_size=vocab, make_linear=self.make_linear)
 
     def _linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
@@ -359,5 +384,9 @@ class _Builder:
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, stacked, on the device in the dtype of activations."""
-        stacked = torch.cat([self._source.read(name) for name in names])
+        stacked = torch.cat([self._read(name) for name in names])
         return stacked.to(self._device, self._dtype)
+
+    def _read(self, name: str) -> torch.Tensor:
+        """This rank's part of a tensor, as stored."""
+        return self._source.read(name, self._cuts.cut(name))

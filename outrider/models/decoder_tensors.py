@@ -3,11 +3,17 @@
 from collections.abc import Iterator
 
 from outrider.models.expert_config import ExpertsConfig
-from outrider.models.expert_tensors import ApartExperts, ExpertTensors, StackedExperts, sizes_of
+from outrider.models.expert_tensors import (
+    STACKED_GATE_UP,
+    ApartExperts,
+    ExpertTensors,
+    StackedExperts,
+    sizes_of,
+)
 from outrider.models.latent_tensors import latent_shapes
 from outrider.models.model_config import LatentConfig, ModelConfig
 from outrider.models.recurrent.recurrence import Recurrence
-from outrider.models.recurrent.recurrent_tensors import recurrent_shapes
+from outrider.models.recurrent.recurrent_tensors import STACKED_QKV, recurrent_shapes
 from outrider.models.registry import ExpertFamily
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -34,6 +40,19 @@ def tensor_shapes(
         for name, shape in (*_attention_shapes(config, index), *feed):
             shapes[layer_prefix(index) + name] = shape
     return shapes
+
+
+def stacked_parts(config: ModelConfig, name: str) -> tuple[int, ...]:
+    """Rows of the projections that one tensor has one below the other, each by heads or channels.
+
+    Empty for a tensor that holds one projection, or groups of heads.
+    """
+    recurrence, experts = config.recurrence, config.experts
+    if isinstance(recurrence, Recurrence) and name.endswith(STACKED_QKV):
+        return (recurrence.keys, recurrence.keys, recurrence.values)
+    if isinstance(experts, ExpertsConfig) and name.endswith(STACKED_GATE_UP):
+        return (experts.intermediate, experts.intermediate)
+    return ()
 
 
 def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -12,7 +12,7 @@ from outrider.models.registry import ExpertNames
 Shape = tuple[int, ...]
 Read = Callable[[str], torch.Tensor]  # the tensor of this name
 
-_STACKED_GATE_UP = "mlp.experts.gate_up_proj"
+STACKED_GATE_UP = "mlp.experts.gate_up_proj"
 _STACKED_DOWN = "mlp.experts.down_proj"
 
 
@@ -23,12 +23,12 @@ class ExpertTensors(Protocol):
 
     def shapes(self) -> Iterator[tuple[str, Shape]]: ...
 
-    def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
-        """Copy gate and up projections to [experts, 2 * intermediate, hidden]."""
+    def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
+        """Copy gate and up projections of the held experts to [held, 2 * intermediate, hidden]."""
         ...
 
-    def read_down(self, read: Read, into: torch.Tensor) -> None:
-        """Copy down projections to [experts, hidden, intermediate]."""
+    def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
+        """Copy down projections of the held experts to [held, hidden, intermediate]."""
         ...
 
 
@@ -65,15 +65,15 @@ class ApartExperts:
             yield self._name(expert, names.up), (sizes.intermediate, sizes.hidden)
             yield self._name(expert, names.down), (sizes.hidden, sizes.intermediate)
 
-    def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
+    def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
         width = self._sizes.intermediate
-        for expert in range(self._sizes.num):
-            into[expert, :width].copy_(read(self._name(expert, self._names.gate)))
-            into[expert, width:].copy_(read(self._name(expert, self._names.up)))
+        for place, expert in enumerate(held):
+            into[place, :width].copy_(read(self._name(expert, self._names.gate)))
+            into[place, width:].copy_(read(self._name(expert, self._names.up)))
 
-    def read_down(self, read: Read, into: torch.Tensor) -> None:
-        for expert in range(self._sizes.num):
-            into[expert].copy_(read(self._name(expert, self._names.down)))
+    def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
+        for place, expert in enumerate(held):
+            into[place].copy_(read(self._name(expert, self._names.down)))
 
     def _name(self, expert: int, part: str) -> str:
         return f"{self._names.block}.experts.{expert}.{part}.weight"
@@ -89,14 +89,14 @@ class StackedExperts:
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         yield self.router, (self._sizes.num, self._sizes.hidden)
-        yield _STACKED_GATE_UP, self._sizes.gate_up
+        yield STACKED_GATE_UP, self._sizes.gate_up
         yield _STACKED_DOWN, self._sizes.down
 
-    def read_gate_up(self, read: Read, into: torch.Tensor) -> None:
-        into.copy_(read(_STACKED_GATE_UP))
+    def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
+        into.copy_(read(STACKED_GATE_UP)[held.start : held.stop])
 
-    def read_down(self, read: Read, into: torch.Tensor) -> None:
-        into.copy_(read(_STACKED_DOWN))
+    def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
+        into.copy_(read(_STACKED_DOWN)[held.start : held.stop])
 
 
 def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
@@ -105,4 +105,4 @@ def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
 
 def are_stacked(stored: Iterable[str]) -> bool:
     """Whether these tensor names are of stacked experts."""
-    return any(name.endswith((_STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)
+    return any(name.endswith((STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)

@@ -1,6 +1,5 @@
 """Reads the config.json of a decoder. Unsupported fields are refused by name."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.expert_config import ExpertsConfig, NoExperts, parse_experts
+from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.recurrent.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.recurrent.recurrent_config import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
@@ -29,11 +29,6 @@ _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "use_sliding_window": (False,),
     "partial_rotary_factor": (1.0,),
 }
-FP8_BLOCKS = (
-    "the weights are stored as blocks of fp8, which are not read yet; convert the folder to "
-    "bfloat16 first (DeepSeek's own inference/fp8_cast_bf16.py does) and remove "
-    "quantization_config from its config.json, or use a bfloat16 copy of the model"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,22 +252,8 @@ def architecture_of(fields: dict[str, Any]) -> str:
     return str(names[0])
 
 
-def refuse_quantised(fields: Mapping[str, Any]) -> None:
-    """Refuse quantised weights, with a message that names the fix."""
-    quantised = fields.get("quantization_config")
-    if quantised is None:
-        return
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-    if method == "fp8":
-        raise ConfigError(FP8_BLOCKS)
-    raise ConfigError(
-        "config.json has a quantization_config, and weights quantised by "
-        f"{method or 'an unnamed method'} are not read; use a bfloat16 copy of the model"
-    )
-
-
 def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
-    refuse_quantised(fields)
+    parse_quantisation(fields.get("quantization_config"))
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some config files of such families set it, some do not

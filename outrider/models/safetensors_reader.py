@@ -12,6 +12,9 @@ from outrider.errors import ConfigError
 from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
 from outrider.models.mapped_file import MappedFile
+from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_packed
+from outrider.models.quantised.quantisation import read_quantisation
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 
 _SINGLE = "model.safetensors"
@@ -27,13 +30,16 @@ class Checkpoint:
 
     Names are ours; only the files and error messages have the stored names. Tensors that were read
     are views of the files. The files are not resident as a whole, or loading would need the memory
-    of a second model.
+    of a second model. A quantised weight is read as the numbers that it stands for; the tensors
+    that it is stored in have no names here.
     """
 
     def __init__(self, folder: Path, nesting: Nesting = FLAT) -> None:
         self._folder = folder
         self._nesting = nesting
         self._shards: dict[str, MappedFile] = {}  # by tensor name
+        self._packed: dict[str, PackedWeight] = {}  # by the name of the weight
+        self._names: set[str] = set()  # that can be read
         self._resident_bytes = 0  # of tensors that were read since the last release
         self._non_finite: set[str] = set()  # stored names of tensors that were read
         self.is_partial = False  # the folder has other parts, which are not loaded
@@ -45,7 +51,23 @@ class Checkpoint:
         self._refuse("has unexpected", filter(nesting.is_stray, own))
         self._shards = {nesting.our_name(name): stored[name] for name in own}
         self.is_partial = len(own) < len(stored)
+        self._find_packed()
         return self
+
+    def _find_packed(self) -> None:
+        """Replace the tensors of every quantised weight by one name."""
+        quantisation = read_quantisation(self._folder)
+        try:
+            modules = find_packed(self._shards, self._type, quantisation)
+        except ConfigError as error:
+            raise ConfigError(f"{self._folder}: {error}") from error
+        self._packed = {f"{module}.weight": packed for module, packed in modules.items()}
+        parts = {
+            f"{module}.{suffix}" for module, packed in modules.items() for suffix in packed.suffixes
+        }
+        self._names = (self._shards.keys() - parts) | self._packed.keys()
+        if quantisation.method:
+            self._names = {name for name in self._names if not name.endswith(UNUSED)}
 
     def __exit__(
         self,
@@ -59,7 +81,7 @@ class Checkpoint:
     @property
     def names(self) -> Iterable[str]:
         """The names of all stored tensors."""
-        return self._shards.keys()
+        return self._names
 
     def check(
         self,
@@ -73,12 +95,12 @@ class Checkpoint:
 
         Tensors in `integers` must be integers, all others floating point.
         """
-        stored = {name for name in self._shards if not name.endswith(tuple(ignored))}
+        stored = {name for name in self._names if not name.endswith(tuple(ignored))}
         stored = {name for name in stored if among(name)}
         spelled = self._nesting.stored_name
         self._refuse("lacks", map(spelled, shapes.keys() - stored))
         self._refuse("has unexpected", map(spelled, stored - shapes.keys()))
-        found = {name: self._shards[name].shape(spelled(name)) for name in sorted(shapes)}
+        found = {name: self._shape(name) for name in sorted(shapes)}
         self._refuse(
             "has mis-shaped",
             (
@@ -87,7 +109,7 @@ class Checkpoint:
                 if shape != shapes[name]
             ),
         )
-        dtypes = {name: self._shards[name].dtype_name(spelled(name)) for name in sorted(shapes)}
+        dtypes = {name: self._type(name) for name in sorted(shapes)}
         self._refuse(
             "has quantised",
             (
@@ -97,16 +119,47 @@ class Checkpoint:
             ),
         )
 
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor, as stored, on the CPU. It is a view of its file: do not write to it."""
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        """One tensor or a part of it, as stored, on the CPU.
+
+        It may be a view of its file: do not write to it.
+        """
         if self._resident_bytes > _MOST_RESIDENT:
             self._release()
-        spelled = self._nesting.stored_name(name)
-        tensor = self._shards[name].view(spelled)
-        self._resident_bytes += tensor.nbytes
+        tensor = cut.of(self._widened(name) if name in self._packed else self._view(name))
         if not is_finite(tensor):
-            self._non_finite.add(spelled)
+            self._non_finite.add(self._nesting.stored_name(name))
         return tensor
+
+    def _widened(self, name: str) -> torch.Tensor:
+        """The numbers of a quantised weight in float32."""
+        try:
+            return self._packed[name].form.widen(self._parts(name))
+        except ConfigError as error:
+            spelled = self._nesting.stored_name(name)
+            raise ConfigError(
+                f"{self._folder}: {spelled} is damaged: {error}; download the model again"
+            ) from error
+
+    def _parts(self, name: str) -> dict[str, torch.Tensor]:
+        """The stored tensors of a quantised weight, by suffix."""
+        module = name.removesuffix(".weight")
+        return {suffix: self._view(f"{module}.{suffix}") for suffix in self._packed[name].suffixes}
+
+    def _view(self, name: str) -> torch.Tensor:
+        tensor = self._shards[name].view(self._nesting.stored_name(name))
+        self._resident_bytes += tensor.nbytes
+        return tensor
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        if name in self._packed:
+            return self._packed[name].form.shape(self._parts(name))
+        return self._shards[name].shape(self._nesting.stored_name(name))
+
+    def _type(self, name: str) -> str:
+        if name in self._packed:
+            return "F32"
+        return self._shards[name].dtype_name(self._nesting.stored_name(name))
 
     def _release(self) -> None:
         """Drop the pages of what was read so far. Callers have copied most of it by now."""

@@ -5,12 +5,14 @@ from pathlib import Path
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVPool
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.model_config import read_config
+from outrider.models.rank_share import ranks_that_share
 from outrider.models.same_vocabulary import check_same_tokenizer
 from outrider.models.target import AnyTarget
 from outrider.ops.linear.choose_linear import WeightType
@@ -32,7 +34,7 @@ class StandaloneDraft:
             width=config.block.hidden,
             lead=1,
             num_layers=config.num_layers,
-            attention=config.attention,
+            attention=decoder.share.attention,
         )
         device = decoder.embedding.device
         self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
@@ -61,13 +63,21 @@ def load_standalone(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> StandaloneDraft:
     """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
     check_same_tokenizer(folder, target_folder)
-    if read_config(folder).recurrence.layers:
+    config = read_config(folder)
+    if config.recurrence.layers:
         raise ConfigError(
             f"{folder} has row state, which a drafter cannot roll back yet; use a model "
             "whose layers all attend, --draft mtp or --draft ngram"
         )
-    decoder = load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
+    decoder = load_decoder(
+        folder,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        ranks=ranks_that_share(config, ranks),
+    )
     return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import ModelPool
 from outrider.models.cache_layout import CacheLayout
@@ -15,6 +16,7 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.deepseek_v4.v4_config import V4Config, parse_v4
 from outrider.models.deepseek_v4.v4_loader import load_v4
 from outrider.models.draft_model import AuxLayers
+from outrider.models.layers.reduced_layers import OwnLogits
 from outrider.models.model_config import ModelConfig, architecture_of, parse_config
 from outrider.models.registry import DEEPSEEK_V4
 from outrider.ops.linear.choose_linear import WeightType
@@ -75,6 +77,10 @@ class Target(Protocol[Pool, Planner]):
         """Logits of the whole vocabulary, before logits processing."""
         ...
 
+    def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
+        """Those of the tokens that this rank scores, without a collective."""
+        ...
+
 
 # Any target, with any cache: its layout opens the pool and the planner that it takes.
 AnyTarget = Target[Any, Any]
@@ -90,10 +96,17 @@ def read_target(folder: Path) -> ModelConfig | V4Config:
 
 
 def load_target(
-    folder: Path, *, dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
+    folder: Path,
+    *,
+    dtype: WeightType,
+    device: torch.device,
+    arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> AnyTarget:
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
     if isinstance(config, V4Config):
-        return load_v4(folder, config, dtype=dtype, device=device, arithmetic=arithmetic)
-    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic)
+        return load_v4(
+            folder, config, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
+        )
+    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)

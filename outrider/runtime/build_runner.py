@@ -1,25 +1,24 @@
 """Assembles a runner in the one order that works: weights, pools, backends, planner, runner."""
 
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from outrider.config.draft_config import DraftConfig
-from outrider.config.engine_config import Auto, EngineConfig
-from outrider.config.process_heap import release_free_memory
-from outrider.config.settings import HostSettings, Settings, resolve_settings
+from outrider.config.engine_config import Auto
+from outrider.config.settings import HostSettings, Settings
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
-from outrider.models.target import AnyTarget, load_target, read_target
+from outrider.models.target import AnyTarget
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
-from outrider.runtime.kv_capacity import count_pages, free_bytes, held_bytes
-from outrider.runtime.load_draft import fit_draft, load_draft
+from outrider.runtime.kv_capacity import FixedPages, count_pages, free_bytes
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.target_cache import (
@@ -31,6 +30,7 @@ from outrider.runtime.target_cache import (
 )
 from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
@@ -41,75 +41,23 @@ from outrider.step.executor import EagerExecutor, Executor
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
-from outrider.structured.grammar_cache import (
-    NO_GRAMMARS,
-    GrammarCache,
-    Grammars,
-    read_no_vocabulary,
+from outrider.structured.follower_grammars import FollowerGrammars
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
+from outrider.structured.row_grammars import RowGrammars, StepGrammars
+from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
+from outrider.wire.runner_facts import (
+    MemoryFacts,
+    OnProgress,
+    RankFacts,
+    RunnerFacts,
+    ignore_progress,
 )
-from outrider.structured.row_grammars import RowGrammars
-from outrider.wire.draft_budget import PLAIN, ladder_of
-from outrider.wire.grammar_spec import Vocabulary
-from outrider.wire.runner_facts import MemoryFacts, OnProgress, RunnerFacts, ignore_progress
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
 
 _NO_MEMORY = re.compile("allocate|out of memory|too large|overflow", re.IGNORECASE)  # of torch
 
 _log = logging.getLogger(__name__)
-
-
-def build_runner(
-    folder: Path,
-    config: EngineConfig,
-    on_progress: OnProgress = ignore_progress,
-    read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
-) -> tuple[Runner, RunnerFacts]:
-    """A runner for the model in a folder, and what the deciding half must know about it.
-
-    The vocabulary is read when the first grammar is compiled.
-    """
-    model_config = read_target(folder)
-    config = replace(config, draft=fit_draft(config.draft, folder))
-    settings = resolve_settings(
-        config,
-        model_context=model_config.max_context,
-        num_cuda=torch.cuda.device_count(),
-        usual_page=model_config.usual_page_size,
-    )
-    _log.info("%s", settings)
-    device = torch.device(settings.device)
-    before = held_bytes(device)
-    model, draft = _load_models(folder, config.draft, settings, device)
-    return assemble_runner(
-        model,
-        settings,
-        draft=draft,
-        weight_bytes=max(held_bytes(device) - before, 0),
-        kv_tokens=config.cache.kv_tokens,
-        buckets=choose_buckets(settings, draft),
-        grammars=GrammarCache(read_vocabulary, vocab_size=model.config.vocab_size),
-        on_progress=on_progress,
-    )
-
-
-def _load_models(
-    folder: Path, wanted: DraftConfig, settings: Settings, device: torch.device
-) -> tuple[AnyTarget, DraftKind]:
-    """The target and its drafter. What loading leaves in the heap is returned to the system."""
-    arithmetic = settings.execution.arithmetic
-    model = load_target(folder, dtype=settings.dtype, device=device, arithmetic=arithmetic)
-    release_free_memory()  # or the drafter's peak would come on top of it
-    draft = load_draft(
-        wanted,
-        target=model,
-        target_folder=folder,
-        dtype=settings.dtype,
-        arithmetic=arithmetic,
-        max_context=settings.host.max_context,
-    )
-    release_free_memory()
-    return model, draft
 
 
 def choose_buckets(settings: Settings, draft: DraftKind) -> Buckets:
@@ -130,13 +78,14 @@ def assemble_runner(
     settings: Settings,
     *,
     draft: DraftKind,
-    kv_tokens: int | Auto,
+    kv_tokens: int | Auto | FixedPages,
     buckets: Buckets,
     weight_bytes: int = 0,  # that the two models hold
     grammars: Grammars = NO_GRAMMARS,
     verifier: Verifier = verify,
     executor: Executor | None = None,
     on_progress: OnProgress = ignore_progress,
+    ranks: RankGroup = ONE_RANK,
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
@@ -152,6 +101,7 @@ def assemble_runner(
                 grammars=grammars,
                 verifier=verifier,
                 executor=executor,
+                ranks=ranks,
             ),
             settings,
             stream,
@@ -172,13 +122,14 @@ class _Loaded:
     grammars: Grammars
     verifier: Verifier
     executor: Executor | None  # None: the one that the settings name
+    ranks: RankGroup
 
 
 def _assemble(
     loaded: _Loaded,
     settings: Settings,
     stream: DeviceStream,
-    kv_tokens: int | Auto,
+    kv_tokens: int | Auto | FixedPages,
     buckets: Buckets,
     on_progress: OnProgress,
 ) -> tuple[Runner, RunnerFacts]:
@@ -193,27 +144,29 @@ def _assemble(
     _check_backend(attention, settings, draft)
     if draft.attention:
         _check_backend(cache.room.backend, settings, draft)
-    drafter, device = GuardedDrafter(draft.build(room)), torch.device(settings.device)
+    drafter = _drafter(loaded, room)
     buckets = replace(buckets, lead=drafter.facts.lead)
     program = StepProgram(
-        model=model, drafter=drafter, attention=attention, verifier=loaded.verifier, state=state
+        model=model,
+        drafter=drafter,
+        attention=attention,
+        verifier=loaded.verifier,
+        state=state,
+        ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
         planner = _planner(program, attention, room, drafter, buckets)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
-    num_pages = _open_pages(dummy_runner, room, settings, kv_tokens, reach, masks)
+    num_pages = _open_pages(dummy_runner, loaded.ranks, room, settings, kv_tokens, reach, masks)
     executor = loaded.executor or make_executor(settings.execution.executor)
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        trees = ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
-        shapes = list_shapes(largest, buckets, trees)
-        _log.info("%s", warm_up(runner, shapes, device, on_progress))
+        shapes = list_shapes(largest, buckets, _trees(draft, largest))
+        _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
-        memory=MemoryFacts(
-            weight_bytes=loaded.weight_bytes, page_bytes=pages.page_bytes, num_pages=num_pages
-        ),
+        memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
         vocab_size=model.config.vocab_size,
         draft=draft.facts,
         max_chunks=MAX_CHUNKS,
@@ -221,6 +174,29 @@ def _assemble(
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
+    own = RankFacts(
+        rank=loaded.ranks.rank,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        device=settings.device,
+        weight_bytes=loaded.weight_bytes,
+        kv_bytes=num_pages * page_bytes,
+    )
+    return MemoryFacts(
+        weight_bytes=loaded.weight_bytes,
+        page_bytes=page_bytes,
+        num_pages=num_pages,
+        tp_size=loaded.ranks.size,
+        ranks=(own,),
+    )
+
+
+def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
+    """The draft trees that steps will have."""
+    return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
 
 
 @contextmanager
@@ -249,7 +225,7 @@ def _make_room(
         pages=cache.room.pages,
         rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
-        grammars=RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device),
+        grammars=_grammars(loaded, largest, vocab, device),
     )
     room = DraftRoom(
         target=loaded.layout,
@@ -260,7 +236,42 @@ def _make_room(
     return room, state
 
 
+def _drafter(loaded: _Loaded, room: DraftRoom) -> GuardedDrafter:
+    drafter = loaded.draft.build(room)
+    if loaded.ranks.size == 1:
+        return GuardedDrafter(drafter)
+    return GuardedDrafter(AgreedDrafter(drafter, loaded.ranks), is_alone=False)
+
+
+def _grammars(
+    loaded: _Loaded, largest: StepShape, vocab: int, device: torch.device
+) -> StepGrammars:
+    """One rank compiles and matches grammars; the others get its masks."""
+    if loaded.ranks.rank:
+        return FollowerGrammars(largest=largest, vocab=vocab, device=device)
+    return RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device)
+
+
 def _open_pages(
+    dummy_runner: Runner,
+    ranks: RankGroup,
+    room: DraftRoom,
+    settings: Settings,
+    kv_tokens: int | Auto | FixedPages,
+    reach: int,
+    mask_bytes: int,
+) -> int:
+    """Give the KV pools the memory that is left, and return their usable pages."""
+    if isinstance(kv_tokens, FixedPages):
+        num_pages = kv_tokens.num_pages
+    else:
+        num_pages = _count_pages(dummy_runner, room, settings, kv_tokens, reach, mask_bytes)
+        num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
+    room.cache.pages.resize(num_pages + 1)
+    return num_pages
+
+
+def _count_pages(
     dummy_runner: Runner,
     room: DraftRoom,
     settings: Settings,
@@ -268,7 +279,6 @@ def _open_pages(
     reach: int,
     mask_bytes: int,
 ) -> int:
-    """Give the KV pools the memory that is left, and return their usable pages."""
     host, device = settings.host, torch.device(settings.device)
     reserved = 0
     if device.type == "cuda":
@@ -276,7 +286,7 @@ def _open_pages(
         # Logits processing and logprobs copy whole vocabularies in float32, three at a time.
         most_logits = max(room.largest.num_sampled, MAX_SCORED)
         reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
-    num_pages = count_pages(
+    return count_pages(
         kv_tokens,
         page_size=host.page_size,
         page_bytes=room.cache.pages.page_bytes,
@@ -284,8 +294,6 @@ def _open_pages(
         free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
         - reserved,
     )
-    room.cache.pages.resize(num_pages + 1)
-    return num_pages
 
 
 def _planner(

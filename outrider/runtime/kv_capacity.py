@@ -1,14 +1,22 @@
 """How many KV pages fit. Counted once, after everything else has allocated its memory."""
 
-import mmap
+from dataclasses import dataclass
 
 import torch
 
 from outrider.config.engine_config import Auto
+from outrider.config.process_heap import resident_bytes
 from outrider.errors import ConfigError
 
 CPU_MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
 CPU_KV_BYTES = 4 << 30  # more than a CPU can make use of
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPages:
+    """As many usable pages as an earlier runner had: the scheduler counts on them."""
+
+    num_pages: int
 
 
 def count_pages(
@@ -55,11 +63,7 @@ def held_bytes(device: torch.device) -> int:
     """Bytes that this process holds: allocated ones on a GPU, resident ones on a CPU."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * mmap.PAGESIZE
-    except FileNotFoundError:  # not Linux
-        return 0
+    return resident_bytes()
 
 
 def _available_bytes() -> int:

@@ -14,6 +14,7 @@ from outrider.config.draft_config import (
     resolve_budget,
 )
 from outrider.config.engine_config import Arithmetic, Dtype
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import is_head
 from outrider.models.mtp.module_chain import ModuleChain
@@ -44,6 +45,7 @@ def load_draft(
     dtype: Dtype,
     arithmetic: Arithmetic,
     max_context: int,
+    ranks: RankGroup = ONE_RANK,
 ) -> DraftKind:
     """The requested drafter, with trees that fit the target."""
     draft = resolve_budget(config)
@@ -64,14 +66,25 @@ def load_draft(
     if draft.drafter == MTP:
         return _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
     model = _load_model(
-        Path(draft.drafter), target, target_folder, dtype=dtype, arithmetic=arithmetic
+        Path(draft.drafter),
+        target,
+        target_folder,
+        dtype=dtype,
+        arithmetic=arithmetic,
+        ranks=ranks,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
     return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
 
 
 def _load_model(
-    folder: Path, target: AnyTarget, target_folder: Path, *, dtype: Dtype, arithmetic: Arithmetic
+    folder: Path,
+    target: AnyTarget,
+    target_folder: Path,
+    *,
+    dtype: Dtype,
+    arithmetic: Arithmetic,
+    ranks: RankGroup,
 ) -> AnyDraftModel:
     """A head or a whole model, by the files of the folder."""
     if is_head(folder):
@@ -84,6 +97,7 @@ def _load_model(
         dtype=dtype,
         device=target.embedding.device,
         arithmetic=arithmetic,
+        ranks=ranks,
     )
 
 

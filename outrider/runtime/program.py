@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import AnyTarget
 from outrider.ops.sampling.grammar_mask import mask_tokens_
@@ -17,7 +18,7 @@ from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
 from outrider.runtime.step_output import PackedOutput, pack_output
-from outrider.sampling.sampler import sample_tokens
+from outrider.sampling.sampler import sample_shared_tokens, sample_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -26,7 +27,7 @@ from outrider.step.fill_plan import fill, resolve_lengths
 from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
-from outrider.structured.row_grammars import RowGrammars, pack_trees
+from outrider.structured.row_grammars import StepGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
 
@@ -41,7 +42,7 @@ class DeviceState:
     pages: PageFamily  # the target's pool, and the drafter's
     rows: RowTable
     sampling: SamplingTable
-    grammars: RowGrammars
+    grammars: StepGrammars
 
 
 class StepProgram:
@@ -55,12 +56,14 @@ class StepProgram:
         attention: AttentionPlanner,
         verifier: Verifier,
         state: DeviceState,
+        ranks: RankGroup = ONE_RANK,
     ) -> None:
         self._model = model
         self.drafter = drafter
         self._attention = attention
         self._verifier = verifier
         self.state = state
+        self._ranks = ranks
 
     def __call__(self, plan: StepPlan) -> PackedOutput:
         """Run a step and return what the host reads of it."""
@@ -71,8 +74,7 @@ class StepProgram:
         if plan.shape.sampling_flags.grammar:  # the host computes masks while the target runs
             graph_break(state.grammars.send_trees, pack_trees(plan, tree), plan.shape)
         output = self._model.forward(plan, state.kv, self._attention, self.drafter.aux_layers)
-        logits = self._model.logits(_sampled(plan, output.hidden_states))
-        sampled, logprobs = self._sample(plan, tree, logits)
+        sampled, logprobs = self._sample(plan, tree, _sampled(plan, output.hidden_states))
         node_choice, chunk_choice = torch.split(
             sampled.tokens, [plan.shape.num_decode_query, plan.shape.chunk.rows]
         )
@@ -101,10 +103,13 @@ class StepProgram:
         )
 
     def _sample(
-        self, plan: StepPlan, tree: DraftTree, logits: torch.Tensor
+        self, plan: StepPlan, tree: DraftTree, hidden_states: torch.Tensor
     ) -> tuple[SampledTokens, LogprobTensors]:
         """The target's token after every sampled query token, by the sampling of its row."""
         sampling_flags, sampled = plan.shape.sampling_flags, plan.sampled
+        if sampling_flags.is_plain and self._ranks.size > 1:
+            return self._sample_shared(plan, hidden_states)
+        logits = self._model.logits(hidden_states)
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
         if sampling_flags.needs_path:
             node_path = path_tokens(tree).flatten(0, 1)  # [decode query tokens, nodes - 1]
@@ -115,11 +120,28 @@ class StepProgram:
         if sampling_flags.grammar:
             masks = self.state.grammars.masks(plan.shape)
             graph_break(self.state.grammars.write_masks, masks)
+            self._ranks.copy_first_(masks)
             mask_tokens_(logits, masks)
         chosen = sample_tokens(
             logits, self.state.sampling, sampled.rows, sampled.positions, path, sampling_flags
         )
         return chosen, self._logprobs(plan, raw, chosen.tokens, sampled.rows)
+
+    def _sample_shared(
+        self, plan: StepPlan, hidden_states: torch.Tensor
+    ) -> tuple[SampledTokens, LogprobTensors]:
+        """Without gathering logits: each rank takes the best of its tokens."""
+        own, sampled = self._model.own_logits(hidden_states), plan.sampled
+        nothing = self._logprobs(plan, own.scores[:0], sampled.positions, sampled.rows)
+        chosen = sample_shared_tokens(
+            own,
+            self.state.sampling,
+            sampled.rows,
+            sampled.positions,
+            plan.shape.sampling_flags,
+            self._ranks,
+        )
+        return chosen, nothing
 
     def _score(self, plan: StepPlan, hidden_states: torch.Tensor) -> list[LogprobTensors]:
         """Log-probabilities of the prompt tokens in the chunks, `MAX_SCORED` at a time."""

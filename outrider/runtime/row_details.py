@@ -10,6 +10,7 @@ from outrider.runtime.step_output import (
     UnpackedTrees,
 )
 from outrider.step.shape import StepShape
+from outrider.wire.failure import RequestFailure
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import (
@@ -26,11 +27,11 @@ Emitted = Sequence[tuple[int, ...]]  # the tokens of every row of a batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRequests:
-    """The batch of a step, the sampling of its rows, and errors known before it ended."""
+    """The batch of a step, the sampling of its rows, and failures known before it ended."""
 
     batch: ScheduledBatch
     samplings: Sequence[RowSampling]  # per row of the batch; empty if no row wants details
-    errors: Mapping[int, str]  # by row: why the row cannot go on
+    failures: Mapping[int, RequestFailure]  # by row: why the row cannot go on
 
     @property
     def chunk_samplings(self) -> Sequence[RowSampling]:
@@ -41,9 +42,8 @@ class StepRequests:
 class RowError:
     """Why a row cannot go on after `num_good` tokens of the step."""
 
-    reason: str
+    failure: RequestFailure
     num_good: int
-    is_not_finite: bool  # its KV may hold NaN or infinity
 
 
 def wants_details(shape: StepShape) -> bool:
@@ -77,9 +77,7 @@ def read_details(
             if report or traced or scored is not NO_SCORES
         }
     for place, error in errors.items():
-        details[place] = replace(
-            details.get(place, NO_DETAILS), error=error.reason, is_not_finite=error.is_not_finite
-        )
+        details[place] = replace(details.get(place, NO_DETAILS), failure=error.failure)
     return details
 
 

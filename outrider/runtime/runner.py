@@ -1,7 +1,7 @@
 """Runs scheduled batches: updates row tables, plans, executes, returns a pending result."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,11 +16,20 @@ from outrider.step.device_stream import DeviceStream
 from outrider.step.executor import Executor
 from outrider.step.plan import StepPlan
 from outrider.step.planner import Planner
-from outrider.step.shape import StepShape
+from outrider.step.shape import SamplingFlags, StepShape
+from outrider.step.step_sizes import StepSizes, sizes_of
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 from outrider.wire.step_result import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedStep:
+    """What `fit` reads of a step: raw sizes, and the parts of sampling that it has."""
+
+    sizes: StepSizes
+    sampling_flags: SamplingFlags
 
 
 class Runner:
@@ -62,16 +71,19 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def submit(self, batch: ScheduledBatch) -> "InFlightStep":
-        """Start a step; the result can be waited for while the next step is planned."""
+    def submit(self, batch: ScheduledBatch, agreed: AgreedStep | None = None) -> "InFlightStep":
+        """Start a step; the result can be waited for while the next step is planned.
+
+        Ranks that exchange tokens inside a step run it in the shape that they agreed on, even if
+        their own batch is empty.
+        """
         with self._stream.active():
             self._admit(batch.admissions)
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):
                 sampling_flags = replace(sampling_flags, grammar=True)
-            plan = self._planner.plan(
-                batch, sampling_flags=sampling_flags, cover=self._executor.cover
-            )
+            own = AgreedStep(sizes_of(batch), sampling_flags)
+            plan = self._plan(batch, agreed or own)
             samplings = self._samplings.of(batch) if wants_details(plan.shape) else ()
             # A launch can block: a grammar waits for the device, and the launch queue can be full.
             self.watchdog.begin(batch.step, plan.shape)
@@ -79,8 +91,8 @@ class Runner:
                 output = self._launch(plan)
             finally:
                 self.watchdog.end()
-            errors = grammars.end(output)
-        requests = StepRequests(batch=batch, samplings=samplings, errors=errors)
+            failures = grammars.end(output)
+        requests = StepRequests(batch=batch, samplings=samplings, failures=failures)
         return InFlightStep(self, requests, output)
 
     @torch.inference_mode()
@@ -113,6 +125,14 @@ class Runner:
         self._planner.forget()
         self._samplings.forget()
         self._program.state.grammars.forget()
+
+    def _plan(self, batch: ScheduledBatch, step: AgreedStep) -> StepPlan:
+        return self._planner.plan(
+            batch,
+            sampling_flags=step.sampling_flags,
+            sizes=step.sizes,
+            cover=self._executor.cover,
+        )
 
     def _launch(self, plan: StepPlan) -> StepOutput:
         self._num_steps += 1

@@ -6,12 +6,14 @@ bad words, thinking budgets, temperature, top-k, top-p, min-p; then noise, then 
 
 import torch
 
+from outrider.distributed.rank_group import RankGroup
+from outrider.models.layers.reduced_layers import OwnLogits
 from outrider.ops.sampling.bad_words import ban_words_
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logit_bias import add_bias_
 from outrider.ops.sampling.penalties import penalise
-from outrider.ops.sampling.sample_token import SampledTokens, sample_token
-from outrider.ops.sampling.sampling_columns import NoNoise
+from outrider.ops.sampling.sample_token import SampledTokens, best_keys, read_keys, sample_token
+from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise
 from outrider.ops.sampling.thinking_end import force_end_
 from outrider.ops.sampling.top_k_top_p import filter_floors
 from outrider.sampling.sampling_table import SamplingTable
@@ -47,5 +49,29 @@ def sample_tokens(
         force_end_(scores, table.thinking, rows, positions, path)
     no_floors = table.filters.top_p[:0]
     floors = filter_floors(scores, table.filters, rows) if sampling_flags.filters else no_floors
-    noise = table.noise(rows, positions) if sampling_flags.noise else NoNoise(unread=rows)
-    return sample_token(scores, noise, floors)
+    return sample_token(scores, _noise(table, rows, positions, sampling_flags), floors)
+
+
+def sample_shared_tokens(
+    own: OwnLogits,
+    table: SamplingTable,
+    rows: torch.Tensor,  # [n] int64
+    positions: torch.Tensor,  # [n] int64
+    sampling_flags: SamplingFlags,  # plain ones
+    ranks: RankGroup,
+) -> SampledTokens:
+    """The same tokens if every rank has the logits of some tokens: the best of all ranks' best."""
+    assert sampling_flags.is_plain, "other sampling reads all logits of a row"
+    noise = _noise(table, rows, positions, sampling_flags)
+    keys = best_keys(own.scores, noise, first=own.first)
+    ranks.take_largest_(keys)
+    return read_keys(keys)
+
+
+def _noise(
+    table: SamplingTable,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    sampling_flags: SamplingFlags,
+) -> RowNoise | NoNoise:
+    return table.noise(rows, positions) if sampling_flags.noise else NoNoise(unread=rows)

@@ -94,8 +94,8 @@ async def answer_whole(
     finally:
         async_engine.close(handle)
     for each in handle.requests:
-        if each.error:
-            raise failed(each.error)
+        if not each.failure.is_none:
+            raise failed(each.failure)
     return handle
 
 

@@ -19,15 +19,18 @@ from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.request_handle import RequestHandle
 from outrider.server.request_traces import RequestTracer
+from outrider.server.sleep_control import SleepControl
 from outrider.server.worker_messages import (
     FlushRequest,
     FromLoadedWorker,
+    SleepReply,
     StatsReply,
     StatsRequest,
     StepFailed,
     ToWorker,
 )
 from outrider.wire.engine_stats import EngineStats
+from outrider.wire.runner_facts import RankFacts
 from outrider.wire.submission import RequestUpdate
 
 Result = TypeVar("Result")
@@ -62,8 +65,10 @@ class AsyncEngine:
         self.meter = meter
         self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
+        self.sleeping = SleepControl(engine, meter, abort_all=lambda: self.abort(""))
         self.is_draining = False  # after a signal to end, no new request is accepted
         self.worker_pid = 0
+        self.worker_ranks: tuple[RankFacts, ...] = ()  # the processes that compute the model
         self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
         self._long_threads = ThreadPoolExecutor(_NUM_LONG_THREADS, thread_name_prefix="long text")
@@ -130,6 +135,7 @@ class AsyncEngine:
             raise
         handle = RequestHandle(requests)
         self._handles.update((request.request_id, handle) for request in requests)
+        self.sleeping.note_request()
         return handle
 
     def drain(self) -> None:
@@ -171,9 +177,13 @@ class AsyncEngine:
         """Empty the prefix cache."""
         return await self._request_stats(FlushRequest)
 
-    def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
+    def attach_worker(
+        self, send: Callable[[ToWorker], None], pid: int, ranks: tuple[RankFacts, ...]
+    ) -> None:
         self.worker_pid = pid
+        self.worker_ranks = ranks
         self.engine.attach(send)
+        self.sleeping.attach_worker()
 
     def note_trouble(self, reason: str) -> None:
         self.worker_trouble = reason
@@ -184,6 +194,9 @@ class AsyncEngine:
             pending = self._pending_stats.pop(message.ticket, None)
             if pending is not None and not pending.done():
                 pending.set_result(message.stats)
+            return
+        if isinstance(message, SleepReply):
+            self.sleeping.receive(message)
             return
         if isinstance(message, StepFailed):
             self._deliver(self.engine.start_over(message))
@@ -199,6 +212,7 @@ class AsyncEngine:
             if not pending.done():
                 pending.set_exception(restarting())
         self._pending_stats.clear()
+        self.sleeping.detach_worker()
 
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add updates to the outputs of their requests, and wake the clients that wait for them."""

@@ -10,9 +10,18 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from outrider.errors import CapacityError, RequestError
+from outrider.wire.failure import FailureKind, RequestFailure
 
 RETRY_AFTER_S = 1
 _MAX_REASONS = 4  # in one message
+
+_FAILURES = {
+    FailureKind.REQUEST: (400, "request_failed"),
+    FailureKind.NOT_FINITE: (500, "not_finite"),
+    FailureKind.INTERNAL: (500, "engine_fault"),
+    FailureKind.TEMPORARY: (503, "engine_error"),
+}
+_FINAL_CODES = frozenset(code for status, code in _FAILURES.values() if status == 500)
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -45,7 +54,10 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
+        if self.status in (429, 503):
+            return {"Retry-After": str(RETRY_AFTER_S)}
+        # OpenAI's and Anthropic's clients retry 500, too, unless this header forbids it.
+        return {"x-should-retry": "false"} if self.code in _FINAL_CODES else {}
 
     def response(self) -> Response:
         _log.debug("answering %d: %s", self.status, self.message)
@@ -72,9 +84,13 @@ def unresponsive(reason: str) -> ApiError:
     return ApiError(503, reason, code="engine_unresponsive")
 
 
-def failed(reason: str) -> ApiError:
-    """The error of a request that the engine could not finish."""
-    return ApiError(503, reason, code="engine_error")
+def failed(failure: RequestFailure) -> ApiError:
+    """The error of a request that the engine could not finish.
+
+    Only a failure that another attempt can avoid has a status that clients retry.
+    """
+    status, code = _FAILURES[failure.kind]
+    return ApiError(status, failure.reason, code=code)
 
 
 def unsupported(name: str, what: str) -> ApiError:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from outrider.server.worker_messages import Submit
+from outrider.wire.failure import RequestFailure
 from outrider.wire.submission import NOTHING_YET, Progress, RequestUpdate, Submission
 
 # A request on trial emits so many tokens alone: a prompt step and at least one decode step, which
@@ -57,7 +58,7 @@ class InFlightRequest:
         num_tokens = len(self.submission.prompt) + len(self.emitted)
         return len(self.emitted) >= self.submission.limits.max_tokens or num_tokens >= max_context
 
-    def failure(self, reason: str) -> RequestUpdate:
+    def fail(self, failure: RequestFailure) -> RequestUpdate:
         """The last update of a request that cannot go on, for `note`."""
         return RequestUpdate(
             request_id=self.submission.request_id,
@@ -66,7 +67,7 @@ class InFlightRequest:
             finish="error",
             progress=self._latest,  # `note` adds the earlier ones
             queued_s=self.queued_s,
-            reason=reason,
+            failure=failure,
         )
 
 

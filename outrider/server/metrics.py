@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from outrider.frontend.request_state import RequestState
 from outrider.server.occupancy_window import OccupancyWindow
 from outrider.wire.engine_stats import EngineStats
+from outrider.wire.sleep_level import SleepLevel
 from outrider.wire.submission import Progress, RequestUpdate
 
 _PREFIX = "outrider:"
@@ -25,6 +26,7 @@ _SHARED = (
     "prefix_cache_queries",
     "prefix_cache_hits",
     "num_preemptions",
+    "engine_sleep_state",
     "prompt_tokens",
     "generation_tokens",
     "request_success",
@@ -41,6 +43,7 @@ _SHARED = (
     "spec_decode_num_accepted_tokens",
     "spec_decode_num_accepted_tokens_per_pos",
 )
+_SLEEP_STATES: dict[str, SleepLevel] = {"awake": 0, "weights_offloaded": 1, "discard_all": 2}
 _OURS_LINE = re.compile(rb"^((?:# (?:HELP|TYPE) )?)outrider:", re.MULTILINE)
 # When a counter began. vLLM does not have these, and its benchmark would add them up as counts.
 _CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?outrider:\w+_created\b.*\n", re.MULTILINE)
@@ -107,6 +110,8 @@ class Meter:
             "spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by depth.", "position"
         )
         self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
+        self._sleep = self._states("engine_sleep_state", "1 for the current one.", "sleep_state")
+        self.note_sleep(0)
         self._window = OccupancyWindow()
         self.forward_occupancy = 0.0  # share of the last seconds with requests
         self.totals = ServerTotals()
@@ -154,6 +159,16 @@ class Meter:
         self._worker_sums = now
         self.forward_occupancy = self._window.note(active_s=work.active_s, busy_s=work.busy_s)
         self._occupancy.set(self.forward_occupancy)
+
+    def note_waiting(self, num_waiting: int) -> None:
+        """Requests wait while no worker reports them."""
+        self._waiting.set(num_waiting)
+        self.totals = replace(self.totals, waiting=num_waiting)
+
+    def note_sleep(self, level: SleepLevel) -> None:
+        """The engine sleeps at this level, or is awake at level 0."""
+        for state, its_level in _SLEEP_STATES.items():
+            self._sleep.labels(self._model, state).set(level == its_level)
 
     def note_worker_lost(self) -> None:
         """The worker died."""
@@ -221,6 +236,10 @@ class Meter:
     def _gauge(self, name: str, text: str) -> Gauge:
         gauge = Gauge(_PREFIX + name, text, ["model_name"], registry=self._registry)
         return gauge.labels(self._model)
+
+    def _states(self, name: str, text: str, label: str) -> Gauge:
+        """A gauge with 1 for the current state and 0 for the others; the caller sets both."""
+        return Gauge(_PREFIX + name, text, ["model_name", label], registry=self._registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         """A counter of this model. If it has further labels, the caller sets them."""

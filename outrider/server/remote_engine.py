@@ -11,6 +11,7 @@ from outrider.server.in_flight_request import InFlightRequest
 from outrider.server.metrics import Meter
 from outrider.server.worker_messages import Abort, StartOver, StepFailed, ToWorker
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import Limits, RequestUpdate, Submission
@@ -45,6 +46,7 @@ class RemoteEngine:
         self._in_flight: dict[str, InFlightRequest] = {}  # by request id, in order of arrival
         self._on_trial: InFlightRequest | None = None  # the only request that the worker has
         self._send: Callable[[ToWorker], None] | None = None  # while there is no worker
+        self._is_held = False  # requests wait though there is a worker
         self._num_quiet_ends = 0  # workers that ended outside of a step, since the last update
 
     @property
@@ -93,7 +95,7 @@ class RemoteEngine:
             )
         added = InFlightRequest(submission)
         self._in_flight[submission.request_id] = added
-        if self._send is not None and self._on_trial is None:
+        if self._send is not None and self._on_trial is None and not self._is_held:
             self._send(added.submit())
 
     def abort(self, request_id: str) -> None:
@@ -115,6 +117,28 @@ class RemoteEngine:
         """Use a new worker: submit what waits."""
         self._send = send
         self._submit_waiting()
+
+    @property
+    def num_submitted(self) -> int:
+        """Requests that the worker has."""
+        return sum(each.is_submitted for each in self._in_flight.values())
+
+    def hold(self) -> None:
+        """Submit no request until `resume`; those that the worker has go on."""
+        self._is_held = True
+
+    def take_back(self) -> None:
+        """The worker has dropped all its requests: they wait with the others."""
+        assert self._is_held
+        self._on_trial = None
+        for each in self._in_flight.values():
+            each.is_submitted = False
+
+    def resume(self) -> None:
+        """Submit what waits."""
+        self._is_held = False
+        if self._on_trial is None:
+            self._submit_waiting()
 
     def start_over(self, failed: StepFailed) -> tuple[RequestUpdate, ...]:
         """A step failed, but the worker can go on: as `detach` and `attach`."""
@@ -206,7 +230,7 @@ class RemoteEngine:
 
     def _submit_waiting(self) -> None:
         """Submit the next suspect alone; without suspects, all that wait."""
-        if self._send is None:
+        if self._send is None or self._is_held:
             return
         suspects = (each for each in self._in_flight.values() if each.is_suspect)
         self._on_trial = next(suspects, None)
@@ -232,4 +256,6 @@ class RemoteEngine:
                     reason,
                 )
                 self._meter.note_suspect()
-                yield each.failure(f"{reason}. The request was in {counted}")
+                # Alone it fails again; in the company of others, other requests may be to blame.
+                kind = FailureKind.INTERNAL if is_alone else FailureKind.TEMPORARY
+                yield each.fail(RequestFailure(kind, f"{reason}. The request was in {counted}"))

@@ -26,9 +26,10 @@ def terminal_display(model_name: str) -> Iterator[Display]:
 
 
 def _memory_line(facts: RunnerFacts) -> str:
-    """What the engine holds, and how far its KV cache can grow."""
+    """What the engine holds, and how far its KV cache can grow; of rank 0 if there are several."""
     memory, tokens = facts.memory, facts.num_pages * facts.host.page_size
+    ranks = f"{len(memory.ranks)} ranks, each with " if len(memory.ranks) > 1 else ""
     return (
-        f"weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens, "
+        f"{ranks}weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens, "
         f"0 in use, {memory.kv_bytes / 1e9:.2f} GB when full"
     )

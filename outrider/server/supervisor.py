@@ -33,7 +33,7 @@ from outrider.server.worker_messages import (
     decode_from_worker,
     encode,
 )
-from outrider.wire.runner_facts import OnProgress, RunnerFacts
+from outrider.wire.runner_facts import OnProgress, RankFacts, RunnerFacts
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between attempts to start a worker
 _EXIT_S = 5.0  # that a worker has to end by itself
@@ -45,8 +45,10 @@ _log = logging.getLogger(__name__)
 class WorkerListener(Protocol):
     """Receives what workers send. The async engine is one."""
 
-    def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
-        """A worker is ready."""
+    def attach_worker(
+        self, send: Callable[[ToWorker], None], pid: int, ranks: tuple[RankFacts, ...]
+    ) -> None:
+        """A worker is ready; `ranks` are the processes that compute its model."""
         ...
 
     def receive(self, message: FromLoadedWorker) -> None: ...
@@ -78,6 +80,7 @@ class Supervisor:
         self._limits = limits
         self._log = log
         self._link: WorkerLink | None = None  # while there is no worker
+        self._ranks: tuple[RankFacts, ...] = ()  # of the newest worker that was ready
 
     async def start(self) -> RunnerFacts:
         """Start the first worker and wait until its model is loaded; raises if that fails."""
@@ -91,10 +94,13 @@ class Supervisor:
         heartbeat = Heartbeat(self._limits, is_loading=True)
         try:
             with self._link.watched(heartbeat, ignore_trouble):
-                return await self._link.ready(self._on_progress)
+                facts = await self._link.ready(self._on_progress)
         except BaseException:
             await self.stop()
             raise
+        self._ranks = facts.memory.ranks
+        _log_ranks(self._ranks)
+        return facts
 
     async def run(self, listener: WorkerListener) -> None:
         """Pass on the messages of the worker, and of each later one, until cancelled."""
@@ -106,7 +112,7 @@ class Supervisor:
 
     async def _follow(self, link: "WorkerLink", listener: WorkerListener) -> None:
         """Pass on the messages of one worker until it ends."""
-        listener.attach_worker(link.send, link.pid)
+        listener.attach_worker(link.send, link.pid, self._ranks)
         heartbeat = Heartbeat(self._limits, is_loading=False)
         with link.watched(heartbeat, listener.note_trouble):
             async for message in link.messages():
@@ -260,6 +266,16 @@ async def _start_process(worker_config: WorkerConfig) -> Process:
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(worker_config) + b"\n")
     return process
+
+
+def _log_ranks(ranks: tuple[RankFacts, ...]) -> None:
+    """One line for each process, if there are several."""
+    for each in ranks if len(ranks) > 1 else ():
+        _log.info(
+            "rank %d of %d: process %d on %s, device %s, weights %.3f GB, KV cache %.3f GB",
+            *(each.rank, len(ranks), each.pid, each.host, each.device),
+            *(each.weight_bytes / 1e9, each.kv_bytes / 1e9),
+        )
 
 
 def ignore_trouble(reason: str) -> None:

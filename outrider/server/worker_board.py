@@ -4,6 +4,8 @@ import logging
 import os
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +37,7 @@ class WorkerBoard:
         self._num_beats = 0
         self._num_loops = 0
         self._in_flight: tuple[str, ...] = ()
+        self._is_loading = False
 
     def start(self) -> None:
         """Beat from now on, until the process ends."""
@@ -43,6 +46,15 @@ class WorkerBoard:
     def note_loop(self) -> None:
         """The step loop has come around."""
         self._num_loops += 1
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """While the body runs, the step loop stands still for a good reason."""
+        self._is_loading = True
+        try:
+            yield
+        finally:
+            self._is_loading = False
 
     def write_steps(self, request_ids: tuple[str, ...]) -> None:
         """Note the requests of all steps in flight, before the newest of the steps is submitted.
@@ -59,6 +71,7 @@ class WorkerBoard:
         pause = threading.Event()
         while not pause.wait(BEAT_S):
             self._num_beats += 1
+            self._num_loops += self._is_loading
             os.pwrite(self._file, _PULSE.pack(self._num_beats, self._num_loops), 0)
 
 

@@ -8,6 +8,7 @@ from outrider.config.engine_config import EngineConfig
 from outrider.config.log_settings import LogSettings
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.runner_facts import RunnerFacts
+from outrider.wire.sleep_level import SleepLevel, SleepTag
 from outrider.wire.submission import RequestUpdate, Submission
 
 
@@ -44,6 +45,20 @@ class FlushRequest(msgspec.Struct, frozen=True, tag=True):
     """Empty the prefix cache, then reply as to `StatsRequest`."""
 
     ticket: int
+
+
+class SleepRequest(msgspec.Struct, frozen=True, tag=True):
+    """Drop all requests and sleep; answered by `SleepReply`."""
+
+    ticket: int
+    level: SleepLevel
+
+
+class WakeRequest(msgspec.Struct, frozen=True, tag=True):
+    """Bring back what the tags name; answered by `SleepReply`."""
+
+    ticket: int
+    tags: tuple[SleepTag, ...]
 
 
 class StartOver(msgspec.Struct, frozen=True, tag=True):
@@ -94,8 +109,16 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
-ToWorker = Submit | Abort | StatsRequest | FlushRequest | StartOver
-FromLoadedWorker = StepUpdates | StepFailed | StatsReply
+class SleepReply(msgspec.Struct, frozen=True, tag=True):
+    """What sleeps now, and why it is not what the request with this ticket wanted."""
+
+    ticket: int
+    asleep: tuple[SleepTag, ...]  # empty if the engine is awake
+    reason: str  # empty if it is what was wanted
+
+
+ToWorker = Submit | Abort | StatsRequest | FlushRequest | SleepRequest | WakeRequest | StartOver
+FromLoadedWorker = StepUpdates | StepFailed | StatsReply | SleepReply
 FromWorker = LoadProgress | Ready | LoadFailed | FromLoadedWorker
 
 encode: Callable[[ToWorker | FromWorker], bytes] = msgspec.msgpack.Encoder().encode

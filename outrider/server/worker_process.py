@@ -12,9 +12,9 @@ import msgspec
 import zmq
 
 from outrider.config.owner_life import kill_with_owner
-from outrider.config.process_heap import bound_code_cache, release_free_memory
+from outrider.config.process_heap import bound_code_cache, release_free_memory, resident_bytes
 from outrider.config.threads import choose_wait_policy
-from outrider.engine.engine import Engine
+from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import OutriderError
 from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
@@ -24,31 +24,36 @@ from outrider.server.worker_messages import (
     LoadFailed,
     LoadProgress,
     Ready,
+    SleepReply,
+    SleepRequest,
     StartOver,
     StatsReply,
     StepFailed,
     StepUpdates,
     Submit,
     ToWorker,
+    WakeRequest,
     WorkerConfig,
     decode_to_worker,
     encode,
 )
+from outrider.wire.failure import failure_of
 from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
 DEVICE_LOST = 75  # exit code of a worker whose device does not answer any more
 LOAD_FAILED = 78  # exit code of a worker that cannot load its model
 MAX_RECEIVE_S = 0.01  # for messages between two steps; a submission takes about 0.1 ms
 _IDLE_MS = 200  # without work, before free memory is released and the loop comes around
+_LOSS_S = 1.0  # that a worker has to end by itself after the loss of another rank
 _LINGER_MS = 1000  # that the last messages have to be sent
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("outrider.server.worker_process")  # not __name__: it runs as __main__
 
 
 class Worker:
     """Owns the engine and its end of the socket."""
 
-    def __init__(self, engine: Engine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
+    def __init__(self, engine: AnyEngine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
         self._engine = engine
         self._socket = socket
         self._board = board
@@ -90,10 +95,32 @@ class Worker:
             self._add(message.submission, message.emitted)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
+        elif isinstance(message, SleepRequest | WakeRequest):
+            self._send(self._sleep_or_wake(message))
         elif not isinstance(message, StartOver):
             if isinstance(message, FlushRequest):
                 self._engine.flush()
             self._send(StatsReply(message.ticket, self._engine.stats))
+
+    def _sleep_or_wake(self, message: SleepRequest | WakeRequest) -> SleepReply:
+        began_s, reason = time.monotonic(), ""
+        with self._board.loading():
+            try:
+                if isinstance(message, SleepRequest):
+                    self._engine.sleep(message.level)
+                else:
+                    self._engine.wake_up(message.tags)
+            except OutriderError as error:
+                reason = str(error)
+        asleep = tuple(sorted(self._engine.asleep))
+        _log.info(
+            "%s after %.1f s, %d MB resident%s",
+            f"asleep ({', '.join(asleep)})" if asleep else "awake",
+            time.monotonic() - began_s,
+            resident_bytes() >> 20,
+            f": {reason}" * bool(reason),
+        )
+        return SleepReply(message.ticket, asleep, reason)
 
     def _add(self, submission: Submission, emitted: tuple[int, ...]) -> None:
         """Queue a request. The server checked it, but against the sizes of the first worker."""
@@ -101,7 +128,7 @@ class Worker:
             self._engine.add(submission, emitted)
         except OutriderError as error:
             refusal = RequestUpdate(
-                submission.request_id, (), (), "error", NOTHING_YET, reason=str(error)
+                submission.request_id, (), (), "error", NOTHING_YET, failure=failure_of(error)
             )
             self._send(StepUpdates((refusal,), self._engine.stats))
 
@@ -168,9 +195,18 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard)
     def on_progress(done: int, total: int) -> None:
         socket.send(encode(LoadProgress(done, total)))
 
-    engine = build_engine(Path(config.folder), config.config, on_progress)
+    engine = build_engine(Path(config.folder), config.config, on_progress, _exit_with_the_ranks)
     socket.send(encode(Ready(engine.facts)))
     return Worker(engine, socket, board)
+
+
+def _exit_with_the_ranks() -> None:
+    """Another rank is lost. The step that runs fails by that, and the worker ends.
+
+    This is for a worker that is idle, or whose device never ends the step.
+    """
+    time.sleep(_LOSS_S)
+    os._exit(DEVICE_LOST)
 
 
 def _exit_with_the_server() -> None:

@@ -27,8 +27,9 @@ class GuardedDrafter:
     drafter are never read again.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, *, is_alone: bool = True) -> None:
         self._drafter = drafter
+        self._is_alone = is_alone  # no other rank drafts the same rows
         self.is_broken = False
 
     @property
@@ -81,6 +82,8 @@ class GuardedDrafter:
 
     def _give_up(self, doing: str) -> None:
         if is_capturing():  # the step itself has run; only its capture failed
+            raise
+        if not self._is_alone:  # the other ranks wait for this one: the step fails on all
             raise
         self.is_broken = True
         _log.exception("the drafter failed while %s; going on by plain decoding", doing)

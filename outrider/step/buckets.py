@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.step.step_sizes import StepSizes
+from outrider.wire.draft_budget import Budget
 from outrider.wire.scheduled_batch import ScheduledBatch
 
 
@@ -77,39 +78,37 @@ class Buckets:
     pages: Sizes = EXACT
     chunk_pages: Sizes = EXACT  # of a step with chunks
 
-    def fit(self, batch: ScheduledBatch, *, sampling_flags: SamplingFlags) -> StepShape:
-        """The padded shape of this batch; its tree has room for the largest budget."""
-        num_decodes, tree = len(batch.decodes), _widest(batch.decodes.budgets)
-        rows = self.rows.up(num_decodes) if num_decodes else 0
-        counts = tuple([len(chunk.tokens) for chunk in batch.chunks])
-        pages = self.chunk_pages if counts else self.pages
+    def fit(self, sizes: StepSizes, *, sampling_flags: SamplingFlags) -> StepShape:
+        """The padded shape of a batch of these sizes; its tree has room for the largest budget."""
+        rows = self.rows.up(sizes.decodes) if sizes.decodes else 0
+        pages = self.chunk_pages if sizes.chunks else self.pages
         return StepShape(
             rows=rows,
-            tree=tree,
-            chunk=self._fit_chunks(counts, rows * tree.nodes),
-            pages=pages.up(-(-self._most_keys(batch, tree) // self.page_size)),
+            tree=sizes.tree,
+            chunk=self._fit_chunks(sizes, rows * sizes.tree.nodes),
+            pages=pages.up(-(-self._most_keys(sizes) // self.page_size)),
             sampling_flags=sampling_flags,
         )
 
-    def _fit_chunks(self, counts: tuple[int, ...], num_decode_query: int) -> ChunkShape:
-        if not counts:
+    def _fit_chunks(self, sizes: StepSizes, num_decode_query: int) -> ChunkShape:
+        if not sizes.chunks:
             return _NO_CHUNKS
-        tokens = self.chunk_tokens(sum(counts), num_decode_query)
-        padding = tokens - sum(counts)
+        tokens = self.chunk_tokens(sizes.chunk_tokens, num_decode_query)
+        padding = tokens - sizes.chunk_tokens + sizes.spread
         # Padding tokens need a row of their own: they are a chunk of row 0.
-        rows = self.chunk_rows.up(len(counts) + (1 if padding else 0))
-        width = tokens if self.is_width_free else max(*counts, padding)
+        rows = self.chunk_rows.up(sizes.chunks + (1 if padding else 0))
+        width = tokens if self.is_width_free else max(sizes.longest_chunk, padding)
         return ChunkShape(rows=rows, tokens=tokens, width=width)
 
     def chunk_tokens(self, tokens: int, num_decode_query: int) -> int:
         """Chunk tokens after padding. Linear layers run in tiles of the step's total."""
         return self.tokens.up(num_decode_query + tokens) - num_decode_query
 
-    def _most_keys(self, batch: ScheduledBatch, tree: Budget) -> int:
+    def _most_keys(self, sizes: StepSizes) -> int:
         """Keys that the longest row may read: its bound of cached tokens, and this step's own."""
-        most = [chunk.start + len(chunk.tokens) + self.lead for chunk in batch.chunks]
-        if batch.decodes.rows:
-            most.append(max(batch.decodes.bounds) + tree.reach(self.lead))
+        most = [sizes.last_chunk_end + self.lead] if sizes.chunks else []
+        if sizes.decodes:
+            most.append(sizes.most_cached + sizes.tree.reach(self.lead))
         return max(most)
 
 
@@ -117,18 +116,6 @@ def has_room_for_padding(batch: ScheduledBatch, shape: StepShape) -> bool:
     """Whether the shape has a row for the chunk of its padding tokens, if there are any."""
     tokens = sum(len(chunk.tokens) for chunk in batch.chunks)
     return tokens == shape.chunk.tokens or len(batch.chunks) < shape.chunk.rows
-
-
-def _widest(budgets: tuple[Budget, ...]) -> Budget:
-    """The tree that has room for each of these budgets. Rows of one kind share one object."""
-    kinds = tuple({id(budget): budget for budget in budgets}.values()) or (PLAIN,)
-    if len(kinds) == 1:
-        return kinds[0]
-    return Budget(
-        steps=max(budget.steps for budget in kinds),
-        topk=max(budget.topk for budget in kinds),
-        nodes=max(budget.nodes for budget in kinds),
-    )
 
 
 def largest_shape(

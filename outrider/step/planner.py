@@ -14,12 +14,11 @@ from outrider.step.host_copy import pinned_for
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import SamplingFlags, StepShape
-from outrider.wire.scheduled_batch import NO_DECODES, ScheduledBatch
+from outrider.step.step_sizes import StepSizes, sizes_of
+from outrider.wire.scheduled_batch import EMPTY_BATCH, ScheduledBatch
 
 # A plan is a few dozen views. Exact shapes differ from step to step, so old plans are dropped.
 MAX_PLANS = 1024
-
-_EMPTY_BATCH = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO_DECODES)
 
 
 class DraftBinder(Protocol):
@@ -102,13 +101,15 @@ class Planner:
         batch: ScheduledBatch,
         *,
         sampling_flags: SamplingFlags,
+        sizes: StepSizes | None = None,
         cover: Callable[[StepShape], StepShape] = lambda shape: shape,
     ) -> StepPlan:
         """The plan this batch runs on. Its inputs and page grants are uploaded in one copy.
 
-        `cover` may choose a larger shape than the one that fits.
+        `sizes` are those that all ranks of the step agreed on; None for the batch's own. `cover`
+        may choose a larger shape than the one that fits.
         """
-        fitted = self._buckets.fit(batch, sampling_flags=sampling_flags)
+        fitted = self._buckets.fit(sizes or sizes_of(batch), sampling_flags=sampling_flags)
         covering = cover(fitted)
         plan = self.bind(covering if has_room_for_padding(batch, covering) else fitted)
         self._stage(batch, plan)
@@ -148,7 +149,7 @@ class Planner:
     def null(self, shape: StepShape) -> StepPlan:
         """The plan of a shape whose rows are all padding, for dummy runs."""
         plan = self.bind(shape)
-        self._stage(_EMPTY_BATCH, plan)
+        self._stage(EMPTY_BATCH, plan)
         return plan
 
     def forget(self) -> None:

@@ -28,6 +28,12 @@ class SamplingFlags:
     predictions: bool = False  # the drafter reads predicted outputs
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a token is the best of logits and noise, and nothing else reads the logits."""
+        edits = self.filters or self.bias or self.allowed or self.grammar or self.needs_path
+        return not (edits or self.logprobs or self.scores)
+
+    @property
     def needs_path(self) -> bool:
         """Whether a choice depends on tokens emitted or drafted before it, besides the logits."""
         return self.penalties or self.bad_words or self.thinking

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from outrider.structured.shared_masks import Masks
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ class MatcherState:
         self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(ends))
         self._ends = ends
         self._unspelled = frozenset(compiled.tokenizer_info.special_token_ids).difference(ends)
-        self._vocab_size = compiled.tokenizer_info.vocab_size
         self._num_tried = 0
         self._num_after_end = 0  # end tokens that the matcher has not seen, as its text is over
 
@@ -31,7 +28,7 @@ class MatcherState:
     def try_token(self, token: int) -> bool:
         if token in self._unspelled:  # the matcher would refuse it, too, but log a warning
             return False
-        if self._num_after_end or self._matcher.is_terminated() or self._is_stuck(token):
+        if self._num_after_end or self._matcher.is_terminated():
             if token not in self._ends:
                 return False
             self._num_after_end += 1
@@ -57,26 +54,13 @@ class MatcherState:
         self.commit(0)
 
     def fill_mask(self, bits: Masks, place: int) -> None:
+        """Write what may come next: no token at all where none can continue the text."""
         if not (self._num_after_end or self._matcher.is_terminated()):
             self._matcher.fill_next_token_bitmask(bits, place)
-            if _has_bits(bits[place]):
-                return
-        bits[place] = 0  # the text is over, or no token can continue it
+            return
+        bits[place] = 0
         for token in self._ends:
             bits[place, token // WORD] |= bit_of(token)
-
-    def _is_stuck(self, token: int) -> bool:
-        """Whether an end token comes where the text is incomplete and no token can continue it."""
-        if token not in self._ends or self._matcher.is_completed():
-            return False
-        bits = np.zeros((1, -(-self._vocab_size // WORD)), dtype=np.int32)
-        self._matcher.fill_next_token_bitmask(bits, 0)
-        return not _has_bits(bits[0])
-
-
-def _has_bits(words: Masks) -> bool:
-    """Whether a mask allows any token. Booleans are searched much faster than integers."""
-    return bool(words.view(np.bool_).any())
 
 
 def bit_of(token: int) -> int:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.structured.loaded_grammar import LoadedGrammar, MatcherEndedError
-from outrider.structured.matcher_messages import NO_ROW, RowTask
+from outrider.structured.matcher_messages import NO_ROW, FailedRows, RowTask
 from outrider.structured.matcher_process import TOO_SLOW
+from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
 from outrider.wire.row_sampling import Ban
 
 # CPU seconds that the grammar of one row may take, beside an allowance for each node and token.
@@ -15,7 +16,9 @@ MAX_STEP_S = 0.1
 MIN_STEP_S = 0.02  # of a row in a step in which several processes had to be ended
 MAX_LOST = 2  # processes that end in one step without a row to blame
 
-LOST = "the process that matched the grammar ended; send the request again"
+LOST = RequestFailure(
+    FailureKind.TEMPORARY, "the process that matched the grammar ended; send the request again"
+)
 
 _numbers = itertools.count(NO_ROW + 1)
 
@@ -29,7 +32,7 @@ class RowGrammar:
         self.number = next(_numbers)  # a row of the device tables may have a new owner
         self.ban = ban
         self.loaded = loaded
-        self.error = ""  # why its request ends; empty while it can go on
+        self.failure = NO_FAILURE  # why its request ends
         self._ends = ends
         self._tokens = list(output)
         self._num_sent = 0  # tokens that the process knows
@@ -81,14 +84,14 @@ class MaskTask:
 class StepMatch:
     """The exchange of one step: begins when it is made, and `wait` ends it.
 
-    A row then has masks in the shared memory, or an error.
+    A row then has masks in the shared memory, or a failure.
     """
 
     def __init__(self, tasks: Sequence[MaskTask]) -> None:
         self.tasks = tasks
         groups: dict[LoadedGrammar, list[MaskTask]] = {}
         for task in tasks:
-            if not task.grammar.error:
+            if task.grammar.failure.is_none:
                 groups.setdefault(task.grammar.loaded, []).append(task)
         self._posted = [each for each in groups.items() if _post(*each)]
 
@@ -98,7 +101,7 @@ class StepMatch:
 
 
 def _post(loaded: LoadedGrammar, group: list[MaskTask], max_s: float = MAX_STEP_S) -> bool:
-    """Start to match rows of one grammar; if that fails, all of them have an error."""
+    """Start to match rows of one grammar; if that fails, all of them fail."""
     try:
         loaded.prepare()
     except (OSError, EOFError):
@@ -121,7 +124,7 @@ def _collect(loaded: LoadedGrammar, group: list[MaskTask]) -> None:
             _fail_rows(group, failed)
             return
         _fail_rows(group, failed)
-        group = [each for each in group if not each.grammar.error]
+        group = [each for each in group if each.grammar.failure.is_none]
         if num_lost >= MAX_LOST:
             _fail(group, LOST)
             return
@@ -130,11 +133,11 @@ def _collect(loaded: LoadedGrammar, group: list[MaskTask]) -> None:
             return
 
 
-def _fail_rows(group: list[MaskTask], failed: dict[int, str]) -> None:
+def _fail_rows(group: list[MaskTask], failed: FailedRows) -> None:
     for each in group:
-        each.grammar.error = failed.get(each.grammar.number, each.grammar.error)
+        each.grammar.failure = failed.get(each.grammar.number, each.grammar.failure)
 
 
-def _fail(group: list[MaskTask], reason: str) -> None:
+def _fail(group: list[MaskTask], failure: RequestFailure) -> None:
     for each in group:
-        each.grammar.error = reason
+        each.grammar.failure = failure

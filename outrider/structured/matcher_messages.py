@@ -8,6 +8,8 @@ import socket
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from outrider.wire.failure import RequestFailure
+
 _SIZE_BYTES = 8
 _READ_BYTES = 1 << 18
 NO_ROW = -1  # in a slot: the process does not match a row now
@@ -50,7 +52,7 @@ class StepTasks(NamedTuple):
     max_s: float  # CPU time for one row, beside an allowance for each node and token
 
 
-FailedRows = dict[int, str]  # the answer to `StepTasks`: the reasons, by row
+FailedRows = dict[int, RequestFailure]  # the answer to `StepTasks`, by row
 
 
 def send_message(channel: socket.socket, message: object) -> None:

@@ -31,6 +31,7 @@ from outrider.structured.matcher_messages import (
 )
 from outrider.structured.process_bounds import bound_cpu, bound_memory
 from outrider.structured.shared_masks import SharedMasks
+from outrider.wire.failure import FailureKind, RequestFailure
 
 if TYPE_CHECKING:
     import xgrammar
@@ -42,7 +43,10 @@ MAX_LOAD_S = 5.0  # of CPU time; an ordinary grammar takes some milliseconds
 MAX_NODE_S = 0.002  # a node usually takes 20 to 200 microseconds, by the size of the vocabulary
 MAX_TOKEN_S = 0.0001  # an emitted token usually takes 2; a preempted row reads its output again
 
-TOO_SLOW = "matching the grammar takes too long or too much memory; make it less ambiguous"
+TOO_SLOW = RequestFailure(
+    FailureKind.REQUEST,
+    "matching the grammar takes too long or too much memory; make it less ambiguous",
+)
 
 
 def run_fork_server(control: socket.socket) -> None:
@@ -129,9 +133,12 @@ class MatchedRows:
             self._masks.running[self._slot] = task.row
             try:
                 is_slow = self._run_row(task, step.max_s)
+            except MemoryError:
+                failed[task.row] = TOO_SLOW
             except Exception as error:
                 traceback.print_exc()
-                failed[task.row] = f"matching the grammar failed: {error!r}"
+                reason = f"matching the grammar failed: {error!r}; use another grammar"
+                failed[task.row] = RequestFailure(FailureKind.INTERNAL, reason)
             else:
                 if is_slow:
                     failed[task.row] = TOO_SLOW

@@ -19,6 +19,7 @@ from outrider.structured.grammar_cache import Grammars
 from outrider.structured.grammar_matcher import WORD, bit_of
 from outrider.structured.match_rows import MaskTask, RowGrammar, StepMatch
 from outrider.structured.matcher_pool import MatcherPool
+from outrider.wire.failure import RequestFailure
 from outrider.wire.row_sampling import Ban
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 
@@ -74,6 +75,38 @@ class _MaskBuffers:
 
     host: torch.Tensor  # [num_sampled, words] int32, pinned
     device: torch.Tensor  # [num_sampled, words] int32
+
+
+class StepGrammars(Protocol):
+    """The grammars of rows, as a step uses them."""
+
+    @property
+    def grammars(self) -> Grammars: ...
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes that the masks of the largest step take on the device, once they are used."""
+        ...
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None: ...
+
+    def begin(self, batch: ScheduledBatch) -> bool:
+        """Whether rows with a grammar emit tokens in this step."""
+        ...
+
+    def end(self, output: StepTokens) -> dict[int, RequestFailure]:
+        """Note a submitted step; returns the rows whose request cannot go on, with the reason."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the grammars of all rows."""
+        ...
+
+    def masks(self, shape: StepShape) -> torch.Tensor: ...  # [num_sampled, words] int32
+
+    def send_trees(self, packed: torch.Tensor, shape: StepShape) -> None: ...
+
+    def write_masks(self, masks: torch.Tensor) -> None: ...
 
 
 class RowGrammars:
@@ -134,15 +167,19 @@ class RowGrammars:
             grammar.note_step(is_emitting=row in emitting)
         return bool(self._emitters)
 
-    def end(self, output: StepTokens) -> dict[int, str]:
+    def end(self, output: StepTokens) -> dict[int, RequestFailure]:
         """Note a submitted step: its tokens are read before the next masks are made.
 
-        Returns the rows whose request cannot go on, with the reason.
+        Returns the rows whose request cannot go on, with the failure.
         """
         if not self._emitters:
             return {}
         self._unread.append(_UnreadStep(self._emitters, output))
-        return {each.row: each.grammar.error for each in self._emitters if each.grammar.error}
+        return {
+            each.row: each.grammar.failure
+            for each in self._emitters
+            if not each.grammar.failure.is_none
+        }
 
     def forget(self) -> None:
         """Drop the grammars of all rows. A step that failed may have left answers unread."""
@@ -173,7 +210,7 @@ class RowGrammars:
         # Steps before this one are over, and so are their copies out of the host buffer.
         host = self._make_buffers().host[: masks.shape[0]].fill_(-1)
         for task in match.tasks:
-            if not task.grammar.error:
+            if task.grammar.failure.is_none:
                 own = slice(task.first, task.first + len(task.tokens))
                 host[own] = torch.from_numpy(self.grammars.masks.bits[own])
                 _ban(host[own], task.grammar.ban, task.positions)

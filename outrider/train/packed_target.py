@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from outrider.models.decoder_loader import check_tensors
+from outrider.models.decoder_check import check_tensors
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.train.packed_attention import (
@@ -140,5 +140,5 @@ def _read(
     folder: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
 ) -> dict[str, torch.Tensor]:
     with Checkpoint(folder, config.family.nesting) as checkpoint:
-        names = check_tensors(folder, checkpoint, config)
+        names = check_tensors(checkpoint, config)
         return {name: checkpoint.read(name).to(device, dtype) for name in names}

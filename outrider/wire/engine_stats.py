@@ -35,6 +35,17 @@ class StepCounts:
     eager: int  # steps without a captured graph
     unrecordable: int  # shapes whose capture failed; `/invariants` shows this name
 
+    def plus(self, other: "StepCounts") -> "StepCounts":
+        """Of both."""
+        return StepCounts(
+            steps=self.steps + other.steps,
+            eager=self.eager + other.eager,
+            unrecordable=self.unrecordable + other.unrecordable,
+        )
+
+
+NO_STEPS = StepCounts(steps=0, eager=0, unrecordable=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:

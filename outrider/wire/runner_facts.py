@@ -1,6 +1,6 @@
 """What the runtime tells the engine about itself, once, before the first step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,12 +31,26 @@ class DraftFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """One process that computes the model, and what it holds of it."""
+
+    rank: int
+    pid: int
+    host: str  # the name of its machine
+    device: str
+    weight_bytes: int
+    kv_bytes: int  # of all pages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
     """The memory that a runner holds for weights, and the memory that it can use for KV."""
 
     weight_bytes: int  # of the target and the draft model, as measured around loading
     page_bytes: int  # of one KV page, in the caches of both
     num_pages: int  # usable KV pages; page 0 not counted
+    tp_size: int  # ranks that share every layer
+    ranks: tuple[RankFacts, ...]  # the processes that compute the model; the rest is of rank 0
 
     @property
     def kv_bytes(self) -> int:
@@ -70,6 +84,17 @@ class PendingResult(Protocol):
     """A step in flight."""
 
     def wait(self) -> StepResult: ...
+
+
+class GroupRunner(Protocol):
+    """Runs one batch per rank as one step; a rank without requests runs padding."""
+
+    @property
+    def loss(self) -> str:
+        """Why the ranks are lost; empty while all of them live."""
+        ...
+
+    def submit(self, batches: Sequence[ScheduledBatch]) -> Sequence[PendingResult]: ...
 
 
 class StepRunner(Protocol):

@@ -75,3 +75,6 @@ class ScheduledBatch:
     @property
     def is_empty(self) -> bool:
         return not self.chunks and not self.decodes.rows
+
+
+EMPTY_BATCH = ScheduledBatch(step=0, admissions=(), grants=(), chunks=(), decodes=NO_DECODES)

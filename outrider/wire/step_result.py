@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from outrider.wire.failure import NO_FAILURE, RequestFailure
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
@@ -61,8 +63,7 @@ class RowDetails:
 
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token, when requested
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when requested and if it emitted tokens
-    error: str = ""  # why the row cannot go on after its tokens
-    is_not_finite: bool = False  # the row has an error, and its KV may hold NaN or infinity
+    failure: RequestFailure = NO_FAILURE  # why the row cannot go on after its tokens
     scores: PromptScores = NO_SCORES  # of a chunk, when requested
 
 

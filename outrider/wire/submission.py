@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from outrider.wire.draft_budget import Budget
+from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 
@@ -61,6 +62,11 @@ class RequestUpdate(NamedTuple):
     progress: Progress
     queued_s: float = 0.0  # until it first had a row
     rounds: tuple[RoundTrace, ...] = ()  # the rounds that emitted these tokens, when requested
-    reason: str = ""  # what went wrong, in one line, when `finish` is "error"
+    failure: RequestFailure = NO_FAILURE  # what went wrong, when `finish` is "error"
     # From the requested position on; sent once, with the first update after the prompt.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, in one line; empty if nothing did."""
+        return self.failure.reason

@@ -13,6 +13,8 @@ CHOOSES_A_BACKEND = {
     "kv/choose_attention.py",
     "runtime/build_runner.py",
     "runtime/kv_capacity.py",
+    "runtime/loaded_weights.py",
+    "runtime/model_home.py",
     "runtime/warmup.py",
     "step/device_stream.py",
     "step/host_copy.py",

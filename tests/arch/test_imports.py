@@ -11,11 +11,27 @@ PACKAGE = Path(__file__).parents[2] / "outrider"
 
 # Each package may import those after it in its own half, and the plain records of both.
 DECIDE = ["cli", "bench", "train", "server", "frontend", "engine"]
-COMPUTE = ["runtime", "spec", "structured", "sampling", "models", "kv", "step", "ops"]
+COMPUTE = [
+    "runtime",
+    "spec",
+    "structured",
+    "sampling",
+    "models",
+    "kv",
+    "distributed",
+    "step",
+    "ops",
+]
 PLAIN = ["hub", "wire", "config", "errors"]
 # What crosses the border: modules that put the halves together, or that hold no tensors.
 CROSSINGS = {
-    "frontend": ("outrider.runtime.build_runner", "outrider.structured.grammar_bounds"),
+    "frontend": (
+        "outrider.runtime.data_ranks",
+        "outrider.runtime.start_data_ranks",
+        "outrider.runtime.start_group",
+        "outrider.runtime.start_runner",
+        "outrider.structured.grammar_bounds",
+    ),
     "engine": ("outrider.structured.grammar_cache",),
     "server": ("outrider.structured.grammar_bounds", "outrider.structured.grammar_cache"),
 }

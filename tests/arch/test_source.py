@@ -15,6 +15,7 @@ ids = [str(path.relative_to(PACKAGE)) for path in SOURCES]
 # Programs and everything below them. What runs before the first step may look at the host.
 PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "kv", "ops"]
 BEFORE_THE_FIRST_STEP = [
+    "models/quantised/packed_weights.py",
     "models/model_config.py",
     "models/decoder_loader.py",
     "models/finite_weights.py",

@@ -134,6 +134,7 @@ def test_the_reason_is_one_line_without_paths_and_the_log_has_the_traceback(capl
     assert last["a"].reason == (
         "a step failed with RuntimeError: the kernel failed in ...; try again"
     )
+    assert last["a"].failure.is_temporary
     assert "Traceback" in caplog.text
     assert "/usr/lib/driver.so" in caplog.text
 

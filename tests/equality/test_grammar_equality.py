@@ -21,7 +21,9 @@ from support.matchers import MatcherStates, match_in_this_process
 from support.matrix import TREES
 from support.tiny import VOCAB
 
+from outrider.ops.sampling.sample_token import NOTHING_LEFT
 from outrider.runtime.draft_kinds import NgramDraft
+from outrider.runtime.row_errors import FAILURES
 from outrider.structured import matcher_process, row_grammars
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState
@@ -252,16 +254,15 @@ def test_a_minimum_of_tokens_yields_to_a_grammar_that_is_complete(models, gramma
     assert spelled(tokens) in ("red", "green abc", "12")
 
 
-def test_a_grammar_that_cannot_be_spelled_ends_the_answer(models, grammar_cache):
+@pytest.mark.parametrize("drafter", ["none", "twin"])
+def test_a_grammar_that_cannot_be_spelled_ends_its_request(models, grammar_cache, drafter):
     stuck = replace(SPECS["choice"], text='root ::= "ab" "Z"')  # no token holds a capital letter
     sampling = RowSampling(seed=1, grammar=Grammar(spec=stuck, ends=(END,)))
     submission = make_submission("r", PROMPTS[0], sampling, max_tokens=MAX_TOKENS, stop_ids=(END,))
-    draft = models.draft("twin", TREES["chain"])
-    tokens = run_all(engine_of(models.target, Shape(), draft, grammar_cache), [submission])[
-        "r"
-    ].tokens
-    assert spelled(tokens) == "ab"
-    assert tokens[-1] == END
+    draft = models.draft(drafter, TREES["chain"])
+    got = run_all(engine_of(models.target, Shape(), draft, grammar_cache), [submission])["r"]
+    assert spelled(got.tokens) == "ab"
+    assert got.last.failure == FAILURES[NOTHING_LEFT]
 
 
 def test_a_grammar_that_does_not_compile_ends_its_request_alone(models, grammar_cache):

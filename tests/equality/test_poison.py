@@ -10,7 +10,7 @@ from support.poison import DRAFTS, POISONS, answers
 from support.tiny import VOCAB
 
 from outrider.ops.sampling.sample_token import NOT_FINITE, NOTHING_LEFT
-from outrider.runtime.row_errors import REASONS
+from outrider.runtime.row_errors import FAILURES
 from outrider.wire.row_sampling import Ban
 
 BAD = 66  # a token whose embedding is NaN, in tests with a broken model
@@ -98,8 +98,35 @@ def test_a_bad_prompt_fails_whether_it_is_answered_or_only_read(targets):
         text = [BAD, *PROMPTS[0]]
         asked = make_submission("r", text, sampling_of("greedy", 0), max_tokens=num_tokens)
         got = run_all(engine, [asked])["r"]
-        assert (got.tokens, got.last.finish, got.last.reason) == ([], "error", REASONS[NOT_FINITE])
+        assert (got.tokens, got.last.finish) == ([], "error")
+        assert got.last.failure == FAILURES[NOT_FINITE]
     assert engine._scheduler.cache._tree.num_evictable == 0, "failed requests leave no pages"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_bad_prompt_fails_before_the_rest_of_it_is_computed(targets, depth):
+    broken = with_bad_tokens(targets["llama"].target, [BAD])
+    engine = engine_of(broken, Shape(step_tokens=7, depth=depth))
+    engine.add(make_submission("r", [BAD, *PROMPTS[0] * 5], sampling_of("greedy", 0)))
+    updates = [update for _ in range(1 + depth) for update in engine.step()]
+    assert [update.failure for update in updates] == [FAILURES[NOT_FINITE]]
+    assert engine._scheduler.cache._tree.num_evictable == 0
+
+
+def test_a_bad_prompt_that_is_aborted_leaves_no_pages_and_others_keep_theirs(targets):
+    broken = with_bad_tokens(targets["llama"].target, [BAD])
+    engine = engine_of(broken, Shape(step_tokens=len(PROMPTS[0]) * 4 + 8, depth=1))
+    text = list(PROMPTS[0]) * 2
+    good = make_submission("good", text, sampling_of("greedy", 0), max_tokens=2)
+    run_all(engine, [good])
+    num_cached = engine._scheduler.cache._tree.num_evictable
+    assert num_cached > 0
+    engine.add(make_submission("r", [*text, *[BAD] * 20], sampling_of("greedy", 0)))
+    engine.step()  # its result is not read yet
+    engine.abort("r")
+    assert engine._scheduler.cache._tree.num_evictable > num_cached
+    run_all(engine, [good])
+    assert engine._scheduler.cache._tree.num_evictable == num_cached
 
 
 def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
@@ -108,7 +135,7 @@ def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
     good = run_all(engine, [asked])["r"]
     ban = replace(sampling_of("greedy", 0), ban=Ban(before=1000, tokens=tuple(range(VOCAB))))
     both = run_all(engine, [asked, make_submission("n", PROMPTS[3], ban)])
-    assert (both["n"].tokens, both["n"].last.reason) == ([], REASONS[NOTHING_LEFT])
+    assert (both["n"].tokens, both["n"].last.failure) == ([], FAILURES[NOTHING_LEFT])
     assert both["r"].tokens == good.tokens
 
 
@@ -123,7 +150,7 @@ def test_a_failed_request_leaves_the_pages_of_others_in_the_cache(targets, is_ba
     sampling = sampling_of("greedy", 0) if is_bad else ban
     failing = make_submission("f", [*text, *([BAD] * 8 if is_bad else text)], sampling)
     failed, again = (run_all(engine, [failing])["f"].last for _ in range(2))
-    assert failed.reason == again.reason == REASONS[NOT_FINITE if is_bad else NOTHING_LEFT]
+    assert failed.failure == again.failure == FAILURES[NOT_FINITE if is_bad else NOTHING_LEFT]
     assert (again.progress.cached > cached) == (not is_bad)  # finite numbers can be used again
     assert run_all(engine, [good])["good"].last.progress.cached == cached > 0
 

@@ -12,6 +12,7 @@ from outrider.cli.main import run
 from outrider.frontend.request_state import OutputState, StopRules, text_stream
 from outrider.models.decoder import Decoder
 from outrider.step.device_stream import HostEvent
+from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.submission import Progress, RequestUpdate
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -78,9 +79,10 @@ def test_a_failed_answer_keeps_its_text_also_what_was_held_back(tokenizer):
     tokens = tuple(tokenizer.encode("go sto", add_special=False))
     said = {"request_id": "0", "logprobs": (), "progress": progress}
     output.push(RequestUpdate(tokens=tokens, finish="running", **said))
-    output.push(RequestUpdate(tokens=(), finish="error", reason="a step failed", **said))
+    failure = RequestFailure(FailureKind.TEMPORARY, "a step failed")
+    output.push(RequestUpdate(tokens=(), finish="error", failure=failure, **said))
     assert output.text == "go sto"
-    assert (output.ending.finish, output.ending.stop) == ("error", "a step failed")
+    assert (output.ending.finish, output.ending.failure) == ("error", failure)
 
 
 @pytest.mark.parametrize("flags", [[], ["--n", "2"]])

@@ -68,7 +68,7 @@ from outrider.cli.main import run
 
 sys.meta_path.insert(0, Poke())
 code = run(["generate", "the", "--model", sys.argv[1]])
-print(code, "torch" in sys.modules, "outrider.runtime.build_runner" in sys.modules)
+print(code, "torch" in sys.modules, "outrider.runtime.model_home" in sys.modules)
 """
 
 

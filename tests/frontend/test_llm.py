@@ -164,7 +164,7 @@ def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported, only 1"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be at least 1, got 0"),
         ({"trust_remote_code": True}, "trust_remote_code=True is not supported, only False"),
         ({"enforce_eager": "yes"}, "enforce_eager must be a bool"),
         ({"enforce_eager": True, "executor": "tape"}, "choose the executor twice; keep one"),

@@ -285,3 +285,19 @@ def test_a_stream_that_is_collected_while_another_is_read_waits_for_no_turn(llm)
 def test_half_a_surrogate_pair_is_no_salt():
     with pytest.raises(RequestError, match="cache_salt"):
         SamplingParams(cache_salt="\ud800")
+
+
+def test_an_async_llm_sleeps_and_wakes_up(async_llm, expected):
+    async def run():
+        first = None
+        async for each in async_llm.generate(PROMPTS[0], LONG):
+            if first is None:
+                first = each
+                await async_llm.sleep()
+                assert await async_llm.is_sleeping()
+        assert each.finished  # by the sleep, or before it
+        await async_llm.wake_up()
+        return await last_of(async_llm, PROMPTS[0], GREEDY)
+
+    output = asyncio.run(run())
+    assert output.outputs[0].token_ids == expected[PROMPTS[0], GREEDY.max_tokens].token_ids

@@ -21,7 +21,7 @@ from support.model_set import make_models
 
 from outrider.config.engine_config import EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.engine.engine import Engine
-from outrider.runtime.build_runner import build_runner
+from outrider.runtime.model_home import ModelHome
 from outrider.step.graph_break import is_capturing
 
 DRAFTS = [
@@ -133,9 +133,8 @@ def test_real_sizes_are_rehearsed_and_recorded_at_start(models):
         device="cuda", dtype="float32", execution=ExecutionConfig(record="at start")
     )
     config = replace(config, limits=LimitsConfig(rows=6, context=128))
-    runner, facts = build_runner(
-        models.folder, config, lambda done, all: progress.append((done, all))
-    )
+    home = ModelHome(models.folder, config)
+    runner, facts = home.build(lambda done, all: progress.append((done, all)))
     engine = Engine(runner, facts)
     num_shapes = progress[-1][1]
     assert progress[-1] == (num_shapes, num_shapes)

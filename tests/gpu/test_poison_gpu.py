@@ -66,6 +66,7 @@ def test_bad_keys_and_values_are_stored_as_in_the_reference(dtype):
     like = torch.empty(0, dtype=dtype, device="cuda")
     bad_kv_cases.check_heads(like)
     bad_kv_cases.check_projection(like)
+    bad_kv_cases.check_bad_values(like)
     bad_kv_cases.check_latents(like)
 
 

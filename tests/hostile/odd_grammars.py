@@ -75,7 +75,7 @@ def _try(server: ByteServer, body: dict[str, Any], report: CaseReport) -> str:
         return f"no answer ({error!r}): {content!a}"
     report.counts[f"status {response.status_code}"] += 1
     if response.status_code != 200:
-        # 503 says that this request failed while it ran: a matcher that is too slow, say.
+        # 503 says that its matcher process was lost.
         is_own = response.status_code in (400, 503) and response.json()["error"]["message"]
         return "" if is_own else f"status {response.status_code} {response.text}: {content!a}"
     (choice,) = response.json()["choices"]

@@ -28,7 +28,7 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.model_config import read_config
 from outrider.models.mtp.inspect_modules import count_modules
 from outrider.models.mtp.module_loader import load_modules
-from outrider.runtime.build_runner import build_runner
+from outrider.runtime.model_home import ModelHome
 from outrider.wire.row_sampling import RowSampling
 
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_drafting_with_own_modules_changes_no_token(tmp_path, family, steps):
         config = EngineConfig(
             dtype="float32", device="cpu", draft=draft, cache=CacheConfig(kv_tokens=512)
         )
-        runner, facts = build_runner(folder, config)
+        runner, facts = ModelHome(folder, config).build()
         outputs = run_all(Engine(runner, facts, runner.grammars), submissions)
         return {name: one.tokens for name, one in outputs.items()}, facts.draft
 
@@ -112,11 +112,11 @@ def test_step_tokens_must_cover_one_node_more_than_there_are_modules(
         limits=limits,
     )
     if is_room:
-        _, facts = build_runner(folder, config)
+        _, facts = ModelHome(folder, config).build()
         assert facts.draft.budget.nodes == num + 1
     else:
         with pytest.raises(ConfigError, match=r"must exceed max_num_seqs \(4\) times nodes \(6\)"):
-            build_runner(folder, config)
+            ModelHome(folder, config).build()
 
 
 def test_modules_that_an_export_dropped_are_refused_with_the_reason(mimo):

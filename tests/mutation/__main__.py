@@ -115,6 +115,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--num", type=int, default=150, help="mutants to test")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--first", type=int, default=0, help="go on at this one of the sample")
     parser.add_argument("--minutes", type=float, default=600, help="stop after so many")
     parser.add_argument("--only", default="", help="a part of the path, such as outrider/spec")
     args = parser.parse_args()
@@ -124,7 +125,7 @@ def main() -> int:
     mutants = [m for each in folders for m in list_mutants(each) if args.only in str(m.path)]
     sample = random.Random(args.seed).sample(mutants, min(args.num, len(mutants)))
     end, tested, survivors = time.monotonic() + args.minutes * 60, 0, 0
-    for mutant in sample:
+    for mutant in sample[args.first :]:
         if time.monotonic() > end:
             break
         with tempfile.TemporaryDirectory() as scratch:

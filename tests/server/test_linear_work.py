@@ -6,7 +6,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from outrider.engine.engine import _reason
+from outrider.engine.failure_reason import failure_reason
 from outrider.frontend.output_json import finite
 from outrider.server.protocol.completions_protocol import CompletionRequest
 from outrider.server.protocol.responses_protocol import ResponsesRequest
@@ -27,8 +27,8 @@ def test_a_list_of_wrong_values_is_one_error_for_each_type_it_may_have(prompt):
 
 
 def test_paths_are_removed_from_a_reason_however_long_a_word_is():
-    assert _reason(ValueError("no /a/b.py in c:\\d here")).endswith(": no ... in ... here")
-    assert len(_reason(ValueError("a" * 10**6))) < 10**4
+    assert failure_reason(ValueError("no /a/b.py in c:\\d here")).endswith(": no ... in ... here")
+    assert len(failure_reason(ValueError("a" * 10**6))) < 10**4
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1e9])

@@ -170,6 +170,8 @@ def test_acceptance_by_position_adds_up_for_trees_too(page):
     [
         ({"status": 503, "code": "engine_restarting"}, "being restarted"),
         ({"status": 503, "code": "engine_error", "message": "no number"}, "could not finish"),
+        ({"status": 503, "code": "not_finite", "message": "no number"}, "will not help"),
+        ({"status": 400, "code": "request_failed", "message": "no token"}, "cannot be what"),
         ({"status": 429, "code": "queue_full"}, "too many requests wait"),
         ({"status": 502, "message": "<html>Bad Gateway</html>"}, "behind the proxy"),
         ({"status": 400, "message": '{"detail": [{"loc": ["body"]}]}'}, "HTTP status 400"),

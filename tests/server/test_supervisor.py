@@ -16,12 +16,15 @@ from outrider.errors import ConfigError
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.supervisor import Supervisor
 from outrider.server.worker_messages import FromLoadedWorker, ToWorker
+from outrider.wire.runner_facts import RankFacts
 
 
 class Listener:
     """No worker ever comes."""
 
-    def attach_worker(self, send: Callable[[ToWorker], None], pid: int) -> None:
+    def attach_worker(
+        self, send: Callable[[ToWorker], None], pid: int, ranks: tuple[RankFacts, ...]
+    ) -> None:
         raise AssertionError
 
     def receive(self, message: FromLoadedWorker) -> None:

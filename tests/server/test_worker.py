@@ -25,6 +25,7 @@ from outrider.server.worker_messages import (
 )
 from outrider.server.worker_process import Worker
 from outrider.structured.grammar_cache import NO_GRAMMARS
+from outrider.wire.failure import FailureKind
 
 CONTEXT = 64
 
@@ -193,6 +194,7 @@ def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go
     (refused,) = [update for update in updates if update.request_id == "large"]
     assert refused.finish == "error"
     assert "the KV cache holds 16" in refused.reason
+    assert refused.failure.kind is FailureKind.REQUEST
     answer = [token for each in updates if each.request_id == "small" for token in each.tokens]
     assert answer == expected_output(small, CONTEXT)
     assert server_end.engine.num_in_flight == 0
@@ -208,6 +210,7 @@ def test_a_request_is_alone_in_two_lost_steps_and_in_no_third(server_end):
     (last,) = engine.detach(frozenset({"poison"}))
     assert (last.request_id, last.finish) == ("poison", "error")
     assert last.reason.endswith("The request was in 2 lost steps, the last alone")
+    assert last.failure.kind is FailureKind.INTERNAL
     engine.attach(sent.append)
     assert len(sent) == 1
 

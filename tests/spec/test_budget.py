@@ -2,6 +2,7 @@ import pytest
 
 from outrider.step.buckets import Buckets
 from outrider.step.shape import SamplingFlags
+from outrider.step.step_sizes import sizes_of
 from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledDecodes
 
@@ -37,6 +38,6 @@ def test_a_batch_of_different_budgets_reads_as_far_as_its_common_tree_writes():
             budgets=tuple(budgets),
         ),
     )
-    shape = Buckets(page_size=1, lead=1).fit(batch, sampling_flags=SamplingFlags())
+    shape = Buckets(page_size=1, lead=1).fit(sizes_of(batch), sampling_flags=SamplingFlags())
     assert shape.tree == Budget(steps=8, topk=8, nodes=16)
     assert shape.pages == 100 + 1 + 7 * 8  # every branch of all steps but the last

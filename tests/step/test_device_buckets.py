@@ -7,6 +7,7 @@ import pytest
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import Listed, Multiples, device_buckets, largest_shape
 from outrider.step.shape import ChunkShape, SamplingFlags
+from outrider.step.step_sizes import sizes_of
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.scheduled_batch import (
     NO_DECODES,
@@ -37,14 +38,14 @@ def test_rows_are_padded_to_a_captured_number(rows, padded):
     batch = ScheduledBatch(
         step=1, admissions=(), grants=(), chunks=(), decodes=decodes(rows, bound=40)
     )
-    shape = buckets_of().fit(batch, sampling_flags=SamplingFlags())
+    shape = buckets_of().fit(sizes_of(batch), sampling_flags=SamplingFlags())
     assert (shape.rows, shape.pages) == (padded, 256 // 16)
 
 
 @pytest.mark.parametrize(("bound", "tokens"), [(200, 256), (256, 1024), (1000, 1024), (2999, 3008)])
 def test_contexts_grow_by_4_up_to_the_longest_text(bound, tokens):
     batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(), decodes=decodes(1, bound))
-    assert buckets_of().fit(batch, sampling_flags=SamplingFlags()).pages == tokens // 16
+    assert buckets_of().fit(sizes_of(batch), sampling_flags=SamplingFlags()).pages == tokens // 16
 
 
 def chunk_of(row, count):
@@ -55,7 +56,7 @@ def test_chunks_are_padded_by_a_chunk_of_row_0():
     batch = ScheduledBatch(
         step=1, admissions=(), grants=(), chunks=(chunk_of(1, 100),), decodes=NO_DECODES
     )
-    shape = buckets_of().fit(batch, sampling_flags=SamplingFlags())
+    shape = buckets_of().fit(sizes_of(batch), sampling_flags=SamplingFlags())
     assert shape.chunk == ChunkShape(rows=9, tokens=128, width=128)
     assert shape.rows == 0
 
@@ -66,7 +67,7 @@ def test_chunks_of_any_lengths_with_one_total_share_a_shape(counts):
     batch = ScheduledBatch(
         step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes(40, bound=60)
     )
-    shape = buckets_of().fit(batch, sampling_flags=SamplingFlags())
+    shape = buckets_of().fit(sizes_of(batch), sampling_flags=SamplingFlags())
     assert shape.rows == 48
     assert shape.num_query == 128  # padded as a whole
     assert shape.chunk == ChunkShape(rows=9, tokens=80, width=80)
@@ -111,7 +112,7 @@ def test_warm_up_captures_every_mixed_step_that_a_short_context_can_have():
             chunks=tuple(chunk_of(row, count) for row, count in enumerate(counts, start=30)),
             decodes=decodes(num_rows, bound=60),
         )
-        assert buckets.fit(batch, sampling_flags=SamplingFlags(noise=True)) in shapes
+        assert buckets.fit(sizes_of(batch), sampling_flags=SamplingFlags(noise=True)) in shapes
 
 
 def test_warm_up_traces_the_drafts_of_few_rows():

@@ -97,7 +97,7 @@ def test_ends_that_blame_a_row_of_another_step_are_counted(masks):
     grammar = RowGrammar(loaded, ends=(2,), ban=Ban(tokens=(), before=0), output=())
     task = MaskTask(grammar=grammar, tokens=[0], parents=[-1], positions=[0], first=0)
     StepMatch([task]).wait()
-    assert grammar.error == LOST
+    assert grammar.failure == LOST
     assert len(ends) == 2
 
 

@@ -15,7 +15,9 @@ from outrider.errors import RequestError
 from outrider.runtime.draft_kinds import NgramDraft
 from outrider.structured import loaded_grammar, match_rows, matcher_pool
 from outrider.structured.grammar_cache import GrammarCache
+from outrider.structured.matcher_process import TOO_SLOW
 from outrider.wire.draft_budget import Budget
+from outrider.wire.failure import FailureKind
 from outrider.wire.grammar_spec import Grammar, GrammarSpec, Vocabulary
 from outrider.wire.row_sampling import RowSampling
 
@@ -82,7 +84,8 @@ def test_a_matcher_that_does_not_return_ends_its_request_alone(models, grammar_c
     assert time.monotonic() - began_s < LONG_S
     stuck = outputs.pop("stuck")
     assert stuck.last.finish == "error"
-    assert "make it less ambiguous" in stuck.last.reason
+    assert stuck.last.failure == TOO_SLOW
+    assert stuck.last.failure.kind is FailureKind.REQUEST
     assert [RUNS.pieces[token] for token in stuck.tokens[:3]] == [b"abc", b"12", b"x"]
     assert tokens_of(outputs) == expected
     assert engine.num_failed_steps == 0
@@ -135,7 +138,7 @@ def test_a_process_that_cannot_be_replaced_ends_the_requests_of_its_grammar(
 ):
     monkeypatch.setattr(loaded_grammar, "MAX_RELOAD_S", 0.0)
     outputs = run_all(engine_with(models, grammar_cache), [STUCK, *OTHERS])
-    assert outputs["same grammar"].last.reason == match_rows.LOST
+    assert outputs["same grammar"].last.failure == match_rows.LOST
     assert [outputs[each].last.finish for each in ("digits", "free")] == ["stop", "length"]
 
 

@@ -26,7 +26,7 @@ def _on_cpu(rotation: Rotation) -> Rotation:
 
 
 def check_heads(like: torch.Tensor) -> None:
-    """A bad channel of a token's keys, values or both."""
+    """A bad channel of a token's keys, values or both: its key says so."""
     torch.manual_seed(0)
     heads = torch.randn(ROWS, HEADS + 2 * KV_HEADS, DIM).to(like)
     for token, value in BAD.items():
@@ -42,6 +42,8 @@ def check_heads(like: torch.Tensor) -> None:
     assert got[:, :, KV_HEADS:].isfinite().all()
     keys = got.flatten(0, 1)[slots.cpu(), :KV_HEADS]
     assert keys.isnan().any(2).all(1).tolist() == [token in BAD for token in range(ROWS)]
+    assert keys[4, 0].isnan().any()
+    assert keys[4, 1].isfinite().all()  # of another head
     assert not keys.isinf().any()
 
 
@@ -61,6 +63,24 @@ def check_projection(like: torch.Tensor) -> None:
         keys, values = stored[token].chunk(2)
         assert keys.isnan().all() if token in BAD else keys.isfinite().all()
         assert (values == 0).all() if token in BAD else values.isfinite().all()
+
+
+def check_bad_values(like: torch.Tensor) -> None:
+    """A value overflows for two tokens, their keys do not: the hidden states become NaN."""
+    torch.manual_seed(0)
+    x, size = torch.randn(ROWS, 32).to(like), (HEADS + 2 * KV_HEADS) * DIM
+    x[:, 5] = 0.0
+    x[[1, 4], 5] = 4.0
+    weight, nothing = torch.randn(size, 32).to(like), torch.empty(0).to(like)
+    weight[-3, 5] = torch.finfo(like.dtype).max
+    rotation, slots = rotation_at(ROWS, DIM, like), _slots(str(like.device))
+    layer = torch.full((3, PAGE, 2 * KV_HEADS, DIM), 7.0).to(like)
+    before = x.clone()
+    qkv_projection_triton(x, RmsNorm(nothing, 1e-6), weight, nothing, rotation, layer, slots)
+    assert x.isnan().any(1).tolist() == [token in (1, 4) for token in range(ROWS)]
+    good = [token for token in range(ROWS) if token not in (1, 4)]
+    assert torch.equal(x[good], before[good])
+    assert layer.isfinite().all()
 
 
 def check_latents(like: torch.Tensor) -> None:

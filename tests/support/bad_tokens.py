@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from outrider.models.decoder import Decoder
 from outrider.ops.sampling.sample_token import NOT_FINITE
-from outrider.runtime.row_errors import REASONS
+from outrider.runtime.row_errors import FAILURES
+from outrider.wire.failure import NO_FAILURE
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, TREES, Models, sampling_of
 
@@ -36,7 +37,7 @@ def assert_ends_as_plain_decoding(models: Models, draft: tuple[str, str], shape:
         last = each.tokens.index(bad) + 1 if is_bad else MAX_TOKENS
         assert got[name].tokens == each.tokens[:last]
         assert got[name].last.finish == ("error" if is_bad else "length")
-        assert got[name].last.reason == (REASONS[NOT_FINITE] if is_bad else "")
+        assert got[name].last.failure == (FAILURES[NOT_FINITE] if is_bad else NO_FAILURE)
         assert len(got[name].logprobs) == last
     stats = engine.stats
     assert stats.pages.free == stats.pages.total

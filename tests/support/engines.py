@@ -44,7 +44,20 @@ def engine_of(
     verifier: Verifier = verify,
     rows: Sizes | None = None,
 ) -> Engine:
-    settings = Settings(
+    runner, facts = assemble_runner(
+        model,
+        settings_of(shape),
+        draft=draft,
+        kv_tokens=shape.kv_tokens,
+        buckets=buckets_of(shape, rows),
+        grammars=grammars,
+        verifier=verifier,
+    )
+    return Engine(runner, facts, runner.grammars)
+
+
+def settings_of(shape: Shape) -> Settings:
+    return Settings(
         dtype="float32",
         device=shape.device,
         execution=ExecutionSettings(
@@ -63,8 +76,11 @@ def engine_of(
             prefix_cache=shape.prefix_cache,
         ),
     )
+
+
+def buckets_of(shape: Shape, rows: Sizes | None = None) -> Buckets:
     pad = Multiples(shape.pad)
-    buckets = Buckets(
+    return Buckets(
         page_size=shape.page_size,
         rows=rows or pad,
         chunk_rows=pad,
@@ -72,16 +88,6 @@ def engine_of(
         pages=pad,
         chunk_pages=pad,
     )
-    runner, facts = assemble_runner(
-        model,
-        settings,
-        draft=draft,
-        kv_tokens=shape.kv_tokens,
-        buckets=buckets,
-        grammars=grammars,
-        verifier=verifier,
-    )
-    return Engine(runner, facts, runner.grammars)
 
 
 @dataclass

@@ -149,7 +149,9 @@ def facts(
     is_adaptive: bool = False,
 ) -> RunnerFacts:
     return RunnerFacts(
-        memory=MemoryFacts(weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages),
+        memory=MemoryFacts(
+            weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages, tp_size=1, ranks=()
+        ),
         vocab_size=VOCAB,
         draft=DraftFacts(
             budget=Budget(steps=nodes - 1, nodes=nodes),

@@ -37,3 +37,10 @@ def wait_until(happens) -> None:
 
 def wait_for_end(pid: int) -> None:
     wait_until(lambda: not is_running(pid))
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Children of a process, their children, and so on."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [*children, *(each for child in children for each in descendants_of(child))]

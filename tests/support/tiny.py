@@ -37,6 +37,13 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+UNEVEN = {
+    "hidden_size": 40,
+    "num_attention_heads": 10,
+    "num_key_value_heads": 5,
+    "head_dim": 8,
+    "intermediate_size": 45,
+}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -48,6 +55,9 @@ LLAMA3_ROPE = {
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
     "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "llama-uneven": lambda: LlamaForCausalLM(  # 5 groups of heads, and an odd MLP
+        LlamaConfig(**SIZES | UNEVEN, tie_word_embeddings=False)
+    ),
     "llama3-rope": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=LLAMA3_ROPE)),
     "llama-linear-rope": lambda: LlamaForCausalLM(
         LlamaConfig(

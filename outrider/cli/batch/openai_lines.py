@@ -77,7 +77,20 @@ class OpenAiLine:
         return frontend.inputs.prepare(requests[0].prompt, requests[0].params)
 
     def report(self, request: RequestState, frontend: Frontend) -> Json:
-        """The answer of `/v1/...` inside OpenAI's envelope of a batch."""
+        """The answer of `/v1/...`, or its error, inside OpenAI's envelope of a batch."""
+        if not request.failure.is_none:
+            from outrider.server.http_errors import failed
+
+            error = failed(request.failure)
+            return _error_report(self._custom_id, error.message, code=str(error.code))
+        response = {
+            "status_code": 200,
+            "request_id": f"batch_req_{secrets.token_hex(12)}",
+            "body": self._answer(request, frontend),
+        }
+        return {"custom_id": self._custom_id, "response": response, "error": None}
+
+    def _answer(self, request: RequestState, frontend: Frontend) -> Json:
         from outrider.server.answer_request import ServedModel
         from outrider.server.request_handle import RequestHandle
         from outrider.server.routes.chat_routes import ChatWriter
@@ -91,24 +104,19 @@ class OpenAiLine:
             if self._is_chat
             else CompletionWriter(envelope, any_body, frontend.tokenizer)
         )
-        answer = writer.whole(RequestHandle([request])).model_dump(exclude_unset=True)
-        response = {
-            "status_code": 200,
-            "request_id": f"batch_req_{secrets.token_hex(12)}",
-            "body": answer,
-        }
-        return {"custom_id": self._custom_id, "response": response, "error": None}
+        answer: Json = writer.whole(RequestHandle([request])).model_dump(exclude_unset=True)
+        return answer
 
 
-def error_report(value: Mapping[str, Any], message: str) -> Json:
+def refusal_report(value: Mapping[str, Any], message: str) -> Json:
     """The answer to a line that was refused, inside the same envelope."""
     name = value["custom_id"]
-    error = {"code": "invalid_request", "message": message}
-    return {
-        "custom_id": name if isinstance(name, str) else None,
-        "response": None,
-        "error": error,
-    }
+    return _error_report(name if isinstance(name, str) else None, message, code="invalid_request")
+
+
+def _error_report(name: str | None, message: str, *, code: str) -> Json:
+    error = {"code": code, "message": message}
+    return {"custom_id": name, "response": None, "error": error}
 
 
 def _defaults(params: SamplingParams) -> Json:

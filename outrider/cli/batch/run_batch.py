@@ -14,7 +14,7 @@ from outrider.cli.batch.batch_input import (
     read_lines,
 )
 from outrider.cli.batch.batch_output import BatchOutput
-from outrider.cli.batch.openai_lines import OpenAiLine, error_report, is_openai_line
+from outrider.cli.batch.openai_lines import OpenAiLine, is_openai_line, refusal_report
 from outrider.errors import CapacityError, ConfigError, RequestError
 from outrider.frontend.batch_bar import Advance, batch_bar
 from outrider.frontend.frontend import Frontend
@@ -50,7 +50,7 @@ class BatchRun:
         self._frontend = frontend
         self._defaults = defaults
         self._written = written
-        # Why lines are left to the next run: there was no room, or the engine failed.
+        # Why lines are left to the next run: there was no room, or a step failed.
         self.refusals: list[str] = []
 
     def run(self, source: Path, advance: Advance) -> None:
@@ -67,12 +67,11 @@ class BatchRun:
             if not isinstance(result, RequestState):
                 self._fail(line, result, advance)
                 continue
-            output = result.output()
-            if output.error:
-                self.refusals.append(output.error)
+            if result.failure.is_temporary:
+                self.refusals.append(result.failure.reason)
                 continue
             self._written.append(line, self._report(line, result))
-            advance(output.usage.completion_tokens)
+            advance(result.usage.completion_tokens)
 
     def _requests(
         self, source: Path, advance: Advance
@@ -107,16 +106,16 @@ class BatchRun:
         return parse_prompt({request.kind: request.body})
 
     def _fail(self, line: InputLine, error: RequestError, advance: Advance) -> None:
-        self._written.append(line, _error_report(line, str(error)))
+        self._written.append(line, _refusal(line, str(error)))
         advance(0)
 
 
-def _error_report(line: InputLine, message: str) -> Mapping[str, Any]:
+def _refusal(line: InputLine, message: str) -> Mapping[str, Any]:
     try:
         value = decode_line(line)
     except RequestError:
         value = None
-    return error_report(value, message) if is_openai_line(value) else {"error": message}
+    return refusal_report(value, message) if is_openai_line(value) else {"error": message}
 
 
 def _with_system(messages: Sequence[Message], system: str) -> Sequence[Message]:

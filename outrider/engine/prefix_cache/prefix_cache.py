@@ -86,6 +86,11 @@ class PrefixCache:
             pages=match.pages, cached=cached, num_shared=num_shared, node=match.node, salt=salt
         )
 
+    def count_cached(self, tokens: Sequence[int], *, salt: bytes = b"") -> int:
+        """Tokens that `open` would find. Nothing is lent."""
+        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        return len(self._tree.match(key).pages) * self.page_size
+
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
         assert lease.is_open
@@ -149,6 +154,13 @@ class PrefixCache:
         pruned = self._tree.prune(lease.node, num_published)
         self._allocator.free(pruned + lease.pages[lease.num_shared :])
         lease.is_open = False
+
+    def forget(self, tokens: Sequence[int], *, salt: bytes, kept: int) -> None:
+        """Frees the cached pages of a text after its first `kept` tokens that no request uses."""
+        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        match = self._tree.match(key)
+        num_pages = len(match.pages) - kept // self.page_size
+        self._allocator.free(self._tree.prune(match.node, num_pages))
 
     def flush(self) -> None:
         """Forgets every cached page that no request uses."""

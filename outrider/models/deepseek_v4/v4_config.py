@@ -20,7 +20,8 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
-from outrider.models.model_config import RopeConfig, refuse_quantised
+from outrider.models.model_config import RopeConfig
+from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.rope_scaling import parse_scaling, rope_settings
 from outrider.ops.moe.routing_config import RoutingConfig
 
@@ -130,7 +131,7 @@ class V4Config:
 
 def parse_v4(fields: Mapping[str, Any]) -> V4Config:
     """The decoder that the fields of a config.json describe."""
-    refuse_quantised(fields)
+    parse_quantisation(fields.get("quantization_config"))
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key in fields and fields[key] not in allowed:
             raise ConfigError(

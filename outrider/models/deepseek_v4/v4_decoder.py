@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from outrider.distributed.rank_group import RankGroup
 from outrider.models.decoder import TargetOutput
 from outrider.models.deepseek_v4.compressed_cache import (
     CompressedLayout,
@@ -19,6 +20,7 @@ from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.models.layers.reduced_layers import OwnLogits, own_logits
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.partial_rope import TailRotation
 from outrider.ops.sampling.widen_logits import widen_logits
@@ -34,6 +36,7 @@ class V4Block:
     attention: V4Attention
     feed_streams: Connection
     feed: FeedForward
+    ranks: RankGroup
 
     def __call__(
         self,
@@ -44,9 +47,11 @@ class V4Block:
     ) -> torch.Tensor:  # [num_query, streams, hidden]
         mixed = self.attention_streams.read(streams)
         y = self.attention(mixed.x, store, step)
+        self.ranks.add_up_(y)  # before it is written: every rank has all streams
         streams = self.attention_streams.write(y, streams, mixed)
         mixed = self.feed_streams.read(streams)
         y = self.feed(mixed.x, torch.zeros_like(mixed.x), feed)
+        self.ranks.add_up_(y)
         return self.feed_streams.write(y, streams, mixed)
 
 
@@ -62,10 +67,11 @@ class V4Parts:
 
 
 class V4Decoder:
-    """Owns the weights. `dtype` is that of activations and of the cache."""
+    """Owns the weights, or a rank's share. `dtype` is that of activations and of the cache."""
 
-    def __init__(self, config: V4Config, parts: V4Parts) -> None:
+    def __init__(self, config: V4Config, parts: V4Parts, ranks: RankGroup) -> None:
         self.config = config
+        self.ranks = ranks
         self.dtype = parts.embedding.dtype
         self._parts = parts
 
@@ -110,6 +116,11 @@ class V4Decoder:
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
         scores = self._parts.head(hidden_states)
         return widen_logits(scores)
+
+    def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
+        """Those of the tokens that this rank scores."""
+        own = own_logits(self._parts.head, hidden_states)
+        return OwnLogits(scores=widen_logits(own.scores), first=own.first)
 
     def _step(self, plan: StepPlan, page_size: int) -> V4Step:
         assert isinstance(plan.attention, CompressedPlan)

@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
@@ -24,6 +26,7 @@ from outrider.models.deepseek_v4.v4_blocks import (
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Block, V4Decoder, V4Parts
 from outrider.models.deepseek_v4.v4_rotary import TailRotary
+from outrider.models.deepseek_v4.v4_share import share_of_v4, v4_cuts
 from outrider.models.deepseek_v4.v4_tensors import (
     EMBEDDING,
     EXPERTS,
@@ -35,11 +38,13 @@ from outrider.models.deepseek_v4.v4_tensors import (
     v4_tensor_shapes,
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
+from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import Router, TableRouter, TopKRouter
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
@@ -62,6 +67,7 @@ def load_v4(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> V4Decoder:
     """The decoder in a folder, whose tensors must match its config.json exactly."""
     with Checkpoint(folder) as checkpoint:
@@ -74,7 +80,9 @@ def load_v4(
             among=lambda name: name in own,
         )
         source = Renamed(checkpoint, stored)
-        return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+        return build_v4(
+            config, source, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
+        )
 
 
 def build_v4(
@@ -84,9 +92,12 @@ def build_v4(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    ranks: RankGroup = ONE_RANK,
 ) -> V4Decoder:
     """A decoder from tensors with checked shapes, by the names of the hub."""
-    builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    builder = V4Builder(
+        config, source, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
+    )
     return builder.build()
 
 
@@ -97,8 +108,8 @@ class Renamed:
         self._source = source
         self._stored = stored
 
-    def read(self, name: str) -> torch.Tensor:
-        return self._source.read(self._stored[name])
+    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
+        return self._source.read(self._stored[name], cut)
 
 
 class V4Builder:
@@ -112,13 +123,17 @@ class V4Builder:
         dtype: WeightType,
         device: torch.device,
         arithmetic: Arithmetic,
+        ranks: RankGroup,
     ) -> None:
         if is_computed_in_float32(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
                 "float32"
             )
-        self._config = config
+        self._model = config
+        self._config = share_of_v4(config, ranks)  # what is built here
+        self._ranks = ranks
+        self._cuts = v4_cuts(config, ranks)
         self._source = source
         self._arithmetic: Arithmetic = arithmetic
         self._make_linear = choose_linear(dtype, device, arithmetic)
@@ -141,9 +156,16 @@ class V4Builder:
                 for index, kind in enumerate(attention.layers)
             ),
             collapse=self.collapse(""),
-            head=self.linear(HEAD),
+            head=self.head(HEAD),
         )
-        return V4Decoder(config, parts)
+        return V4Decoder(self._model, parts, self._ranks)
+
+    def head(self, name: str) -> Linear:
+        """A projection to logits, cut by vocabulary."""
+        vocab = self._config.vocab_size
+        rows = self._source.read(name, head_cut(vocab, self._ranks))
+        rows = rows.to(self._device, self._dtype)
+        return make_head(rows, self._ranks, vocab_size=vocab, make_linear=self._make_linear)
 
     def block(self, layer: str, kind: CompressedBlocks | NoBlocks, *, is_hashed: bool) -> V4Block:
         """The layer whose tensors have this prefix."""
@@ -152,6 +174,7 @@ class V4Builder:
             attention=self._attention(layer + "attn.", kind),
             feed_streams=self._connection(layer, "ffn"),
             feed=self._feed(layer, is_hashed=is_hashed),
+            ranks=self._ranks,
         )
 
     def collapse(self, prefix: str) -> Collapse:
@@ -224,22 +247,25 @@ class V4Builder:
 
     def _feed(self, layer: str, *, is_hashed: bool) -> MoeMlp:
         feed, shared = self._config.feed, layer + "ffn.shared_experts."
-        sizes = ExpertSizes(feed.num, feed.intermediate, self._config.hidden)
+        held = held_experts(feed.num, self._ranks)
+        sizes = ExpertSizes(len(held), feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
         gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._source.read(layer + name), gate_up)
-        tensors.read_down(lambda name: self._source.read(layer + name), down)
+        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
+        tensors.read_down(lambda name: self._read(layer + name), down, held)
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
-            experts=make_experts(gate_up, down, feed.limit),
+            experts=divide_experts(
+                make_experts(gate_up, down, feed.limit), held, self._ranks.experts
+            ),
             shared=(Mlp(gate=SplitGate(both, feed.limit), down=self.linear(shared + "w2.weight")),),
         )
 
     def _router(self, layer: str, *, is_hashed: bool) -> Router:
         gate = self.linear(layer + "ffn.gate.weight")
         if is_hashed:
-            table = self._source.read(layer + TABLE).to(self._device, torch.int64)
+            table = self._read(layer + TABLE).to(self._device, torch.int64)
             return TableRouter(self._config.feed.routing, gate=gate, table=table)
         return TopKRouter(
             self._config.feed.routing, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
@@ -257,12 +283,16 @@ class V4Builder:
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""
-        stacked = torch.cat([self._source.read(name) for name in names])
+        stacked = torch.cat([self._read(name) for name in names])
         return stacked.to(self._device, self._dtype)
 
     def _wide(self, name: str) -> torch.Tensor:
         """A tensor that is computed with in float32."""
-        return self._source.read(name).to(self._device, torch.float32)
+        return self._read(name).to(self._device, torch.float32)
+
+    def _read(self, name: str) -> torch.Tensor:
+        """This rank's part of a tensor, as stored."""
+        return self._source.read(name, self._cuts.cut(name))
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
+from outrider.models.cut_head import head_cut
 from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
 from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
@@ -34,6 +35,7 @@ from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.model_config import AnyAttention, AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import WHOLE
 from outrider.ops.linear.choose_linear import WeightType
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
@@ -176,18 +178,24 @@ def load_v4_module(
         found = find_v4_modules(folder, target.config, checkpoint)
         source = Renamed(checkpoint, stored_names(checkpoint.names) | found.stored)
         return build_v4_module(
-            source, target, own=_own(found, source), dtype=dtype, arithmetic=arithmetic
+            source, target, own=_own(found, source, target), dtype=dtype, arithmetic=arithmetic
         )
 
 
-def _own(found: V4FoundModules, source: TensorSource) -> set[str]:
-    """The target's tensors of which the first module stores different values."""
-    prefix = module_prefix(0)
+def _own(found: V4FoundModules, source: TensorSource, target: V4Decoder) -> set[str]:
+    """The target's tensors of which the first module stores different values.
+
+    Of a head, each rank compares the rows that it scores; see `module_loader`.
+    """
+    prefix, rows = module_prefix(0), head_cut(target.config.vocab_size, target.ranks)
+    cuts = {EMBEDDING: WHOLE, HEAD: rows}
     return {
         shared
         for shared, name in ALSO_STORED.items()
         if prefix + name in found.stored
-        and not torch.equal(source.read(prefix + name), source.read(shared))
+        and not torch.equal(
+            source.read(prefix + name, cuts[shared]), source.read(shared, cuts[shared])
+        )
     }
 
 
@@ -201,7 +209,9 @@ def build_v4_module(
 ) -> V4Module:
     """A module from tensors with checked shapes, by the names of the hub."""
     config, device, prefix = target.config, target.embedding.device, module_prefix(0)
-    builder = V4Builder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
+    builder = V4Builder(
+        config, source, dtype=dtype, device=device, arithmetic=arithmetic, ranks=target.ranks
+    )
     embedding, head = (prefix + ALSO_STORED[name] for name in (EMBEDDING, HEAD))
     parts = V4ModuleParts(
         embedding=builder.read(embedding) if EMBEDDING in own else target.embedding,
@@ -211,7 +221,7 @@ def build_v4_module(
         stream_projection=builder.linear(prefix + "h_proj.weight"),
         block=builder.block(prefix, NoBlocks(), is_hashed=False),
         collapse=builder.collapse(prefix),
-        score=_scores_of(builder.linear(head)) if HEAD in own else target.logits,
+        score=_scores_of(builder.head(head)) if HEAD in own else target.logits,
     )
     return V4Module(target, parts)
 

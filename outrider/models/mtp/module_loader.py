@@ -6,14 +6,17 @@ from pathlib import Path
 import torch
 
 from outrider.config.engine_config import Arithmetic
+from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer
 from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
+from outrider.models.decoder_tensors import EMBEDDING, HEAD
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.models.mtp.inspect_modules import FoundModules, find_modules, stored_name
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.mtp_module import ModuleNorms, ModuleParts, MtpModule
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import Cut
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 from outrider.ops.sampling.widen_logits import widen_logits
@@ -53,7 +56,7 @@ def build_modules(
         width=config.block.hidden,
         lead=0,
         num_layers=len(modules),
-        attention=config.attention,
+        attention=target.share.attention,
     )
     ids = torch.arange(config.vocab_size, device=target.embedding.device)
     return ModuleChain(facts, modules, is_chained=found.table.rules.is_chained, target_ids=ids)
@@ -101,12 +104,13 @@ class _Builder:
         found, config = self._found, self._target.config
         return build_block(
             config.of_modules,
-            lambda name: self._source.read(prefix + stored_name(found.table, name)),
+            lambda name, cut: self._source.read(prefix + stored_name(found.table, name), cut),
             layer=config.attending[-1],
             are_experts_stacked=found.are_experts_stacked,
             dtype=self._dtype,
             device=self._device,
             arithmetic=self._arithmetic,
+            ranks=self._target.ranks,
         )
 
     def _embedding(self, name: str) -> torch.Tensor:  # [vocab, hidden]
@@ -117,15 +121,22 @@ class _Builder:
         return shared if torch.equal(own, shared) else own  # most stored embeddings are copies
 
     def _score(self, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-        if name not in self._found.own or self._is_the_targets(name):
+        vocab, ranks = self._target.config.vocab_size, self._target.ranks
+        cut = head_cut(vocab, ranks)
+        if name not in self._found.own or self._is_the_targets(name, cut):
             return self._target.logits
-        head = self._make_linear(self._read(name))
+        rows = self._source.read(name, cut).to(self._device, self._target.dtype)
+        head = make_head(rows, ranks, vocab_size=vocab, make_linear=self._make_linear)
         return lambda state: widen_logits(apply_padded(head, state))
 
-    def _is_the_targets(self, name: str) -> bool:
-        """Whether a stored head is a copy of the target's, as most are."""
-        shared = "model.embed_tokens.weight" if self._target.config.is_tied else "lm_head.weight"
-        return torch.equal(self._source.read(name), self._source.read(shared))
+    def _is_the_targets(self, name: str, cut: Cut) -> bool:
+        """Whether a stored head is a copy of the target's, as most are.
+
+        Each rank compares the rows that it scores. Ranks may find different answers: a rank whose
+        rows are equal computes the same with either head.
+        """
+        shared = EMBEDDING if self._target.config.is_tied else HEAD
+        return torch.equal(self._source.read(name, cut), self._source.read(shared, cut))
 
     def _norm(self, name: str) -> Norm:
         config, stored = self._target.config, self._source.read(name)

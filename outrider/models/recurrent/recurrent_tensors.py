@@ -18,6 +18,9 @@ _FUSED = ("in_proj_qkvz.weight", "in_proj_ba.weight")
 _APART = ("in_proj_qkv.weight", "in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight")
 
 
+STACKED_QKV = ("in_proj_qkv.weight", "conv1d.weight")  # queries, keys, values, one below the other
+
+
 class RecurrentReader(Protocol):
     """Reads tensors, and makes linear layers of them."""
 

@@ -19,3 +19,9 @@ def storable(values, is_key):
     """The values, in the type of the pool: NaN in place of keys, zero in place of values."""
     instead = tl.where(is_key, float("nan"), 0.0).to(values.dtype)
     return tl.where(is_finite(values), values, instead)
+
+
+@triton.jit
+def marked_key(key, value):
+    """The channels of a key: NaN where those of its value are not finite."""
+    return tl.where(is_finite(value), key, float("nan")).to(key.dtype)

@@ -4,11 +4,12 @@ Attention reads the keys of draft nodes and positions that a query does not see,
 score: `where(is_seen, score, -inf)`. But it multiplies their values by a weight of 0, and 0 * NaN
 is NaN. So a pool stores numbers that are not finite in keys only:
 
-    a key that is not finite is stored as NaN      a query that sees it gets NaN
-    a value that is not finite is stored as zero   a query that does not see it gets no NaN
+    a key that is not finite is stored as NaN       a query that sees it gets NaN
+    a value that is not finite is stored as zero,   a query that does not see it gets no NaN
+      and the same channel of its key as NaN        and one that sees it does
 
-A hidden state that is not finite makes both. Every channel of a key and a value is decided by
-itself, because kernels compute keys and values in different programs.
+The kernel of `qkv_projection_triton.py` computes keys and values in different programs. It marks
+the hidden state of the token instead of the key: keys of later layers are then NaN.
 """
 
 import math
@@ -23,7 +24,9 @@ def write_kv(
 ) -> None:
     """Store the vectors of the query tokens at their slots."""
     _make_infinite_nan_(kv)
-    kv[:, kv.shape[1] // 2 :].nan_to_num_()
+    keys, values = kv.chunk(2, dim=1)
+    keys.add_(values, alpha=0)  # NaN where the value is
+    values.nan_to_num_()
     _copy_to(layer, slots, kv)
 
 

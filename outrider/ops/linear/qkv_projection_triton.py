@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from outrider.ops.attention.storable_kv_triton import storable
+from outrider.ops.attention.storable_kv_triton import is_finite, storable
 from outrider.ops.linear.small_linear_triton import (
     CHOSEN,
     SmallTile,
@@ -102,13 +102,18 @@ def _heads_kernel(
     tl.store(own, new_low, mask=inside & is_query)
     tl.store(own + HALF, new_high, mask=inside & is_query)
     stored = layer + slot[:, None] * slot_stride + (column - num_queries * 2 * HALF)[None, :]
+    # Other programs compute the keys of these values, so the row of x is marked, which is the
+    # residual: from here on the hidden state of the token is NaN, and its keys in later layers.
+    is_bad = ~(is_finite(new_low) & is_finite(new_high)) & inside & ~is_rotated
+    marked = x + row[:, None].to(tl.int64) * x_stride + tl.zeros([ROWS, PART], dtype=tl.int64)
+    tl.store(marked, tl.full([ROWS, PART], float("nan"), x.dtype.element_ty), mask=is_bad)
     new_low, new_high = storable(new_low, is_rotated), storable(new_high, is_rotated)
     tl.store(stored, new_low, mask=inside & (head >= num_queries))
     tl.store(stored + HALF, new_high, mask=inside & (head >= num_queries))
 
 
 def qkv_projection_triton(
-    x: torch.Tensor,  # [num_query, in]
+    x: torch.Tensor,  # [num_query, in] the residual
     norm: Norm,  # weight [in], or [0] for rows as they are
     weight: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim, in] queries, keys, values
     bias: torch.Tensor,  # [(heads + 2 * kv_heads) * head_dim], or [0] for none
@@ -118,7 +123,10 @@ def qkv_projection_triton(
     *,
     tile: SmallTile = CHOSEN,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
-    """The rotated queries of normalised rows; rotated keys, and values, are written to slots."""
+    """The rotated queries of normalised rows; rotated keys, and values, are written to slots.
+
+    Rows whose values are not finite become NaN.
+    """
     (num_rows, depth), (num_kv, head_dim) = x.shape, layer.shape[2:]
     num_heads = weight.shape[0] // head_dim
     assert rotation.cos.is_contiguous()

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.storable_kv_triton import storable
+from outrider.ops.attention.storable_kv_triton import marked_key, storable
 from outrider.ops.norm_rope.head_norm import HeadNorm
 from outrider.ops.norm_rope.rms_norm_triton import EXACT, scaled
 from outrider.ops.norm_rope.rotary import RotaryFrequencies, Rotation
@@ -93,8 +93,12 @@ def _rotate_and_store_kernel(
     tl.store(source, low, mask=inside & is_query)
     tl.store(source + HALF, high, mask=inside & is_query)
     target = layer + slot * slot_stride + columns - num_queries * 2 * HALF
-    low = storable(low.to(layer.dtype.element_ty), is_rotated)
-    high = storable(high.to(layer.dtype.element_ty), is_rotated)
+    TYPE: tl.constexpr = layer.dtype.element_ty
+    low, high = storable(low.to(TYPE), is_rotated), storable(high.to(TYPE), is_rotated)
+    values = source + (num_heads - num_rotated) * 2 * HALF  # of each key
+    is_key = inside & ~is_query & is_rotated
+    low = marked_key(low, tl.load(values, mask=is_key, other=0.0).to(TYPE))
+    high = marked_key(high, tl.load(values + HALF, mask=is_key, other=0.0).to(TYPE))
     tl.store(target, low, mask=inside & (head >= num_queries))
     tl.store(target + HALF, high, mask=inside & (head >= num_queries))
 

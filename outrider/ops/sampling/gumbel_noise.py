@@ -48,9 +48,10 @@ def gumbel(
     seeds: torch.Tensor,  # [n] int64
     positions: torch.Tensor,  # [n] int64
     vocab: int,
+    first: int = 0,
 ) -> torch.Tensor:  # [n, vocab] float32
-    """Noise of every token of the vocabulary."""
-    tokens = torch.arange(vocab, dtype=torch.int32, device=seeds.device)
+    """Noise of every token of the vocabulary, or of as many from `first` on."""
+    tokens = torch.arange(first, first + vocab, dtype=torch.int32, device=seeds.device)
     return gumbel_at(seeds, positions, tokens.expand(seeds.shape[0], vocab))
 
 

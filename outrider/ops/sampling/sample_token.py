@@ -12,6 +12,9 @@ from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise, column_of
 NOT_FINITE = 1  # the best score is NaN or infinity
 NOTHING_LEFT = 2  # all scores are minus infinity
 
+_LARGEST = 2**31 - 1
+_LOWEST_KEY = -(2**63)  # below the key of every token
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
@@ -34,6 +37,45 @@ def sample_token(
     return sample_token_reference(scores, noise, floors)
 
 
+def best_keys(
+    scores: torch.Tensor,  # [n, width] as in `sample_token`, of some neighbouring tokens
+    noise: RowNoise | NoNoise,
+    *,
+    first: int,  # token of the first column
+) -> torch.Tensor:  # [n] int64
+    """The best score of each row, noise included, and its token, in one word.
+
+    The largest word of all parts of a vocabulary is that of its best score: NaN counts as the
+    largest, and of equal scores the lowest id wins, as in `sample_token`.
+    """
+    if not scores.shape[1]:
+        return torch.full(scores.shape[:1], _LOWEST_KEY, device=scores.device)
+    if scores.is_cuda:
+        from outrider.ops.sampling.sample_token_triton import best_keys_triton
+
+        return best_keys_triton(scores, noise, first)
+    return best_keys_reference(scores, noise, first)
+
+
+def best_keys_reference(
+    scores: torch.Tensor,  # [n, width] float32, overwritten
+    noise: RowNoise | NoNoise,
+    first: int,
+) -> torch.Tensor:  # [n] int64
+    """The same in plain torch."""
+    tokens, best = _best(scores, noise, first)
+    bits = torch.where(best == 0, 0.0, best).view(torch.int32)  # zeros of both signs are equal
+    order = torch.where(best.isnan(), _LARGEST, bits ^ ((bits >> 31) & _LARGEST))
+    return (order.long() << 32) | (_LARGEST - first - tokens)
+
+
+def read_keys(keys: torch.Tensor) -> SampledTokens:  # [n] int64, as `best_keys` makes them
+    """The tokens in the largest words of all parts, and whether they may be used."""
+    order = (keys >> 32).to(torch.int32)
+    best = (order ^ ((order >> 31) & _LARGEST)).view(torch.float32)
+    return SampledTokens(tokens=_LARGEST - (keys & _LARGEST), faults=_faults(best))
+
+
 def sample_token_reference(
     scores: torch.Tensor,  # [n, vocab] float32, overwritten
     noise: RowNoise | NoNoise,
@@ -42,11 +84,21 @@ def sample_token_reference(
     """The same in plain torch."""
     if floors.shape[0]:
         scores.masked_fill_(scores < floors[:, None], -math.inf)
+    tokens, best = _best(scores, noise, 0)
+    return SampledTokens(tokens=tokens, faults=_faults(best))
+
+
+def _best(
+    scores: torch.Tensor, noise: RowNoise | NoNoise, first: int
+) -> tuple[torch.Tensor, torch.Tensor]:  # [n] column and score
     if isinstance(noise, RowNoise):
         seeds = noise.seeds.index_select(0, noise.rows)
-        drawn = gumbel(seeds, noise.positions, scores.shape[1])
+        drawn = gumbel(seeds, noise.positions, scores.shape[1], first)
         scores.add_(drawn.mul_(column_of(noise.temperatures, noise.rows)))
-    tokens = scores.argmax(1)  # NaN counts as the largest
-    best = scores.gather(1, tokens[:, None]).squeeze(1)
+    columns = scores.argmax(1)  # NaN counts as the largest
+    return columns, scores.gather(1, columns[:, None]).squeeze(1)
+
+
+def _faults(best: torch.Tensor) -> torch.Tensor:  # [n] float32 -> [n] int64
     is_fault = (best - best) != 0  # NaN
-    return SampledTokens(tokens=tokens, faults=is_fault.long() + (best == -math.inf))
+    return is_fault.long() + (best == -math.inf)

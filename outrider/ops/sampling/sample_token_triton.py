@@ -26,7 +26,7 @@ _PROGRAMS = 2048  # about 16 per multiprocessor: enough loads in flight to satur
 _ANYWHERE = ["floors", "seeds", "temperatures", "rows", "positions"]
 
 
-@triton.jit(do_not_specialize=["span"], do_not_specialize_on_alignment=_ANYWHERE)
+@triton.jit(do_not_specialize=["span", "first"], do_not_specialize_on_alignment=_ANYWHERE)
 def _best_kernel(
     scores,
     floors,
@@ -40,6 +40,7 @@ def _best_kernel(
     width,
     stride,
     span,
+    first,
     IS_NOISY: tl.constexpr,
     IS_FILTERED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -64,8 +65,8 @@ def _best_kernel(
         if IS_FILTERED:
             z = tl.where(z < floor, float("-inf"), z)
         if IS_NOISY:
-            z += gumbel_of(columns, seed, position) * temperature
-        best = tl.maximum(best, key_of(z, columns))
+            z += gumbel_of(first + columns, seed, position) * temperature
+        best = tl.maximum(best, key_of(z, first + columns))
     tl.store(keys + place * tl.num_programs(1) + part, tl.max(best, 0))
 
 
@@ -93,7 +94,37 @@ def sample_token_triton(
     tokens, faults = torch.empty((2, num_rows), dtype=torch.int64, device=scores.device).unbind(0)
     if not num_rows:
         return SampledTokens(tokens=tokens, faults=faults)
-    num_blocks = triton.cdiv(vocab, _BLOCK)
+    keys = _keys_of_parts(scores, noise, floors, first=0)
+    merge: Any = _merge_kernel[(num_rows,)]
+    # Parts of any split: one compilation per vocabulary.
+    parts = triton.next_power_of_2(triton.cdiv(vocab, _BLOCK))
+    overlapping = {"PDL": overlap.is_on(scores), **overlap.options(scores)}
+    merge(keys, tokens, faults, keys.shape[1], PARTS=parts, num_warps=1, **overlapping)
+    return SampledTokens(tokens=tokens, faults=faults)
+
+
+def best_keys_triton(
+    scores: torch.Tensor,  # [n, width] as above
+    noise: RowNoise | NoNoise,
+    first: int,  # token of the first column
+) -> torch.Tensor:  # [n] int64
+    """`best_keys`: the same kernel, and the largest of its parts."""
+    if not scores.shape[0]:
+        return torch.empty(0, dtype=torch.int64, device=scores.device)
+    no_floors = torch.empty(0, device=scores.device)
+    return _keys_of_parts(scores, noise, no_floors, first=first).amax(1)
+
+
+def _keys_of_parts(
+    scores: torch.Tensor,  # [n, width], not empty
+    noise: RowNoise | NoNoise,
+    floors: torch.Tensor,  # [n] or [0]
+    *,
+    first: int,
+) -> torch.Tensor:  # [n, parts] int64
+    """The best score of every part of a row, and its token."""
+    num_rows, width = scores.shape
+    num_blocks = triton.cdiv(width, _BLOCK)
     # How a row is split never changes its maximum, so the split may depend on the batch.
     span = triton.cdiv(num_blocks, triton.cdiv(_PROGRAMS, num_rows))
     num_parts = triton.cdiv(num_blocks, span)
@@ -105,16 +136,14 @@ def sample_token_triton(
         floors,
         *noise.arguments(),
         keys,
-        vocab,
+        width,
         scores.stride(0),
         span,
+        first,
         IS_NOISY=isinstance(noise, RowNoise),
         IS_FILTERED=floors.shape[0] > 0,
         BLOCK=_BLOCK,
         enable_fp_fusion=False,
         **overlapping,
     )
-    merge: Any = _merge_kernel[(num_rows,)]
-    parts = triton.next_power_of_2(num_blocks)  # of any split: one compilation per vocabulary
-    merge(keys, tokens, faults, num_parts, PARTS=parts, num_warps=1, **overlapping)
-    return SampledTokens(tokens=tokens, faults=faults)
+    return keys

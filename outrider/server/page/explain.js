@@ -6,6 +6,13 @@ const BY_CODE = {
   shutting_down: "The server is shutting down. Start it again, then try again.",
   queue_full: "The server is busy: too many requests wait. Try again in a moment.",
 };
+// Of a request that failed while it ran; the server gives the reason.
+const BY_FAILURE = {
+  engine_error: "The engine could not finish this answer. Try again.",
+  engine_fault: "The engine fails with this request. Its log says more; trying again will not help.",
+  not_finite: "The model cannot continue this text. Trying again will not help.",
+  request_failed: "The answer cannot be what the request demands.",
+};
 const BY_STATUS = {
   401: "The server wants an API key. Enter it under Settings, then try again.",
   403: "The server does not allow this.",
@@ -14,7 +21,7 @@ const BY_STATUS = {
   429: BY_CODE.queue_full,
   500: "The server made a mistake. Its log says more; trying again may help.",
   502: "The server behind the proxy does not answer. Is it running?",
-  503: "The engine could not finish this answer. Try again.",
+  503: BY_FAILURE.engine_error,
   504: "The server behind the proxy takes too long. Try again.",
 };
 const TOO_LONG = "The chat and its answer are too long for this model. Shorten the message, lower max tokens, " +
@@ -29,8 +36,9 @@ export function explain(error) {
   if (/context/.test(message) && status === 400) {
     return { words: TOO_LONG, detail };
   }
+  if (BY_FAILURE[code]) return { words: BY_FAILURE[code], detail };
   const words = BY_CODE[code] ?? BY_STATUS[status];
-  if (words) return { words, detail: status === 503 && code === "engine_error" ? detail : "" };
+  if (words) return { words, detail: "" };
   if (status === 400 && detail) return { words: "The server cannot take this request.", detail };
   return { words: `The server cannot answer (HTTP status ${status}). Try again.`, detail: "" };
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 from outrider.frontend.request_state import RequestState
 from outrider.server.answer_request import Envelope
+from outrider.server.http_errors import failed
 from outrider.server.protocol.responses_protocol import ResponsesRequest
 from outrider.server.protocol.tools import new_id
 
@@ -99,7 +100,7 @@ def response_object(
         "created_at": envelope.created,
         "status": status,
         "model": envelope.model,
-        "error": {"code": "server_error", "message": request.error} if status == "failed" else None,
+        "error": _error(request) if status == "failed" else None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
@@ -117,6 +118,13 @@ def response_object(
         "user": body.user,
         "seed": request.prepared.samplings[0].seed,
     }
+
+
+def _error(request: RequestState) -> Json:
+    """The error of a response that failed, with a code that OpenAI's API has."""
+    error = failed(request.failure)
+    code = "invalid_prompt" if error.status < 500 else "server_error"
+    return {"code": code, "message": error.message}
 
 
 def _tools(body: ResponsesRequest) -> Json:

@@ -1,12 +1,15 @@
 """Routes by which an operator acts on a server, with the names of vLLM and SGLang."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from outrider.errors import RequestError
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.neutral_fields import RequestBody
+from outrider.wire.sleep_level import parse_level, parse_mode, parse_tags
 
 
 class AbortRequest(RequestBody):
@@ -33,6 +36,23 @@ def control_routes(async_engine: AsyncEngine) -> APIRouter:
         """Empty the prefix cache, except for prefixes in use."""
         await async_engine.flush()
         return Response(status_code=200)
+
+    @router.post("/sleep")
+    async def sleep(level: int = 1, mode: str = "abort") -> Response:
+        """Give memory back until `/wake_up`; requests that come meanwhile wait."""
+        await async_engine.sleeping.sleep(parse_level(level), parse_mode(mode))
+        return Response(status_code=200)
+
+    @router.post("/wake_up")
+    async def wake_up(tags: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006
+        """Bring back the weights and an empty KV cache, or what the tags name of them."""
+        await async_engine.sleeping.wake_up(parse_tags(tags))
+        return Response(status_code=200)
+
+    @router.get("/is_sleeping")
+    async def is_sleeping() -> dict[str, bool]:
+        """Whether something has to be woken up before requests are answered."""
+        return {"is_sleeping": bool(async_engine.sleeping.asleep)}
 
     @router.post("/abort_request")
     async def abort_request(body: AbortRequest) -> dict[str, int]:

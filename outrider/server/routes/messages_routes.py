@@ -11,7 +11,7 @@ from outrider.frontend.request_state import RequestState
 from outrider.server.answer_request import Envelope, ServedModel, answer_stream, answer_whole
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.call_memory import memory_of
-from outrider.server.http_errors import failed
+from outrider.server.http_errors import ApiError, failed
 from outrider.server.json_body import JsonRoute
 from outrider.server.limited_text import with_text
 from outrider.server.parsers.answer_parsers import AnswerParsers
@@ -84,8 +84,7 @@ class MessageWriter:
         yield _event("message_start", message=message(self._envelope, request, [], nothing))
         async for choice_delta in handle.deltas():
             if choice_delta.delta.finish_reason == "error":
-                error = {"type": "api_error", "message": failed(request.error).message}
-                yield _event("error", error=error)
+                yield _event("error", error=_error(failed(request.failure)))
                 return
             for each in _written(blocks.add(reader.push(choice_delta.delta.text))):
                 yield each
@@ -98,6 +97,12 @@ class MessageWriter:
 
     def _reader(self, request: RequestState) -> AnswerReader:
         return self._parsers.reader(self._body.tool_use, request.prepared.source)
+
+
+def _error(error: ApiError) -> Json:
+    """The error of a stream, with a type that Anthropic's API has."""
+    kind = "invalid_request_error" if error.status < 500 else "api_error"
+    return {"type": kind, "message": error.message}
 
 
 def _written(events: Any) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from outrider.frontend.request_state import RequestState
 from outrider.server.answer_request import ServedModel, answer_lines, answer_whole
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.call_memory import memory_of
+from outrider.server.http_errors import failed
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.chat_protocol import ChatRequest
 from outrider.server.protocol.ollama_protocol import OllamaChat, OllamaGenerate, OllamaModel
@@ -114,7 +115,7 @@ class ChatLines:
         reader = self._reader(request)
         async for choice_delta in handle.deltas():
             if choice_delta.delta.finish_reason == "error":
-                yield _bytes({"error": request.error})
+                yield _bytes({"error": failed(request.failure).message})
                 return
             delta = reader.push(choice_delta.delta.text)
             if delta.content or delta.reasoning or delta.calls:

@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -72,7 +73,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.get("/get_server_info")
     @router.get("/server_info")
     async def server_info() -> dict[str, Any]:
-        """Sizes, the mean acceptance length, and how busy the device is."""
+        """Sizes, ranks, the mean acceptance length, and how busy the device is."""
         return _server_info(async_engine, model)
 
     return router
@@ -93,6 +94,9 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
         "context_length": facts.host.max_context,
         "max_running_requests": facts.host.max_rows,
         "page_size": facts.host.page_size,
+        "tp_size": facts.memory.tp_size,
+        "dp_size": max(len(async_engine.worker_ranks) // facts.memory.tp_size, 1),
+        "ranks": [asdict(each) for each in async_engine.worker_ranks],
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
         "speculative_num_draft_tokens": budget.nodes,
@@ -134,7 +138,7 @@ class GenerateWriter:
                 continue
             num_sent[choice_delta.choice] = num_tokens
             if choice_delta.delta.finish_reason == "error":
-                yield event(json.dumps(failed(request.error).body))
+                yield event(json.dumps(failed(request.failure).body))
                 break
             output = self._output(handle, choice_delta.request, choice_delta.delta.index)
             yield event(json.dumps({"index": choice_delta.choice, **output}))

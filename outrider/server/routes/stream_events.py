@@ -38,7 +38,7 @@ async def write_events(
     async for choice_delta in handle.deltas():
         request = handle.requests[choice_delta.request]
         if choice_delta.delta.finish_reason == "error":
-            yield event(json.dumps(failed(request.error).body))
+            yield event(json.dumps(failed(request.failure).body))
             yield DONE
             return
         for choice in writer.delta_choices(request, choice_delta):

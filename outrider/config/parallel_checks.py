@@ -1,0 +1,18 @@
+"""Refuses settings of several processes that cannot work, before any process is started."""
+
+from outrider.config.engine_config import ParallelConfig
+from outrider.errors import ConfigError
+
+
+def check_parallel(config: ParallelConfig) -> None:
+    """Raise the first thing that is wrong with the user's numbers."""
+    sizes = {"tensor_parallel_size": config.tensor, "data_parallel_size": config.data}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int):  # from Python anything may come
+            raise ConfigError(f"{name} must be a whole number, got {size!r}")
+        if size < 1:
+            raise ConfigError(f"{name} must be at least 1, got {size}")
+    timeout_s = config.timeout_s
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not is_number or not timeout_s > 0:
+        raise ConfigError(f"--rank-timeout / rank_timeout must be above 0, got {timeout_s!r}")

@@ -1,0 +1,1 @@
+"""Several processes that compute one model: ranks, and the collectives between them."""

@@ -1,0 +1,70 @@
+"""Where an engine's runner comes from, and what stands in its place while the engine sleeps."""
+
+from typing import Protocol
+
+from outrider.errors import ConfigError
+from outrider.structured.grammar_cache import Grammars
+from outrider.wire.engine_stats import NO_STEPS
+from outrider.wire.runner_facts import PendingResult, StepRunner
+from outrider.wire.scheduled_batch import ScheduledBatch
+from outrider.wire.sleep_level import SleepLevel
+
+
+class GrammarRunner(StepRunner, Protocol):
+    """A runner, with the grammars that its rows can follow."""
+
+    @property
+    def grammars(self) -> Grammars: ...
+
+
+class RunnerHome(Protocol):
+    """Owns the models of a runner, and builds the runner again when it was dropped."""
+
+    def offload(self, level: SleepLevel) -> None:
+        """Take the weights off the device; the runner cannot run any more.
+
+        Raises and changes nothing if there is no room for them.
+        """
+        ...
+
+    def release_memory(self) -> None:
+        """Return freed memory to the system. Call this when the runner is dropped."""
+        ...
+
+    def restore_weights(self) -> None:
+        """Bring the weights back, unless they are there."""
+        ...
+
+    def build_again(self) -> GrammarRunner:
+        """A new runner of the same sizes, once the weights are there."""
+        ...
+
+
+class NoHome:
+    """For an engine around a runner that was assembled elsewhere: it cannot sleep."""
+
+    def offload(self, level: SleepLevel) -> None:
+        raise ConfigError(
+            f"this engine cannot sleep at level {level}: its models were loaded elsewhere"
+        )
+
+    def release_memory(self) -> None:
+        pass
+
+    def restore_weights(self) -> None:
+        raise AssertionError("it never sleeps")
+
+    def build_again(self) -> GrammarRunner:
+        raise AssertionError("it never sleeps")
+
+
+class SleepingRunner:
+    """Stands in for the runner while the engine sleeps."""
+
+    counts = NO_STEPS
+
+    def submit(self, batch: ScheduledBatch) -> PendingResult:
+        raise AssertionError(f"step {batch.step} of an engine that sleeps")
+
+    def restart(self) -> None:
+        raise AssertionError("no step of an engine that sleeps can fail")

@@ -1,0 +1,1 @@
+"""Quantised tensors of published checkpoints: how they are found, checked and widened."""

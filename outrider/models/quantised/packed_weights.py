@@ -1,0 +1,163 @@
+"""One class per form in which a quantised weight is stored. Each gives its shape and its values.
+
+A weight is widened to float32 at load. `parts` are the stored tensors of one module by suffix.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from outrider.errors import ConfigError
+from outrider.models.quantised.quantisation import Quantisation
+from outrider.models.quantised.unpack_bits import (
+    unpack_awq,
+    unpack_e2m1,
+    unpack_words,
+    widen_e8m0,
+)
+
+Parts = Mapping[str, torch.Tensor]  # by suffix, such as weight_scale
+_MXFP8_BLOCK = (1, 32)
+_BYTES = (torch.uint8, torch.float8_e8m0fnu)
+
+
+class PackedForm(Protocol):
+    """A form of storing a weight [out, in]."""
+
+    def shape(self, parts: Parts) -> tuple[int, ...]: ...
+
+    def widen(self, parts: Parts) -> torch.Tensor: ...  # [out, in] float32
+
+
+class ScaledForm:
+    """fp8 or int8 numbers with one scale per tensor, row or block."""
+
+    def __init__(self, scale: str, quantisation: Quantisation) -> None:
+        self._scale = scale
+        self._block = quantisation.block
+
+    def shape(self, parts: Parts) -> tuple[int, ...]:
+        return tuple(parts["weight"].shape)
+
+    def widen(self, parts: Parts) -> torch.Tensor:
+        weight, stored = parts["weight"], parts[self._scale]
+        block = _MXFP8_BLOCK if stored.dtype == torch.uint8 else self._block
+        return weight.float() * spread_scale(_wide(stored), tuple(weight.shape), block)
+
+
+def spread_scale(
+    scale: torch.Tensor, shape: tuple[int, ...], block: tuple[int, int]
+) -> torch.Tensor:
+    """The scale of every element, or one that broadcasts to it."""
+    rows, columns = shape
+    if scale.numel() == 1:
+        return scale.view(1, 1)
+    if scale.numel() == rows and scale.shape[0] == rows:
+        return scale.view(rows, 1)
+    if scale.ndim == 4:  # ModelOpt: [row blocks, 1, column blocks, 1]
+        scale = scale.flatten(2).flatten(0, 1)
+    expected = (-(-rows // block[0]), -(-columns // block[1]))
+    if tuple(scale.shape) != expected:
+        raise ConfigError(
+            f"a scale of {list(scale.shape)} does not fit a weight of {list(shape)} in blocks of "
+            f"{block[0]} x {block[1]}"
+        )
+    wide = scale.repeat_interleave(block[0], 0)[:rows]
+    return wide.repeat_interleave(block[1], 1)[:, :columns]
+
+
+class NibbleForm:
+    """e2m1 numbers, two per byte, with a scale per group of inputs and perhaps one for all."""
+
+    def __init__(self, weight: str, scale: str, other: str = "", *, is_inverse: bool = False):
+        self._weight = weight
+        self._scale = scale
+        self._other = other
+        self._is_inverse = is_inverse
+
+    def shape(self, parts: Parts) -> tuple[int, ...]:
+        rows, columns = parts[self._weight].shape
+        return rows, 2 * columns
+
+    def widen(self, parts: Parts) -> torch.Tensor:
+        values, scale = unpack_e2m1(parts[self._weight]), _wide(parts[self._scale])
+        rows, columns = values.shape
+        if scale.shape[0] != rows or columns % scale.shape[1]:
+            raise ConfigError(
+                f"a scale of {list(scale.shape)} does not fit a weight of {[rows, columns]}"
+            )
+        if self._other:
+            factor = parts[self._other].float().view(1, 1)
+            scale = scale / factor if self._is_inverse else scale * factor
+        return values * scale.repeat_interleave(columns // scale.shape[1], 1)
+
+
+class GroupedWords:
+    """compressed-tensors: integers in words along the inputs, a scale per group of inputs."""
+
+    def __init__(self, quantisation: Quantisation) -> None:
+        self._bits = quantisation.bits
+
+    def shape(self, parts: Parts) -> tuple[int, ...]:
+        rows, columns = parts["weight_shape"].tolist()
+        return int(rows), int(columns)
+
+    def widen(self, parts: Parts) -> torch.Tensor:
+        (rows, columns), offset = self.shape(parts), 2 ** (self._bits - 1)
+        integers = unpack_words(parts["weight_packed"], self._bits)[:, :columns] - offset
+        scale = parts["weight_scale"].float()
+        groups = _groups(columns, scale.shape[1], parts.get("weight_g_idx"))
+        if "weight_zero_point" in parts:  # packed along the outputs
+            zeros = unpack_words(parts["weight_zero_point"].t().contiguous(), self._bits)
+            integers = integers - (zeros[:, :rows].t() - offset)[:, groups]
+        widened: torch.Tensor = integers.float() * scale[:, groups]
+        return widened
+
+
+class GptqWords:
+    """GPTQ: integers in words along the inputs, stored transposed."""
+
+    def __init__(self, quantisation: Quantisation) -> None:
+        self._bits = quantisation.bits
+        self._zero_offset = quantisation.zero_offset
+
+    def shape(self, parts: Parts) -> tuple[int, ...]:
+        words, rows = parts["qweight"].shape
+        return rows, words * 32 // self._bits
+
+    def widen(self, parts: Parts) -> torch.Tensor:
+        integers = unpack_words(parts["qweight"].t().contiguous(), self._bits)
+        zeros = unpack_words(parts["qzeros"], self._bits).t() + self._zero_offset  # [out, groups]
+        scale = parts["scales"].float().t()
+        groups = _groups(integers.shape[1], scale.shape[1], parts.get("g_idx"))
+        return (integers - zeros[:, groups]).float() * scale[:, groups]
+
+
+class AwqWords:
+    """AWQ: 4-bit integers in words along the outputs, stored transposed."""
+
+    def shape(self, parts: Parts) -> tuple[int, ...]:
+        columns, words = parts["qweight"].shape
+        return words * 8, columns
+
+    def widen(self, parts: Parts) -> torch.Tensor:
+        integers, zeros = unpack_awq(parts["qweight"]).t(), unpack_awq(parts["qzeros"]).t()
+        scale = parts["scales"].float().t()
+        groups = _groups(integers.shape[1], scale.shape[1], None)
+        return (integers - zeros[:, groups]).float() * scale[:, groups]
+
+
+def _groups(columns: int, num: int, order: torch.Tensor | None) -> torch.Tensor:  # [columns]
+    """The group of every input: in the stored order, or consecutive ones."""
+    if order is not None and bool((order >= 0).all()):
+        if order.shape[0] != columns or int(order.max()) >= num:
+            raise ConfigError(f"g_idx names groups that a weight with {num} groups does not have")
+        return order.long()
+    if columns % num:
+        raise ConfigError(f"{num} groups do not divide {columns} inputs")
+    return torch.arange(columns) // (columns // num)
+
+
+def _wide(scale: torch.Tensor) -> torch.Tensor:
+    return widen_e8m0(scale) if scale.dtype in _BYTES else scale.float()

@@ -1,0 +1,39 @@
+"""How a process becomes a rank: it finds the others by a store at rank 0."""
+
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+from outrider.config.engine_config import ParallelConfig
+from outrider.distributed.gloo_ranks import MAX_LOAD_S, GlooRanks
+from outrider.distributed.rank_group import ExpertRanks, OneRank, RankGroup
+from outrider.runtime.rank_messages import RankJob
+
+
+def open_store(host: str) -> TCPStore:
+    """The store of a new group, at a free port of rank 0."""
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False)
+
+
+def join_ranks(job: RankJob, store: TCPStore | None = None) -> GlooRanks:
+    """The group, once all its ranks have come."""
+    if store is None:
+        wait = timedelta(seconds=MAX_LOAD_S)
+        store = TCPStore(job.host, job.port, is_master=False, timeout=wait)
+    parallel = job.config.parallel
+    size = parallel.tensor * parallel.data
+    return GlooRanks(store, rank=job.rank, size=size, host=job.host, timeout_s=parallel.timeout_s)
+
+
+def model_ranks(ranks: GlooRanks, parallel: ParallelConfig) -> RankGroup:
+    """How the model is shared: every layer by all ranks, or only the experts."""
+    if parallel.data == 1:
+        return ranks
+    experts = ExpertRanks(group=ranks, has_own_tokens=True) if parallel.is_expert_parallel else None
+    return OneRank(experts, beside=ranks)
+
+
+def use_share_of_cores(size: int) -> None:
+    """Ranks on one CPU share its cores: more threads than cores would wait for each other."""
+    torch.set_num_threads(max(torch.get_num_threads() // size, 1))

@@ -1,0 +1,162 @@
+"""From a model folder to a runner, and again after the engine has slept."""
+
+import gc
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from outrider.config.engine_config import Auto, EngineConfig
+from outrider.config.process_heap import release_free_memory
+from outrider.config.settings import Settings, resolve_settings
+from outrider.distributed.rank_group import ONE_RANK, RankGroup
+from outrider.errors import CapacityError
+from outrider.models.target import AnyTarget, load_target, read_target
+from outrider.runtime.build_runner import assemble_runner, choose_buckets
+from outrider.runtime.draft_kinds import DraftKind
+from outrider.runtime.kv_capacity import FixedPages, held_bytes
+from outrider.runtime.load_draft import fit_draft, load_draft
+from outrider.runtime.loaded_weights import LoadedWeights
+from outrider.runtime.runner import Runner
+from outrider.structured.grammar_cache import GrammarCache, read_no_vocabulary
+from outrider.wire.grammar_spec import Vocabulary
+from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
+from outrider.wire.sleep_level import SleepLevel
+
+_NO_MEMORY = re.compile("allocate|out of memory", re.IGNORECASE)  # of torch
+
+_log = logging.getLogger(__name__)
+
+
+class ModelHome:
+    """Owns the target and its drafter. A runner around them can be dropped and built again.
+
+    The runner is not kept here: its memory is free as soon as the engine drops it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: EngineConfig,
+        read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary,
+        ranks: RankGroup = ONE_RANK,
+    ) -> None:
+        """The vocabulary is read when the first grammar is compiled."""
+        model_config = read_target(folder)
+        self._folder = folder
+        self._ranks = ranks
+        self._config = replace(config, draft=fit_draft(config.draft, folder))
+        self._settings = resolve_settings(
+            self._config,
+            model_context=model_config.max_context,
+            num_cuda=torch.cuda.device_count(),
+            usual_page=model_config.usual_page_size,
+        )
+        _log.info("%s", self._settings)
+        self._device = torch.device(self._settings.device)
+        self._grammars = GrammarCache(read_vocabulary, vocab_size=model_config.vocab_size)
+        self._weights = LoadedWeights()
+        self._models: tuple[AnyTarget, DraftKind] | None = None  # until loaded, and at level 2
+        self._kv_tokens: int | Auto | FixedPages = config.cache.kv_tokens
+
+    def build(self, on_progress: OnProgress = ignore_progress) -> tuple[Runner, RunnerFacts]:
+        """A runner, and what the deciding half must know about it."""
+        before = held_bytes(self._device)
+        model, draft = self._load_models()
+        runner, facts = assemble_runner(
+            model,
+            self._settings,
+            draft=draft,
+            weight_bytes=max(held_bytes(self._device) - before, 0),
+            kv_tokens=self._kv_tokens,
+            buckets=choose_buckets(self._settings, draft),
+            grammars=self._grammars,
+            on_progress=on_progress,
+            ranks=self._ranks,
+        )
+        self._kv_tokens = FixedPages(facts.num_pages)
+        return runner, facts
+
+    def offload(self, level: SleepLevel) -> None:
+        """Take the weights off the device. On a CPU they are in host memory at level 1 anyway."""
+        if level == 2:
+            self._models, self._weights = None, LoadedWeights()
+        elif self._device.type == "cuda":
+            with _enough_host_memory():
+                self._weights.offload()
+
+    def release_memory(self) -> None:
+        release_all_memory()
+
+    def restore_weights(self) -> None:
+        with _enough_free_memory():
+            self._weights.restore()
+            self._load_models()
+
+    def build_again(self) -> Runner:
+        with _enough_free_memory():
+            runner, _ = self.build()
+        return runner
+
+    def _load_models(self) -> tuple[AnyTarget, DraftKind]:
+        """The models; loaded unless they are in memory."""
+        if self._models is None:
+            with self._weights.noting(self._device):
+                self._models = _load_models(self._folder, self._config, self._settings, self._ranks)
+        return self._models
+
+
+def release_all_memory() -> None:
+    """Return what a dropped runner held, on the host and on all devices."""
+    gc.collect()  # in case that the runner was part of a cycle
+    release_free_memory()
+    torch.cuda.empty_cache()  # does nothing without a GPU
+
+
+def _load_models(
+    folder: Path, config: EngineConfig, settings: Settings, ranks: RankGroup
+) -> tuple[AnyTarget, DraftKind]:
+    """The target and its drafter. What loading leaves in the heap is returned to the system."""
+    arithmetic, device = settings.execution.arithmetic, torch.device(settings.device)
+    model = load_target(
+        folder, dtype=settings.dtype, device=device, arithmetic=arithmetic, ranks=ranks
+    )
+    release_free_memory()  # or the drafter's peak would come on top of it
+    draft = load_draft(
+        config.draft,
+        target=model,
+        target_folder=folder,
+        dtype=settings.dtype,
+        arithmetic=arithmetic,
+        max_context=settings.host.max_context,
+        ranks=ranks,
+    )
+    release_free_memory()
+    return model, draft
+
+
+@contextmanager
+def _enough_host_memory() -> Iterator[None]:
+    with _explained_memory("there is no host memory for the weights; free some, or use level 2"):
+        yield
+
+
+@contextmanager
+def _enough_free_memory() -> Iterator[None]:
+    with _explained_memory("there is no memory to wake up; free some, then wake up again"):
+        yield
+
+
+@contextmanager
+def _explained_memory(message: str) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError on a CPU
+        is_memory = not isinstance(error, RuntimeError) or _NO_MEMORY.search(str(error))
+        if not is_memory:
+            raise
+        raise CapacityError(f"{message} ({error})") from error

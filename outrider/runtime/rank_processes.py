@@ -1,0 +1,178 @@
+"""The other ranks of a group, as rank 0 sees them: processes, their connections, their life."""
+
+import logging
+import pickle
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+
+from outrider.errors import CapacityError, ConfigError
+from outrider.runtime.rank_messages import FromRank, RankFailed, RankJob, RankReady, RunStep
+from outrider.wire.runner_facts import RankFacts
+from outrider.wire.step_result import StepResult
+
+# Without a sign of life while a model is loaded: Python may import from a slow disk for long.
+_LOADING_S = 300.0
+_EXPLAIN_S = 1.0  # after a failed collective, for the message that tells the reason
+_LOOK_S = 0.2  # between two looks at a group that says nothing
+
+_log = logging.getLogger(__name__)
+
+
+class RankProcess:
+    """One of the other ranks. It is killed when this process ends, however it ends."""
+
+    def __init__(self, job: RankJob) -> None:
+        self.rank = job.rank
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "outrider.runtime.rank_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C at the terminal must not reach it
+            )
+        self.connection: Connection[RunStep, FromRank] = Connection(ours.detach())
+        assert self.process.stdin is not None, "Popen got stdin=PIPE"
+        pickle.dump(job, self.process.stdin)
+        self.process.stdin.flush()  # and it stays open: its end tells the rank that we ended
+        self.last_sign_s = time.monotonic()
+        self.is_loading = True
+        self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
+
+
+class RankProcesses:
+    """Owns the other ranks. The loss of one ends all: a group computes together or not at all."""
+
+    def __init__(
+        self, jobs: Sequence[RankJob], *, timeout_s: float, on_loss: Callable[[], None]
+    ) -> None:
+        self._peers = [RankProcess(job) for job in jobs]
+        self._timeout_s = timeout_s
+        self._on_loss = on_loss
+        self._ready: queue.SimpleQueue[RankFacts] = queue.SimpleQueue()
+        self._loss = ""  # why the group ended
+        self._is_closing = threading.Event()
+        self._end = weakref.finalize(self, _end_all, self._peers, self._is_closing)
+        watcher = threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True)
+        watcher.start()
+
+    @property
+    def loss(self) -> str:
+        """Why the group ended; empty while all ranks live."""
+        return self._loss
+
+    def send(self, message: RunStep) -> None:
+        """Encoded once for all ranks."""
+        encoded = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            for peer in self._peers:
+                peer.connection.send_bytes(encoded)
+        except OSError as error:
+            raise CapacityError(self._loss or "a rank has ended") from error
+
+    @property
+    def size(self) -> int:
+        """Ranks besides rank 0."""
+        return len(self._peers)
+
+    def send_to(self, rank: int, message: RunStep) -> None:
+        try:
+            self._peers[rank - 1].connection.send(message)
+        except OSError as error:
+            raise CapacityError(self._loss or "a rank has ended") from error
+
+    def next_result(self, rank: int) -> StepResult:
+        """The result of the oldest step of a rank that was not read yet."""
+        while True:
+            try:
+                return self._peers[rank - 1].results.get(timeout=1.0)
+            except queue.Empty:
+                if self._loss:
+                    raise CapacityError(self._loss) from None
+
+    def wait_until_ready(self) -> tuple[RankFacts, ...]:
+        """What the ranks hold, once every one has loaded its share of the model."""
+        ready: list[RankFacts] = []
+        while len(ready) < len(self._peers):
+            try:
+                ready.append(self._ready.get(timeout=_LOOK_S))
+            except queue.Empty:
+                if self._loss:
+                    raise ConfigError(self._loss) from None
+        now_s = time.monotonic()
+        for peer in self._peers:
+            peer.last_sign_s, peer.is_loading = now_s, False
+        return tuple(sorted(ready, key=lambda each: each.rank))
+
+    def explain(self, error: Exception) -> str:
+        """Why a collective failed: the loss of a rank, if one is noticed soon, or the error."""
+        end_s = time.monotonic() + _EXPLAIN_S
+        while not self._loss and time.monotonic() < end_s:
+            time.sleep(_LOOK_S / 10)
+        return self._loss or " ".join(str(error).split())
+
+    def close(self) -> None:
+        self._end()
+
+    def watch_once(self, wait_s: float) -> bool:
+        """Read what the ranks tell; returns whether all of them live."""
+        by_connection = {peer.connection: peer for peer in self._peers}
+        for ready in wait(list(by_connection), timeout=wait_s):
+            assert isinstance(ready, Connection), "only connections were passed"
+            self._read(by_connection[ready])
+        now_s = time.monotonic()
+        for peer in self._peers:
+            limit_s = max(self._timeout_s, _LOADING_S) if peer.is_loading else self._timeout_s
+            if now_s - peer.last_sign_s > limit_s:
+                self._lose(f"rank {peer.rank} gave no sign of life for {limit_s:g} s")
+        return not self._loss and not self._is_closing.is_set()
+
+    def _read(self, peer: RankProcess) -> None:
+        try:
+            message = peer.connection.recv()
+        except (EOFError, OSError):
+            self._lose(f"rank {peer.rank} has ended; its own messages are above")
+            return
+        peer.last_sign_s = time.monotonic()
+        if isinstance(message, StepResult):
+            peer.results.put(message)
+        elif isinstance(message, RankReady):
+            self._ready.put(message.facts)
+        elif isinstance(message, RankFailed):
+            self._lose(f"rank {peer.rank}: {message.reason}")
+
+    def _lose(self, reason: str) -> None:
+        """Kill all other ranks: a collective that waits for one of them then fails at once."""
+        if self._loss or self._is_closing.is_set():
+            return
+        self._loss = reason
+        _log.error("%s; all ranks end", reason)
+        for peer in self._peers:
+            peer.process.kill()
+        self._on_loss()
+
+
+def _watch(processes: "weakref.ref[RankProcesses]") -> None:
+    """Watch without keeping the object alive: it ends the ranks when it is freed."""
+    while (owner := processes()) is not None:
+        if not owner.watch_once(wait_s=_LOOK_S):
+            return
+        del owner
+
+
+def _end_all(peers: Sequence[RankProcess], is_closing: threading.Event) -> None:
+    is_closing.set()
+    for peer in peers:
+        peer.process.kill()
+    for peer in peers:
+        peer.process.wait()
+        if peer.process.stdin is not None:
+            peer.process.stdin.close()
+        peer.connection.close()

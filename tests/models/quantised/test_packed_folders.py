@@ -1,0 +1,149 @@
+"""Folders in the published quantised forms load as they are: the numbers are those they store."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from outrider import LLM, SamplingParams
+from outrider.errors import ConfigError
+from outrider.models.safetensors_reader import Checkpoint
+from tests.support import packed_folders as forms
+from tests.support.spoken import tiny_llama
+from tests.support.v4 import harness_of, prompt, tiny_v4
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [8, 8]}
+COMPRESSED = {"quant_method": "compressed-tensors", "config_groups": {}}
+FORMS = {
+    "fp8 blocks": (forms.fp8_blocks, FP8),
+    "fp8 blocks, rows no multiple": (
+        partial(forms.fp8_blocks, size=7),
+        {"quant_method": "fp8", "weight_block_size": [7, 7]},
+    ),
+    "fp8 blocks of V4": (partial(forms.fp8_blocks, suffix="scale", is_power=True), FP8),
+    "fp8 rows": (forms.fp8_rows, {"quant_method": "fbgemm_fp8"}),
+    "fp8 tensor": (forms.fp8_tensor, {"quant_method": "modelopt"}),
+    "mxfp8": (forms.mxfp8, COMPRESSED),
+    "int8 rows": (forms.int8_rows, COMPRESSED),
+    "int4 groups": (forms.words_of_compressed_tensors, COMPRESSED),
+    "int4 groups, zeros, order": (
+        partial(forms.words_of_compressed_tensors, has_zeros=True, has_order=True),
+        COMPRESSED,
+    ),
+    "int8 groups": (
+        partial(forms.words_of_compressed_tensors, bits=8),
+        COMPRESSED | {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}},
+    ),
+    "GPTQ": (forms.gptq, {"quant_method": "gptq", "bits": 4}),
+    "GPTQ v2": (
+        partial(forms.gptq, version=2, has_order=False),
+        {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"},
+    ),
+    "AWQ": (forms.awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}),
+    "NVFP4": (forms.nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    "NVFP4 of compressed-tensors": (partial(forms.nvfp4, is_modelopt=False), COMPRESSED),
+    "MXFP4": (forms.mxfp4, COMPRESSED),
+    "MXFP4 of V4": (partial(forms.mxfp4, is_v4=True), FP8),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    tiny_llama().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folders(source, tmp_path):
+    def write(packer, config):
+        packers = forms.linear_by(packer)
+        forms.write_packed(source, packers, config, tmp_path / "packed", tmp_path / "plain")
+        return tmp_path / "packed", tmp_path / "plain"
+
+    return write
+
+
+@pytest.mark.fast_cases(99)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_stored_number_is_read(folders, form):
+    packed, plain = folders(*FORMS[form])
+    with Checkpoint(packed) as found, Checkpoint(plain) as expected:
+        assert set(found.names) == set(expected.names)
+        for name in expected.names:
+            torch.testing.assert_close(found.read(name), expected.read(name), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", ["fp8 blocks", "GPTQ", "NVFP4"])
+def test_the_answers_are_those_of_the_numbers(folders, form):
+    params = SamplingParams(temperature=0.7, seed=1, max_tokens=8, ignore_eos=True)
+    packed, plain = folders(*FORMS[form])
+    prompt = {"prompt_token_ids": [3, 4, 5, 3, 4, 5, 3, 4]}
+    first, second = (
+        LLM(folder, draft=draft, kv_tokens=256, max_num_seqs=2).generate([prompt], params)
+        for folder, draft in ((packed, "ngram"), (plain, "none"))
+    )
+    assert first[0].outputs[0].token_ids == second[0].outputs[0].token_ids
+
+
+def test_deepseek_v4_as_it_is_published_gives_the_hidden_states_of_its_numbers(tmp_path):
+    source, packed, plain = tmp_path / "source", tmp_path / "packed", tmp_path / "plain"
+    tiny_v4().save_pretrained(source)
+    forms.write_packed(source, forms.as_v4_is_published, FP8, packed, plain)
+    found, expected = (
+        harness_of(folder).run({}, {1: (0, prompt(30))}) for folder in (packed, plain)
+    )
+    assert torch.equal(found, expected)
+
+
+def _edit(folder, edit):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+PLACE = "model.layers.0.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda t: t.pop(f"{PLACE}.weight_scale_inv"), r"quantised tensors \(1\).*up_proj.weight"),
+        (lambda t: t.update({"model.norm.weight_scale_inv": torch.ones(1)}), "unexpected"),
+        (
+            lambda t: t.update({f"{PLACE}.weight_scale_inv": torch.ones(3, 2)}),
+            "up_proj.weight is damaged: a scale of .3, 2. does not fit",
+        ),
+        (lambda t: t.update({f"{PLACE}.weight": t[f"{PLACE}.weight"][:-1]}), "mis-shaped"),
+    ],
+)
+def test_damaged_scales_are_refused_by_name(folders, edit, reason):
+    packed, _ = folders(*FORMS["fp8 blocks"])
+    _edit(packed, edit)
+    with pytest.raises(ConfigError, match=reason):
+        LLM(packed, draft="none", kv_tokens=256)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"quant_method": "torchao"}, "weights quantised by torchao are not read"),
+        ({"quant_method": "gptq", "bits": 3}, "weights of 3 bits are not read"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:x": {}}}, "dynamic"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version gemv"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "two positive sizes"),
+        ({"quant_method": "fp8", "ignored_layers": PLACE}, "must be a list"),
+        (FP8 | {"ignored_layers": [PLACE]}, "lists .*up_proj as not quantised, and it is stored"),
+        (FP8 | {"modules_to_not_convert": ["re:.*up_proj"]}, "up_proj as not quantised"),
+    ],
+)
+def test_configs_that_do_not_fit_are_refused_with_the_fix(folders, config, reason):
+    packed, _ = folders(*FORMS["fp8 blocks"])
+    stored = json.loads((packed / "config.json").read_text())
+    stored["quantization_config"] = config
+    (packed / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match=reason):
+        LLM(packed, draft="none", kv_tokens=256)
