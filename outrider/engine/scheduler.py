@@ -2,8 +2,8 @@
 
 Decode rows go first and take one round each. The prompts in progress share what is left of the
 step's token budget, so a long prompt delays the others by no more than its share. Pages are
-reserved for the most a step can write. When they run out, the running request that is last in rank
-is preempted: it loses its pages, keeps its tokens, and is computed again later.
+reserved for the most a step can write. When they run out, the running request with the largest
+precedence is preempted: it loses its pages, keeps its tokens, and is computed again later.
 """
 
 from bisect import insort
@@ -50,7 +50,7 @@ class Scheduler:
         )
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
-        # The same placements by phase, in order of rank: every step needs the decode rows.
+        # The same placements by phase, in order of precedence: every step needs the decode rows.
         self._prefilling: list[Placement] = []
         self._decoding: list[Placement] = []
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
@@ -206,7 +206,7 @@ class Scheduler:
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
-        """Admit waiting requests in order of rank while there is room for the first."""
+        """Admit waiting requests in order of precedence while there is room for the first."""
         while len(self._waiting):
             head = self._waiting.head()
             if self._free_rows and not self._is_ready(head):
@@ -267,7 +267,7 @@ class Scheduler:
             placement.num_in_flight += 1
 
     def _last_in_rank(self) -> Request:
-        return max(self._running, key=lambda request: request.rank)
+        return max(self._running, key=lambda request: request.precedence)
 
     def _preempt(self, request: Request, decision: StepDecision) -> None:
         """Take a request off the device. Its results in flight are dropped and computed again."""
@@ -295,4 +295,4 @@ class Scheduler:
 
 
 def _rank(placement: Placement) -> tuple[int, int]:
-    return placement.rank
+    return placement.precedence
