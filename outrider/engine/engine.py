@@ -368,7 +368,9 @@ class Engine:
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        updates, num_rounds, details = [], expected.num_rounds, result.details
+        num_rounds, details = expected.num_rounds, result.details
+        bad = self._scheduler.end_bad_prompts(expected, details)
+        updates = [self._fail(request, request.failure) for request in bad]
         for place, own in details.items():
             if expected.placements[place].is_held:
                 expected.placements[place].request.note_scores(own.scores)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from outrider.engine.engine import Engine, OnSteps
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, RequestError
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -44,7 +44,8 @@ class ParallelEngine:
 
     @property
     def is_over(self) -> bool:
-        return any(engine.is_over for engine in self._engines)
+        """Whether a rank is lost, even if no request runs; only a new process helps."""
+        return bool(self._runner.loss) or any(engine.is_over for engine in self._engines)
 
     @property
     def stats(self) -> EngineStats:
@@ -78,6 +79,8 @@ class ParallelEngine:
 
     def add(self, submission: Submission, emitted: tuple[int, ...] = ()) -> None:
         """Queue a request on one rank, or refuse it with the reason."""
+        if submission.sampling.grammar.is_wanted:
+            self.check_grammar(submission.sampling.grammar.spec)
         engine = self._choose(submission)
         engine.add(submission, emitted)
         self._places[submission.request_id] = engine
@@ -86,7 +89,11 @@ class ParallelEngine:
         self._engines[0].check(prompt, limits)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
-        self._engines[0].check_grammar(spec)
+        del spec
+        raise RequestError(
+            "structured output is not available with --data-parallel-size; start the server "
+            "without it, or with --tensor-parallel-size"
+        )
 
     def abort(self, request_id: str) -> None:
         engine = self._places.pop(request_id, None)

@@ -4,10 +4,10 @@ from outrider.engine.request import Request
 
 
 def pick_prompts(remaining: dict[Request, int], most: int) -> dict[Request, int]:
-    """At most `most` prompts: half of them by rank, the rest by how few tokens remain.
+    """At most `most` prompts: half of them by precedence, the rest by how few tokens remain.
 
-    By rank alone a few long prompts would delay all short ones; by remaining tokens, the reverse.
-    `remaining` is in order of rank.
+    By precedence alone a few long prompts would delay all short ones; by remaining tokens, the
+    reverse. `remaining` is in order of precedence.
     """
     by_rank = list(remaining)[: max(1, most // 2)]
     others = [request for request in remaining if request not in by_rank]

@@ -41,8 +41,8 @@ class Placement:
         self.is_held = True  # False after finish or preemption: later results do not count
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return self.request.rank
+    def precedence(self) -> tuple[int, int]:
+        return self.request.precedence
 
 
 class Request:
@@ -65,7 +65,7 @@ class Request:
         self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
-        self.rank = (submission.priority, arrival)  # smaller goes first; no two are equal
+        self.precedence = (submission.priority, arrival)  # smaller goes first; no two are equal
         self.phase = Phase.WAITING
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self.finish: FinishReason = "running"

@@ -2,12 +2,12 @@
 
 Decode rows go first and take one round each. The prompts in progress share what is left of the
 step's token budget, so a long prompt delays the others by no more than its share. Pages are
-reserved for the most a step can write. When they run out, the running request that is last in rank
-is preempted: it loses its pages, keeps its tokens, and is computed again later.
+reserved for the most a step can write. When they run out, the running request with the largest
+precedence is preempted: it loses its pages, keeps its tokens, and is computed again later.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
@@ -25,9 +25,10 @@ from outrider.wire.engine_stats import (
     PrefixCounts,
     Queue,
 )
+from outrider.wire.failure import FailureKind
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
-from outrider.wire.step_result import StepResult
+from outrider.wire.step_result import RowDetails, StepResult
 
 
 class Scheduler:
@@ -49,7 +50,7 @@ class Scheduler:
         )
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
-        # The same placements by phase, in order of rank: every step needs the decode rows.
+        # The same placements by phase, in order of precedence: every step needs the decode rows.
         self._prefilling: list[Placement] = []
         self._decoding: list[Placement] = []
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
@@ -90,6 +91,28 @@ class Scheduler:
         else:
             self._release(request)
         request.phase = Phase.FINISHED
+
+    def end_bad_prompts(
+        self, expected: ExpectedStep, details: Mapping[int, RowDetails]
+    ) -> list[Request]:
+        """Fail the requests whose prompt has numbers that are not finite before its end.
+
+        The tokens after them see them. No other request may find them in the prefix cache.
+        """
+        ended = []
+        for place, own in details.items():
+            placement, lease = expected.placements[place], expected.placements[place].lease
+            is_prompt = place >= expected.num_rounds
+            if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
+                continue
+            if not placement.is_held:  # aborted or preempted meanwhile
+                text = placement.request.tokens[: placement.bound]
+                self.cache.forget(text, salt=lease.salt, kept=lease.cached)
+            elif not expected.most[place]:
+                placement.request.fail(own.failure)
+                self.finish(placement.request)
+                ended.append(placement.request)
+        return ended
 
     def start_over(self, failed: Iterable[Request]) -> None:
         """The device was reset: `failed` requests end here, running ones wait again.
@@ -183,7 +206,7 @@ class Scheduler:
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
-        """Admit waiting requests in order of rank while there is room for the first."""
+        """Admit waiting requests in order of precedence while there is room for the first."""
         while len(self._waiting):
             head = self._waiting.head()
             if self._free_rows and not self._is_ready(head):
@@ -244,7 +267,7 @@ class Scheduler:
             placement.num_in_flight += 1
 
     def _last_in_rank(self) -> Request:
-        return max(self._running, key=lambda request: request.rank)
+        return max(self._running, key=lambda request: request.precedence)
 
     def _preempt(self, request: Request, decision: StepDecision) -> None:
         """Take a request off the device. Its results in flight are dropped and computed again."""
@@ -272,4 +295,4 @@ class Scheduler:
 
 
 def _rank(placement: Placement) -> tuple[int, int]:
-    return placement.rank
+    return placement.precedence

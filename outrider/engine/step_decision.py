@@ -27,7 +27,7 @@ _NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
 
 
 class StepDecision:
-    """Collects the entries of one step: decodes in order of rank, the rest by placement."""
+    """Collects the entries of one step: decodes in order of precedence, the rest by placement."""
 
     def __init__(self, *, needs_text: bool) -> None:
         self._needs_text = needs_text  # the drafter reads the text of new rows

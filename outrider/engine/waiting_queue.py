@@ -1,4 +1,4 @@
-"""Waiting requests: lowest rank number first; any request can leave at any time."""
+"""Waiting requests: the smallest precedence first; any request can leave at any time."""
 
 import heapq
 
@@ -6,7 +6,7 @@ from outrider.engine.request import Phase, Request
 
 
 class WaitingQueue:
-    """A heap by rank. Requests that stopped waiting are skipped when they surface."""
+    """A heap by precedence. Requests that stopped waiting are skipped when they surface."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, int], Request]] = []
@@ -17,7 +17,7 @@ class WaitingQueue:
 
     def push(self, request: Request) -> None:
         assert request.phase is Phase.WAITING
-        heapq.heappush(self._heap, (request.rank, request))
+        heapq.heappush(self._heap, (request.precedence, request))
         self._num_waiting += 1
 
     def head(self) -> Request:

@@ -52,6 +52,10 @@ class DataRanksRunner:
         return self._others.size + 1
 
     @property
+    def loss(self) -> str:
+        return self._others.loss
+
+    @property
     def counts(self) -> StepCounts:
         return self._first.counts
 

@@ -89,6 +89,11 @@ class PendingResult(Protocol):
 class GroupRunner(Protocol):
     """Runs one batch per rank as one step; a rank without requests runs padding."""
 
+    @property
+    def loss(self) -> str:
+        """Why the ranks are lost; empty while all of them live."""
+        ...
+
     def submit(self, batches: Sequence[ScheduledBatch]) -> Sequence[PendingResult]: ...
 
 

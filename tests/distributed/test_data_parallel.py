@@ -1,10 +1,12 @@
 """Data parallelism in real processes: the tokens are those of one process."""
 
+from dataclasses import replace
+
 import pytest
 
 from outrider import LLM, SamplingParams
-from outrider.errors import ConfigError
-from tests.support.spoken import tiny_llama
+from outrider.errors import ConfigError, RequestError
+from tests.support.spoken import tiny_llama, write_tokenizer
 from tests.support.tiny import tiny_model
 
 PARAMS = SamplingParams(temperature=0.8, max_tokens=10, ignore_eos=True)
@@ -25,6 +27,17 @@ def test_ranks_with_requests_of_their_own_give_the_tokens_of_one(tmp_path, is_ex
     tiny_model("qwen3-moe").save_pretrained(tmp_path)
     found = answers(tmp_path, data_parallel_size=2, enable_expert_parallel=is_expert_parallel)
     assert found == answers(tmp_path)
+
+
+@pytest.mark.slow
+def test_structured_output_is_refused_by_name_and_other_requests_go_on(tmp_path):
+    tiny_llama().save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    llm = LLM(tmp_path, draft="none", max_num_seqs=2, kv_tokens=512, data_parallel_size=2)
+    wanted = replace(PARAMS, structured={"regex": "[a-z]+"}, ignore_eos=False)
+    with pytest.raises(RequestError, match="not available with --data-parallel-size"):
+        llm.generate(["ab"], wanted)
+    assert len(llm.generate(["ab"], PARAMS)[0].outputs[0].token_ids) == 10
 
 
 def test_experts_of_a_model_without_experts_are_refused(tmp_path):

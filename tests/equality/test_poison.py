@@ -103,6 +103,32 @@ def test_a_bad_prompt_fails_whether_it_is_answered_or_only_read(targets):
     assert engine._scheduler.cache._tree.num_evictable == 0, "failed requests leave no pages"
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_bad_prompt_fails_before_the_rest_of_it_is_computed(targets, depth):
+    broken = with_bad_tokens(targets["llama"].target, [BAD])
+    engine = engine_of(broken, Shape(step_tokens=7, depth=depth))
+    engine.add(make_submission("r", [BAD, *PROMPTS[0] * 5], sampling_of("greedy", 0)))
+    updates = [update for _ in range(1 + depth) for update in engine.step()]
+    assert [update.failure for update in updates] == [FAILURES[NOT_FINITE]]
+    assert engine._scheduler.cache._tree.num_evictable == 0
+
+
+def test_a_bad_prompt_that_is_aborted_leaves_no_pages_and_others_keep_theirs(targets):
+    broken = with_bad_tokens(targets["llama"].target, [BAD])
+    engine = engine_of(broken, Shape(step_tokens=len(PROMPTS[0]) * 4 + 8, depth=1))
+    text = list(PROMPTS[0]) * 2
+    good = make_submission("good", text, sampling_of("greedy", 0), max_tokens=2)
+    run_all(engine, [good])
+    num_cached = engine._scheduler.cache._tree.num_evictable
+    assert num_cached > 0
+    engine.add(make_submission("r", [*text, *[BAD] * 20], sampling_of("greedy", 0)))
+    engine.step()  # its result is not read yet
+    engine.abort("r")
+    assert engine._scheduler.cache._tree.num_evictable > num_cached
+    run_all(engine, [good])
+    assert engine._scheduler.cache._tree.num_evictable == num_cached
+
+
 def test_a_request_fails_if_its_restrictions_leave_no_token(targets):
     engine = engine_of(targets["llama"].target, Shape())
     asked = make_submission("r", PROMPTS[0], sampling_of("greedy", 0), max_tokens=4)

@@ -62,6 +62,8 @@ class ThreadRunner:
     The group of threads fails a step in which ranks make different numbers of collectives.
     """
 
+    loss = ""
+
     def __init__(self, group: ThreadGroup, runners: list[Runner]) -> None:
         self.runners = runners
         self._group = group

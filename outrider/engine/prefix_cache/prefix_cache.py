@@ -155,6 +155,13 @@ class PrefixCache:
         self._allocator.free(pruned + lease.pages[lease.num_shared :])
         lease.is_open = False
 
+    def forget(self, tokens: Sequence[int], *, salt: bytes, kept: int) -> None:
+        """Frees the cached pages of a text after its first `kept` tokens that no request uses."""
+        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        match = self._tree.match(key)
+        num_pages = len(match.pages) - kept // self.page_size
+        self._allocator.free(self._tree.prune(match.node, num_pages))
+
     def flush(self) -> None:
         """Forgets every cached page that no request uses."""
         self._allocator.free(self._tree.evict(self._tree.num_evictable))
