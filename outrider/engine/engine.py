@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
@@ -21,7 +21,7 @@ from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.sleep_level import ALL_TAGS, ASLEEP, SleepLevel, SleepTag
-from outrider.wire.step_result import NO_DETAILS, RowDetails, StepResult
+from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 _log = logging.getLogger(__name__)
@@ -346,24 +346,6 @@ class Engine:
         if self._asleep:
             raise CapacityError(ASLEEP)
 
-    def _end_bad_prompts(
-        self, expected: ExpectedStep, details: Mapping[int, RowDetails]
-    ) -> Iterator[RequestUpdate]:
-        """Fail requests whose prompt has numbers that are not finite before its end.
-
-        The tokens after them see them. No other request may find them in the prefix cache.
-        """
-        for place, own in details.items():
-            placement, most = expected.placements[place], expected.most[place]
-            is_prompt = place >= expected.num_rounds
-            if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
-                continue
-            if not placement.is_held:  # aborted or preempted meanwhile
-                self._scheduler.forget(placement)
-            elif not most:
-                yield self._fail(placement.request, own.failure)
-                self._scheduler.finish(placement.request)
-
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by true lengths, append the tokens, finish the requests they end."""
         self._busy_s += result.busy_s
@@ -371,7 +353,8 @@ class Engine:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
         num_rounds, details = expected.num_rounds, result.details
-        updates = [*self._end_bad_prompts(expected, details)]
+        bad = self._scheduler.end_bad_prompts(expected, details)
+        updates = [self._fail(request, request.failure) for request in bad]
         for place, own in details.items():
             if expected.placements[place].is_held:
                 expected.placements[place].request.note_scores(own.scores)
