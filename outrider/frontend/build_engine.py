@@ -19,6 +19,7 @@ def build_engine(
     config: EngineConfig,
     on_progress: OnProgress = ignore_progress,
     on_loss: OnLoss = ignore_loss,
+    listener_fd: int | None = None,  # of a socket for other machines; None opens one
 ) -> AnyEngine:
     """An engine for the model in a folder, ready for requests."""
     check_parallel(config.parallel)
@@ -27,6 +28,7 @@ def build_engine(
         config=config,
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
         on_loss=on_loss,
+        listener_fd=listener_fd,
     )
     if config.parallel.data > 1:
         return _build_parallel(plan, on_progress)
