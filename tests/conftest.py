@@ -16,13 +16,14 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from support.fast_cases import pytest_collection_modifyitems
+from support.repeatable_draws import pytest_runtest_setup
 
 from outrider.errors import ConfigError
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_progress import SilentReporter
 from outrider.hub.resolve_model import resolve_model
 
-__all__ = ["pytest_collection_modifyitems", "smollm2_folder"]
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup", "smollm2_folder"]
 
 # Modules and collected tests live to the end, so the garbage collector need not visit them.
 gc.disable()

@@ -205,3 +205,15 @@ def test_drafts_past_the_end_of_an_answer_are_not_counted_as_kept():
     while engine.has_work:
         for update in engine.step():
             assert update.progress.num_accepted <= 2
+
+
+def test_a_request_holds_no_more_pages_than_its_next_round_needs():
+    engine, _ = engine_on_paper(nodes=3, page_size=4, max_rows=1)
+    engine.add(submission("r", [1, 2, 3], max_tokens=40))
+    total = engine.stats.pages.total
+    while engine.has_work:
+        (update,) = engine.step() or (None,)
+        if update and update.finish == "running":
+            cached = len(engine._requests["r"].tokens) - 1
+            most = -(-(cached + engine.facts.reach) // 4)
+            assert total - engine.stats.pages.free <= most

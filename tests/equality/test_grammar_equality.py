@@ -7,19 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 from support.engines import Shape, engine_of, make_submission, run_all
-from support.grammars import (
-    END,
-    OTHER_END,
-    SPECS,
-    TINY,
-    PlainMasks,
-    decode_plainly,
-    is_prefix_of,
-    spelled,
-)
+from support.grammars import PlainMasks, decode_plainly, is_prefix_of, spelled
 from support.matchers import MatcherStates, match_in_this_process
 from support.matrix import TREES
 from support.tiny import VOCAB
+from support.tiny_vocabulary import END, OTHER_END, SPECS, TINY
 
 from outrider.ops.sampling.sample_token import NOTHING_LEFT
 from outrider.runtime.draft_kinds import NgramDraft

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.grammars import TINY
+from support.tiny_vocabulary import TINY
 
 from outrider.errors import RequestError
 from outrider.frontend.schema_support import check_schema, loosened

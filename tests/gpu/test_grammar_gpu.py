@@ -6,10 +6,11 @@ import pytest
 import torch
 from support.choices import ChoiceGrammars, ChoiceStates, one_of
 from support.engines import Shape, engine_of, make_submission, run_all
-from support.grammars import END, PlainMasks, decode_plainly, spelled
+from support.grammars import PlainMasks, decode_plainly, spelled
 from support.matchers import match_in_this_process
 from support.matrix import TREES
 from support.model_set import make_models
+from support.tiny_vocabulary import END
 
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.wire.grammar_spec import Grammar

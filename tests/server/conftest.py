@@ -5,7 +5,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from support.served import ServerProcess
+from support.served import LONG_S, ServerProcess
 from support.spoken import tiny_llama, write_tokenizer
 
 from outrider import LLM
@@ -54,7 +54,7 @@ def default_server(
 
 @pytest.fixture(scope="session")
 def client(server: ServerProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=LONG_S)
 
 
 @pytest.fixture(scope="session")

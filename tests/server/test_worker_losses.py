@@ -10,6 +10,8 @@ from support.processes import descendants_of, wait_for_end
 from support.served import ServerProcess, wait_for
 from support.spoken import PIECES
 
+pytestmark = pytest.mark.timeout(600)  # new workers take long on a busy machine
+
 # Python runs this file in every process that has its folder on the path. A worker with it dies in
 # the first step of a prompt that begins with two dots.
 POISONED = """
@@ -53,18 +55,20 @@ def test_two_killed_workers_under_120_requests_lose_none(start_server):
     expected = ask_all(running, bodies)
     assert {status for status, _ in expected} == {200}
 
-    def kill_two():
-        for _ in range(2):
-            wait_for(lambda: running.get("/health").status_code == 200, within_s=120)
-            wait_for(lambda: running.invariants["queue"]["running"] > 0)
-            pid = running.invariants["worker_pid"]
-            os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: running.get("/health").status_code == 503)
+    def is_busy():
+        # Between two workers there is no queue to report.
+        return running.invariants.get("queue", {"running": 0})["running"] > 0
 
-    killing = threading.Thread(target=kill_two)
+    def kill_worker():
+        wait_for(is_busy)
+        pid = running.invariants["worker_pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: running.invariants.get("worker_pid", pid) != pid)
+
+    killing = threading.Thread(target=lambda: [kill_worker() for _ in range(2)])
     killing.start()
     answers = ask_all(running, bodies)
-    killing.join(120)
+    killing.join()
     assert 'outrider:worker_restarts_total{model_name="tiny"} 2.0' in running.get("/metrics").text
     # An answer that was alone in the second lost step may end; it had begun.
     wrong = [each for each, right in zip(answers, expected, strict=True) if each != right]

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 from support.engines import Shape, engine_of, make_submission
-from support.grammars import END, SPECS, TINY
 from support.matrix import sampling_of
 from support.tiny import VOCAB
+from support.tiny_vocabulary import END, SPECS, TINY
 
 from outrider.errors import RequestError
 from outrider.structured import grammar_cache as cache_module

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from support.grammars import SPECS, TINY
 from support.tiny import VOCAB
+from support.tiny_vocabulary import SPECS, TINY
 
 from outrider.errors import CapacityError, RequestError
 from outrider.structured import compiler_thread

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.grammars import END, SPECS, TINY
 from support.matchers import MatcherStates
 from support.tiny import VOCAB
+from support.tiny_vocabulary import END, SPECS, TINY
 
 from outrider.structured.grammar_matcher import WORD, bit_of
 from outrider.structured.grammar_state import advance, mask_tree

@@ -7,9 +7,8 @@ import time
 
 import pytest
 from support.engines import Shape, engine_of, make_submission, run_all
-from support.grammars import END, PIECES
 from support.processes import is_running, wait_for_end
-from support.tiny import VOCAB
+from support.tiny_vocabulary import AMBIGUOUS, END, HIDDEN, RUNS, VOCAB
 
 from outrider.errors import RequestError
 from outrider.runtime.draft_kinds import NgramDraft
@@ -18,17 +17,13 @@ from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.matcher_process import TOO_SLOW
 from outrider.wire.draft_budget import Budget
 from outrider.wire.failure import FailureKind
-from outrider.wire.grammar_spec import Grammar, GrammarSpec, Vocabulary
+from outrider.wire.grammar_spec import Grammar, GrammarSpec
 from outrider.wire.row_sampling import RowSampling
 
 pytest.importorskip("xgrammar")
 
 LONG_S = 20.0  # nothing here takes so long unless it is broken; the matcher would take minutes
-AMBIGUOUS = 's ::= s s s s s s | s s s s s | s s s s | s s s | s s | "m" | ""'
-RUNS = Vocabulary(pieces=(*PIECES, *[b""] * (VOCAB - len(PIECES) - 1), b"m" * 64))
 TOKENS = {piece: token for token, piece in enumerate(RUNS.pieces)}
-# Trials of the compiler do not find the slow branch: it begins with several tokens.
-HIDDEN = GrammarSpec(kind="ebnf", text=f'root ::= "abc12x" s | [b-z0-9]+\n{AMBIGUOUS}')
 DIGITS = GrammarSpec(kind="regex", text="[0-9]+")
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 from outrider.structured.grammar_matcher import WORD, bit_of
 from outrider.wire.grammar_spec import GrammarSpec
-from support.grammars import TINY
+from support.tiny_vocabulary import TINY
 
 
 def one_of(words: list[str]) -> GrammarSpec:

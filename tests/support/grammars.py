@@ -8,32 +8,10 @@ import torch
 
 from outrider.structured.grammar_matcher import WORD
 from outrider.structured.grammar_state import advance
-from outrider.wire.grammar_spec import Grammar, GrammarSpec, Vocabulary
+from outrider.wire.grammar_spec import Grammar
 from outrider.wire.row_sampling import Ban, RowSampling
 from support.reference import choose
-from support.tiny import VOCAB
-
-END, OTHER_END = 2, 5  # special: they spell nothing, as do 0 and 1
-# Single characters and longer pieces, so that one text has many spellings.
-PIECES = (
-    [b"", b"", b"", b"{", b"}", b"", b'"', b":", b",", b"[", b"]", b" "]
-    + [bytes([char]) for char in b"0123456789abcdefghilnorstu-.@"]
-    + [b'{"', b'":', b'",', b'"}', b"ab", b"abc", b"bc", b"12", b"00", b"true", b"false", b"red"]
-    + [b"gre", b"green", b"en", b"m", b"k", b"ee", b'"a"', b'"b"', b"]}", b'["', b"\n", b"x", b"yz"]
-)
-TINY = Vocabulary(pieces=(*PIECES, *[b""] * (VOCAB - len(PIECES))))
-assert len(TINY.pieces) == VOCAB
-
-SCHEMA = (
-    '{"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["a", "b"]},'
-    ' "maxItems": 3}, "b": {"type": "boolean"}}, "required": ["a", "b"]}'
-)
-SPECS = {
-    "json": GrammarSpec(kind="json_schema", text=SCHEMA),
-    "regex": GrammarSpec(kind="regex", text="(ab|bc|[0-9]{2,3})+(x|yz)?"),
-    "ebnf": GrammarSpec(kind="ebnf", text='root ::= "{" list "}"\nlist ::= [a-c] | [a-c] "," list'),
-    "choice": GrammarSpec(kind="ebnf", text='root ::= "red" | "green" | "green abc" | "12"'),
-}
+from support.tiny_vocabulary import TINY, VOCAB
 
 
 def spelled(tokens: list[int]) -> str:

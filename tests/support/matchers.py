@@ -9,7 +9,7 @@ from outrider.structured.matcher_messages import StepTasks
 from outrider.structured.matcher_process import MatchedRows
 from outrider.structured.shared_masks import create_masks
 from outrider.wire.grammar_spec import Grammar
-from support.grammars import TINY
+from support.tiny_vocabulary import TINY
 
 
 class MatcherStates:

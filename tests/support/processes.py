@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-LONG_S = 30.0  # nothing that is waited for takes seconds unless it is broken
+LONG_S = 120.0  # nothing that is waited for takes seconds on a quiet machine
 
 
 def is_running(pid: int) -> bool:

@@ -14,13 +14,14 @@ from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.submission import Submission
 from support import matrix, row_matrix
 from support.engines import Shape, buckets_of, make_submission, run_all, settings_of
-from support.grammars import END, SPECS, TINY, PlainMasks, decode_plainly
+from support.grammars import PlainMasks, decode_plainly
 from support.matchers import MatcherStates
 from support.rank_models import NO_CHAIN, PAGED, ROW_STATE, RankedModels, RankFamily, drafters_of
 from support.reference import Answer, decode
 from support.row_harness import PAGE_SIZE
 from support.thread_ranks import LockstepRunner, RanksDiffer
 from support.tiny import VOCAB
+from support.tiny_vocabulary import END, SPECS, TINY
 
 GRAMMAR = "grammar"
 MAX_TOKENS = 9

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+LONG_S = 120.0  # nothing that is waited for takes so long, even on a busy machine
 _MAIN = "from outrider.cli.main import main; main()"
 
 
@@ -40,10 +41,10 @@ class ServerProcess:
         self.url = self.ready_line.rpartition(" ")[2]
 
     def get(self, path: str, **more) -> httpx.Response:
-        return httpx.get(self.url + path, **{"timeout": 30, **more})
+        return httpx.get(self.url + path, **{"timeout": LONG_S, **more})
 
     def post(self, path: str, body: object, **more) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, **{"timeout": 30, **more})
+        return httpx.post(self.url + path, json=body, **{"timeout": LONG_S, **more})
 
     @property
     def invariants(self) -> dict:
@@ -61,12 +62,12 @@ class ServerProcess:
         """The exit code after a signal; fails if the server does not end."""
         self.terminate()
         try:
-            return self.process.wait(30)
+            return self.process.wait(LONG_S)
         finally:
             self.process.kill()
 
 
-def wait_for(holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
+def wait_for(holds: Callable[[], bool], *, within_s: float = LONG_S) -> None:
     """Wait until a condition holds, or fail."""
     deadline = time.monotonic() + within_s
     while not holds():

@@ -25,7 +25,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-VOCAB = 67
+from support.tiny_vocabulary import VOCAB
+
 SIZES = {
     "vocab_size": VOCAB,
     "hidden_size": 32,

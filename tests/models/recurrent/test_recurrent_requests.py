@@ -2,10 +2,11 @@
 
 import pytest
 from support.engines import engine_of, make_submission, run_all
-from support.grammars import END, SPECS, TINY, PlainMasks, decode_plainly
+from support.grammars import PlainMasks, decode_plainly
 from support.matchers import MatcherStates
 from support.recurrent import VOCAB, expected_logits
 from support.row_matrix import CHAIN, PROMPTS, shape_of
+from support.tiny_vocabulary import END, SPECS, TINY
 
 from outrider import LLM, SamplingParams
 from outrider.structured.grammar_cache import GrammarCache
