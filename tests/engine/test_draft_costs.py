@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from outrider.engine.adaptive_drafting import Adaptation
-from outrider.engine.draft_trials import BatchSize
+from outrider.engine.draft_trials import BatchSize, UsualSeconds
 from outrider.wire.draft_budget import PLAIN, Budget
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
@@ -52,3 +52,11 @@ def test_a_plain_step_that_takes_longer_than_drafts_is_not_measured():
     assert not size.costs[0].is_known
     size.note(0, 0.9, num_rows=4, num_prompt=0)
     assert size.costs[0].usual == 0.9
+
+
+def test_the_usual_seconds_are_the_lower_quartile_of_the_last_steps():
+    usual, seen = UsualSeconds(), []
+    for seconds in (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0):
+        usual.note(seconds)
+        seen.append(usual.usual)
+    assert seen == [8.0, 7.0, 6.0, 5.0, 5.0, 4.0, 3.0, 2.0]
