@@ -7,7 +7,7 @@ precedence is preempted: it loses its pages, keeps its tokens, and is computed a
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
@@ -25,9 +25,10 @@ from outrider.wire.engine_stats import (
     PrefixCounts,
     Queue,
 )
+from outrider.wire.failure import FailureKind
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
-from outrider.wire.step_result import StepResult
+from outrider.wire.step_result import RowDetails, StepResult
 
 
 class Scheduler:
@@ -91,10 +92,27 @@ class Scheduler:
             self._release(request)
         request.phase = Phase.FINISHED
 
-    def forget(self, placement: Placement) -> None:
-        """A request that holds its row no more left numbers in the cache that are not finite."""
-        lease, text = placement.lease, placement.request.tokens[: placement.bound]
-        self.cache.forget(text, salt=lease.salt, kept=lease.cached)
+    def end_bad_prompts(
+        self, expected: ExpectedStep, details: Mapping[int, RowDetails]
+    ) -> list[Request]:
+        """Fail the requests whose prompt has numbers that are not finite before its end.
+
+        The tokens after them see them. No other request may find them in the prefix cache.
+        """
+        ended = []
+        for place, own in details.items():
+            placement, lease = expected.placements[place], expected.placements[place].lease
+            is_prompt = place >= expected.num_rounds
+            if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
+                continue
+            if not placement.is_held:  # aborted or preempted meanwhile
+                text = placement.request.tokens[: placement.bound]
+                self.cache.forget(text, salt=lease.salt, kept=lease.cached)
+            elif not expected.most[place]:
+                placement.request.fail(own.failure)
+                self.finish(placement.request)
+                ended.append(placement.request)
+        return ended
 
     def start_over(self, failed: Iterable[Request]) -> None:
         """The device was reset: `failed` requests end here, running ones wait again.

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import torch
 
-# From queries, what their rows stored, and the mask, to what the queries read.
-AttendStored = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# From queries, and what their rows stored, to what the queries read.
+AttendStored = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def recompute_without_bad_keys(
     attend: AttendStored,
     query: torch.Tensor,  # [rows * width, heads, head_dim]
-    stored: torch.Tensor,  # [rows, keys, vectors, dim]
-    mask: torch.Tensor,  # [rows, 1, width, keys]
+    stored: torch.Tensor,  # [vectors * rows, keys, dim]
+    mask: torch.Tensor,  # [rows, width, keys]
     out: torch.Tensor,  # [rows * width, heads, channels] overwritten if it is not finite
 ) -> None:
     """Compute again without keys that are not finite; queries that see one of them get NaN.
@@ -27,7 +27,10 @@ def recompute_without_bad_keys(
     """
     if math.isfinite(out.sum().item()):
         return
-    is_bad = ~stored.isfinite().flatten(2).all(2)  # [rows, keys]
-    sees_bad = ((mask == 0) & is_bad[:, None, None]).any(3).flatten()  # [rows * width]
-    out.copy_(attend(query, stored.masked_fill(is_bad[:, :, None, None], 0.0), mask))
+    rows, _, keys = mask.shape
+    by_row = stored.view(-1, rows, keys, stored.shape[2])
+    is_bad = ~by_row.isfinite().all(3).all(0)  # [rows, keys]
+    sees_bad = ((mask == 0) & is_bad[:, None]).any(2).flatten()  # [rows * width]
+    finite = by_row.masked_fill(is_bad[:, :, None], 0.0).view_as(stored)
+    out.copy_(attend(query, finite))
     out.masked_fill_(sees_bad[:, None, None], math.nan)

@@ -1,6 +1,7 @@
-"""Attention in plain torch, for any device: gather the pages of a row, mask, softmax.
+"""Attention in plain torch, for any device: gather the keys of a row, mask, softmax.
 
-The mask is built once per step, not per layer. This is the backend that others are tested against.
+The mask is built once per step, not per layer. This is the backend that others are tested against,
+and the one of a CPU. Its bits depend on a query and its keys alone (`ordered_attention`).
 
 The mask is added to the scores, and weights of 0 are multiplied with values. So a masked key that
 is not finite would reach the result: it is then computed again without such keys.
@@ -11,11 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MAX_PAGE
-from outrider.kv.bad_keys import AttendStored, recompute_without_bad_keys
+from outrider.kv.bad_keys import recompute_without_bad_keys
+from outrider.ops.attention.fill_tree_order import fill_tree_order
+from outrider.ops.attention.ordered_attention import (
+    BLOCK,
+    SLOT_ORDER,
+    KeyOrder,
+    SeenKeys,
+    TreeOrder,
+    attend_in_order,
+    num_blocks,
+    padded_keys,
+)
 from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
@@ -24,14 +35,7 @@ from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
 _ANY = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedRows:
-    """Rows with the same number of query places, and which keys each place may read."""
-
-    pages: torch.Tensor  # [rows * pages] int64, the pages of each row in order
-    mask: torch.Tensor  # [rows, 1, width, pages * page_size] added to the scores: 0 or -inf
+_KEYS_AND_VALUES = 0  # instead of the channels of a latent: vectors are keys, then values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,12 @@ class ReferencePlan(AttentionPlan):
     """Decode rows in place; chunks are copied to a rectangle of [rows, width] places and back."""
 
     shape: StepShape
-    decode: MaskedRows
-    chunk: MaskedRows
+    decode: SeenKeys
+    chunk: SeenKeys
     places: torch.Tensor  # [chunk.tokens] int64 place of each chunk token in the rectangle
 
 
-Attend = Callable[[torch.Tensor, MaskedRows], torch.Tensor]  # from queries to what they read
+Attend = Callable[[torch.Tensor, SeenKeys], torch.Tensor]  # from queries to what they read
 
 
 class ReferenceAttention:
@@ -67,21 +71,27 @@ class ReferenceAttention:
         )
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
-        keys = largest.pages * self._page_size
-        chunk = largest.chunk
-        arena.reserve("attention.decode.pages", largest.rows * largest.pages, torch.int64)
-        arena.reserve("attention.decode.mask", largest.num_decode_query * keys, self._dtype)
-        arena.reserve("attention.chunk.pages", chunk.rows * largest.pages, torch.int64)
+        keys, chunk = self._num_keys(largest), largest.chunk
+        arena.reserve("attention.decode.slots", largest.rows * keys, torch.int64)
+        arena.reserve("attention.decode.mask", largest.num_decode_query * keys, torch.float32)
+        arena.reserve("attention.chunk.slots", chunk.rows * keys, torch.int64)
         # Chunks of one step share its token budget; `width * rows` can exceed it when they differ.
-        arena.reserve("attention.chunk.mask", chunk.rows * chunk.width * keys, self._dtype)
+        arena.reserve("attention.chunk.mask", chunk.rows * chunk.width * keys, torch.float32)
         arena.reserve("attention.chunk.places", chunk.tokens, torch.int64)
+        rows, nodes = largest.rows, largest.nodes
+        arena.reserve("attention.tree.tail", rows * nodes, torch.int64)
+        arena.reserve("attention.tree.path", rows * nodes * nodes, torch.int64)
+        arena.reserve("attention.tree.back", rows * nodes * nodes, torch.int64)
+        own = rows * num_blocks(keys) * (BLOCK + nodes)
+        arena.reserve("attention.tree.own", own, torch.float32)
 
     def bind(self, arena: Arena, shape: StepShape) -> ReferencePlan:
+        chunk, order = shape.chunk, self._bind_order(arena, shape)
         return ReferencePlan(
             shape=shape,
-            decode=self._bind_rows(arena, "decode", shape.rows, shape.nodes, shape.pages),
-            chunk=self._bind_rows(arena, "chunk", shape.chunk.rows, shape.chunk.width, shape.pages),
-            places=arena.view("attention.chunk.places", shape.chunk.tokens),
+            decode=self._bind_rows(arena, "decode", shape, (shape.rows, shape.nodes), order),
+            chunk=self._bind_rows(arena, "chunk", shape, (chunk.rows, chunk.width), SLOT_ORDER),
+            places=arena.view("attention.chunk.places", chunk.tokens),
         )
 
     def fill(self, plan: AttentionPlan, scope: AttentionScope) -> None:
@@ -99,7 +109,7 @@ class ReferenceAttention:
         scale: float,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, ReferencePlan)
-        attend = partial(_attend, layer=layer, attend=partial(_attend_heads, scale=scale))
+        attend = partial(_attend, layer=layer, scale=scale, channels=_KEYS_AND_VALUES)
         return self._run(query, plan, attend)
 
     def run_latent(
@@ -111,8 +121,8 @@ class ReferenceAttention:
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
         assert isinstance(plan, ReferencePlan)
-        of_stored = partial(_attend_latents, scale=scale, latent=latent)
-        return self._run(query, plan, partial(_attend, layer=layer, attend=of_stored))
+        attend = partial(_attend, layer=layer, scale=scale, channels=latent)
+        return self._run(query, plan, attend)
 
     def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         shape, num_decode_query = plan.shape, plan.shape.num_decode_query
@@ -123,30 +133,64 @@ class ReferenceAttention:
             return chunk
         return torch.cat([attend(query[:num_decode_query], plan.decode), chunk])
 
-    def _bind_rows(self, arena: Arena, group: str, rows: int, width: int, pages: int) -> MaskedRows:
-        return MaskedRows(
-            pages=arena.view(f"attention.{group}.pages", rows * pages),
-            mask=arena.view(f"attention.{group}.mask", rows, 1, width, pages * self._page_size),
+    def _num_keys(self, shape: StepShape) -> int:
+        return padded_keys(shape.pages * self._page_size)
+
+    def _bind_rows(
+        self, arena: Arena, group: str, shape: StepShape, size: tuple[int, int], order: KeyOrder
+    ) -> SeenKeys:
+        (rows, width), keys = size, self._num_keys(shape)
+        return SeenKeys(
+            num_pages=shape.pages,
+            slots=arena.view(f"attention.{group}.slots", rows, keys),
+            mask=arena.view(f"attention.{group}.mask", rows, width, keys),
+            order=order,
+            indices={},
+            is_one_chunk=group == "chunk" and rows == 1,
         )
 
-    def _fill_decode(self, group: MaskedRows, scope: AttentionScope) -> None:
+    def _bind_order(self, arena: Arena, shape: StepShape) -> KeyOrder:
+        rows, nodes = shape.rows, shape.nodes
+        if shape.tree.topk == 1 or nodes == 1:
+            return SLOT_ORDER
+        blocks = num_blocks(self._num_keys(shape))
+        return TreeOrder(
+            tail=arena.view("attention.tree.tail", rows, nodes),
+            path=arena.view("attention.tree.path", rows, nodes, nodes),
+            back=arena.view("attention.tree.back", rows, nodes, nodes),
+            own=arena.view("attention.tree.own", rows, blocks, BLOCK + nodes),
+        )
+
+    def _fill_decode(self, group: SeenKeys, scope: AttentionScope) -> None:
         decode = scope.decode
-        _fill_pages(group, decode.rows, scope.page_table)
+        self._fill_slots(group, decode.rows, scope.page_table)
         keys = _key_positions(group)  # [keys]
         tail = keys - decode.lengths[:, None, None]  # [rows, 1, keys] index into the tree's nodes
         bit = scope.ancestors[:, :, None] >> tail.clamp(0, MAX_NODES - 1)  # [rows, nodes, keys]
         is_ancestor = (bit & 1).bool() & (tail < MAX_NODES)
         _fill_mask(group, visible=(tail < 0) | is_ancestor)
+        if isinstance(group.order, TreeOrder):
+            fill_tree_order(group.order, scope.ancestors, decode.lengths, first=scope.first_node)
 
     def _fill_chunk(self, plan: ReferencePlan, scope: AttentionScope) -> None:
         chunk, width = scope.chunk, plan.shape.chunk.width
-        _fill_pages(plan.chunk, chunk.rows, scope.page_table)
+        self._fill_slots(plan.chunk, chunk.rows, scope.page_table)
         offsets = chunk_offsets(chunk)
         torch.add(chunk.owners * width, offsets, out=plan.places)
         place = torch.arange(width, device=offsets.device)
         position = chunk.starts[:, None] + place  # [rows, width]
         visible = _key_positions(plan.chunk) <= position[:, :, None]  # [rows, width, keys]
         _fill_mask(plan.chunk, visible=visible)
+
+    def _fill_slots(self, group: SeenKeys, rows: torch.Tensor, page_table: torch.Tensor) -> None:
+        """Where the keys of every row are; those past its pages are on page 0, and masked."""
+        size = self._page_size
+        pages = page_table[:, : group.num_pages].index_select(0, rows)
+        place = torch.arange(size, device=rows.device)
+        slots = (pages[:, :, None] * size + place).flatten(1)
+        group.indices.clear()
+        group.slots.zero_()
+        group.slots[:, : slots.shape[1]] = slots
 
     def _run_chunks(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         """Attention of the flat chunk tokens; unused places of the rectangle hold zero queries."""
@@ -158,69 +202,44 @@ class ReferenceAttention:
 
 def _attend(
     query: torch.Tensor,  # [rows * width, heads, head_dim]
-    group: MaskedRows,
+    seen: SeenKeys,
     *,
     layer: torch.Tensor,  # [pages, page_size, vectors, dim]
-    attend: AttendStored,
+    scale: float,
+    channels: int,  # of a latent that are its value; or _KEYS_AND_VALUES
 ) -> torch.Tensor:  # [rows * width, heads, channels]
-    rows, keys = group.mask.shape[0], group.mask.shape[-1]
-    stored = layer.index_select(0, group.pages).view(rows, keys, *layer.shape[2:])
-    out = attend(query, stored, group.mask)
-    graph_break(recompute_without_bad_keys, attend, query, stored, group.mask, out)
+    vectors, dim = layer.shape[2:]
+    if vectors not in seen.indices:  # the first layer
+        head = torch.arange(vectors, device=layer.device)[:, None]
+        index = torch.add(head, seen.slots.view(-1), alpha=vectors)
+        seen.indices[vectors] = index.view(-1)
+    stored = layer.view(-1, dim).index_select(0, seen.indices[vectors])
+    stored = stored.view(-1, seen.slots.shape[1], dim).float()  # [vectors * rows, keys, dim]
+    attend = partial(_attend_stored, seen=seen, scale=scale, channels=channels)
+    out = attend(query, stored)
+    graph_break(recompute_without_bad_keys, attend, query, stored, seen.mask, out)
     return out
 
 
-def _attend_heads(
-    query: torch.Tensor,  # [rows * width, heads, head_dim]
-    stored: torch.Tensor,  # [rows, keys, 2 * kv_heads, head_dim]
-    mask: torch.Tensor,  # [rows, 1, width, keys]
-    *,
-    scale: float,
-) -> torch.Tensor:  # [rows * width, heads, head_dim]
-    rows, _, width, _ = mask.shape
-    heads, head_dim = query.shape[1:]
-    key, value = stored.transpose(1, 2).chunk(2, dim=1)  # [rows, kv_heads, keys, head_dim]
-    out = F.scaled_dot_product_attention(
-        query.view(rows, width, heads, head_dim).transpose(1, 2),
-        key,
-        value,
-        attn_mask=mask,
-        scale=scale,
-        enable_gqa=True,
-    )
-    return out.transpose(1, 2).reshape(rows * width, heads, head_dim)
-
-
-def _attend_latents(
+def _attend_stored(
     query: torch.Tensor,  # [rows * width, heads, dim]
-    stored: torch.Tensor,  # [rows, keys, 1, dim]
-    mask: torch.Tensor,  # [rows, 1, width, keys]
+    stored: torch.Tensor,  # [vectors * rows, keys, dim] float32
     *,
+    seen: SeenKeys,
     scale: float,
-    latent: int,
-) -> torch.Tensor:  # [rows * width, heads, latent]
-    """One product for all heads: attention per head would repeat the latents for each head."""
-    rows, _, width, keys = mask.shape
-    heads, dim = query.shape[1:]
-    vectors = stored.squeeze(2).float()
-    scores = query.reshape(rows, width * heads, dim).float() @ vectors.transpose(1, 2)
-    added = mask.transpose(1, 2)  # [rows, width, 1, keys]
-    weights = torch.softmax(scores.view(rows, width, heads, keys).mul_(scale).add_(added), dim=-1)
-    read = weights.view(rows, width * heads, keys) @ vectors[..., :latent]
-    return read.view(rows * width, heads, latent).to(query.dtype)
+    channels: int,
+) -> torch.Tensor:  # [rows * width, heads, channels]
+    if channels:
+        return attend_in_order(query, stored, stored[..., :channels], seen, scale)
+    half = len(stored) // 2
+    return attend_in_order(query, stored[:half], stored[half:], seen, scale)
 
 
-def _fill_pages(group: MaskedRows, rows: torch.Tensor, page_table: torch.Tensor) -> None:
-    num_rows = rows.shape[0]
-    pages = group.pages.view(num_rows, -1)
-    pages.copy_(page_table[:, : pages.shape[1]].index_select(0, rows))
-
-
-def _fill_mask(group: MaskedRows, *, visible: torch.Tensor) -> None:
+def _fill_mask(group: SeenKeys, *, visible: torch.Tensor) -> None:
     """Write 0 where a key is visible and -inf where it is not; `visible` is [rows, width, keys]."""
     group.mask.fill_(float("-inf"))
-    group.mask.masked_fill_(visible.unsqueeze(1), 0.0)
+    group.mask.masked_fill_(visible, 0.0)
 
 
-def _key_positions(group: MaskedRows) -> torch.Tensor:  # [keys]
+def _key_positions(group: SeenKeys) -> torch.Tensor:  # [keys]
     return torch.arange(group.mask.shape[-1], device=group.mask.device)

@@ -20,10 +20,12 @@ def join_ranks(job: RankJob, store: TCPStore | None = None) -> GlooRanks:
     """The group, once all its ranks have come."""
     if store is None:
         wait = timedelta(seconds=MAX_LOAD_S)
-        store = TCPStore(job.host, job.port, is_master=False, timeout=wait)
+        meeting = job.meeting
+        store = TCPStore(meeting.host, meeting.port, is_master=False, timeout=wait)
     parallel = job.config.parallel
     size = parallel.tensor * parallel.data
-    return GlooRanks(store, rank=job.rank, size=size, host=job.host, timeout_s=parallel.timeout_s)
+    host = job.meeting.own_host
+    return GlooRanks(store, rank=job.rank, size=size, host=host, timeout_s=parallel.timeout_s)
 
 
 def model_ranks(ranks: GlooRanks, parallel: ParallelConfig) -> RankGroup:
@@ -34,6 +36,7 @@ def model_ranks(ranks: GlooRanks, parallel: ParallelConfig) -> RankGroup:
     return OneRank(experts, beside=ranks)
 
 
-def use_share_of_cores(size: int) -> None:
+def use_share_of_cores(parallel: ParallelConfig) -> None:
     """Ranks on one CPU share its cores: more threads than cores would wait for each other."""
+    size = parallel.tensor * parallel.data // parallel.nodes.num
     torch.set_num_threads(max(torch.get_num_threads() // size, 1))

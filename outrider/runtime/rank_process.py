@@ -93,7 +93,7 @@ def _follow(runner: Runner, ranks: GlooRanks, to_first: RankConnection) -> None:
 def main() -> int:
     job, fd = pickle.load(sys.stdin.buffer), int(sys.argv[1])
     kill_with_owner(sys.stdin.fileno())
-    use_share_of_cores(job.config.parallel.tensor * job.config.parallel.data)
+    use_share_of_cores(job.config.parallel)
     return run_rank(job, RankConnection(Connection(fd)))
 
 

@@ -21,7 +21,7 @@ def _texts(case: Case) -> list[tuple[int, int]]:
     ]
 
 
-def _slots(case: Case, row: int, positions: torch.Tensor) -> torch.Tensor:
+def slots_of(case: Case, row: int, positions: torch.Tensor) -> torch.Tensor:
     positions = positions.to(case.layer.device)
     rows = torch.full_like(positions, row)
     return page_slots(case.scope.page_table, rows, positions, case.model.page_size)
@@ -33,7 +33,7 @@ def assert_blind_to_unused(backend: AttentionBackend, case: Case, value: float) 
     layer = torch.full_like(case.layer, value)
     vectors, clean = layer.flatten(0, 1), case.layer.flatten(0, 1)
     for row, length in _texts(case):
-        own = _slots(case, row, torch.arange(length))
+        own = slots_of(case, row, torch.arange(length))
         vectors[own] = clean[own]
     assert right.isfinite().all()
     assert torch.equal(run(backend, replace(case, layer=layer)), right)
@@ -46,7 +46,7 @@ def assert_only_descendants_see(backend: AttentionBackend, case: Case, node: int
     for row, length in zip(
         case.scope.decode.rows.tolist(), case.scope.decode.lengths.tolist(), strict=True
     ):
-        stored = layer.flatten(0, 1)[_slots(case, row, torch.tensor([length + node]))[0]]
+        stored = layer.flatten(0, 1)[slots_of(case, row, torch.tensor([length + node]))[0]]
         if latent:
             stored[:, :latent], stored[:, latent:] = 0.0, math.nan
         else:

@@ -50,7 +50,9 @@ class RowHarness:
         return self.decoder.logits(states.hidden_states)
 
 
-def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Planner, RowTable, int]:
+def planner_of(
+    attention, *, nodes: int, pad=1, rows=4, reach=128, most_chunk=128
+) -> tuple[Planner, RowTable, int]:
     """A planner over rows that own random pages, and how many pages there are."""
     device = small_device(
         random.Random(0),
@@ -59,7 +61,7 @@ def planner_of(attention, *, nodes: int, pad=1, rows=4, reach=128) -> tuple[Plan
         pad=pad,
         rows=rows,
         reach=reach,
-        most_chunk=128,
+        most_chunk=most_chunk,
         attention=attention,
     )
     return device.planner, device.table, device.num_pages

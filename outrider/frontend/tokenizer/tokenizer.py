@@ -1,7 +1,8 @@
 """Text to token ids and back, for one model folder."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -147,18 +148,31 @@ def load_tokenizer(folder: Path, *, chat_template: str = "") -> Tokenizer | NoTo
 
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        with _panics_as_errors():
+            return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
         raise ConfigError(
             f"{path} cannot be read ({error}); download it again or upgrade tokenizers"
         ) from error
 
 
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """Rust code that panics raises what is no Exception: make it one."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as panic:
+        raise RuntimeError(str(panic)) from panic
+
+
 def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         from transformers import AutoTokenizer
 
-        backend = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        with _panics_as_errors():
+            backend = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
     except Exception as error:  # missing packages and unknown formats raise many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(

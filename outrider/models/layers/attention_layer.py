@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.models.model_config import AttentionConfig
+from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm
 from outrider.ops.norm_rope.rotary import Rotation, rotate_and_store
@@ -99,7 +100,7 @@ class SigmoidGate:
     """A sigmoid gate per channel."""
 
     def __call__(self, read: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(gates).mul_(read)
+        return sigmoid(gates).mul_(read)
 
 
 class SelfAttention:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.swiglu import swiglu
 
@@ -44,7 +45,7 @@ class SharedGate:
         self._share = share
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._gate(x).mul_(torch.sigmoid(self._share(x)))
+        return self._gate(x).mul_(sigmoid(self._share(x)))
 
 
 def gate_of(gate_up: Linear) -> Gate:

@@ -2,6 +2,8 @@
 
 import torch
 
+from outrider.ops.linear.product_rows import pad_product
+
 
 def head_linear(
     x: torch.Tensor,  # [n, heads, in], unit stride along in
@@ -18,4 +20,5 @@ def head_linear(
 
 
 def head_linear_reference(x: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> None:
-    out.copy_((x.transpose(0, 1) @ weights).transpose(0, 1))
+    by_head = pad_product(x.transpose(0, 1))  # [heads, n or more, in]
+    out.copy_((by_head @ weights)[:, : len(x)].transpose(0, 1))

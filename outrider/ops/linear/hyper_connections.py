@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.norm_rope.rms_norm import Norm
 
 
@@ -53,8 +54,8 @@ def read_streams_reference(
     mixes = _mix_logits(streams, weights)  # [n, mixes]
     pre, post, comb = torch.split(mixes, [num, num, num * num], dim=1)
     comb = _balance(comb.view(-1, num, num), rounds=rounds, eps=eps)
-    x = norm(_weighted_sum(streams, pre.sigmoid() + eps))
-    return MixedStreams(x=x, post=2 * post.sigmoid(), comb=comb)
+    x = norm(_weighted_sum(streams, sigmoid(pre) + eps))
+    return MixedStreams(x=x, post=2 * sigmoid(post), comb=comb)
 
 
 def write_streams(
@@ -98,7 +99,7 @@ def collapse_streams_reference(
     streams: torch.Tensor, weights: MixWeights, norm: Norm, *, eps: float
 ) -> torch.Tensor:
     """The same in torch."""
-    return norm(_weighted_sum(streams, _mix_logits(streams, weights).sigmoid() + eps))
+    return norm(_weighted_sum(streams, sigmoid(_mix_logits(streams, weights)) + eps))
 
 
 def _is_fused(streams: torch.Tensor) -> bool:

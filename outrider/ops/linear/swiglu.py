@@ -3,7 +3,8 @@
 import math
 
 import torch
-import torch.nn.functional as F
+
+from outrider.ops.fixed_activations import silu
 
 
 def swiglu(
@@ -22,4 +23,4 @@ def swiglu_reference(gate_up: torch.Tensor, limit: float = math.inf) -> torch.Te
     gate, up = gate_up.chunk(2, dim=-1)
     if limit < math.inf:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return F.silu(gate).mul_(up)
+    return silu(gate).mul_(up)

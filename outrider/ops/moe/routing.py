@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
+from outrider.ops.fixed_activations import sigmoid, softplus
 from outrider.ops.moe.routing_config import ExpertGroups, RoutingConfig, Score
 
 _TINY = 1e-20  # sigmoid scores may all underflow; a softmax never does
@@ -94,7 +94,7 @@ def score_experts(logits: torch.Tensor, kind: Score) -> torch.Tensor:  # [n, exp
     logits = logits.float()
     if kind == "softmax":
         return logits.softmax(-1)
-    return logits.sigmoid() if kind == "sigmoid" else F.softplus(logits).sqrt()
+    return sigmoid(logits) if kind == "sigmoid" else softplus(logits).sqrt()
 
 
 def keep_best_groups(

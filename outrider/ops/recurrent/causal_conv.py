@@ -1,8 +1,8 @@
 """The causal convolution over queries, keys and values of recurrent layers."""
 
 import torch
-import torch.nn.functional as F
 
+from outrider.ops.fixed_activations import silu
 from outrider.ops.sparse.ring_tokens import RingTokens
 
 
@@ -28,4 +28,4 @@ def causal_conv_reference(
         source = sources[:, place : place + 1]
         channels = tokens.read(source).squeeze(1).float()
         total.addcmul_(channels.masked_fill_(source < 0, 0.0), conv_weight[:, place])
-    return F.silu(total).to(tokens.fresh.dtype)
+    return silu(total).to(tokens.fresh.dtype)

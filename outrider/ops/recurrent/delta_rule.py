@@ -8,8 +8,8 @@ Accepted nodes go through the same sums in the next step as when they were draft
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
+from outrider.ops.fixed_activations import sigmoid, softplus
 from outrider.ops.recurrent.delta_sizes import DeltaSizes
 from outrider.ops.recurrent.recurrent_rows import NEW_TEXT, RecurrentRows, RecurrentState
 
@@ -149,8 +149,8 @@ def _inputs(channels: torch.Tensor, rule: DeltaRule) -> _Inputs:  # [rows, token
     return _Inputs(
         keys=_unit_heads(keys, sizes),
         values=values.float().reshape(*values.shape[:-1], heads, sizes.value_dim),
-        decays=torch.exp(rule.decay_scale * F.softplus(decay_gates.float() + rule.dt_bias)),
-        betas=betas.float().sigmoid(),
+        decays=torch.exp(rule.decay_scale * softplus(decay_gates.float() + rule.dt_bias)),
+        betas=sigmoid(betas.float()),
     )
 
 

@@ -1,8 +1,8 @@
 """The norm after the delta rule, scaled by a gate."""
 
 import torch
-import torch.nn.functional as F
 
+from outrider.ops.fixed_activations import silu
 from outrider.ops.norm_rope.rms_norm import Norm
 
 
@@ -21,4 +21,4 @@ def gated_norm(
 
 def gated_norm_reference(read: torch.Tensor, gate: torch.Tensor, norm: Norm) -> torch.Tensor:
     """The same in torch."""
-    return (norm(read).flatten(1) * F.silu(gate.float())).to(read.dtype)
+    return (norm(read).flatten(1) * silu(gate.float())).to(read.dtype)

@@ -288,3 +288,14 @@ def test_other_threads_run_while_a_long_text_is_encoded(folder: Path) -> None:
         num_turns += 1
     assert tokenizer.decode(ids[0], skip_special=False) == text
     assert num_turns > 10
+
+
+def test_a_file_that_makes_the_library_panic_is_refused(tmp_path: Path) -> None:
+    """A prefix that is longer than the tokens which should begin with it."""
+    vocab = {"a": 0, "b": 1, "ab": 2}
+    backend = Backend(models.BPE(vocab=vocab, merges=[("a", "b")]))
+    written = json.loads(backend.to_str())
+    written["model"]["continuing_subword_prefix"] = "#######"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match=r"cannot be read .*out of range.*download it again"):
+        load_tokenizer(tmp_path)

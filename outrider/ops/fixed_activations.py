@@ -1,0 +1,56 @@
+"""Sigmoid, silu and softplus. On a CPU an element has the same bits wherever it is in a tensor.
+
+torch computes 32 float32 elements at a time, and what remains one by one, by another formula. The
+remainder depends on how many elements there are, and on how threads share them. `exp`, `log` and
+division have no such difference (measured: docs/lab/log.md).
+"""
+
+import torch
+import torch.nn.functional as F
+
+_VECTOR = 32  # elements that torch computes at a time; 16 without AVX-512
+_SHARE = 32768  # elements that torch gives to a thread at least
+_LINEAR_FROM = 20.0  # above this softplus is its input
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """1 / (1 + exp(-x))"""
+    if _has_one_formula(x):
+        return torch.sigmoid(x)
+    return torch.exp(-x).add(1.0).reciprocal()
+
+
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    """log(1 + exp(x))"""
+    if _has_one_formula(x):
+        return F.softplus(x)
+    return torch.where(x > _LINEAR_FROM, x, x.exp().add(1.0).log())
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:  # [..., n] both
+    """x * sigmoid(x)"""
+    if _has_one_formula(x):
+        return F.silu(x)
+    if x.ndim != 2 or x.shape[1] % _VECTOR:
+        return x / torch.exp(-x).add(1.0)
+    parts = torch.split(x, _whole_vectors(*x.shape)) if len(x) else (x,)
+    return F.silu(x) if len(parts) == 1 else torch.cat([F.silu(part) for part in parts])
+
+
+def _has_one_formula(x: torch.Tensor) -> bool:
+    return x.device.type != "cpu" or x.dtype != torch.float32
+
+
+def _whole_vectors(rows: int, dim: int) -> list[int]:
+    """Parts of the rows in which every thread gets whole vectors; mostly one part."""
+    parts, threads = [], torch.get_num_threads()
+    while rows:
+        part = next(n for n in range(rows, 0, -1) if n == 1 or _is_whole(n * dim, threads))
+        parts.append(part)
+        rows -= part
+    return parts
+
+
+def _is_whole(num: int, threads: int) -> bool:
+    shares = min(threads, -(-num // _SHARE))
+    return -(-num // shares) % _VECTOR == 0

@@ -1,0 +1,70 @@
+"""On a CPU a token's logits have the same bits however the text before it was computed."""
+
+import random
+
+import pytest
+import torch
+from support.recurrent import FAMILIES as RECURRENT
+from support.recurrent import tiny_recurrent
+from support.text_bits import TextBits, num_different
+from support.tiny import (
+    FAMILIES,
+    GLM_FAMILIES,
+    LATENT_FAMILIES,
+    SPARSE_FAMILIES,
+    VOCAB,
+    save_tiny,
+)
+
+WITH_TREES = [*FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES]
+
+
+def bits_of(family, folder, length, dtype="float32"):
+    if family in RECURRENT:
+        tiny_recurrent(family).save_pretrained(folder)
+    else:
+        save_tiny(family, folder)
+    text = random.Random(3).choices(range(VOCAB), k=length)
+    return TextBits(folder, text, vocab=VOCAB, dtype=dtype)
+
+
+def assert_equal_ways(bits, *, chunks, widths, places, trees):
+    right = bits.one_by_one()
+    for size in chunks:
+        assert num_different(bits.in_chunks(size), right) == 0
+    for width in widths:
+        drafted = bits.in_chains(width, first=7)
+        assert num_different(drafted, right[7 : 7 + len(drafted)]) == 0
+    for at in places:
+        for position, logits in bits.beside_others(at):
+            assert torch.equal(logits, right[position])
+    for at in trees:
+        for position, logits in bits.in_a_tree(at, seed=at):
+            assert torch.equal(logits, right[position])
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("family", [*WITH_TREES, *RECURRENT])
+def test_chunks_chains_trees_and_batches_change_no_bit(family, tmp_path):
+    bits = bits_of(family, tmp_path, length=22)
+    trees = [13] if family in WITH_TREES else []
+    assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=trees)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("family", [*WITH_TREES, *RECURRENT])
+def test_no_way_to_compute_a_long_text_changes_a_bit(family, threads, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        bits = bits_of(family, tmp_path, length=150)
+        assert_equal_ways(
+            bits,
+            chunks=[1, 2, 3, 16, 17, 64, 150],
+            widths=[2, 3, 4, 5, 8, 9],
+            places=[5, 75, 140],
+            trees=range(1, 140, 9) if family in WITH_TREES else [],
+        )
+    finally:
+        torch.set_num_threads(before)
