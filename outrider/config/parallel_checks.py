@@ -13,6 +13,11 @@ def check_parallel(config: ParallelConfig) -> None:
             raise ConfigError(f"{name} must be a whole number, got {size!r}")
         if size < 1:
             raise ConfigError(f"{name} must be at least 1, got {size}")
+    if config.is_expert_parallel and config.data == 1:
+        raise ConfigError(
+            "--enable-expert-parallel divides experts among data-parallel ranks; add "
+            "--data-parallel-size, or leave it out: --tensor-parallel-size divides every expert"
+        )
     _check_nodes(config)
     timeout_s = config.timeout_s
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)

@@ -241,7 +241,7 @@ def _make_room(
 def _drafter(loaded: _Loaded, room: DraftRoom) -> GuardedDrafter:
     drafter = loaded.draft.build(room)
     if loaded.ranks.size == 1:
-        return GuardedDrafter(drafter)
+        return GuardedDrafter(drafter, is_alone=loaded.ranks.experts is None)
     return GuardedDrafter(AgreedDrafter(drafter, loaded.ranks), is_alone=False)
 
 

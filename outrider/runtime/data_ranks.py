@@ -86,7 +86,7 @@ class RemoteStep:
         return self.ranks.next_result(self.rank)
 
 
-class LaneRunner:
+class RankRunner:
     """One rank of a group as a runner: the other ranks have no rows in its steps."""
 
     def __init__(self, group: DataRanksRunner, rank: int) -> None:

@@ -71,5 +71,6 @@ def test_the_logprobs_of_a_response_are_those_of_the_chat(client):
 
 
 def test_without_a_request_for_them_there_are_no_logprobs(client):
-    answer = client.responses.create(model="tiny", input="the", max_output_tokens=3)
+    habit = ["reasoning.encrypted_content", "file_search_call.results"]
+    answer = client.responses.create(model="tiny", input="the", max_output_tokens=3, include=habit)
     assert answer.output[0].content[0].logprobs == []
