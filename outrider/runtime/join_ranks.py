@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from outrider.config.engine_config import ParallelConfig
 from outrider.distributed.gloo_ranks import MAX_LOAD_S, GlooRanks
-from outrider.distributed.rank_group import ExpertRanks, OneRank, RankGroup
+from outrider.distributed.rank_group import ExpertRanks, OneRank, ProcessRanks, RankGroup
 from outrider.errors import ConfigError
 from outrider.runtime.rank_messages import RankJob
 
@@ -45,7 +45,7 @@ def _key(rank: int) -> str:
     return f"rank {rank} is here"
 
 
-def join_ranks(job: RankJob, store: TCPStore | None = None) -> GlooRanks:
+def join_ranks(job: RankJob, store: TCPStore | None = None) -> ProcessRanks:
     """The group, once all its ranks have come."""
     if store is None:
         wait = timedelta(seconds=MAX_LOAD_S)
@@ -54,12 +54,18 @@ def join_ranks(job: RankJob, store: TCPStore | None = None) -> GlooRanks:
         store.set(_key(job.rank), "")
     parallel = job.config.parallel
     size = parallel.tensor * parallel.data
+    if job.has_own_gpu:
+        from outrider.distributed.nccl_ranks import NcclRanks  # not in torch's build for CPUs
+
+        device = torch.device(job.config.device)
+        torch.cuda.set_device(device)
+        return NcclRanks(store, rank=job.rank, size=size, device=device, timeout_s=MAX_LOAD_S)
     host = job.meeting.own_host
     timeout_s = max(parallel.timeout_s, _MOST_COLLECTIVE_S)
     return GlooRanks(store, rank=job.rank, size=size, host=host, timeout_s=timeout_s)
 
 
-def model_ranks(ranks: GlooRanks, parallel: ParallelConfig) -> RankGroup:
+def model_ranks(ranks: ProcessRanks, parallel: ParallelConfig) -> RankGroup:
     """How the model is shared: every layer by all ranks, or only the experts."""
     if parallel.data == 1:
         return ranks

@@ -10,7 +10,7 @@ import torch
 
 from outrider.config.engine_config import EngineConfig
 from outrider.config.node_address import listen_for_nodes, parse_address
-from outrider.distributed.gloo_ranks import GlooRanks
+from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.rank_share import check_share
@@ -58,7 +58,7 @@ class StartedGroup:
     """A group whose ranks have all loaded their share."""
 
     first: Runner
-    ranks: GlooRanks
+    ranks: ProcessRanks
     others: RankProcesses
     facts: RunnerFacts
 
