@@ -9,6 +9,8 @@ from outrider.config.engine_config import EngineConfig, ParallelConfig
 from outrider.errors import ConfigError
 from outrider.runtime.rank_messages import MeetingPoint, RankJob
 
+_ANY_GPU = ("auto", "cuda")  # a device that the user left open
+
 
 def ranks_of(node: int, parallel: ParallelConfig) -> range:
     """The ranks that a machine runs."""
@@ -19,11 +21,13 @@ def ranks_of(node: int, parallel: ParallelConfig) -> range:
 def local_jobs(folder: Path, config: EngineConfig, meeting: MeetingPoint) -> list[RankJob]:
     """The jobs of all ranks of this machine."""
     ranks = ranks_of(config.parallel.nodes.rank, config.parallel)
+    has_own_gpu = config.device in _ANY_GPU and torch.cuda.device_count() > 0
     return [
         RankJob(
             folder=folder,
             config=replace(config, device=_device_of(config.device, place, len(ranks))),
             rank=rank,
+            has_own_gpu=has_own_gpu,
             meeting=meeting,
         )
         for place, rank in enumerate(ranks)
@@ -33,7 +37,7 @@ def local_jobs(folder: Path, config: EngineConfig, meeting: MeetingPoint) -> lis
 def _device_of(device: str, place: int, num_ranks: int) -> str:
     """A GPU for every rank; a device that the user names is shared by all of them."""
     num_cuda = torch.cuda.device_count()
-    if device not in ("auto", "cuda") or not num_cuda:
+    if device not in _ANY_GPU or not num_cuda:
         return device
     if num_ranks > num_cuda:
         raise ConfigError(

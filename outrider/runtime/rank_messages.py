@@ -26,6 +26,7 @@ class RankJob:
     folder: Path
     config: EngineConfig
     rank: int
+    has_own_gpu: bool  # no rank shares it, so that NCCL can be used
     meeting: MeetingPoint
 
 

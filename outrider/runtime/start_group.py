@@ -10,13 +10,13 @@ import torch
 
 from outrider.config.engine_config import EngineConfig
 from outrider.config.node_address import listen_for_nodes, parse_address
-from outrider.distributed.gloo_ranks import GlooRanks
+from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.rank_share import check_share
 from outrider.models.target import read_target
 from outrider.runtime.gather_nodes import NodeGathering
-from outrider.runtime.join_ranks import join_ranks, model_ranks, open_store
+from outrider.runtime.join_ranks import await_ranks, join_ranks, model_ranks, open_store
 from outrider.runtime.model_home import ModelHome
 from outrider.runtime.node_facts import facts_of
 from outrider.runtime.rank_jobs import local_jobs, ranks_of
@@ -58,7 +58,7 @@ class StartedGroup:
     """A group whose ranks have all loaded their share."""
 
     first: Runner
-    ranks: GlooRanks
+    ranks: ProcessRanks
     others: RankProcesses
     facts: RunnerFacts
 
@@ -67,7 +67,7 @@ def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     """The group, or the reason why it cannot start; then no process of it is left."""
     config = plan.config
     _check_share(plan.folder, config.parallel.tensor)
-    nodes = config.parallel.nodes
+    parallel, nodes = config.parallel, config.parallel.nodes
     host = parse_address(nodes.address)[0] if nodes.num > 1 else _HERE
     store = open_store(host)
     meeting = MeetingPoint(host=host, port=store.port, own_host=host)
@@ -75,6 +75,7 @@ def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     links = _link_others(plan, jobs[1:], store.port)
     others = RankProcesses(links, timeout_s=config.parallel.timeout_s, on_loss=plan.on_loss)
     try:
+        await_ranks(store, parallel.tensor * parallel.data, lambda: others.loss)
         ranks = join_ranks(jobs[0], store)
         shared = model_ranks(ranks, config.parallel)
         home = ModelHome(plan.folder, jobs[0].config, plan.read_vocabulary, ranks=shared)
@@ -83,6 +84,8 @@ def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     except (RuntimeError, AssertionError) as error:
         reason = others.explain(error)
         others.close()
+        if not others.loss:  # a mistake of ours, on this rank
+            raise
         raise ConfigError(reason) from error
     except BaseException:
         others.close()

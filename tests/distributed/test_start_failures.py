@@ -9,6 +9,7 @@ from support.spoken import tiny_llama, write_tokenizer
 
 from outrider import LLM
 from outrider.errors import ConfigError
+from outrider.runtime.join_ranks import open_store
 
 MAIN = "from outrider.cli.main import main; main()"
 
@@ -45,6 +46,31 @@ def test_a_rank_that_cannot_load_ends_all_with_its_reason(folder, tmp_path, monk
     with pytest.raises(ConfigError, match="rank 1: OutOfMemoryError"):
         LLM(folder, draft="none", device="cpu", tensor_parallel_size=2)
     assert not [pid for pid in processes_of_this_one() if is_rank(pid)]
+
+
+GONE = """
+import os, sys
+if "outrider.runtime.rank_process" in sys.orig_argv:
+    os._exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_before_it_joins_is_noticed(folder, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(GONE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with pytest.raises(ConfigError, match="rank 1 has ended"):
+        LLM(folder, draft="none", device="cpu", tensor_parallel_size=2)
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_machine_meet_on_the_loopback_address():
+    store = open_store("127.0.0.1")
+    with open("/proc/net/tcp") as own, open("/proc/net/tcp6") as wide:
+        local = [line.split()[1] for line in own.readlines()[1:]]
+        others = [line.split()[1] for line in wide.readlines()[1:]]
+    assert f"0100007F:{store.port:04X}" in local
+    assert not [each for each in others if each.endswith(f":{store.port:04X}")]
 
 
 @pytest.mark.slow

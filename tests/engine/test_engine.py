@@ -217,3 +217,12 @@ def test_a_request_holds_no_more_pages_than_its_next_round_needs():
             cached = len(engine._requests["r"].tokens) - 1
             most = -(-(cached + engine.facts.reach) // 4)
             assert total - engine.stats.pages.free <= most
+
+
+@pytest.mark.parametrize(("num_pages", "num_running"), [(6, 3), (5, 2)])
+def test_a_request_is_admitted_if_a_page_remains_for_each_running_one(num_pages, num_running):
+    engine, _ = engine_on_paper(page_size=4, num_pages=num_pages, prefix_cache=False)
+    for name, length in (("a", 2), ("b", 2), ("c", 6)):  # one page, one page, two pages
+        engine.add(submission(name, [1] * length, max_tokens=3))
+    engine.step()
+    assert engine.stats.queue.running == num_running

@@ -7,6 +7,7 @@ import pytest
 
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import (
+    Buckets,
     Listed,
     Multiples,
     device_buckets,
@@ -73,6 +74,14 @@ def test_padding_needs_a_row_unless_there_is_none(num_chunks, tokens, has_room):
     fitted = buckets_of().fit(sizes_of(batch), sampling_flags=SamplingFlags())
     shape = replace(fitted, chunk=ChunkShape(rows=2, tokens=tokens, width=tokens))
     assert has_room_for_padding(batch, shape) == has_room
+
+
+def test_the_largest_shape_has_a_row_more_for_the_chunk_of_padding():
+    one = Multiples(1)
+    buckets = Buckets(page_size=4, rows=one, chunk_rows=one, tokens=one, pages=one, chunk_pages=one)
+    chunk = ChunkShape(rows=3, tokens=9, width=9)
+    largest = largest_shape(rows=2, tree=PLAIN, chunk=chunk, pages=5, buckets=buckets)
+    assert largest.chunk.rows == 4
 
 
 def test_chunks_are_padded_by_a_chunk_of_row_0():
