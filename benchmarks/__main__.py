@@ -4,7 +4,13 @@ import sys
 
 import typer
 
-from benchmarks.commands import churn_command, host_command, step_commands, widen_command
+from benchmarks.commands import (
+    churn_command,
+    host_command,
+    ranks_command,
+    step_commands,
+    widen_command,
+)
 from outrider.cli.main import run_app
 
 app = typer.Typer(
@@ -19,6 +25,7 @@ app.command("iteration")(step_commands.iteration)
 app.command("prefill")(step_commands.prefill)
 app.command("churn")(churn_command.churn)
 app.command("host")(host_command.host)
+app.command("ranks")(ranks_command.ranks)
 app.command("widen")(widen_command.widen)
 
 

@@ -14,6 +14,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    NodesConfig,
     ParallelConfig,
     choose_executor,
 )
@@ -131,6 +132,18 @@ class ModelFlags:
             "--enable-dp-attention",
         ),
     ] = False
+    nnodes: Annotated[
+        int, _flag("Machines that compute the model together.", "--nnodes", least=1)
+    ] = 1
+    node_rank: Annotated[
+        int, _flag("Number of this machine; machine 0 serves.", "--node-rank", least=0)
+    ] = 0
+    dist_init_addr: Annotated[
+        str, _flag("HOST:PORT of machine 0.", "--dist-init-addr", "--nccl-init-addr")
+    ] = ""
+    dist_timeout: Annotated[float, _flag("Seconds to wait for a machine that has not come.")] = (
+        NodesConfig().timeout_s
+    )
     rank_timeout: Annotated[
         float, _flag("Seconds without a sign of life of a rank, after which its group is replaced.")
     ] = ParallelConfig().timeout_s
@@ -175,6 +188,10 @@ class ModelFlags:
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
             rank_timeout=self.rank_timeout,
+            nnodes=self.nnodes,
+            node_rank=self.node_rank,
+            dist_init_addr=self.dist_init_addr,
+            dist_timeout=self.dist_timeout,
             revision=self.revision,
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
@@ -204,6 +221,12 @@ class ModelFlags:
                 data=self.data_parallel_size,
                 is_expert_parallel=self.enable_expert_parallel,
                 timeout_s=self.rank_timeout,
+                nodes=NodesConfig(
+                    num=self.nnodes,
+                    rank=self.node_rank,
+                    address=self.dist_init_addr,
+                    timeout_s=self.dist_timeout,
+                ),
             ),
             execution=ExecutionConfig(
                 executor=self.chosen_executor,

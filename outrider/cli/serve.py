@@ -12,6 +12,7 @@ from outrider.cli.model_flags import ModelArgument, ModelFlags
 from outrider.config.engine_config import EngineConfig
 from outrider.config.install_hint import install_hint
 from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
+from outrider.config.parallel_checks import check_parallel
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def serve(
             raise ConfigError(f"{name} must be above 0, got {value}")
     model_flags = model_flags.of(model_argument)
     config = model_flags.engine_config(draft_flags.config())
+    check_parallel(config.parallel)
     _check_installation()
     settings = server_flags.settings(model_flags.model)
     settings.log.install("server")
@@ -159,6 +161,11 @@ def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSe
     from outrider.server.start_progress import terminal_display
 
     opened = open_model(choice, config, BarReporter())
+    if opened.config.parallel.nodes.rank:
+        from outrider.runtime.follow_node import follow_node
+
+        follow_node(opened.folder, opened.config)
+        return
     with terminal_display(settings.model.name) as display:
         run_server(settings, opened, display)
 

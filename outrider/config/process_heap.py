@@ -1,8 +1,9 @@
-"""Bounds on the memory that a long-running process holds: compiled code and free heap."""
+"""Bounds on the memory that a long-running process holds: compiled code, free heap, read files."""
 
 import ctypes
 import mmap
 import os
+import weakref
 
 # oneDNN compiles code for every number of rows: 3 MB and 2 ms each for a model of 135M parameters.
 # By default it caches a thousand, half a gigabyte, for sizes that hardly ever come again.
@@ -14,8 +15,22 @@ def bound_code_cache() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _CODE_CAPACITY)
 
 
+# Files whose pages are resident once they were read, and can be read again.
+_mappings: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+
+
+def note_mapping(mapping: mmap.mmap) -> None:
+    """From now on `release_free_memory` drops the pages of this file, too. It is never written."""
+    _mappings.add(mapping)
+
+
 def release_free_memory() -> bool:
-    """Return free heap memory to the operating system; False if the C library cannot do that."""
+    """Return free heap memory to the operating system; False if the C library cannot do that.
+
+    Pages of mapped files are dropped, too: with each row of an embedding, the system maps 64 KB.
+    """
+    for mapping in list(_mappings):
+        mapping.madvise(mmap.MADV_DONTNEED)
     try:
         trim = ctypes.CDLL(None).malloc_trim  # glibc's
     except AttributeError:

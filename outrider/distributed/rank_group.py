@@ -60,6 +60,18 @@ class RankGroup(Protocol):
         ...
 
 
+class ProcessRanks(RankGroup, Protocol):
+    """Ranks that are processes and run steps."""
+
+    def expect_prompt_ranks(self) -> None:
+        """From now on all ranks run the same steps: a rank that is late is stuck."""
+        ...
+
+    def end_step(self) -> None:
+        """Raise if another rank made other collectives in this step, where that can be known."""
+        ...
+
+
 class OneRank:
     """Layers that one process computes alone; only its experts may be on other ranks."""
 

@@ -2,16 +2,17 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
 from outrider.engine.failure_reason import failure_reason
 from outrider.engine.pending_grammars import PendingGrammars
-from outrider.engine.request import Placement, Request
+from outrider.engine.request import Request
 from outrider.engine.runner_home import NoHome, RunnerHome, SleepingRunner
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
+from outrider.engine.step_watch import OnSteps, StepWatch
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
@@ -22,8 +23,6 @@ from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.sleep_level import ALL_TAGS, ASLEEP, SleepLevel, SleepTag
 from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
-
-OnSteps = Callable[[tuple[str, ...]], None]  # called with the requests of all steps in flight
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +60,7 @@ class Engine:
         self._in_flight: deque[tuple[ExpectedStep, PendingResult]] = deque()
         # Results on a lost device. They are never freed: freeing them would end the process.
         self._lost_results: Sequence[object] = ()
-        self._on_steps: OnSteps | None = None  # unless the steps are watched
-        self._noted_steps: list[tuple[Placement, ...]] = []  # what it was called with
+        self._watch = StepWatch()
         self._num_arrived = 0
         self._busy_s = 0.0
         self._active = ActiveClock()
@@ -110,7 +108,7 @@ class Engine:
 
     def watch_steps(self, on_steps: OnSteps) -> None:
         """Call `on_steps` before a step is submitted, if the steps in flight run other requests."""
-        self._on_steps = on_steps
+        self._watch.on_steps = on_steps
 
     def add(self, submission: Submission, emitted: tuple[int, ...] = ()) -> None:
         """Queue a request, or refuse it with the reason.
@@ -251,8 +249,7 @@ class Engine:
     def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
         """Decide the next step. It may be empty."""
         batch, expected = self._scheduler.schedule()
-        if self._on_steps is not None:
-            self._note_steps(expected, self._on_steps)
+        self._watch.note((each for each, _ in self._in_flight), expected)
         return batch, expected
 
     def track(self, expected: ExpectedStep, pending: PendingResult) -> None:
@@ -275,23 +272,10 @@ class Engine:
         self._end_reason = reason
         self._in_flight.clear()
 
-    @property
-    def num_requests(self) -> int:
-        """Requests that run or wait here."""
-        return len(self._requests)
-
     def count_cached(self, submission: Submission) -> int:
         """Tokens of its prompt that the prefix cache would serve."""
         salt = submission.cache_salt.encode()
         return self._scheduler.cache.count_cached(submission.prompt, salt=salt)
-
-    def _note_steps(self, submitted: ExpectedStep, on_steps: OnSteps) -> None:
-        """Most steps run the rows of the step before, so only changes are reported."""
-        steps = [each.placements for each, _ in self._in_flight] + [submitted.placements]
-        if steps != self._noted_steps:
-            self._noted_steps = steps
-            ids = [placement.request.request_id for step in steps for placement in step]
-            on_steps(tuple(dict.fromkeys(ids)))
 
     def _start_over(
         self, failing: list[ExpectedStep], error: Exception

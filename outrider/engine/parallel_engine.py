@@ -4,10 +4,12 @@ Every rank has its own rows, pages and prefix cache. A request stays on the rank
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from outrider.engine.engine import Engine, OnSteps
+from outrider.engine.engine import Engine
+from outrider.engine.step_watch import OnSteps
 from outrider.errors import ConfigError, RequestError
 from outrider.wire.engine_stats import (
     Capacity,
@@ -16,7 +18,6 @@ from outrider.wire.engine_stats import (
     Faults,
     PrefixCounts,
     Queue,
-    StepCounts,
 )
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
@@ -36,6 +37,7 @@ class ParallelEngine:
         self._engines = tuple(engines)
         self._runner = runner
         self._places: dict[str, Engine] = {}  # by request id
+        self._num_failed_steps = 0
         self._steps: list[tuple[str, ...]] = [() for _ in engines]  # requests in flight
 
     @property
@@ -65,7 +67,7 @@ class ParallelEngine:
 
     @property
     def num_failed_steps(self) -> int:
-        return sum(engine.num_failed_steps for engine in self._engines)
+        return self._num_failed_steps
 
     def watch_steps(self, on_steps: OnSteps) -> None:
         """Call `on_steps` before a step is submitted, if the steps in flight run other requests."""
@@ -81,6 +83,8 @@ class ParallelEngine:
         """Queue a request on one rank, or refuse it with the reason."""
         if submission.sampling.grammar.is_wanted:
             self.check_grammar(submission.sampling.grammar.spec)
+        if submission.request_id in self._places:
+            raise RequestError(f"request id {submission.request_id!r} is already in use")
         engine = self._choose(submission)
         engine.add(submission, emitted)
         self._places[submission.request_id] = engine
@@ -138,9 +142,18 @@ class ParallelEngine:
             return self._forget_ended(self._run())
         except Exception as error:
             _log.exception("a step of %d ranks failed", len(self._engines))
-            for engine in self._engines:
-                engine.end(f"a step of several ranks failed: {error}")
+            self._end(f"a step of several ranks failed: {error}")
             return ()
+        except BaseException:  # how much of the step was done on which rank is unknown
+            self._end("the engine was stopped in the middle of a step; load the model again")
+            raise
+
+    def _end(self, reason: str) -> None:
+        """Stop for good, and end the other ranks."""
+        self._num_failed_steps += 1
+        for engine in self._engines:
+            engine.end(reason)
+        self._runner.close()
 
     def _run(self) -> tuple[RequestUpdate, ...]:
         decided = [engine.schedule() for engine in self._engines]
@@ -160,10 +173,10 @@ class ParallelEngine:
 
     def _choose(self, submission: Submission) -> Engine:
         """The rank that has most of the prompt cached, unless it is much busier than another."""
-        idlest = min(self._engines, key=lambda engine: engine.num_requests)
-        most = idlest.num_requests + _MOST_EXTRA_REQUESTS
-        near = [engine for engine in self._engines if engine.num_requests <= most]
-        return max(near, key=lambda engine: (engine.count_cached(submission), -engine.num_requests))
+        loads = Counter(self._places.values())  # 0 for a rank without requests
+        least = min(loads[engine] for engine in self._engines)
+        near = [each for each in self._engines if loads[each] <= least + _MOST_EXTRA_REQUESTS]
+        return max(near, key=lambda each: (each.count_cached(submission), -loads[each]))
 
     def _forget_ended(self, updates: tuple[RequestUpdate, ...]) -> tuple[RequestUpdate, ...]:
         for update in updates:
@@ -195,13 +208,9 @@ def joined_stats(stats: Sequence[EngineStats]) -> EngineStats:
         work=DeviceWork(
             busy_s=max(each.work.busy_s for each in stats),
             active_s=max(each.work.active_s for each in stats),
-            counts=_first_counts(stats),
+            counts=stats[0].work.counts,
         ),
     )
-
-
-def _first_counts(stats: Sequence[EngineStats]) -> StepCounts:
-    return stats[0].work.counts
 
 
 def _sum(capacities: Sequence[Capacity]) -> Capacity:

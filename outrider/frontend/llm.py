@@ -16,6 +16,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    NodesConfig,
     ParallelConfig,
     choose_executor,
 )
@@ -291,8 +292,19 @@ def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
         data=flags.get("data_parallel_size", 1),
         is_expert_parallel=flags.get("enable_expert_parallel", False),
         timeout_s=flags.get("rank_timeout", ParallelConfig().timeout_s),
+        nodes=NodesConfig(
+            num=flags.get("nnodes", 1),
+            rank=flags.get("node_rank", 0),
+            address=flags.get("dist_init_addr", ""),
+            timeout_s=flags.get("dist_timeout", NodesConfig().timeout_s),
+        ),
     )
     check_parallel(parallel)  # before a model is downloaded
+    if parallel.nodes.rank:
+        raise ConfigError(
+            f"machine {parallel.nodes.rank} runs `outrider serve --node-rank "
+            f"{parallel.nodes.rank}`; only machine 0 answers"
+        )
     return parallel
 
 

@@ -28,6 +28,10 @@ class OtherArguments(TypedDict, total=False):
     max_context: int | None
     context_length: int | None
     disable_cuda_graph: bool
+    nnodes: int  # machines that compute the model; this is machine 0
+    node_rank: int
+    dist_init_addr: str  # HOST:PORT, by which the other machines find this one
+    dist_timeout: float  # seconds to wait for them
     rank_timeout: float  # seconds without a sign of life of another process
     # vLLM's, with the only value that it can have
     trust_remote_code: bool

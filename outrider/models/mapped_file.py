@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from outrider.config.process_heap import note_mapping
+
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -39,6 +41,7 @@ class MappedFile:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             header: dict[str, Any] = json.loads(file.read(length))
             self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        note_mapping(self._mapping)
         header.pop("__metadata__", None)
         self._header = header
         self._first = _LENGTH_BYTES + length

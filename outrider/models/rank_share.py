@@ -26,11 +26,16 @@ def share_of(config: ModelConfig, ranks: RankGroup) -> ModelConfig:
     return _share(config, ranks.rank, ranks.size)
 
 
+def check_share(config: ModelConfig, size: int) -> None:
+    """Refuse a number of ranks that cannot share this model."""
+    for rank in range(size):
+        _share(config, rank, size)
+
+
 def ranks_that_share(config: ModelConfig, ranks: RankGroup) -> RankGroup:
     """The ranks, or one rank if they cannot share this model. For draft models."""
     try:
-        for rank in range(ranks.size):
-            _share(config, rank, ranks.size)
+        check_share(config, ranks.size)
     except ConfigError as error:
         _log.info("every rank computes the whole draft model: %s", error)
         return ONE_RANK

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -13,9 +13,12 @@ from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
 from outrider.models.mapped_file import MappedFile
 from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_packed
+from outrider.models.quantised.packed_weights import Parts
 from outrider.models.quantised.quantisation import read_quantisation
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
+
+T = TypeVar("T")
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -67,7 +70,7 @@ class Checkpoint:
         }
         self._names = (self._shards.keys() - parts) | self._packed.keys()
         if quantisation.method:
-            self._names = {name for name in self._names if not name.endswith(UNUSED)}
+            self._names = {name for name in self._names if name.rpartition(".")[2] not in UNUSED}
 
     def __exit__(
         self,
@@ -97,6 +100,7 @@ class Checkpoint:
         """
         stored = {name for name in self._names if not name.endswith(tuple(ignored))}
         stored = {name for name in stored if among(name)}
+        stored -= {name for name in stored - shapes.keys() if self._is_zero_bias(name)}
         spelled = self._nesting.stored_name
         self._refuse("lacks", map(spelled, shapes.keys() - stored))
         self._refuse("has unexpected", map(spelled, stored - shapes.keys()))
@@ -133,8 +137,12 @@ class Checkpoint:
 
     def _widened(self, name: str) -> torch.Tensor:
         """The numbers of a quantised weight in float32."""
+        return self._explained(name, self._packed[name].form.widen)
+
+    def _explained(self, name: str, read: Callable[[Parts], T]) -> T:
+        """What `read` finds in the parts of a quantised weight; an error names the weight."""
         try:
-            return self._packed[name].form.widen(self._parts(name))
+            return read(self._parts(name))
         except ConfigError as error:
             spelled = self._nesting.stored_name(name)
             raise ConfigError(
@@ -153,8 +161,14 @@ class Checkpoint:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         if name in self._packed:
-            return self._packed[name].form.shape(self._parts(name))
+            return self._explained(name, self._packed[name].form.shape)
         return self._shards[name].shape(self._nesting.stored_name(name))
+
+    def _is_zero_bias(self, name: str) -> bool:
+        """Whether a tensor is a bias that only an exporter of quantised weights has added."""
+        packed = self._packed.get(name.removesuffix(".bias") + ".weight")
+        is_bias = name.endswith(".bias") and packed is not None and packed.may_have_zero_bias
+        return is_bias and not self._view(name).any()
 
     def _type(self, name: str) -> str:
         if name in self._packed:

@@ -160,7 +160,9 @@ def _assemble(
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
     num_pages = _open_pages(dummy_runner, loaded.ranks, room, settings, kv_tokens, reach, masks)
-    executor = loaded.executor or make_executor(settings.execution.executor)
+    executor = loaded.executor or make_executor(
+        settings.execution.executor, lambda is_true: bool(loaded.ranks.least(int(is_true)))
+    )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
         shapes = list_shapes(largest, buckets, _trees(draft, largest))
@@ -239,7 +241,7 @@ def _make_room(
 def _drafter(loaded: _Loaded, room: DraftRoom) -> GuardedDrafter:
     drafter = loaded.draft.build(room)
     if loaded.ranks.size == 1:
-        return GuardedDrafter(drafter)
+        return GuardedDrafter(drafter, is_alone=loaded.ranks.experts is None)
     return GuardedDrafter(AgreedDrafter(drafter, loaded.ranks), is_alone=False)
 
 

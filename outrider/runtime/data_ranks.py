@@ -7,7 +7,7 @@ before any of them is padded. Every rank fits, binds and runs the same shape, wi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.distributed.gloo_ranks import GlooRanks
+from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import CapacityError
 from outrider.runtime.rank_messages import RunStep
 from outrider.runtime.rank_processes import RankProcesses
@@ -41,7 +41,7 @@ class StepAgreement:
 class DataRanksRunner:
     """Owns the runner of rank 0 and the processes of the others."""
 
-    def __init__(self, first: Runner, ranks: GlooRanks, others: RankProcesses) -> None:
+    def __init__(self, first: Runner, ranks: ProcessRanks, others: RankProcesses) -> None:
         self._first = first
         self._ranks = ranks
         self._others = others
@@ -86,7 +86,7 @@ class RemoteStep:
         return self.ranks.next_result(self.rank)
 
 
-class LaneRunner:
+class RankRunner:
     """One rank of a group as a runner: the other ranks have no rows in its steps."""
 
     def __init__(self, group: DataRanksRunner, rank: int) -> None:

@@ -11,14 +11,23 @@ from outrider.wire.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeetingPoint:
+    """Where the ranks of a group find each other."""
+
+    host: str  # where rank 0 is
+    port: int  # of its store
+    own_host: str  # the address of this machine that the other ranks reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankJob:
     """What a rank must know before it can join its group."""
 
     folder: Path
     config: EngineConfig
     rank: int
-    host: str  # where rank 0 is
-    port: int  # of the store by which the ranks find each other
+    has_own_gpu: bool  # no rank shares it, so that NCCL can be used
+    meeting: MeetingPoint
 
 
 @dataclass(frozen=True, slots=True)

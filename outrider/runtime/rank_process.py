@@ -11,7 +11,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from outrider.config.owner_life import kill_with_owner
-from outrider.distributed.gloo_ranks import GlooRanks
+from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import OutriderError
 from outrider.runtime.join_ranks import join_ranks, model_ranks, use_share_of_cores
 from outrider.runtime.model_home import ModelHome
@@ -79,7 +79,7 @@ def _fail(to_first: RankConnection, reason: str) -> int:
     return 1
 
 
-def _follow(runner: Runner, ranks: GlooRanks, to_first: RankConnection) -> None:
+def _follow(runner: Runner, ranks: ProcessRanks, to_first: RankConnection) -> None:
     in_flight: deque[InFlightStep] = deque(maxlen=_MOST_IN_FLIGHT)
     while True:
         message = to_first.receive()
@@ -93,7 +93,7 @@ def _follow(runner: Runner, ranks: GlooRanks, to_first: RankConnection) -> None:
 def main() -> int:
     job, fd = pickle.load(sys.stdin.buffer), int(sys.argv[1])
     kill_with_owner(sys.stdin.fileno())
-    use_share_of_cores(job.config.parallel.tensor * job.config.parallel.data)
+    use_share_of_cores(job.config.parallel)
     return run_rank(job, RankConnection(Connection(fd)))
 
 

@@ -1,5 +1,6 @@
-"""The other ranks of a group, as rank 0 sees them: processes, their connections, their life."""
+"""The other ranks of a group, as rank 0 sees them: their connections and their life."""
 
+import contextlib
 import logging
 import pickle
 import queue
@@ -11,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
 
 from outrider.errors import CapacityError, ConfigError
 from outrider.runtime.rank_messages import FromRank, RankFailed, RankJob, RankReady, RunStep
@@ -25,23 +27,68 @@ _LOOK_S = 0.2  # between two looks at a group that says nothing
 _log = logging.getLogger(__name__)
 
 
+class RankLink(Protocol):
+    """Another rank as its owner holds it: on this machine or on another one."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def connection(self) -> "Connection[Any, Any]": ...
+
+    def kill(self) -> None:
+        """End it. Any thread may call this."""
+        ...
+
+    def close(self) -> None:
+        """Wait until it has ended, and free what belongs to it."""
+        ...
+
+
+def start_rank_process(job: RankJob, fd: int) -> "subprocess.Popen[bytes]":
+    """A rank whose connection to rank 0 is `fd`. It is killed when this process ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "outrider.runtime.rank_process", str(fd)],
+        pass_fds=[fd],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C at the terminal must not reach it
+    )
+    assert process.stdin is not None, "Popen got stdin=PIPE"
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which its connection tells
+        pickle.dump(job, process.stdin)
+        process.stdin.flush()  # and it stays open: its end tells the rank that we ended
+    return process
+
+
 class RankProcess:
-    """One of the other ranks. It is killed when this process ends, however it ends."""
+    """Owns a rank on this machine."""
 
     def __init__(self, job: RankJob) -> None:
         self.rank = job.rank
         ours, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "outrider.runtime.rank_process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C at the terminal must not reach it
-            )
+            self._process = start_rank_process(job, theirs.fileno())
         self.connection: Connection[RunStep, FromRank] = Connection(ours.detach())
-        assert self.process.stdin is not None, "Popen got stdin=PIPE"
-        pickle.dump(job, self.process.stdin)
-        self.process.stdin.flush()  # and it stays open: its end tells the rank that we ended
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self.connection.close()
+
+
+class RankPeer:
+    """One of the other ranks, as rank 0 follows it."""
+
+    def __init__(self, link: RankLink) -> None:
+        self.link = link
+        self.rank = link.rank
+        self.connection = link.connection
         self.last_sign_s = time.monotonic()
         self.is_loading = True
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
@@ -51,9 +98,9 @@ class RankProcesses:
     """Owns the other ranks. The loss of one ends all: a group computes together or not at all."""
 
     def __init__(
-        self, jobs: Sequence[RankJob], *, timeout_s: float, on_loss: Callable[[], None]
+        self, links: Sequence[RankLink], *, timeout_s: float, on_loss: Callable[[], None]
     ) -> None:
-        self._peers = [RankProcess(job) for job in jobs]
+        self._peers = sorted(map(RankPeer, links), key=lambda peer: peer.rank)
         self._timeout_s = timeout_s
         self._on_loss = on_loss
         self._ready: queue.SimpleQueue[RankFacts] = queue.SimpleQueue()
@@ -134,7 +181,7 @@ class RankProcesses:
                 self._lose(f"rank {peer.rank} gave no sign of life for {limit_s:g} s")
         return not self._loss and not self._is_closing.is_set()
 
-    def _read(self, peer: RankProcess) -> None:
+    def _read(self, peer: RankPeer) -> None:
         try:
             message = peer.connection.recv()
         except (EOFError, OSError):
@@ -155,8 +202,9 @@ class RankProcesses:
         self._loss = reason
         _log.error("%s; all ranks end", reason)
         for peer in self._peers:
-            peer.process.kill()
-        self._on_loss()
+            peer.link.kill()
+        if not any(peer.is_loading for peer in self._peers):  # else `wait_until_ready` raises
+            self._on_loss()
 
 
 def _watch(processes: "weakref.ref[RankProcesses]") -> None:
@@ -167,12 +215,9 @@ def _watch(processes: "weakref.ref[RankProcesses]") -> None:
         del owner
 
 
-def _end_all(peers: Sequence[RankProcess], is_closing: threading.Event) -> None:
+def _end_all(peers: Sequence[RankPeer], is_closing: threading.Event) -> None:
     is_closing.set()
     for peer in peers:
-        peer.process.kill()
+        peer.link.kill()
     for peer in peers:
-        peer.process.wait()
-        if peer.process.stdin is not None:
-            peer.process.stdin.close()
-        peer.connection.close()
+        peer.link.close()

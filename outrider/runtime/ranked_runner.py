@@ -1,6 +1,6 @@
 """A runner of several ranks: rank 0 is in this process, the others run what it runs."""
 
-from outrider.distributed.gloo_ranks import GlooRanks
+from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import CapacityError
 from outrider.runtime.rank_messages import RunStep
 from outrider.runtime.rank_processes import RankProcesses
@@ -13,7 +13,7 @@ from outrider.wire.scheduled_batch import ScheduledBatch
 class RankedRunner:
     """Owns the runner of rank 0 and the other ranks. Only the output of rank 0 is read."""
 
-    def __init__(self, first: Runner, ranks: GlooRanks, others: RankProcesses) -> None:
+    def __init__(self, first: Runner, ranks: ProcessRanks, others: RankProcesses) -> None:
         self._first = first
         self._ranks = ranks
         self._others = others

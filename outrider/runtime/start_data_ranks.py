@@ -34,6 +34,6 @@ def start_data_ranks(
         )
     # The driver reads all results before it decides again.
     config = replace(config, execution=replace(config.execution, depth=0))
-    use_share_of_cores(parallel.data)
+    use_share_of_cores(parallel)
     group = start_group(replace(plan, config=config), on_progress)
     return DataRanksRunner(group.first, group.ranks, group.others), group.facts

@@ -1,18 +1,27 @@
-"""Starts a group of ranks: this process becomes rank 0, the others are its children."""
+"""Starts a group of ranks: this process becomes rank 0 and starts or awaits the others."""
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from outrider.config.engine_config import EngineConfig
-from outrider.distributed.gloo_ranks import GlooRanks
+from outrider.config.node_address import listen_for_nodes, parse_address
+from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import ConfigError
-from outrider.runtime.join_ranks import join_ranks, model_ranks, open_store
+from outrider.models.deepseek_v4.v4_config import V4Config
+from outrider.models.rank_share import check_share
+from outrider.models.target import read_target
+from outrider.runtime.gather_nodes import NodeGathering
+from outrider.runtime.join_ranks import await_ranks, join_ranks, model_ranks, open_store
 from outrider.runtime.model_home import ModelHome
-from outrider.runtime.rank_messages import RankJob
-from outrider.runtime.rank_processes import RankProcesses
+from outrider.runtime.node_facts import facts_of
+from outrider.runtime.rank_jobs import local_jobs, ranks_of
+from outrider.runtime.rank_messages import MeetingPoint, RankJob
+from outrider.runtime.rank_processes import RankLink, RankProcess, RankProcesses
 from outrider.runtime.runner import Runner
 from outrider.structured.grammar_cache import read_no_vocabulary
 from outrider.wire.grammar_spec import Vocabulary
@@ -35,6 +44,13 @@ class RankGroupPlan:
     config: EngineConfig
     read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary
     on_loss: OnLoss = ignore_loss  # called by a thread
+    listener_fd: int | None = None  # of a socket for other machines that outlives this process
+
+    def listen(self) -> socket.socket:
+        """The socket by which other machines come."""
+        if self.listener_fd is None:
+            return listen_for_nodes(self.config.parallel.nodes)
+        return socket.socket(fileno=os.dup(self.listener_fd))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +58,7 @@ class StartedGroup:
     """A group whose ranks have all loaded their share."""
 
     first: Runner
-    ranks: GlooRanks
+    ranks: ProcessRanks
     others: RankProcesses
     facts: RunnerFacts
 
@@ -50,11 +66,16 @@ class StartedGroup:
 def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     """The group, or the reason why it cannot start; then no process of it is left."""
     config = plan.config
-    store = open_store(_HERE)
-    size = config.parallel.tensor * config.parallel.data
-    jobs = [_job(plan, rank, size, store.port) for rank in range(size)]
-    others = RankProcesses(jobs[1:], timeout_s=config.parallel.timeout_s, on_loss=plan.on_loss)
+    _check_share(plan.folder, config.parallel.tensor)
+    parallel, nodes = config.parallel, config.parallel.nodes
+    host = parse_address(nodes.address)[0] if nodes.num > 1 else _HERE
+    store = open_store(host)
+    meeting = MeetingPoint(host=host, port=store.port, own_host=host)
+    jobs = local_jobs(plan.folder, config, meeting)
+    links = _link_others(plan, jobs[1:], store.port)
+    others = RankProcesses(links, timeout_s=config.parallel.timeout_s, on_loss=plan.on_loss)
     try:
+        await_ranks(store, parallel.tensor * parallel.data, lambda: others.loss)
         ranks = join_ranks(jobs[0], store)
         shared = model_ranks(ranks, config.parallel)
         home = ModelHome(plan.folder, jobs[0].config, plan.read_vocabulary, ranks=shared)
@@ -63,6 +84,8 @@ def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     except (RuntimeError, AssertionError) as error:
         reason = others.explain(error)
         others.close()
+        if not others.loss:  # a mistake of ours, on this rank
+            raise
         raise ConfigError(reason) from error
     except BaseException:
         others.close()
@@ -72,19 +95,20 @@ def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     return StartedGroup(runner, ranks, others, facts)
 
 
-def _job(plan: RankGroupPlan, rank: int, size: int, port: int) -> RankJob:
-    config = replace(plan.config, device=_device_of(plan.config.device, rank, size))
-    return RankJob(folder=plan.folder, config=config, rank=rank, host=_HERE, port=port)
+def _check_share(folder: Path, size: int) -> None:
+    """Refuse too many ranks before any is started. (A DeepSeek-V4 refuses them when it loads.)"""
+    model = read_target(folder)
+    if not isinstance(model, V4Config):
+        check_share(model, size)
 
 
-def _device_of(device: str, rank: int, size: int) -> str:
-    """A GPU for every rank; a device that the user names is shared by all of them."""
-    num_cuda = torch.cuda.device_count()
-    if device not in ("auto", "cuda") or not num_cuda:
-        return device
-    if size > num_cuda:
-        raise ConfigError(
-            f"{size} ranks need {size} GPUs, and {num_cuda} are visible; lower "
-            "--tensor-parallel-size, or share one on purpose with --device cuda:0"
-        )
-    return f"cuda:{rank}"
+def _link_others(plan: RankGroupPlan, jobs: Sequence[RankJob], port: int) -> list[RankLink]:
+    """The other ranks: those of other machines, once they have come, and those of this one."""
+    parallel, nodes = plan.config.parallel, plan.config.parallel.nodes
+    remote: list[RankLink] = []
+    if nodes.num > 1:
+        machines = {r: node for node in range(1, nodes.num) for r in ranks_of(node, parallel)}
+        facts = facts_of(plan.folder, plan.config, num_cuda=torch.cuda.device_count())
+        with plan.listen() as listener:
+            remote += NodeGathering(listener, nodes, facts).gather(machines, port)
+    return [*(RankProcess(job) for job in jobs), *remote]

@@ -35,10 +35,9 @@ class AnyHome(Protocol):
 
 def open_home(plan: RankGroupPlan) -> AnyHome:
     """For the model in a folder, with as many ranks as are configured."""
-    size = plan.config.parallel.tensor
-    if size == 1:
+    if plan.config.parallel.tensor == 1:
         return ModelHome(plan.folder, plan.config, plan.read_vocabulary)
-    use_share_of_cores(size)
+    use_share_of_cores(plan.config.parallel)
     return RanksHome(plan)
 
 

@@ -8,10 +8,15 @@ from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from outrider.server.body_limits import LIMITS, read_body
+from outrider.server.same_origin import is_from_other_site
+
+_JSON = (b"content-type", b"application/json")
 
 
 class JsonRoute(APIRoute):
     """A route that checks its body before it is parsed. A route without a body reads none."""
+
+    takes_any_type = False  # whether the body is JSON whatever its header says
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -20,9 +25,27 @@ class JsonRoute(APIRoute):
 
         async def handle_body(request: Request) -> Response:
             body = await read_body(request.receive, LIMITS)
-            return await handle(JsonRequest(request, body))
+            return await handle(JsonRequest(_typed(request, self.takes_any_type), body))
 
         return handle_body
+
+
+class AnyTypeRoute(JsonRoute):
+    """A route whose clients leave out the body's type, or send the one of forms (`curl -d`)."""
+
+    takes_any_type = True
+
+
+def _typed(request: Request, takes_any_type: bool) -> Request:
+    """The request with the type of JSON, if it has none.
+
+    Pages of other sites can send bodies without that type, and only those, without asking first.
+    """
+    is_typed = "content-type" in request.headers and not takes_any_type
+    if is_typed or is_from_other_site(request):
+        return request
+    others = [each for each in request.scope["headers"] if each[0] != b"content-type"]
+    return Request({**request.scope, "headers": [*others, _JSON]}, request.receive)
 
 
 class JsonRequest(Request):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from outrider.config.log_settings import LogSettings
+from outrider.config.node_address import listen_for_nodes
 from outrider.errors import ConfigError
 from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
@@ -68,12 +69,16 @@ def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -
     """Serve a model until a signal. After the first one, running answers still finish."""
     listener = _bind(settings.host, settings.port)  # first: a port in use is a quick error
     config = opened.config
+    nodes = config.parallel.nodes
+    node_listener = listen_for_nodes(nodes) if nodes.num > 1 else None
     supervisor = Supervisor(
         opened.folder,
         replace(config, limits=replace(config.limits, queued=_UNBOUNDED)),
         display.loading,
         limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
         log=settings.log,
+        # It lives as long as the server: between two workers the other machines wait there.
+        listener_fd=None if node_listener is None else node_listener.fileno(),
     )
     asyncio.run(_serve(settings, supervisor, opened, listener, display))
 

@@ -73,19 +73,21 @@ class Supervisor:
         *,
         limits: HeartbeatLimits,
         log: LogSettings,
+        listener_fd: int | None = None,  # of the socket for other machines
     ) -> None:
         self._folder = folder
         self._config = config
         self._on_progress = on_progress
         self._limits = limits
         self._log = log
+        self._listener_fd = listener_fd
         self._link: WorkerLink | None = None  # while there is no worker
         self._ranks: tuple[RankFacts, ...] = ()  # of the newest worker that was ready
 
     async def start(self) -> RunnerFacts:
         """Start the first worker and wait until its model is loaded; raises if that fails."""
         try:
-            self._link = await open_link(self._folder, self._config, self._log)
+            self._link = await open_link(self._folder, self._config, self._log, self._listener_fd)
         except (OSError, zmq.ZMQError) as error:
             raise ConfigError(
                 f"the engine's worker cannot be started ({error}); free memory, disk space, "
@@ -231,7 +233,9 @@ class WorkerLink:
         self._held.close()
 
 
-async def open_link(folder: Path, config: EngineConfig, log: LogSettings) -> WorkerLink:
+async def open_link(
+    folder: Path, config: EngineConfig, log: LogSettings, listener_fd: int | None
+) -> WorkerLink:
     """Start a worker that loads this model. If that fails, nothing is left of it."""
     with ExitStack() as held:
         home = Path(tempfile.mkdtemp(prefix="outrider-"))  # only this user may enter it
@@ -248,6 +252,7 @@ async def open_link(folder: Path, config: EngineConfig, log: LogSettings) -> Wor
             endpoint=f"ipc://{home}/engine",
             board=str(home / "board"),
             log=log,
+            listener_fd=listener_fd,
         )
         socket.bind(worker_config.endpoint)
         process = await _start_process(worker_config)
@@ -261,6 +266,7 @@ async def _start_process(worker_config: WorkerConfig) -> Process:
         "outrider.server.worker_process",
         stdin=PIPE,
         stdout=DEVNULL,
+        pass_fds=[] if worker_config.listener_fd is None else [worker_config.listener_fd],
         start_new_session=True,  # Ctrl-C must reach the server only, which ends the worker later
     )
     assert process.stdin is not None

@@ -20,6 +20,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str  # of ZMQ
     board: str  # file of the `WorkerBoard`
     log: LogSettings
+    listener_fd: int | None  # of the server's socket for other machines
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):

@@ -195,7 +195,13 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard)
     def on_progress(done: int, total: int) -> None:
         socket.send(encode(LoadProgress(done, total)))
 
-    engine = build_engine(Path(config.folder), config.config, on_progress, _exit_with_the_ranks)
+    engine = build_engine(
+        Path(config.folder),
+        config.config,
+        on_progress,
+        _exit_with_the_ranks,
+        listener_fd=config.listener_fd,
+    )
     socket.send(encode(Ready(engine.facts)))
     return Worker(engine, socket, board)
 

@@ -87,8 +87,12 @@ class GraphExecutor:
     All graphs share memory: a step's outputs are copied away before the next step begins.
     """
 
-    def __init__(self, admits: Callable[[StepShape], bool]) -> None:
+    def __init__(
+        self, admits: Callable[[StepShape], bool], agree: Callable[[bool], bool] = bool
+    ) -> None:
         self._admits = admits
+        # Whether all ranks captured a shape. A rank without it would pad its steps otherwise.
+        self._agree = agree
         self._graphs: dict[StepShape, _CapturedGraph] = {}  # in order of use, the latest last
         self._latest: tuple[StepPlan, _CapturedGraph] | None = None  # what was replayed last
         self._pool = torch.cuda.graph_pool_handle()
@@ -149,14 +153,11 @@ class GraphExecutor:
         return self._admits(shape) and not is_refused
 
     def _capture(self, program: Callable[[StepPlan], Any], plan: StepPlan) -> None:
-        """Capture a step that has just run. If that fails, the shape stays eager."""
-        try:
-            graph = _Capture(self._pool).run(program, plan)
-        except Exception:
+        """Capture a step that has just run. If that fails on any rank, the shape stays eager."""
+        graph = self._try_capture(program, plan)
+        if not self._agree(graph is not None) or graph is None:
             self._refused.add(plan.shape)
             self.num_uncapturable += 1
-            self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
-            _log.exception("steps of %s cannot be captured and run eagerly", plan.shape)
             return
         self._latest = None
         if self.num_graphs >= MAX_GRAPHS:  # drop the least recently used
@@ -165,6 +166,16 @@ class GraphExecutor:
         self._covers.clear()
         self._last_cover = None
         _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)
+
+    def _try_capture(
+        self, program: Callable[[StepPlan], Any], plan: StepPlan
+    ) -> _CapturedGraph | None:
+        try:
+            return _Capture(self._pool).run(program, plan)
+        except Exception:
+            self._pool = torch.cuda.graph_pool_handle()  # the old one is in an unknown state
+            _log.exception("steps of %s cannot be captured and run eagerly", plan.shape)
+            return None
 
 
 MAX_CAPTURED_TOKENS = 2048  # in a longer step the device is busy while the host launches

@@ -96,6 +96,10 @@ class GroupRunner(Protocol):
 
     def submit(self, batches: Sequence[ScheduledBatch]) -> Sequence[PendingResult]: ...
 
+    def close(self) -> None:
+        """End the ranks."""
+        ...
+
 
 class StepRunner(Protocol):
     """Runs steps in the order they are submitted."""

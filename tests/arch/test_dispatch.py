@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from support.every_file import for_every_file
 
 PACKAGE = Path(__file__).parents[2] / "outrider"
 OUTSIDE_OPS = [path for path in sorted(PACKAGE.rglob("*.py")) if "ops" not in path.parts]
@@ -53,13 +54,13 @@ def imports_a_kernel(tree):
     return False
 
 
-@pytest.mark.parametrize("path", OUTSIDE_OPS, ids=name_of)
+@for_every_file(OUTSIDE_OPS)
 def test_only_ops_and_backend_choices_ask_for_a_device(path):
     is_listed = name_of(path) in CHOOSES_A_BACKEND
     assert asks_for_a_device(ast.parse(path.read_text())) <= is_listed
 
 
-@pytest.mark.parametrize("path", OUTSIDE_OPS, ids=name_of)
+@for_every_file(OUTSIDE_OPS)
 def test_only_ops_and_the_attention_backend_import_kernels(path):
     is_backend = name_of(path) == KERNEL_BACKEND
     assert imports_a_kernel(ast.parse(path.read_text())) <= is_backend

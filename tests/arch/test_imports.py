@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.every_file import for_every_file
 
 PACKAGE = Path(__file__).parents[2] / "outrider"
 
@@ -71,7 +72,7 @@ def may_import(user, name):
     )
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+@for_every_file(modules())
 def test_imports_go_downwards(path):
     user = layer_of(path)
     for name in imported_names(path):

@@ -5,12 +5,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from support.every_file import for_every_file
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "outrider"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-ids = [str(path.relative_to(PACKAGE)) for path in SOURCES]
 
 # Programs and everything below them. What runs before the first step may look at the host.
 PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "kv", "ops"]
@@ -46,7 +45,7 @@ def calls(tree):
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-@pytest.mark.parametrize("path", program_sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+@for_every_file(program_sources())
 def test_programs_never_read_the_host(path):
     tree = ast.parse(path.read_text())
     for call in calls(tree):
@@ -59,7 +58,7 @@ def test_programs_never_read_the_host(path):
             assert node.module not in HOST_MODULES, f"{path}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@for_every_file(SOURCES)
 def test_only_the_planner_makes_plans(path):
     if path == PACKAGE / "step" / "planner.py":
         return
@@ -67,7 +66,7 @@ def test_only_the_planner_makes_plans(path):
     assert not made, f"{path}:{made[0].lineno}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@for_every_file(SOURCES)
 def test_files_and_functions_fit_a_reader(path):
     source = path.read_text()
     assert source.isascii()
@@ -82,7 +81,7 @@ def test_files_and_functions_fit_a_reader(path):
             assert is_kernel or length <= MAX_FUNCTION, f"{path}:{node.lineno} {node.name}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@for_every_file(SOURCES)
 def test_nothing_is_asked_whether_it_has_an_attribute(path):
     for call in calls(ast.parse(path.read_text())):
         name = ast.unparse(call.func)
@@ -90,7 +89,7 @@ def test_nothing_is_asked_whether_it_has_an_attribute(path):
         assert name != "getattr" or len(call.args) == 2, f"{path}:{call.lineno}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@for_every_file(SOURCES)
 def test_a_todo_names_an_issue(path):
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if "TODO" in line or "FIXME" in line:
@@ -124,6 +123,6 @@ def test_a_file_name_says_what_is_in_it_without_its_folder():
 PERSONS = r"\b(nobody|somebody|anybody|everybody|whoever)\b"  # tensors and requests are things
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@for_every_file(SOURCES)
 def test_things_are_not_persons(path):
     assert re.findall(PERSONS, path.read_text(), flags=re.IGNORECASE) == []

@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from support.data_traces import ThreadRunner, Trace, engine_of
+from support.engines import make_submission
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError, RequestError
+from outrider.wire.row_sampling import RowSampling
 from tests.support.spoken import tiny_llama, write_tokenizer
 from tests.support.tiny import tiny_model
 
@@ -38,6 +41,35 @@ def test_structured_output_is_refused_by_name_and_other_requests_go_on(tmp_path)
     with pytest.raises(RequestError, match="not available with --data-parallel-size"):
         llm.generate(["ab"], wanted)
     assert len(llm.generate(["ab"], PARAMS)[0].outputs[0].token_ids) == 10
+
+
+def test_a_second_request_of_one_id_is_refused_on_any_rank(rank_matrix):
+    models = rank_matrix.family("qwen3-moe").on(2, has_own_requests=True)
+    engine = engine_of(models, Trace(family="qwen3-moe", size=2, drafter="none", seed=0))
+    engine.add(make_submission("same", [3, 4, 5], RowSampling(seed=0, temperature=0.0)))
+    with pytest.raises(RequestError, match="already in use"):
+        engine.add(make_submission("same", [6, 7], RowSampling(seed=0, temperature=0.0)))
+
+
+def test_an_interrupted_step_ends_the_engine_for_good(rank_matrix, monkeypatch):
+    models = rank_matrix.family("qwen3-moe").on(2, has_own_requests=True)
+    engine = engine_of(models, Trace(family="qwen3-moe", size=2, drafter="none", seed=0))
+    engine.add(make_submission("one", [3, 4, 5], RowSampling(seed=0, temperature=0.0)))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadRunner, "submit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert engine.is_over
+    assert engine.num_failed_steps == 1
+
+
+def test_experts_are_divided_among_data_parallel_ranks_only(tmp_path):
+    tiny_llama().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="add --data-parallel-size"):
+        LLM(tmp_path, draft="none", tensor_parallel_size=2, enable_expert_parallel=True)
 
 
 def test_experts_of_a_model_without_experts_are_refused(tmp_path):

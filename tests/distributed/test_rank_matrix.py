@@ -89,7 +89,7 @@ def test_no_rank_reads_a_length_on_the_host(rank_matrix, monkeypatch, drafter, s
         assert outputs[f"r{i}"].tokens == rank_matrix.right_answer(case, i).tokens
 
 
-def test_ranks_with_different_heads_verify_the_trees_of_rank_0(rank_matrix):
+def are_answers_right_with_different_heads(rank_matrix):
     """A head that is whole on every rank may differ there in bits; here it differs completely."""
     case = replace(BASE, drafter="eagle3")
     models = rank_matrix.models(case.family, case.size)
@@ -97,8 +97,19 @@ def test_ranks_with_different_heads_verify_the_trees_of_rank_0(rank_matrix):
     other = replace(same, model=_Disturbed(same.model))
     engine = ranked_engine(models, case.shape, [first, other])
     outputs = run_all(engine, [submit(case, i) for i in range(len(case.prompts))])
-    for i in range(len(case.prompts)):
-        assert outputs[f"r{i}"].tokens == rank_matrix.right_answer(case, i).tokens
+    return all(
+        outputs[f"r{i}"].tokens == rank_matrix.right_answer(case, i).tokens
+        for i in range(len(case.prompts))
+    )
+
+
+def test_ranks_with_different_heads_verify_the_trees_of_rank_0(rank_matrix):
+    assert are_answers_right_with_different_heads(rank_matrix)
+
+
+def test_ranks_that_verify_their_own_trees_are_noticed(rank_matrix, monkeypatch):
+    monkeypatch.setattr(ThreadRank, "copy_first_", lambda self, x: None)
+    assert not are_answers_right_with_different_heads(rank_matrix)
 
 
 def test_rows_without_filters_and_logprobs_gather_no_logits(rank_matrix, monkeypatch):

@@ -205,3 +205,24 @@ def test_drafts_past_the_end_of_an_answer_are_not_counted_as_kept():
     while engine.has_work:
         for update in engine.step():
             assert update.progress.num_accepted <= 2
+
+
+def test_a_request_holds_no_more_pages_than_its_next_round_needs():
+    engine, _ = engine_on_paper(nodes=3, page_size=4, max_rows=1)
+    engine.add(submission("r", [1, 2, 3], max_tokens=40))
+    total = engine.stats.pages.total
+    while engine.has_work:
+        (update,) = engine.step() or (None,)
+        if update and update.finish == "running":
+            cached = len(engine._requests["r"].tokens) - 1
+            most = -(-(cached + engine.facts.reach) // 4)
+            assert total - engine.stats.pages.free <= most
+
+
+@pytest.mark.parametrize(("num_pages", "num_running"), [(6, 3), (5, 2)])
+def test_a_request_is_admitted_if_a_page_remains_for_each_running_one(num_pages, num_running):
+    engine, _ = engine_on_paper(page_size=4, num_pages=num_pages, prefix_cache=False)
+    for name, length in (("a", 2), ("b", 2), ("c", 6)):  # one page, one page, two pages
+        engine.add(submission(name, [1] * length, max_tokens=3))
+    engine.step()
+    assert engine.stats.queue.running == num_running

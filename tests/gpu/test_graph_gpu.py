@@ -50,6 +50,22 @@ def test_a_replay_computes_from_what_the_inputs_hold_now(stream):
     assert (executor.num_graphs, executor.num_eager) == (1, 1)
 
 
+@pytest.mark.parametrize("do_all_agree", [True, False])
+def test_a_capture_is_kept_only_if_all_ranks_have_it(stream, do_all_agree):
+    votes = []
+
+    def agree(is_captured):
+        votes.append(is_captured)
+        return do_all_agree
+
+    executor, plan = GraphExecutor(lambda shape: True, agree), Plan([1.0, 2.0])
+    for _ in range(3):
+        executor.run(lambda plan: plan.x * 2, plan)
+    assert votes == [True]
+    assert executor.num_graphs == int(do_all_agree)
+    assert executor.num_eager == (1 if do_all_agree else 3)
+
+
 def test_a_live_call_breaks_the_recording_and_is_made_anew(stream):
     executor, plan, said = GraphExecutor(lambda shape: True), Plan([1.0]), []
 

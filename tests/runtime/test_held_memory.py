@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 from support.tiny import save_tiny
 
+from outrider.config.process_heap import release_free_memory
 from outrider.frontend.llm import LLM
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.models.safetensors_reader import Checkpoint
@@ -64,3 +65,18 @@ def test_reading_a_checkpoint_leaves_none_of_its_file_resident(tmp_path: Path) -
     assert most < 60 * MB
     assert held_bytes(CPU) - before < 20 * MB
     assert last.sum() == 3 * MB  # a view is read from the file again
+
+
+def test_an_embedding_that_is_a_view_of_its_file_is_dropped_when_memory_is_released(
+    tmp_path: Path,
+) -> None:
+    save_file({"embedding": torch.arange(16.0 * MB)}, tmp_path / "model.safetensors")  # 64 MB
+    release_free_memory()
+    before = held_bytes(CPU)
+    with Checkpoint(tmp_path) as checkpoint:
+        embedding = checkpoint.read("embedding")
+    total = embedding.sum()
+    assert held_bytes(CPU) - before > 50 * MB
+    release_free_memory()
+    assert held_bytes(CPU) - before < 20 * MB
+    assert embedding.sum() == total

@@ -111,7 +111,7 @@ def test_a_stopped_worker_is_reported_and_replaced(start_server):
     wait_for(lambda: running.get("/health").status_code == 503, within_s=10)
     assert "has not answered for" in running.get("/health").json()["error"]["message"]
     wait_for(lambda: running.get("/health").status_code == 200, within_s=60)
-    asking.join(60)
+    asking.join(120)
     assert [each["choices"][0]["text"] for each in answers] == [before]
     assert running.invariants["worker_pid"] != pid
     assert "longer than --worker-timeout allows; killing it" in running.log.read_text()

@@ -65,7 +65,10 @@ def test_an_answer_has_the_logprobs_that_it_has_as_a_prompt(server, temperature)
     given = generate(
         server,
         text="i have a very good idea on how to",
-        sampling_params={"temperature": temperature, "max_new_tokens": 64, "ignore_eos": True},
+        sampling_params={
+            **{"temperature": temperature, "sampling_seed": 3},
+            **{"max_new_tokens": 64, "ignore_eos": True},
+        },
         logprob_start_len=0,
         token_ids_logprob=probes,
         **more,

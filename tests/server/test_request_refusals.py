@@ -124,6 +124,35 @@ def test_json_that_is_sent_as_something_else_is_refused_with_the_header_it_needs
     assert "Content-Type: application/json" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/chat/completions", {}),  # as LiteLLM sends some bodies
+        ("/api/chat", {}),
+        ("/api/chat", {"Content-Type": "application/x-www-form-urlencoded"}),  # ollama's manual
+    ],
+)
+def test_a_body_without_the_type_of_json_is_taken_unless_a_page_of_another_site_sent_it(
+    server, path, headers
+):
+    body = json.dumps({"model": "tiny", "messages": CHAT["messages"], "stream": False}).encode()
+    here = {"Origin": server.url}
+
+    def status(**more):
+        found = httpx.post(server.url + path, content=body, headers={**headers, **more}, timeout=30)
+        return found.status_code
+
+    assert status() == status(**here) == 200
+    assert status(Origin="https://elsewhere.example") == status(Origin="null") == 400
+
+
+@pytest.mark.parametrize("path", ["/sleep?level=0", "/wake_up", "/reset_prefix_cache"])
+def test_a_page_of_another_site_cannot_operate_the_server(server, path):
+    origin = {"Origin": "https://elsewhere.example"}
+    assert httpx.post(server.url + path, headers=origin, timeout=30).status_code == 403
+    assert server.get("/is_sleeping").json() == {"is_sleeping": False}
+
+
 @pytest.mark.parametrize("name", NOT_YET)
 def test_an_unsupported_field_is_refused_by_name(server, name):
     path, body = NOT_YET[name]

@@ -4,6 +4,8 @@ import pytest
 
 from outrider import SamplingParams
 
+NO_END = {"ignore_eos": True}  # an answer that ends at its first token is no item
+
 
 def test_a_response_is_the_offline_chat(client, llm):
     asked = client.responses.create(
@@ -31,7 +33,9 @@ def test_a_conversation_of_items_is_taken(client):
         {"role": "developer", "content": "be kind"},
         {"role": "user", "content": [{"type": "input_text", "text": "the end"}]},
     ]
-    asked = client.responses.create(model="tiny", input=items, max_output_tokens=4)
+    asked = client.responses.create(
+        model="tiny", input=items, max_output_tokens=4, temperature=0, extra_body=NO_END
+    )
     assert asked.output[0].role == "assistant"
 
 
@@ -71,5 +75,7 @@ def test_the_logprobs_of_a_response_are_those_of_the_chat(client):
 
 
 def test_without_a_request_for_them_there_are_no_logprobs(client):
-    answer = client.responses.create(model="tiny", input="the", max_output_tokens=3)
+    habit = ["reasoning.encrypted_content", "file_search_call.results"]
+    fixed = {"model": "tiny", "temperature": 0, "extra_body": NO_END}
+    answer = client.responses.create(**fixed, input="the", max_output_tokens=3, include=habit)
     assert answer.output[0].content[0].logprobs == []

@@ -229,6 +229,6 @@ def test_a_signal_lets_answers_finish(small):
     reader.start()
     wait_for(lambda: small.get("/invariants", headers=key).json()["open_calls"] == 1)
     small.terminate()
-    reader.join(60)
+    reader.join(120)
     assert "data: [DONE]" in lines
     assert small.process.wait(30) == 0

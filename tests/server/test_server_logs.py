@@ -86,6 +86,7 @@ def test_a_server_logs_requests_refusals_and_load_as_json(
         body = {"model": "none", "messages": [{"role": "user", "content": "a"}]}
         assert server.post("/v1/chat/completions", body).status_code == 404
         body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 20}
+        body |= {"temperature": 0, "ignore_eos": True}
         assert server.post("/v1/chat/completions", body).status_code == 200
         wait_for(lambda: '"running"' in log.read_text(), within_s=60)
     finally:
@@ -97,4 +98,4 @@ def test_a_server_logs_requests_refusals_and_load_as_json(
     assert statuses == [404, 200]
     assert any("answering 404: there is no model 'none'" in line["message"] for line in lines)
     (load,) = [line for line in lines if "tokens_per_s" in line][:1]
-    assert load["tokens_per_s"] == 2.0
+    assert 0 < load["tokens_per_s"] <= 2.0  # 20 tokens within 10 s; a busy server needs longer

@@ -175,7 +175,7 @@ def test_a_signal_while_the_worker_is_stopped_ends_in_time(start_server):
     time.sleep(0.5)
     running.terminate()
     assert running.process.wait(30) == 0
-    asking.join(30)
+    asking.join(120)
     wait_for_end(worker)
 
 

@@ -82,7 +82,7 @@ def test_a_smaller_priority_goes_first(narrow):
         wait_for(lambda count=count: narrow.invariants["queue"]["waiting"] == count)
     first.close()
     for each in asking:
-        each.join(30)
+        each.join(120)
     assert order == ["usual", "late"]
 
 

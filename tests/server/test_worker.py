@@ -249,7 +249,7 @@ def test_a_request_that_fails_steps_ends_and_its_neighbours_complete(server_end,
         time.sleep(0.001)
     runner.is_lost, runner.poison = True, 3
     server_end.engine.add(submission("last", [3]))
-    running.join(30)
+    running.join(120)
     answers = answers_of(updates)
     assert answers.pop("poison") == ([], "error")
     assert answers == {
@@ -402,7 +402,7 @@ def test_a_step_that_hangs_stops_the_loop_and_not_the_beats(server_end):
     before = reader.pulse().beats
     wait_for(lambda: reader.pulse().beats > before)
     runner.released.set()
-    running.join(30)
+    running.join(120)
     assert not running.is_alive()
 
 

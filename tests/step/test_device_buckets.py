@@ -1,11 +1,19 @@
 """The sizes for which a GPU captures graphs: few, never too small, exact past the last."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from outrider.runtime.warmup import list_shapes
-from outrider.step.buckets import Listed, Multiples, device_buckets, largest_shape
+from outrider.step.buckets import (
+    Buckets,
+    Listed,
+    Multiples,
+    device_buckets,
+    has_room_for_padding,
+    largest_shape,
+)
 from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.step.step_sizes import sizes_of
 from outrider.wire.draft_budget import PLAIN, Budget
@@ -33,6 +41,11 @@ def test_a_size_is_rounded_up_to_the_next_in_the_list_and_kept_past_the_last():
     assert [sizes.up(size) for size in (1, 2, 3, 8, 9, 500)] == [1, 2, 8, 8, 9, 500]
 
 
+def test_multiples_go_up_to_the_one_that_holds_the_largest_size():
+    assert Multiples(3).upto(7) == (3, 6, 9)
+    assert Multiples(4).upto(8) == (4, 8)
+
+
 @pytest.mark.parametrize(("rows", "padded"), [(1, 1), (3, 4), (9, 16), (65, 96), (97, 100)])
 def test_rows_are_padded_to_a_captured_number(rows, padded):
     batch = ScheduledBatch(
@@ -50,6 +63,25 @@ def test_contexts_grow_by_4_up_to_the_longest_text(bound, tokens):
 
 def chunk_of(row, count):
     return ScheduledChunk(row=row, start=0, tokens=tuple(range(count)), follower=-1)
+
+
+@pytest.mark.parametrize(
+    ("num_chunks", "tokens", "has_room"), [(1, 9, True), (2, 16, True), (2, 17, False)]
+)
+def test_padding_needs_a_row_unless_there_is_none(num_chunks, tokens, has_room):
+    chunks = tuple(chunk_of(row, 8) for row in range(1, num_chunks + 1))
+    batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=chunks, decodes=NO_DECODES)
+    fitted = buckets_of().fit(sizes_of(batch), sampling_flags=SamplingFlags())
+    shape = replace(fitted, chunk=ChunkShape(rows=2, tokens=tokens, width=tokens))
+    assert has_room_for_padding(batch, shape) == has_room
+
+
+def test_the_largest_shape_has_a_row_more_for_the_chunk_of_padding():
+    one = Multiples(1)
+    buckets = Buckets(page_size=4, rows=one, chunk_rows=one, tokens=one, pages=one, chunk_pages=one)
+    chunk = ChunkShape(rows=3, tokens=9, width=9)
+    largest = largest_shape(rows=2, tree=PLAIN, chunk=chunk, pages=5, buckets=buckets)
+    assert largest.chunk.rows == 4
 
 
 def test_chunks_are_padded_by_a_chunk_of_row_0():

@@ -28,6 +28,10 @@ IDLE_STEPS = 10  # in a row, on at least one rank
 SAMPLINGS = ["greedy", "sampled", "warped"]
 
 
+class StepFailed(Exception):
+    """Ranks did not make the same collectives, or one of them raised."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """What one run is made of."""
@@ -87,6 +91,9 @@ class ThreadRunner:
         self.most_idle = max(self.most_idle, *self._idle)
         return steps
 
+    def close(self) -> None:
+        pass  # threads of a group are idle between steps
+
     def agree(self, batches: Sequence[ScheduledBatch]) -> AgreedStep:
         return self._agreement.agree(batches)
 
@@ -94,7 +101,7 @@ class ThreadRunner:
         return self.runners[rank].submit(batch, agreed)
 
 
-class OneLane:
+class OneRankRunner:
     """One rank as the runner of its engine; only its counts are read."""
 
     def __init__(self, runner: Runner, group: ThreadRunner, rank: int) -> None:
@@ -162,13 +169,18 @@ def runner_of(models: RankedModels, trace: Trace) -> tuple[ThreadRunner, RunnerF
     return ThreadRunner(models.group, [runner for runner, _ in built]), built[0][1]
 
 
+def engine_of(models: RankedModels, trace: Trace, wrap=lambda runner: runner) -> ParallelEngine:
+    """An engine over all ranks; `wrap` may replace what runs their steps."""
+    built, facts = runner_of(models, trace)
+    runner = wrap(built)
+    own = [OneRankRunner(each, runner, rank) for rank, each in enumerate(runner.runners)]
+    return ParallelEngine([Engine(each, facts) for each in own], runner)
+
+
 def run_trace(models: RankedModels, trace: Trace, wrap=lambda runner: runner) -> list[str]:
     """Run a trace; what differs from the reference decoder, in words."""
     rng = random.Random(trace.seed)
-    runner, facts = runner_of(models, trace)
-    runner = wrap(runner)
-    lanes = [OneLane(each, runner, rank) for rank, each in enumerate(runner.runners)]
-    engine = ParallelEngine([Engine(lane, facts) for lane in lanes], runner)
+    engine = engine_of(models, trace, wrap)
     vocab = engine.vocab_size
     submissions = [
         make_submission(
@@ -189,7 +201,8 @@ def run_trace(models: RankedModels, trace: Trace, wrap=lambda runner: runner) ->
                 engine.add(submission)
         for update in engine.step() if engine.has_work else ():
             outputs[update.request_id] += update.tokens
-        assert not engine.is_over, "a step failed"
+        if engine.is_over:
+            raise StepFailed
         step += 1
     return [
         f"{each.request_id}: {outputs[each.request_id]}, not {right}"

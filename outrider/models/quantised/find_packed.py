@@ -1,7 +1,7 @@
 """Finds the quantised weights among stored tensors, by their types and by what lies beside them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.errors import ConfigError
 from outrider.models.quantised.packed_weights import (
@@ -34,6 +34,7 @@ class PackedWeight:
 
     form: PackedForm
     suffixes: tuple[str, ...]  # of the stored tensors
+    may_have_zero_bias: bool = False  # exporters of GPTQ store one for every layer
 
 
 def find_packed(
@@ -63,7 +64,8 @@ def _form_of(types: Mapping[str, str], quantisation: Quantisation) -> PackedWeig
     if "qweight" in types:
         own = ("qweight", "qzeros", "scales")
         form: PackedForm = AwqWords() if quantisation.method == "awq" else GptqWords(quantisation)
-        return _complete(form, own, types, optional=("g_idx",))
+        packed = _complete(form, own, types, optional=("g_idx",))
+        return replace(packed, may_have_zero_bias="bias" in types)
     if "weight_packed" in types:
         return _compressed(types, quantisation)
     scales = [suffix for suffix in _SCALES if suffix in types]

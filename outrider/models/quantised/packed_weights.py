@@ -38,7 +38,7 @@ class ScaledForm:
         self._block = quantisation.block
 
     def shape(self, parts: Parts) -> tuple[int, ...]:
-        return tuple(parts["weight"].shape)
+        return _two_axes(parts["weight"])
 
     def widen(self, parts: Parts) -> torch.Tensor:
         weight, stored = parts["weight"], parts[self._scale]
@@ -77,7 +77,7 @@ class NibbleForm:
         self._is_inverse = is_inverse
 
     def shape(self, parts: Parts) -> tuple[int, ...]:
-        rows, columns = parts[self._weight].shape
+        rows, columns = _two_axes(parts[self._weight])
         return rows, 2 * columns
 
     def widen(self, parts: Parts) -> torch.Tensor:
@@ -100,8 +100,10 @@ class GroupedWords:
         self._bits = quantisation.bits
 
     def shape(self, parts: Parts) -> tuple[int, ...]:
-        rows, columns = parts["weight_shape"].tolist()
-        return int(rows), int(columns)
+        sizes = tuple(int(size) for size in parts["weight_shape"].flatten().tolist())
+        if len(sizes) != 2:
+            raise ConfigError(f"weight_shape has {len(sizes)} sizes, and a weight has 2")
+        return sizes
 
     def widen(self, parts: Parts) -> torch.Tensor:
         (rows, columns), offset = self.shape(parts), 2 ** (self._bits - 1)
@@ -123,7 +125,7 @@ class GptqWords:
         self._zero_offset = quantisation.zero_offset
 
     def shape(self, parts: Parts) -> tuple[int, ...]:
-        words, rows = parts["qweight"].shape
+        words, rows = _two_axes(parts["qweight"])
         return rows, words * 32 // self._bits
 
     def widen(self, parts: Parts) -> torch.Tensor:
@@ -138,7 +140,7 @@ class AwqWords:
     """AWQ: 4-bit integers in words along the outputs, stored transposed."""
 
     def shape(self, parts: Parts) -> tuple[int, ...]:
-        columns, words = parts["qweight"].shape
+        columns, words = _two_axes(parts["qweight"])
         return words * 8, columns
 
     def widen(self, parts: Parts) -> torch.Tensor:
@@ -146,6 +148,12 @@ class AwqWords:
         scale = parts["scales"].float().t()
         groups = _groups(integers.shape[1], scale.shape[1], None)
         return (integers - zeros[:, groups]).float() * scale[:, groups]
+
+
+def _two_axes(stored: torch.Tensor) -> tuple[int, int]:
+    if stored.ndim != 2:
+        raise ConfigError(f"a quantised weight has two axes, and this one {list(stored.shape)}")
+    return stored.shape[0], stored.shape[1]
 
 
 def _groups(columns: int, num: int, order: torch.Tensor | None) -> torch.Tensor:  # [columns]

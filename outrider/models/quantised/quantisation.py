@@ -31,11 +31,14 @@ class Quantisation:
 
     def _names(self, pattern: str, module: str) -> bool:
         if pattern.startswith("re:"):
-            return re.match(pattern[3:], module) is not None
+            try:
+                return re.match(pattern[3:], module) is not None
+            except re.error as error:
+                raise ConfigError(f"config.json has a wrong pattern {pattern!r}: {error}") from None
         if self.method == "modelopt":
             return fnmatch.fnmatch(module, pattern)
-        if self.method == "awq":
-            return pattern in module
+        if self.method == "awq":  # part of a path: "gate" does not name gate_proj
+            return f".{pattern}." in f".{module}."
         return module == pattern or module.startswith(pattern + ".")
 
 
@@ -116,9 +119,8 @@ def _bits(stored: Mapping[str, Any]) -> int:
 
 
 def _width(bits: object) -> int:
-    if bits not in (2, 4, 8):
+    if not isinstance(bits, int) or bits not in (2, 4, 8):
         raise ConfigError(f"weights of {bits} bits are not read; use 2, 4 or 8 bits")
-    assert isinstance(bits, int)
     return bits
 
 
@@ -127,7 +129,8 @@ def _of_groups(stored: Mapping[str, Any], field: str) -> Any:
     groups = stored.get("config_groups")
     if not isinstance(groups, dict):
         return None
-    weights = [each.get("weights") or {} for each in groups.values() if isinstance(each, dict)]
+    stored_groups = [each for each in groups.values() if isinstance(each, dict)]
+    weights = [each["weights"] for each in stored_groups if isinstance(each.get("weights"), dict)]
     values = [each.get(field) for each in weights if each.get(field) is not None]
     if any(value != values[0] for value in values):
         raise ConfigError(

@@ -92,6 +92,21 @@ class ResponseChoice(BaseModel):
     name: str
 
 
+# Parts of an answer that a client wants. Of these, answers have logprobs only: no tool runs
+# here, and reasoning is not encrypted. Clients ask for the others by habit, and get nothing more.
+_LOGPROBS = "message.output_text.logprobs"
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+]
+
+
 class ResponsesRequest(RequestFields):
     """OpenAI's fields and the extensions."""
 
@@ -102,9 +117,7 @@ class ResponsesRequest(RequestFields):
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponseChoice | None = None
     parallel_tool_calls: bool | None = None
-    include: (
-        Annotated[list[Literal["message.output_text.logprobs"]], Field(fail_fast=True)] | None
-    ) = None
+    include: Annotated[list[Includable], Field(fail_fast=True)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # an extension
     # accepted, without effect here
@@ -135,7 +148,7 @@ class ResponsesRequest(RequestFields):
 
     @property
     def wants_logprobs(self) -> bool:
-        return bool(self.include or self.top_logprobs)
+        return _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
     @property
     def tool_use(self) -> ToolUse:

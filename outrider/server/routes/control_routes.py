@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from outrider.errors import RequestError
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.neutral_fields import RequestBody
+from outrider.server.same_origin import refuse_other_sites
 from outrider.wire.sleep_level import parse_level, parse_mode, parse_tags
 
 
@@ -23,6 +24,7 @@ class AbortRequest(RequestBody):
 
 def control_routes(async_engine: AsyncEngine) -> APIRouter:
     router = APIRouter(tags=["Operation"], route_class=JsonRoute)
+    operators = [Depends(refuse_other_sites)]
 
     @router.get("/ping")
     @router.post("/ping")
@@ -31,19 +33,19 @@ def control_routes(async_engine: AsyncEngine) -> APIRouter:
         async_engine.check_health()
         return Response(status_code=200)
 
-    @router.post("/reset_prefix_cache")
+    @router.post("/reset_prefix_cache", dependencies=operators)
     async def reset_prefix_cache() -> Response:
         """Empty the prefix cache, except for prefixes in use."""
         await async_engine.flush()
         return Response(status_code=200)
 
-    @router.post("/sleep")
+    @router.post("/sleep", dependencies=operators)
     async def sleep(level: int = 1, mode: str = "abort") -> Response:
         """Give memory back until `/wake_up`; requests that come meanwhile wait."""
         await async_engine.sleeping.sleep(parse_level(level), parse_mode(mode))
         return Response(status_code=200)
 
-    @router.post("/wake_up")
+    @router.post("/wake_up", dependencies=operators)
     async def wake_up(tags: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006
         """Bring back the weights and an empty KV cache, or what the tags name of them."""
         await async_engine.sleeping.wake_up(parse_tags(tags))

@@ -14,7 +14,7 @@ from outrider.server.answer_request import ServedModel, answer_lines, answer_who
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.call_memory import memory_of
 from outrider.server.http_errors import failed
-from outrider.server.json_body import JsonRoute
+from outrider.server.json_body import AnyTypeRoute
 from outrider.server.protocol.chat_protocol import ChatRequest
 from outrider.server.protocol.ollama_protocol import OllamaChat, OllamaGenerate, OllamaModel
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def ollama_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
-    router = APIRouter(tags=["Ollama"], route_class=JsonRoute)
+    router = APIRouter(tags=["Ollama"], route_class=AnyTypeRoute)
 
     @router.post("/api/chat")
     async def chat(body: OllamaChat, request: Request) -> Response:

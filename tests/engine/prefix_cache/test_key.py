@@ -30,6 +30,11 @@ def test_slice_of_a_key_is_a_view_of_the_same_tokens() -> None:
     assert key[1:3].tokens is key.tokens
 
 
+def test_views_have_no_units_in_common_past_their_ends() -> None:
+    key = TokenKey.of(list(range(8)))
+    assert key[2:5].num_common(key[2:8]) == key[2:8].num_common(key[2:5]) == 3
+
+
 def test_pair_view_has_one_unit_fewer_than_tokens() -> None:
     assert units(TokenKey.of([5, 6, 7]).looking_ahead(1)) == [(5, 6), (6, 7)]
     assert len(TokenKey.of([5]).looking_ahead(1)) == 0

@@ -108,6 +108,23 @@ def _edit(folder, edit):
 PLACE = "model.layers.0.mlp.up_proj"
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_only_zero_biases_of_gptq_are_left_out(folders, value):
+    packed, _ = folders(*FORMS["GPTQ"])
+    _edit(packed, lambda t: t.update({f"{PLACE}.bias": torch.full((48,), value)}))
+    if value:
+        with pytest.raises(ConfigError, match=r"unexpected tensors .1.: .*up_proj.bias"):
+            LLM(packed, draft="none", kv_tokens=256)
+    else:
+        LLM(packed, draft="none", kv_tokens=256)
+
+
+def test_a_list_of_awq_names_parts_of_a_path(folders):
+    config = FORMS["AWQ"][1] | {"modules_to_not_convert": ["gate", "lm_head"]}
+    packed, _ = folders(forms.awq, config)
+    LLM(packed, draft="none", kv_tokens=256)
+
+
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
@@ -138,6 +155,8 @@ def test_damaged_scales_are_refused_by_name(folders, edit, reason):
         ({"quant_method": "fp8", "ignored_layers": PLACE}, "must be a list"),
         (FP8 | {"ignored_layers": [PLACE]}, "lists .*up_proj as not quantised, and it is stored"),
         (FP8 | {"modules_to_not_convert": ["re:.*up_proj"]}, "up_proj as not quantised"),
+        (FP8 | {"modules_to_not_convert": ["re:(("]}, "wrong pattern"),
+        ({"quant_method": "gptq", "bits": 4.0}, "weights of 4.0 bits are not read"),
     ],
 )
 def test_configs_that_do_not_fit_are_refused_with_the_fix(folders, config, reason):

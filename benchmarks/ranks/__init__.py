@@ -1,0 +1,1 @@
+"""What several ranks add to a step."""

@@ -1,0 +1,116 @@
+"""Connections between machines. Nothing is unpickled before the other end knows the secret."""
+
+import contextlib
+import socket
+import struct
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+
+from outrider.errors import ConfigError
+from outrider.runtime.node_messages import NodeMessage
+
+_AUTHENTICATE_S = 10.0  # for the secret of a machine that has connected
+_RETRY_S = 0.2
+# A machine without power closes no connection: after 10 s of silence, three probes, 5 s apart.
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class NodeConnection:
+    """Owns an authenticated socket. `shut` may be called by any thread, and wakes the others."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.socket = link
+        self.connection: Connection[NodeMessage, object] = Connection(link.dup().detach())
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine, as the other one sees it."""
+        host: str = self.socket.getsockname()[0]
+        return host
+
+    def shut(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.shut()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close it in this process only; another one may have inherited it."""
+        self.connection.close()
+        self.socket.close()
+
+
+def accept(listener: socket.socket, key: bytes, end_s: float) -> NodeConnection | None:
+    """The next machine that knows the secret; None if none came in time."""
+    while (left_s := end_s - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        try:
+            link, _ = listener.accept()
+        except TimeoutError:
+            return None
+        opened = _open(link)
+        try:
+            deliver_challenge(opened.connection, key)
+            answer_challenge(opened.connection, key)
+        except (AuthenticationError, AssertionError, EOFError, OSError):
+            opened.close()
+            continue
+        return _authenticated(opened)
+    return None
+
+
+def connect(address: tuple[str, int], key: bytes, end_s: float) -> NodeConnection:
+    """A connection to machine 0. Raises OSError if nothing listens there."""
+    link = socket.create_connection(address, timeout=max(end_s - time.monotonic(), _RETRY_S))
+    opened = _open(link, timeout_s=max(end_s - time.monotonic(), _RETRY_S))
+    try:
+        answer_challenge(opened.connection, key)
+        deliver_challenge(opened.connection, key)
+    except AuthenticationError as error:
+        opened.close()
+        raise ConfigError(
+            "machine 0 has another secret; set OUTRIDER_RANKS_KEY to the same one on each"
+        ) from error
+    except AssertionError as error:
+        opened.close()
+        raise ConfigError(f"{address[0]}:{address[1]} is no machine 0 of outrider") from error
+    except EOFError as error:
+        opened.close()
+        raise ConnectionResetError("machine 0 closed the connection") from error
+    return _authenticated(opened)
+
+
+def connect_soon(address: tuple[str, int], key: bytes, end_s: float) -> NodeConnection:
+    """As `connect`, but waits until machine 0 listens."""
+    while True:
+        try:
+            return connect(address, key, end_s)
+        except OSError:
+            if time.monotonic() + _RETRY_S >= end_s:
+                raise
+            time.sleep(_RETRY_S)
+
+
+def _open(link: socket.socket, timeout_s: float = _AUTHENTICATE_S) -> NodeConnection:
+    link.setblocking(True)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE:
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    _limit_wait(link, timeout_s)
+    return NodeConnection(link)
+
+
+def _authenticated(opened: NodeConnection) -> NodeConnection:
+    _limit_wait(opened.socket, 0.0)
+    return opened
+
+
+def _limit_wait(link: socket.socket, seconds: float) -> None:
+    """Limit how long a read waits; 0 for ever."""
+    whole = int(seconds)
+    wait = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)

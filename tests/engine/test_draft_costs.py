@@ -1,0 +1,78 @@
+"""What steps cost: prompts, unmeasured budgets, and steps that something else made slow."""
+
+import itertools
+
+import pytest
+
+from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.draft_trials import IMPOSSIBLE, BatchSize, UsualSeconds
+from outrider.wire.draft_budget import PLAIN, Budget
+
+CHAIN = Budget(steps=5, topk=1, nodes=6)
+
+
+def sized(adaptation, *, seconds, num_prompt=0):
+    """A batch of 4 rows, with the seconds of some rungs."""
+    size = BatchSize(len(adaptation.ladder), chosen=0, first_trial=0)
+    for rung, each in seconds.items():
+        size.note(rung, each, num_rows=4, num_prompt=num_prompt)
+    return size
+
+
+def test_a_prompt_token_costs_what_a_draft_token_costs():
+    adaptation = Adaptation(CHAIN)
+    last = len(adaptation.ladder) - 1
+    size = sized(adaptation, seconds={0: 1.0, last: 2.0}, num_prompt=6)
+    # 4 rows of 5 drafts took 1.0 s more: 0.05 s for each token.
+    assert adaptation._net(size, 2.0) == pytest.approx(2.0 - 6 * 0.05)
+
+
+def test_a_budget_that_was_not_measured_lies_on_the_line_through_those_that_were():
+    adaptation = Adaptation(CHAIN)
+    last, nodes = len(adaptation.ladder) - 1, adaptation.ladder[1].nodes
+    size = sized(adaptation, seconds={0: 1.0, 1: 1.0 + 0.3 * (nodes - 1)})
+    assert adaptation._expected_s(size, last) == pytest.approx(1.0 + 0.3 * 5)
+
+
+def test_a_trial_ends_with_the_first_step_that_costs_more_than_drafts_can_gain():
+    adaptation, used = Adaptation(CHAIN), []
+    for step in range(600):
+        budget = adaptation.choose(step, num_rows=1, num_prompt=0)
+        adaptation.settle(step, num_rows=1, num_prompt=0)
+        seconds = 1.0 if budget == PLAIN else 10.0
+        adaptation.note(step, seconds=seconds, emitted_per_row=1.0)
+        used.append(budget != PLAIN)
+    trials = used[100:]
+    assert any(trials)
+    assert not any(one and after for one, after in itertools.pairwise(trials))
+
+
+def test_a_plain_step_that_takes_longer_than_drafts_is_not_measured():
+    size = sized(Adaptation(CHAIN), seconds={1: 1.0, 0: 5.0})
+    assert not size.costs[0].is_known
+    size.note(0, 0.9, num_rows=4, num_prompt=0)
+    assert size.costs[0].usual == 0.9
+
+
+def test_the_usual_seconds_are_the_lower_quartile_of_the_last_steps():
+    usual, seen = UsualSeconds(), []
+    for seconds in (8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0):
+        usual.note(seconds)
+        seen.append(usual.usual)
+    assert seen == [8.0, 7.0, 6.0, 5.0, 5.0, 4.0, 3.0, 2.0]
+
+
+def test_a_budget_that_was_measured_promises_what_it_gained_and_one_more_round():
+    adaptation = Adaptation(CHAIN)
+    last = len(adaptation.ladder) - 1
+    adaptation._gains[last].note(2.0, 8)
+    assert adaptation._most_gain(last) == pytest.approx(2.0 + 1 / 8)
+
+
+def test_a_trial_leaves_out_steps_that_are_much_slower_than_the_chosen_budget():
+    adaptation = Adaptation(CHAIN)
+    last = len(adaptation.ladder) - 1
+    size = sized(adaptation, seconds={last: 0.5})
+    size.chosen, size.num_steps = last, 1000
+    adaptation._try_another(size)  # plain decoding, whose steps are not longer
+    assert (size.trial.rung, size.trial.most_s) == (0, pytest.approx(IMPOSSIBLE * 0.5))
