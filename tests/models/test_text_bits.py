@@ -15,6 +15,7 @@ from support.tiny import (
     VOCAB,
     save_tiny,
 )
+from support.torch_threads import torch_threads
 
 WITH_TREES = [*FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES]
 
@@ -55,9 +56,7 @@ def test_chunks_chains_trees_and_batches_change_no_bit(family, tmp_path):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("family", [*WITH_TREES, *RECURRENT])
 def test_no_way_to_compute_a_long_text_changes_a_bit(family, threads, tmp_path):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         bits = bits_of(family, tmp_path, length=150)
         assert_equal_ways(
             bits,
@@ -66,5 +65,3 @@ def test_no_way_to_compute_a_long_text_changes_a_bit(family, threads, tmp_path):
             places=[5, 75, 140],
             trees=range(1, 140, 9) if family in WITH_TREES else [],
         )
-    finally:
-        torch.set_num_threads(before)

@@ -1,8 +1,9 @@
 """Log-probabilities are those of the logits as the model gave them."""
 
 import torch
+from support.torch_threads import torch_threads
 
-from outrider.ops.sampling.logprobs import logprobs_of
+from outrider.ops.sampling.logprobs import logprobs_of, total_and_rank_reference
 
 
 def named(rows):
@@ -35,3 +36,12 @@ def test_equally_likely_tokens_share_a_rank():
 def test_logprobs_of_nothing_are_empty():
     nothing = logprobs_of(torch.empty(0, 5), torch.empty(0, dtype=torch.int64), named(0), top=0)
     assert nothing.chosen.shape == (0,)
+
+
+def test_the_total_of_a_row_has_the_same_bits_alone_and_beside_others():
+    logits = 4 * torch.randn(60, 49152, generator=torch.Generator().manual_seed(0))
+    tokens = torch.zeros(60, dtype=torch.int64)
+    with torch_threads(2):
+        together = total_and_rank_reference(logits, tokens)[0]
+        alone = [total_and_rank_reference(logits[i : i + 1], tokens[:1])[0] for i in range(60)]
+    assert torch.equal(torch.cat(alone), together)
