@@ -23,8 +23,8 @@ def test_no_step_writes_its_inputs(models, drafter, executor, monkeypatch):
     planner = engine._runner._planner
     plan_of, inputs, sent = planner.plan, planner._arena._buffers["inputs"], []
 
-    def plan_and_note(batch, *, sampling_flags, cover):
-        plan = plan_of(batch, sampling_flags=sampling_flags, cover=cover)
+    def plan_and_note(batch, **how):
+        plan = plan_of(batch, **how)
         sent.append(inputs.clone())
         return plan
 

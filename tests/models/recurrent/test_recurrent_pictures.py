@@ -176,9 +176,9 @@ def test_a_folder_without_the_fields_of_its_text_model_is_refused(folder):
         load(folder)
 
 
-def test_a_quantised_folder_is_refused_though_that_is_said_outside(folder):
-    edit_fields(folder, outer={"quantization_config": {"quant_method": "fp8"}})
-    with pytest.raises(ConfigError, match="blocks of fp8"):
+def test_a_quantisation_that_is_not_read_is_refused_though_it_is_said_outside(folder):
+    edit_fields(folder, outer={"quantization_config": {"quant_method": "aqlm"}})
+    with pytest.raises(ConfigError, match="quantised by aqlm"):
         load(folder)
 
 
