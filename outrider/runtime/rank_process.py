@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+import torch
+
 from outrider.config.owner_life import kill_with_owner
 from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import OutriderError
@@ -94,6 +96,8 @@ def main() -> int:
     job, fd = pickle.load(sys.stdin.buffer), int(sys.argv[1])
     kill_with_owner(sys.stdin.fileno())
     use_share_of_cores(job.config.parallel)
+    if job.config.device.startswith("cuda:"):  # or every rank would open the first GPU, too
+        torch.cuda.set_device(job.config.device)
     return run_rank(job, RankConnection(Connection(fd)))
 
 
