@@ -4,7 +4,7 @@ import gc
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,7 +105,9 @@ class ModelHome:
     def _load_models(self) -> tuple[AnyTarget, DraftKind]:
         """The models; loaded unless they are in memory."""
         if self._models is None:
-            with self._weights.noting(self._device):
+            # On a CPU weights are never moved, and the notes would import 120 MB of torch.
+            is_moved = self._device.type == "cuda"
+            with self._weights.noting(self._device) if is_moved else nullcontext():
                 self._models = _load_models(self._folder, self._config, self._settings, self._ranks)
         return self._models
 

@@ -49,7 +49,10 @@ class Compiler:
             raise RequestError(f"the {NAMES[spec.kind]} is refused: {_reason(error)}") from error
         if compiled.memory_size_bytes > MAX_COMPILED_BYTES:
             raise RequestError(f"the {NAMES[spec.kind]} is too complex; make it smaller")
-        return str(compiled.serialize_json())
+        try:
+            return str(compiled.serialize_json())
+        except (RuntimeError, MemoryError) as error:  # std::bad_alloc, at the process's bound
+            raise RequestError(f"the {NAMES[spec.kind]} is too complex; make it smaller") from error
 
     def _compile(self, spec: GrammarSpec) -> Any:
         match spec.kind:

@@ -17,6 +17,7 @@ from outrider.config.engine_config import (
 )
 from outrider.engine.engine import Engine
 from outrider.runtime.model_home import ModelHome
+from outrider.runtime.start_group import RankGroupPlan
 from outrider.runtime.start_runner import open_home
 from tests.distributed.test_rank_matrix import BASE
 
@@ -67,6 +68,6 @@ def test_processes_give_the_bits_of_threads(tmp_path, family, size, drafter, exe
         parallel=ParallelConfig(tensor=size),
         draft=DraftConfig(drafter=name, steps=3, topk=1, adaptive=False),
     )
-    found = answers(*open_home(saved.folder, config).build())
+    found = answers(*open_home(RankGroupPlan(folder=saved.folder, config=config)).build())
     assert found == run_threads(saved.folder, config, size)
     assert all(logprobs for _, logprobs in found.values())

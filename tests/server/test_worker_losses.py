@@ -17,14 +17,14 @@ pytestmark = pytest.mark.timeout(600)  # new workers take long on a busy machine
 POISONED = """
 import os, signal, sys
 if "outrider.server.worker_process" in sys.orig_argv:
-    from outrider.engine.engine import Engine
-    note_steps = Engine._note_steps
-    def note_and_die(self, submitted, on_steps):
-        note_steps(self, submitted, on_steps)
+    from outrider.engine.step_watch import StepWatch
+    note = StepWatch.note
+    def note_and_die(self, in_flight, submitted):
+        note(self, in_flight, submitted)
         for placement in submitted.placements:
             if placement.request.submission.prompt[:2] == (POISON, POISON):
                 os.kill(os.getpid(), signal.SIGKILL)
-    Engine._note_steps = note_and_die
+    StepWatch.note = note_and_die
 """
 
 

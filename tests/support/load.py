@@ -34,6 +34,7 @@ def make_requests(num_requests: int, *, seed: int, longest: int) -> Iterator[Loa
         params = {
             "max_tokens": rng.randint(1, longest),
             "temperature": rng.choice([0.0, 0.7, 1.0]),
+            "top_p": 1.0,  # a server would take the model's own value
             "seed": rng.randrange(2**31),
             "stop": rng.choice([None, "e", ["th", "9"]]),
         }
