@@ -112,7 +112,14 @@ def test_an_idle_server_replaces_a_dead_rank_and_ends_with_all_ranks(start):
     first, lost = (each["pid"] for each in about["ranks"])
     os.kill(lost, signal.SIGKILL)
     wait_for(lambda: not is_running(first))  # no request has to find out
-    wait_for(lambda: server.get("/health").status_code == 200, within_s=60)
+
+    def is_replaced():  # until the loss is noticed, the server still shows the old ranks
+        response = server.get("/server_info")
+        ranks = response.json().get("ranks") if response.status_code == 200 else None
+        return bool(ranks) and ranks[0]["pid"] != first
+
+    wait_for(is_replaced)
+    wait_for(lambda: server.get("/health").status_code == 200)
     pids = [each["pid"] for each in server.get("/server_info").json()["ranks"]]
     os.kill(pids[1], signal.SIGSTOP)  # it cannot end by itself
     server.process.kill()
