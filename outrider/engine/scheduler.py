@@ -107,7 +107,7 @@ class Scheduler:
                 continue
             if not placement.is_held:  # aborted or preempted meanwhile
                 text = placement.request.tokens[: placement.bound]
-                self.cache.forget(text, salt=lease.salt, kept=lease.cached)
+                self.cache.forget(text, salt=lease.salt, num_first=lease.cached)
             elif not expected.most[place]:
                 placement.request.fail(own.failure)
                 self.finish(placement.request)

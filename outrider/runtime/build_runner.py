@@ -2,10 +2,8 @@
 
 import logging
 import os
-import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +16,7 @@ from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
+from outrider.runtime.explain_memory import explain_memory
 from outrider.runtime.kv_capacity import FixedPages, count_pages, free_bytes
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
@@ -54,8 +53,6 @@ from outrider.wire.runner_facts import (
 )
 
 MAX_CHUNKS = 8  # prompts that share one step; more would only make each chunk shorter
-
-_NO_MEMORY = re.compile("allocate|out of memory|too large|overflow", re.IGNORECASE)  # of torch
 
 _log = logging.getLogger(__name__)
 
@@ -201,19 +198,13 @@ def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
     return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
 
 
-@contextmanager
-def _enough_memory(host: HostSettings) -> Iterator[None]:
+def _enough_memory(host: HostSettings) -> AbstractContextManager[None]:
     """Explain that the tables of rows and contexts do not fit."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError on a CPU
-        is_memory = not isinstance(error, RuntimeError) or _NO_MEMORY.search(str(error))
-        if not is_memory:
-            raise
-        raise ConfigError(
-            f"there is no memory for {host.max_rows} rows with a context of {host.max_context} "
-            "tokens; lower --max-context / max_model_len or max_num_seqs"
-        ) from error
+    return explain_memory(
+        f"there is no memory for {host.max_rows} rows with a context of {host.max_context} "
+        "tokens; lower --max-context / max_model_len or max_num_seqs",
+        ConfigError,
+    )
 
 
 def _make_room(

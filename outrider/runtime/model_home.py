@@ -2,9 +2,8 @@
 
 import gc
 import logging
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from outrider.errors import CapacityError
 from outrider.models.target import AnyTarget, load_target, read_target
 from outrider.runtime.build_runner import assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind
+from outrider.runtime.explain_memory import explain_memory
 from outrider.runtime.kv_capacity import FixedPages, held_bytes
 from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.loaded_weights import LoadedWeights
@@ -27,15 +27,13 @@ from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 from outrider.wire.sleep_level import SleepLevel
 
-_NO_MEMORY = re.compile("allocate|out of memory", re.IGNORECASE)  # of torch
-
 _log = logging.getLogger(__name__)
 
 
 class ModelHome:
     """Owns the target and its drafter. A runner around them can be dropped and built again.
 
-    The runner is not kept here: its memory is free as soon as the engine drops it.
+    The runner is not held here: its memory is free as soon as the engine drops it.
     """
 
     def __init__(
@@ -141,24 +139,11 @@ def _load_models(
     return model, draft
 
 
-@contextmanager
-def _enough_host_memory() -> Iterator[None]:
-    with _explained_memory("there is no host memory for the weights; free some, or use level 2"):
-        yield
+def _enough_host_memory() -> AbstractContextManager[None]:
+    message = "there is no host memory for the weights; free some, or use level 2"
+    return explain_memory(message, CapacityError)
 
 
-@contextmanager
-def _enough_free_memory() -> Iterator[None]:
-    with _explained_memory("there is no memory to wake up; free some, then wake up again"):
-        yield
-
-
-@contextmanager
-def _explained_memory(message: str) -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError on a CPU
-        is_memory = not isinstance(error, RuntimeError) or _NO_MEMORY.search(str(error))
-        if not is_memory:
-            raise
-        raise CapacityError(f"{message} ({error})") from error
+def _enough_free_memory() -> AbstractContextManager[None]:
+    message = "there is no memory to wake up; free some, then wake up again"
+    return explain_memory(message, CapacityError)

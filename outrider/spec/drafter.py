@@ -46,6 +46,36 @@ class Drafter(Protocol):
         ...
 
 
+class WrappedDrafter:
+    """The base of drafters around another one: passes everything on. A subclass changes some."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    @property
+    def facts(self) -> DraftFacts:
+        return self._drafter.facts
+
+    @property
+    def aux_layers(self) -> AuxLayers:
+        return self._drafter.aux_layers
+
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
+        return self._drafter.bind(shape, decode, chunk)
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        self._drafter.admit(admissions)
+
+    def forget(self) -> None:
+        self._drafter.forget()
+
+    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
+        return self._drafter.propose(plan, table)
+
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
+        self._drafter.observe(plan, outcome, table)
+
+
 class ModelessDrafter:
     """The base of drafters without a draft model: no aux layers, no part of a plan, no catch-up.
 

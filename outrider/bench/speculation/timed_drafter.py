@@ -8,17 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AnyAttention
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
-from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
-from outrider.spec.drafter import Drafter
-from outrider.step.plan import DraftPlan, StepPlan
+from outrider.spec.drafter import Drafter, WrappedDrafter
+from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
-from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import RowAdmission
 
 
 class DraftClock:
@@ -63,34 +59,17 @@ class TimedDraft:
         return TimedDrafter(self.kind.build(room), self.clock)
 
 
-class TimedDrafter:
+class TimedDrafter(WrappedDrafter):
     """A drafter that times `propose` and `observe` of another and passes on everything else."""
 
     def __init__(self, drafter: Drafter, clock: DraftClock) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._clock = clock
-
-    @property
-    def facts(self) -> DraftFacts:
-        return self._drafter.facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._drafter.aux_layers
-
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
-        return self._drafter.bind(shape, decode, chunk)
-
-    def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        self._drafter.admit(admissions)
-
-    def forget(self) -> None:
-        self._drafter.forget()
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         with self._clock.drafting():
-            return self._drafter.propose(plan, table)
+            return super().propose(plan, table)
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         with self._clock.catching_up():
-            self._drafter.observe(plan, outcome, table)
+            super().observe(plan, outcome, table)

@@ -155,11 +155,11 @@ class PrefixCache:
         self._allocator.free(pruned + lease.pages[lease.num_shared :])
         lease.is_open = False
 
-    def forget(self, tokens: Sequence[int], *, salt: bytes, kept: int) -> None:
-        """Frees the cached pages of a text after its first `kept` tokens that no request uses."""
+    def forget(self, tokens: Sequence[int], *, salt: bytes, num_first: int) -> None:
+        """Frees the pages after the first `num_first` tokens of a text that no request uses."""
         key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
         match = self._tree.match(key)
-        num_pages = len(match.pages) - kept // self.page_size
+        num_pages = len(match.pages) - num_first // self.page_size
         self._allocator.free(self._tree.prune(match.node, num_pages))
 
     def flush(self) -> None:

@@ -23,11 +23,11 @@ class Quantisation:
     block: tuple[int, int] = _BLOCK
     bits: int = 4  # of packed integers
     zero_offset: int = 0  # GPTQ of version 1 stores zero points less one
-    kept: tuple[str, ...] = ()  # modules that are not quantised, as config.json lists them
+    unquantised: tuple[str, ...] = ()  # modules that are not quantised, as config.json lists them
 
     def keeps(self, module: str) -> bool:
         """Whether the lists name this module as not quantised."""
-        return any(self._names(pattern, module) for pattern in self.kept)
+        return any(self._names(pattern, module) for pattern in self.unquantised)
 
     def _names(self, pattern: str, module: str) -> bool:
         if pattern.startswith("re:"):
@@ -76,7 +76,9 @@ def parse_quantisation(stored: object) -> Quantisation:
         return _gptq(stored)
     if method == "awq":
         return _awq(stored)
-    return Quantisation(method=method, block=_block(stored), bits=_bits(stored), kept=_kept(stored))
+    return Quantisation(
+        method=method, block=_block(stored), bits=_bits(stored), unquantised=_unquantised(stored)
+    )
 
 
 def _gptq(stored: Mapping[str, Any]) -> Quantisation:
@@ -99,7 +101,7 @@ def _awq(stored: Mapping[str, Any]) -> Quantisation:
         raise ConfigError(f"AWQ weights of version {version} are not read; use version gemm")
     if _width(stored.get("bits")) != 4:
         raise ConfigError(f"AWQ weights of {stored.get('bits')} bits are not read; use 4 bits")
-    return Quantisation(method="awq", kept=_kept(stored))
+    return Quantisation(method="awq", unquantised=_unquantised(stored))
 
 
 def _block(stored: Mapping[str, Any]) -> tuple[int, int]:
@@ -140,7 +142,7 @@ def _of_groups(stored: Mapping[str, Any], field: str) -> Any:
     return values[0] if values else None
 
 
-def _kept(stored: Mapping[str, Any]) -> tuple[str, ...]:
+def _unquantised(stored: Mapping[str, Any]) -> tuple[str, ...]:
     names: list[str] = []
     for key in _LISTS:
         listed = stored.get(key) or []
