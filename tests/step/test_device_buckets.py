@@ -113,6 +113,24 @@ def test_the_largest_shape_has_room_for_the_padding_of_any_step():
     assert largest.chunk.tokens > 500
 
 
+def test_the_largest_width_is_that_of_padding_which_is_longer_than_the_chunks():
+    tokens = Multiples(16)
+    buckets = Buckets(page_size=4, tokens=tokens)
+    chunk = ChunkShape(rows=1, tokens=4, width=4)
+    largest = largest_shape(rows=20, tree=PLAIN, chunk=chunk, pages=5, buckets=buckets)
+    widths = []
+    for num_rows in range(21):
+        batch = ScheduledBatch(
+            step=1,
+            admissions=(),
+            grants=(),
+            chunks=(chunk_of(30, 4),),
+            decodes=decodes(num_rows, bound=8),
+        )
+        widths.append(buckets.fit(sizes_of(batch), sampling_flags=SamplingFlags()).chunk.width)
+    assert largest.chunk.width == max(widths) == 15  # 13 rows and 4 tokens make 17: 15 more
+
+
 def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_drafting():
     buckets = buckets_of(rows=20)
     largest = largest_shape(
