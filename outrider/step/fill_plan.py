@@ -27,6 +27,21 @@ def fill(
 
     Node n is stored at position L + first_node + n: a draft step keeps what earlier steps stored.
     """
+    place_queries(plan, tree, table=table, page_size=page_size, first_node=first_node)
+    scope = AttentionScope(
+        decode=plan.decode,
+        ancestors=tree.ancestors,
+        chunk=plan.chunk,
+        page_table=table.pages,
+        first_node=first_node,
+    )
+    attention.fill(plan.attention, scope)
+
+
+def place_queries(
+    plan: StepPlan, tree: DraftTree, *, table: RowTable, page_size: int, first_node: int = 0
+) -> None:
+    """Write all but the attention part: enough to write the KV of the query tokens."""
     fill_queries(
         tree,
         plan.decode,
@@ -37,11 +52,3 @@ def fill(
         page_size=page_size,
         first_node=first_node,
     )
-    scope = AttentionScope(
-        decode=plan.decode,
-        ancestors=tree.ancestors,
-        chunk=plan.chunk,
-        page_table=table.pages,
-        first_node=first_node,
-    )
-    attention.fill(plan.attention, scope)
