@@ -4,7 +4,7 @@ The mask is built once per step, not per layer. This is the backend that others 
 and the one of a CPU. Its bits depend on a query and its keys alone (`ordered_attention`).
 
 The mask is added to the scores, and weights of 0 are multiplied with values. So a masked key that
-is not finite would reach the result: it is then computed again without such keys.
+is not finite would reach the result: it is then computed again without such keys, once.
 """
 
 from collections.abc import Callable
@@ -193,7 +193,9 @@ class ReferenceAttention:
         offsets = chunk_offsets(chunk)
         torch.add(chunk.owners * width, offsets, out=plan.places)
         place = torch.arange(width, device=offsets.device)
-        position = chunk.starts[:, None] + place  # [rows, width]
+        # Places past the end of a chunk are not used. They see its tokens, and no slot after them.
+        last = (chunk.counts - 1).clamp_min(0)[:, None]
+        position = chunk.starts[:, None] + torch.minimum(place, last)  # [rows, width]
         visible = _key_positions(plan.chunk) <= position[:, :, None]  # [rows, width, keys]
         _fill_mask(plan.chunk, visible=visible)
 
@@ -232,7 +234,9 @@ def _attend(
     stored = stored.view(-1, seen.slots.shape[1], dim).float()  # [vectors * rows, keys, dim]
     attend = partial(_attend_stored, seen=seen, scale=scale, channels=channels)
     out = attend(query, stored)
-    graph_break(recompute_without_bad_keys, attend, query, stored, seen.mask, out)
+    graph_break(
+        recompute_without_bad_keys, attend, query, stored, layer, seen.slots, seen.mask, out
+    )
     return out
 
 
