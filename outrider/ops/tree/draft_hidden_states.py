@@ -116,11 +116,9 @@ def gather_accepted_reference(
 def _along_path(outcome: StepOutcome, *, num_chunk_tokens: int) -> torch.Tensor:
     """Aux hidden states in the order of the accepted paths, then those of the chunks."""
     states, path = outcome.aux_hidden_states, outcome.verify_result.path
-    num_decode_query, rows = states.shape[0] - num_chunk_tokens, path.shape[0]
-    decodes, chunks = torch.split(states, [num_decode_query, num_chunk_tokens])
-    by_row = decodes.view(rows, num_decode_query // max(rows, 1), states.shape[1])
-    index = path[:, :, None].expand(-1, -1, states.shape[1])
-    return torch.cat([by_row.gather(1, index).flatten(0, 1), chunks])
+    chunks = states[states.shape[0] - num_chunk_tokens :]
+    queries = outcome.node_queries.gather(1, path).flatten()
+    return torch.cat([states.index_select(0, queries), chunks])
 
 
 def store_hidden_states(
