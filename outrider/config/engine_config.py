@@ -11,6 +11,8 @@ Dtype = Literal["float32", "bfloat16", "float16", "int8"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row do not depend on the shape
 CaptureTime = Literal["lazy", "at start"]
+RoleMode = Literal["null", "prefill", "decode"]  # null: one engine does both, as in SGLang
+TransferBackend = Literal["tcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,21 @@ class ParallelConfig:
     nodes: NodesConfig = NodesConfig()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisaggregationConfig:
+    """Which part of a request an engine computes, and how KV comes from one part to the other."""
+
+    mode: RoleMode = "null"
+    host: str = "127.0.0.1"  # where a prefill engine listens for decode engines
+    port: int = 8998
+    backend: TransferBackend = "tcp"
+    lease_s: float = 30.0  # that offered KV waits for a sign of its reader
+    stall_s: float = 5.0  # without an answer, after which a peer is given up
+
+
+WHOLE_REQUESTS = DisaggregationConfig()
+
+
 def choose_executor(requested: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
     """The executor of --executor, or eager if another engine's flag for eager was given."""
     if is_eager and requested not in ("auto", "eager"):
@@ -85,5 +102,6 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
     parallel: ParallelConfig = ParallelConfig()
+    disaggregation: DisaggregationConfig = WHOLE_REQUESTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -2,13 +2,15 @@
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
+from outrider.engine.engine_role import EngineRole
 from outrider.engine.failure_reason import failure_reason
-from outrider.engine.pending_grammars import PendingGrammars
-from outrider.engine.request import Request
+from outrider.engine.pending_requests import PendingRequests
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
+from outrider.engine.request import Placement, Request
 from outrider.engine.runner_home import NoHome, RunnerHome, SleepingRunner
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
@@ -52,8 +54,8 @@ class Engine:
         self._home = home or NoHome()
         self._facts = facts
         self._grammars = grammars
-        self._pending_grammars = PendingGrammars(grammars)
-        self._scheduler = Scheduler(facts, self._pending_grammars.is_ready)
+        self._pending = PendingRequests(grammars)
+        self._scheduler = Scheduler(facts, self._pending.grammars.is_ready)
         self._asleep: frozenset[SleepTag] = frozenset()  # what has to wake up; empty if awake
         self._earlier_counts = NO_STEPS  # of the runners before the last sleep
         self._requests: dict[str, Request] = {}
@@ -87,7 +89,7 @@ class Engine:
             active_s=self._active.total_s(has_work=self.has_work),
             counts=self._counts,
         )
-        return self._scheduler.stats(faults=faults, work=work)
+        return self._scheduler.stats(faults=faults, work=work, transfers=self._pending.role.counts)
 
     @property
     def facts(self) -> RunnerFacts:
@@ -110,6 +112,14 @@ class Engine:
         """Call `on_steps` before a step is submitted, if the steps in flight run other requests."""
         self._watch.on_steps = on_steps
 
+    def use_role(self, make: Callable[[PrefixCache], EngineRole]) -> None:
+        """Share the work of requests with other engines from now on."""
+        self._pending.role = make(self._scheduler.cache)
+
+    def tend(self) -> None:
+        """Take back the pages of transfers that have ended."""
+        self._pending.role.tend()
+
     def add(self, submission: Submission, emitted: tuple[int, ...] = ()) -> None:
         """Queue a request, or refuse it with the reason.
 
@@ -119,7 +129,7 @@ class Engine:
         self.check(submission.prompt, submission.limits)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
-        num_waiting = self._scheduler.num_waiting + len(self._pending_grammars)
+        num_waiting = self._scheduler.num_waiting + len(self._pending)
         if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
         self._num_arrived += 1
@@ -132,9 +142,7 @@ class Engine:
             max_context=self.max_context,
             is_paced=draft.is_paced,
         )
-        if submission.sampling.grammar.is_wanted:
-            self._pending_grammars.add(request)
-        else:
+        if not self._pending.add(request):
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
         self._active.note(has_work=True)
@@ -153,10 +161,9 @@ class Engine:
         request = self._requests.pop(request_id, None)
         if request is None:
             return
-        if request in self._pending_grammars:
-            self._pending_grammars.discard(request)
-        else:
+        if request not in self._pending:
             self._scheduler.finish(request)
+        self._pending.discard(request)
         self._active.note(has_work=self.has_work)
 
     def abort_all(self) -> None:
@@ -209,7 +216,7 @@ class Engine:
     def _use(self, runner: StepRunner, grammars: Grammars) -> None:
         """Replace the runner. No request and no step is in flight."""
         self._runner, self._grammars = runner, grammars
-        self._pending_grammars.use(grammars)
+        self._pending.grammars.use(grammars)
 
     @property
     def _counts(self) -> StepCounts:
@@ -244,7 +251,8 @@ class Engine:
     def refuse(self) -> tuple[RequestUpdate, ...]:
         """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
         self._check_alive()
-        return self._enqueue_compiled()
+        self._pending.role.tend()
+        return self._enqueue_ready()
 
     def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
         """Decide the next step. It may be empty."""
@@ -296,19 +304,21 @@ class Engine:
             self._end_reason = _LOST
             self._lost_results = dropped
             failed, fix = list(self._requests.values()), _LOST
-        self._scheduler.start_over([each for each in failed if each not in self._pending_grammars])
+        self._pending.role.drop()
+        placed = [each for each in failed if each not in self._pending]
+        self._scheduler.start_over(placed, num_held=self._pending.role.counts.pages)
         _log.error(
             "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
         )
         failure = RequestFailure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
         return tuple(self._fail(request, failure) for request in failed)
 
-    def _enqueue_compiled(self) -> tuple[RequestUpdate, ...]:
-        """Queue requests whose grammar is compiled now; fail those whose grammar cannot be."""
-        if len(self._pending_grammars) == len(self._requests) and not self._in_flight:
-            self._pending_grammars.wait_briefly()  # there is nothing else to do
+    def _enqueue_ready(self) -> tuple[RequestUpdate, ...]:
+        """Queue requests that wait for nothing else now; fail those whose grammar was refused."""
+        if len(self._pending) == len(self._requests) and not self._in_flight:
+            self._pending.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, failure in self._pending_grammars.take_done():
+        for request, failure in self._pending.take_done():
             if failure.is_none:
                 self._scheduler.enqueue(request)
             else:
@@ -324,8 +334,7 @@ class Engine:
 
     def _fail(self, request: Request, failure: RequestFailure) -> RequestUpdate:
         request.fail(failure)
-        del self._requests[request.request_id]
-        self._pending_grammars.discard(request)
+        self._forget(request)
         self._active.note(has_work=self.has_work)
         return RequestUpdate(
             request_id=request.request_id,
@@ -336,6 +345,17 @@ class Engine:
             queued_s=request.queued_s,
             failure=failure,
         )
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.request_id]
+        self._pending.discard(request)
+
+    def _offer(self, placement: Placement) -> RequestUpdate:
+        """A prompt is computed, for another engine to decode: the request ends here."""
+        request = placement.request
+        self._pending.role.offer(placement, self._scheduler.hand_over(request))
+        self._forget(request)
+        return request.update((), NO_DETAILS)
 
     def _check_alive(self) -> None:
         if self._end_reason:
@@ -355,6 +375,7 @@ class Engine:
         num_rounds, details = expected.num_rounds, result.details
         bad = self._scheduler.end_bad_prompts(expected, details)
         updates = [self._fail(request, request.failure) for request in bad]
+        updates += [self._offer(placement) for placement in expected.offered if placement.is_held]
         for place, own in details.items():
             if expected.placements[place].is_held:
                 expected.placements[place].request.note_scores(own.scores)
@@ -373,7 +394,7 @@ class Engine:
                 request.note_round(drafted, num_accepted=taken - has_bonus)
             if request.finish != "running":
                 self._scheduler.finish(request)
-                del self._requests[request.request_id]
+                self._forget(request)
             updates.append(request.update(tokens[:taken], own))
         self._active.note(has_work=self.has_work)
         return tuple(updates)

@@ -10,7 +10,7 @@ from functools import partial
 
 from outrider.engine.engine import Engine
 from outrider.engine.step_watch import OnSteps
-from outrider.errors import ConfigError, RequestError
+from outrider.errors import RequestError
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -21,7 +21,7 @@ from outrider.wire.engine_stats import (
 )
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
-from outrider.wire.sleep_level import ALL_TAGS, SleepLevel, SleepTag
+from outrider.wire.sleep_level import ALL_TAGS, SleepLevel, SleepTag, check_level
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 # A rank with a cached prefix is chosen although it has this many requests more than the idlest.
@@ -104,6 +104,9 @@ class ParallelEngine:
         if engine is not None:
             engine.abort(request_id)
 
+    def tend(self) -> None:
+        """Do nothing: engines with data_parallel_size above 1 have no role."""
+
     def abort_all(self) -> None:
         for request_id in tuple(self._places):
             self.abort(request_id)
@@ -118,11 +121,7 @@ class ParallelEngine:
 
     def sleep(self, level: SleepLevel) -> None:
         """End every request and run no other. The memory of several ranks is not given back."""
-        if level:
-            raise ConfigError(
-                f"engines with data_parallel_size above 1 cannot sleep at level {level}; level 0 "
-                "stops them, and ending the server frees their memory"
-            )
+        check_level(level, dp_size=len(self._engines))
         self.abort_all()
         while any(engine.in_flight for engine in self._engines):
             self.step()

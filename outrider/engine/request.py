@@ -60,9 +60,11 @@ class Request:
     ) -> None:
         limits = submission.limits
         self.submission = submission
+        self.is_offered = submission.transfer.kind == "offer"  # another engine decodes
         self.request_id = submission.request_id
         self.budget = budget  # the most it may draft here
-        self.longest = min(len(submission.prompt) + limits.max_tokens, max_context)  # of `tokens`
+        most_emitted = 0 if self.is_offered else limits.max_tokens
+        self.longest = min(len(submission.prompt) + most_emitted, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
         self.precedence = (submission.priority, arrival)  # smaller goes first; no two are equal
@@ -94,6 +96,11 @@ class Request:
             self._preemptions,
         )
 
+    @property
+    def goal(self) -> int:
+        """Known tokens to compute. The engine that decodes computes the last one itself."""
+        return max(len(self.tokens) - self.is_offered, 1)
+
     def budget_within(self, most: Budget) -> Budget:
         """The part of its budget to use now. Consecutive steps mostly have the same bound."""
         if self._bounded[0] is not most:
@@ -108,7 +115,7 @@ class Request:
     @property
     def most_cached(self) -> int:
         """Positions that the prefix cache may serve. The others must run for their logits."""
-        last = len(self.tokens) - 1  # the last token chooses the next one
+        last = self.goal - 1  # the last token chooses the next one
         wanted = self.submission.sampling.logprobs.prompt
         next_scored = wanted.first + self._num_scored
         is_scored = not wanted.is_wanted or next_scored >= len(self.submission.prompt)

@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
-from outrider.engine.prefix_cache.prefix_cache import PrefixCache
+from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.step_decision import ExpectedStep, StepDecision
@@ -24,6 +24,7 @@ from outrider.wire.engine_stats import (
     Faults,
     PrefixCounts,
     Queue,
+    TransferCounts,
 )
 from outrider.wire.failure import FailureKind
 from outrider.wire.runner_facts import RunnerFacts
@@ -69,8 +70,8 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
-    def stats(self, *, faults: Faults, work: DeviceWork) -> EngineStats:
-        """Rows, pages and requests in use; the engine adds faults and device work."""
+    def stats(self, *, faults: Faults, work: DeviceWork, transfers: TransferCounts) -> EngineStats:
+        """Rows, pages and requests in use; the engine adds the rest."""
         cache, stats = self.cache, self.cache.stats
         return EngineStats(
             queue=Queue(waiting=self.num_waiting, running=self.num_running),
@@ -79,6 +80,7 @@ class Scheduler:
             prefix=PrefixCounts(queried_tokens=stats.queried_tokens, hit_tokens=stats.hit_tokens),
             faults=faults,
             work=work,
+            transfers=transfers,
         )
 
     def enqueue(self, request: Request) -> None:
@@ -91,6 +93,12 @@ class Scheduler:
         else:
             self._release(request)
         request.phase = Phase.FINISHED
+
+    def hand_over(self, request: Request) -> Lease:
+        """End a request that emits nothing here; the caller owns its pages from now on."""
+        lease = self._leave_row(request).lease
+        request.phase, request.finish = Phase.FINISHED, "length"
+        return lease
 
     def end_bad_prompts(
         self, expected: ExpectedStep, details: Mapping[int, RowDetails]
@@ -114,17 +122,19 @@ class Scheduler:
                 ended.append(placement.request)
         return ended
 
-    def start_over(self, failed: Iterable[Request]) -> None:
+    def start_over(self, failed: Iterable[Request], *, num_held: int = 0) -> None:
         """The device was reset: `failed` requests end here, running ones wait again.
 
-        No cached page survives: a step that failed may never have written it.
+        No cached page survives: a step that failed may never have written it. Transfers hold
+        `num_held` pages, which are not cached.
         """
         for request in failed:
             self.finish(request)
         for request in list(self._running):
             self._put_back(request)
         self.cache.flush()
-        assert self.cache.num_available == self.cache.num_pages, "no request holds a page any more"
+        num_free = self.cache.num_available + num_held
+        assert num_free == self.cache.num_pages, "no request holds a page any more"
 
     def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
         """The next step, and what results its rows will have. It may be empty."""
@@ -220,7 +230,7 @@ class Scheduler:
 
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
-        goal = len(head.tokens)
+        goal = head.goal
         salt = head.submission.cache_salt.encode()
         lease = self.cache.open(head.tokens[: head.most_cached], salt=salt)
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
@@ -254,7 +264,7 @@ class Scheduler:
             row=placement.row,
             start=start,
             tokens=tuple(request.tokens[start:stop]),
-            follower=-1 if is_last else request.tokens[stop],
+            follower=request.tokens[stop] if stop < len(request.tokens) else -1,
         )
         decision.chunk(placement, chunk)
         placement.bound = stop
@@ -281,17 +291,21 @@ class Scheduler:
         request.phase = Phase.WAITING
         self._waiting.push(request)
 
-    def _release(self, request: Request) -> None:
+    def _leave_row(self, request: Request) -> Placement:
         placement = self._running.pop(request)
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
+        self._free_rows.append(placement.row)
+        return placement
+
+    def _release(self, request: Request) -> None:
+        placement = self._leave_row(request)
         if request.is_not_finite:
             self.cache.discard(placement.lease)
         else:
             # The last known token is not cached yet; of a prompt, only the submitted part is.
             num_cached = min(placement.bound, len(request.tokens) - 1)
             self.cache.close(placement.lease, request.tokens[:num_cached])
-        self._free_rows.append(placement.row)
 
 
 def _rank(placement: Placement) -> tuple[int, int]:

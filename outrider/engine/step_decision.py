@@ -21,6 +21,7 @@ class ExpectedStep:
     placements: tuple[Placement, ...]
     most: tuple[int, ...]  # most tokens that each can emit
     num_rounds: int  # the first rows are verify rounds, the others prompt chunks
+    offered: tuple[Placement, ...]  # whose prompts are complete, for another engine to decode
 
 
 _NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
@@ -103,5 +104,11 @@ class StepDecision:
             placements=(*placements, *self._chunks),
             most=(*most, *[int(chunk.is_last) for chunk in chunks]),
             num_rounds=len(placements),
+            offered=tuple(
+                placement
+                for placement, chunk in self._chunks.items()
+                if placement.request.is_offered and placement.bound == placement.goal
+                if not chunk.is_last
+            ),
         )
         return batch, expected

@@ -43,6 +43,16 @@ class PagePool(Protocol):
         """Everything that the pool stores, in pages and per row."""
         ...
 
+    @property
+    def page_tensors(self) -> Iterator[torch.Tensor]:
+        """What lies in pages: each tensor is [pages, ...]."""
+        ...
+
+    @property
+    def row_tensors(self) -> Iterator[torch.Tensor]:
+        """The row state: each tensor is [table_rows, ...]."""
+        ...
+
     def resize(self, num_pages: int) -> None:
         """Replace all pages by that many zeroed ones, page 0 included, before any capture."""
         ...
@@ -88,6 +98,14 @@ class KVPool:
     def tensors(self) -> Iterator[torch.Tensor]:
         yield self.storage
 
+    @property
+    def page_tensors(self) -> Iterator[torch.Tensor]:
+        yield from self.layers
+
+    @property
+    def row_tensors(self) -> Iterator[torch.Tensor]:
+        yield from ()
+
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
         self.storage.index_fill_(1, pages, 0)
 
@@ -119,6 +137,18 @@ class PageFamily:
         """Everything that all pools store."""
         for pool in self._pools:
             yield from pool.tensors
+
+    @property
+    def page_tensors(self) -> Iterator[torch.Tensor]:
+        """What all pools store in pages: each tensor is [pages, ...]."""
+        for pool in self._pools:
+            yield from pool.page_tensors
+
+    @property
+    def row_tensors(self) -> Iterator[torch.Tensor]:
+        """What all pools store per row: each tensor is [table_rows, ...]."""
+        for pool in self._pools:
+            yield from pool.row_tensors
 
     def open(self, layout: KVLayout) -> KVPool:
         """A new pool of KV."""

@@ -265,7 +265,7 @@ class _Builder:
         heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)
         has_gates = self._config.family.has_output_gate
         apart = SplitProjection(config, qkv=qkv, head_norm=heads, has_gates=has_gates)
-        norm, project = project_behind(norm, apart)
+        norm, project = project_behind(norm, apart, num_ranks=self._ranks.size)
         gate = SigmoidGate() if has_gates else NoGate()
         output = self._linear(prefix + "o_proj.weight")
         return norm, SelfAttention(config, project=project, gate=gate, output=output)

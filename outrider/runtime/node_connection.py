@@ -51,15 +51,22 @@ def accept(listener: socket.socket, key: bytes, end_s: float) -> NodeConnection 
             link, _ = listener.accept()
         except TimeoutError:
             return None
-        opened = _open(link)
-        try:
-            deliver_challenge(opened.connection, key)
-            answer_challenge(opened.connection, key)
-        except (AuthenticationError, AssertionError, EOFError, OSError):
-            opened.close()
-            continue
-        return _authenticated(opened)
+        opened = authenticate(link, key)
+        if opened is not None:
+            return opened
     return None
+
+
+def authenticate(link: socket.socket, key: bytes) -> NodeConnection | None:
+    """A connection that was just accepted; None if the other end does not know the secret."""
+    opened = _open(link)
+    try:
+        deliver_challenge(opened.connection, key)
+        answer_challenge(opened.connection, key)
+    except (AuthenticationError, AssertionError, EOFError, OSError):
+        opened.close()
+        return None
+    return _authenticated(opened)
 
 
 def connect(address: tuple[str, int], key: bytes, end_s: float) -> NodeConnection:
@@ -100,17 +107,18 @@ def _open(link: socket.socket, timeout_s: float = _AUTHENTICATE_S) -> NodeConnec
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEP_ALIVE:
         link.setsockopt(socket.IPPROTO_TCP, option, value)
-    _limit_wait(link, timeout_s)
+    limit_wait(link, timeout_s)
     return NodeConnection(link)
 
 
 def _authenticated(opened: NodeConnection) -> NodeConnection:
-    _limit_wait(opened.socket, 0.0)
+    limit_wait(opened.socket, 0.0)
     return opened
 
 
-def _limit_wait(link: socket.socket, seconds: float) -> None:
-    """Limit how long a read waits; 0 for ever."""
+def limit_wait(link: socket.socket, seconds: float) -> None:
+    """Limit how long a read or a write waits; 0 for ever."""
     whole = int(seconds)
     wait = struct.pack("ll", whole, int((seconds - whole) * 1e6))
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)

@@ -20,8 +20,8 @@ def facts_of(folder: Path, config: EngineConfig, *, num_cuda: int) -> dict[str, 
         "version of outrider": __version__,
         "version of torch": version("torch"),
         "kind of device": "cuda" if num_cuda and config.device != "cpu" else "cpu",
-        "model files": _fingerprint(folder),
-        "draft model files": _fingerprint(drafter) if drafter.exists() else config.draft.drafter,
+        "model files": fingerprint(folder),
+        "draft model files": fingerprint(drafter) if drafter.exists() else config.draft.drafter,
     }
     nodes = replace(config.parallel.nodes, rank=0)
     same = replace(
@@ -54,7 +54,7 @@ def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]
             yield prefix + name, repr(value)
 
 
-def _fingerprint(path: Path) -> str:
+def fingerprint(path: Path) -> str:
     """Of the configuration and the sizes of weight files. Their bytes would take minutes."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     found = hashlib.sha256()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.kv.kv_pool import PageFamily
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
@@ -56,6 +57,11 @@ class Runner:
     def grammars(self) -> Grammars:
         """The compiled grammars that its rows can follow."""
         return self._program.state.grammars.grammars
+
+    @property
+    def pages(self) -> PageFamily:
+        """The pools of the target and the drafter."""
+        return self._program.state.pages
 
     @property
     def has_drafter_failed(self) -> bool:

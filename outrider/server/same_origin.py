@@ -8,9 +8,16 @@ from outrider.server.http_errors import ApiError
 
 
 def is_from_other_site(request: Request) -> bool:
-    """Browsers name the site of a page in every POST; other clients send no origin."""
-    origin = request.headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    """Whether a browser says so. Other clients send none of these headers.
+
+    To https and localhost they say how the page and the server are related (Sec-Fetch-Site). Else
+    they name the site of the page in every POST (Origin), and mostly in a GET, too (Referer).
+    """
+    relation = request.headers.get("sec-fetch-site")
+    if relation is not None:
+        return relation in ("cross-site", "same-site")
+    named = request.headers.get("origin") or request.headers.get("referer")
+    return named is not None and urlsplit(named).netloc != request.headers.get("host")
 
 
 def refuse_other_sites(request: Request) -> None:

@@ -9,7 +9,7 @@ from outrider.server.http_errors import ApiError, restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.worker_messages import SleepReply, SleepRequest, WakeRequest
-from outrider.wire.sleep_level import SleepLevel, SleepMode, SleepTag
+from outrider.wire.sleep_level import SleepLevel, SleepMode, SleepTag, check_level
 
 _LOOK_S = 0.02  # between two looks whether running requests have ended
 
@@ -32,6 +32,7 @@ class SleepControl:
 
     async def sleep(self, level: SleepLevel, mode: SleepMode) -> None:
         """Let requests wait, and the worker sleep. Running ones end, finish first, or wait, too."""
+        check_level(level, dp_size=self._engine.facts.memory.dp_size)  # before any request ends
         async with self._turn:
             self._engine.hold()
             try:

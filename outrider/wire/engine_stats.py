@@ -65,6 +65,20 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferCounts:
+    """KV that is shared with other engines."""
+
+    offered: int  # prompts whose pages another engine may read
+    arriving: int  # prompts whose pages are being written, or may still be
+    pages: int  # that these hold
+    total_done: int  # prompts offered, or read
+    total_failed: int  # prompts that were computed here, because their KV did not come
+
+
+NO_TRANSFERS = TransferCounts(offered=0, arriving=0, pages=0, total_done=0, total_failed=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """The engine at one moment. When it is idle, every row and page is free, or one has leaked."""
 
@@ -74,3 +88,4 @@ class EngineStats:
     prefix: PrefixCounts
     faults: Faults
     work: DeviceWork
+    transfers: TransferCounts = NO_TRANSFERS

@@ -53,6 +53,11 @@ class MemoryFacts:
     ranks: tuple[RankFacts, ...]  # the processes that compute the model; the rest is of rank 0
 
     @property
+    def dp_size(self) -> int:
+        """Ranks, or groups of them, with requests of their own."""
+        return max(len(self.ranks) // self.tp_size, 1)
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of all pages. On a CPU, pages take memory when they are used for the first time."""
         return self.num_pages * self.page_bytes

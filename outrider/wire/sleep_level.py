@@ -23,6 +23,15 @@ def parse_level(value: int) -> SleepLevel:
     raise RequestError(f"the sleep level must be 0, 1 or 2, got {value!r}")
 
 
+def check_level(level: SleepLevel, *, dp_size: int) -> None:
+    """Refuse to free memory that is in several engines."""
+    if level and dp_size > 1:
+        raise RequestError(
+            f"engines with --data-parallel-size {dp_size} cannot sleep at level {level}; level 0 "
+            "stops them, and ending the server frees their memory"
+        )
+
+
 def parse_mode(value: str) -> SleepMode:
     for mode in get_args(SleepMode):
         if value == mode:

@@ -7,6 +7,7 @@ from outrider.wire.draft_budget import Budget
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
+from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
 
 FinishReason = Literal["running", "stop", "length", "abort", "error"]
 
@@ -30,6 +31,7 @@ class Submission:
     budget: Budget  # the most this request may draft; the engine's own budget bounds it
     priority: int = 0  # smaller goes first
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
+    transfer: TransferOrder = NO_TRANSFER
 
 
 # The next two are made for every row of every step. A named tuple costs a third of a dataclass.

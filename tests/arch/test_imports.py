@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "outrider"
 # Each package may import those after it in its own half, and the plain records of both.
 DECIDE = ["cli", "bench", "train", "server", "frontend", "engine"]
 COMPUTE = [
+    "disaggregation",
     "runtime",
     "spec",
     "structured",
@@ -27,7 +28,9 @@ PLAIN = ["hub", "wire", "config", "errors"]
 # What crosses the border: modules that put the halves together, or that hold no tensors.
 CROSSINGS = {
     "frontend": (
+        "outrider.disaggregation.open_role",
         "outrider.runtime.data_ranks",
+        "outrider.runtime.model_home",
         "outrider.runtime.start_data_ranks",
         "outrider.runtime.start_group",
         "outrider.runtime.start_runner",

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import httpx
 import pytest
 from support.data_traces import ThreadRunner, Trace, engine_of
 from support.engines import make_submission
+from support.served import ServerProcess
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError, RequestError
@@ -41,6 +43,27 @@ def test_structured_output_is_refused_by_name_and_other_requests_go_on(tmp_path)
     with pytest.raises(RequestError, match="not available with --data-parallel-size"):
         llm.generate(["ab"], wanted)
     assert len(llm.generate(["ab"], PARAMS)[0].outputs[0].token_ids) == 10
+
+
+@pytest.mark.slow
+def test_a_server_of_several_engines_refuses_to_free_memory_and_ends_no_request(tmp_path):
+    tiny_llama(512).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    flags = ("--draft", "none", "--dp", "2", "--kv-tokens", "1024")
+    server = ServerProcess(tmp_path, tmp_path / "log", *flags)
+    body = {"model": "x", "prompt": "th", "max_tokens": 200, "ignore_eos": True, "stream": True}
+    try:
+        body["model"] = server.get("/v1/models").json()["data"][0]["id"]
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            refused = server.post("/sleep?level=1", None)
+            assert refused.status_code == 400
+            assert "--data-parallel-size 2 cannot sleep" in refused.json()["error"]["message"]
+            assert '"finish_reason":"length"' in "".join(lines)
+        assert server.get("/is_sleeping").json() == {"is_sleeping": False}
+    finally:
+        server.process.kill()
 
 
 def test_a_second_request_of_one_id_is_refused_on_any_rank(rank_matrix):

@@ -1,10 +1,17 @@
 """Attention never sums what a query does not see. tests/gpu compiles the kernels."""
 
 import math
+from dataclasses import replace
 
 import pytest
-from support.attention_cases import Model, as_chain, chain_ancestors, latent_model, make_case
-from support.poisoned_attention import assert_blind_to_unused, assert_only_descendants_see
+import torch
+from support.attention_cases import Model, as_chain, chain_ancestors, latent_model, make_case, run
+from support.poisoned_attention import (
+    assert_blind_to_unused,
+    assert_only_descendants_see,
+    poisoned_layer,
+    slots_of,
+)
 
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
@@ -34,6 +41,21 @@ def backend_of(name, model):
 def test_slots_without_a_token_are_never_summed(backend, model, nodes, value):
     case = make_case(model, lengths=[0, 9, 37], nodes=nodes, chunks={4: (7, 5), 5: (0, 2)})
     assert_blind_to_unused(backend_of(backend, model), case, value)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+def test_bad_keys_that_no_query_sees_are_zeroed_when_they_are_first_gathered(model):
+    case = make_case(model, lengths=[0, 9, 37], nodes=5, chunks={4: (7, 5), 5: (0, 2)})
+    layer = poisoned_layer(case, math.nan)
+    seen = slots_of(case, 2, torch.tensor([10]))  # node 1 of the row with 9 tokens
+    layer.flatten(0, 1)[seen] = math.nan
+    before = layer.clone()
+    run(backend_of("reference", model), replace(case, layer=layer))
+    gathered = case.scope.page_table[1:, : case.shape.pages].unique()
+    assert layer[gathered].flatten(0, 1).isnan().any(2).any(1).sum() == 1
+    assert layer.flatten(0, 1)[seen].isnan().all()
+    own = before.isfinite()
+    assert torch.equal(layer[own], before[own])
 
 
 @pytest.mark.fast_cases(2)

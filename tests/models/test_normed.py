@@ -72,6 +72,14 @@ def test_layers_that_the_fused_kernel_does_not_support_stay_separate():
         assert project_behind(norm, one) == (norm, one)
 
 
+def test_ranks_keep_the_projection_separate_because_the_residual_of_one_of_them_counts():
+    config = AttentionConfig(heads=1, kv_heads=1, head_dim=16)
+    qkv = FixedLinear(random(48, HIDDEN, like=HALF, seed=4))
+    apart, norm = SplitProjection(config, qkv=qkv, head_norm=NoHeadNorm()), norm_of()
+    assert project_behind(norm, apart)[1] is not apart
+    assert project_behind(norm, apart, num_ranks=2) == (norm, apart)
+
+
 def step_of(rows):
     angles = random(rows, 1, 8, like=HALF, seed=7)
     cos, sin = angles.cos().repeat(1, 1, 2), torch.cat([-angles.sin(), angles.sin()], -1)

@@ -146,11 +146,24 @@ def test_a_body_without_the_type_of_json_is_taken_unless_a_page_of_another_site_
     assert status(Origin="https://elsewhere.example") == status(Origin="null") == 400
 
 
-@pytest.mark.parametrize("path", ["/sleep?level=0", "/wake_up", "/reset_prefix_cache"])
+@pytest.mark.parametrize(
+    "path", ["/sleep?level=0", "/wake_up", "/reset_prefix_cache", "/flush_cache"]
+)
 def test_a_page_of_another_site_cannot_operate_the_server(server, path):
     origin = {"Origin": "https://elsewhere.example"}
     assert httpx.post(server.url + path, headers=origin, timeout=30).status_code == 403
     assert server.get("/is_sleeping").json() == {"is_sleeping": False}
+
+
+def test_an_image_on_a_page_of_another_site_cannot_flush_the_cache(server):
+    for sent in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # another port of this host
+        {"Referer": "https://elsewhere.example/page"},
+    ):
+        assert server.get("/flush_cache", headers=sent).status_code == 403
+    for sent in ({}, {"Sec-Fetch-Site": "none"}, {"Referer": f"{server.url}/docs"}):
+        assert server.get("/flush_cache", headers=sent).status_code == 200
 
 
 @pytest.mark.parametrize("name", NOT_YET)

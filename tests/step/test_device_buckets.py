@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import (
     Buckets,
@@ -111,6 +112,36 @@ def test_the_largest_shape_has_room_for_the_padding_of_any_step():
     largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
     assert largest.chunk.tokens == max(buckets.chunk_tokens(500, num) for num in range(81))
     assert largest.chunk.tokens > 500
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 7, 20])
+def test_steps_with_chunks_are_too_large_for_the_kernel_that_marks_hidden_states(num_rows):
+    # It cannot mark keys. A hidden state is looked at where a token is sampled: at all tokens of a
+    # step without chunks, and at the last token of a chunk.
+    chunks = (chunk_of(30, 1), chunk_of(31, 2))
+    batch = ScheduledBatch(
+        step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes(num_rows, bound=8)
+    )
+    shape = buckets_of(rows=20).fit(sizes_of(batch), sampling_flags=SamplingFlags())
+    assert shape.num_query > MOST_SMALL_ROWS
+
+
+def test_the_largest_width_is_that_of_padding_which_is_longer_than_the_chunks():
+    tokens = Multiples(16)
+    buckets = Buckets(page_size=4, tokens=tokens)
+    chunk = ChunkShape(rows=1, tokens=4, width=4)
+    largest = largest_shape(rows=20, tree=PLAIN, chunk=chunk, pages=5, buckets=buckets)
+    widths = []
+    for num_rows in range(21):
+        batch = ScheduledBatch(
+            step=1,
+            admissions=(),
+            grants=(),
+            chunks=(chunk_of(30, 4),),
+            decodes=decodes(num_rows, bound=8),
+        )
+        widths.append(buckets.fit(sizes_of(batch), sampling_flags=SamplingFlags()).chunk.width)
+    assert largest.chunk.width == max(widths) == 15  # 13 rows and 4 tokens make 17: 15 more
 
 
 def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_drafting():

@@ -27,16 +27,21 @@ def slots_of(case: Case, row: int, positions: torch.Tensor) -> torch.Tensor:
     return page_slots(case.scope.page_table, rows, positions, case.model.page_size)
 
 
-def assert_blind_to_unused(backend: AttentionBackend, case: Case, value: float) -> None:
-    """Slots that no text of the step has change no bit, whatever they hold."""
-    right = run(backend, case)
+def poisoned_layer(case: Case, value: float) -> torch.Tensor:
+    """The layer with this value in all slots that no text of the step has."""
     layer = torch.full_like(case.layer, value)
     vectors, clean = layer.flatten(0, 1), case.layer.flatten(0, 1)
     for row, length in _texts(case):
         own = slots_of(case, row, torch.arange(length))
         vectors[own] = clean[own]
+    return layer
+
+
+def assert_blind_to_unused(backend: AttentionBackend, case: Case, value: float) -> None:
+    """Slots that no text of the step has change no bit, whatever they hold."""
+    right = run(backend, case)
     assert right.isfinite().all()
-    assert torch.equal(run(backend, replace(case, layer=layer)), right)
+    assert torch.equal(run(backend, replace(case, layer=poisoned_layer(case, value))), right)
 
 
 def assert_only_descendants_see(backend: AttentionBackend, case: Case, node: int) -> None:

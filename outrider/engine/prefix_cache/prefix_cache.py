@@ -75,7 +75,7 @@ class PrefixCache:
 
     def open(self, tokens: Sequence[int], *, salt: bytes = b"") -> Lease:
         """A lease that starts with the longest cached part of `tokens`, in whole pages."""
-        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        key = self._key(tokens, salt, first=0, last=self.num_covered(tokens))
         match = self._tree.match(key)
         self._tree.lock(match.node)
         num_shared = len(match.pages)
@@ -88,7 +88,7 @@ class PrefixCache:
 
     def count_cached(self, tokens: Sequence[int], *, salt: bytes = b"") -> int:
         """Tokens that `open` would find. Nothing is lent."""
-        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        key = self._key(tokens, salt, first=0, last=self.num_covered(tokens))
         return len(self._tree.match(key).pages) * self.page_size
 
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class PrefixCache:
         request that runs alone could then not use the whole pool.
         """
         assert lease.is_open
-        covered = self._num_covered(tokens)
+        covered = self.num_covered(tokens)
         if covered <= lease.num_shared:
             return
         first = lease.num_shared
@@ -137,7 +137,7 @@ class PrefixCache:
         Fewer tokens than were published take nothing out of the cache again.
         """
         assert lease.is_open, "a lease is closed once"
-        covered = max(lease.num_shared, self._num_covered(tokens))
+        covered = max(lease.num_shared, self.num_covered(tokens))
         duplicates = self._share(lease, tokens, covered)
         self._tree.unlock(lease.node)
         self._allocator.free(duplicates + lease.pages[covered:])
@@ -155,9 +155,18 @@ class PrefixCache:
         self._allocator.free(pruned + lease.pages[lease.num_shared :])
         lease.is_open = False
 
+    def keep_private(self, lease: Lease) -> None:
+        """Let go of the cached pages at its beginning, which can then be flushed."""
+        assert lease.is_open
+        self._tree.unlock(lease.node)
+        lease.node = self._tree.root
+        self._tree.lock(lease.node)
+        del lease.pages[: lease.num_shared]
+        lease.num_shared = lease.cached = 0
+
     def forget(self, tokens: Sequence[int], *, salt: bytes, num_first: int) -> None:
         """Frees the pages after the first `num_first` tokens of a text that no request uses."""
-        key = self._key(tokens, salt, first=0, last=self._num_covered(tokens))
+        key = self._key(tokens, salt, first=0, last=self.num_covered(tokens))
         match = self._tree.match(key)
         num_pages = len(match.pages) - num_first // self.page_size
         self._allocator.free(self._tree.prune(match.node, num_pages))
@@ -176,7 +185,7 @@ class PrefixCache:
         lease.num_shared = covered
         return insertion.duplicates
 
-    def _num_covered(self, tokens: Sequence[int]) -> int:
+    def num_covered(self, tokens: Sequence[int]) -> int:
         """How many full pages can be found again by these tokens."""
         if not self._enabled:
             return 0

@@ -159,6 +159,18 @@ class CompressedPool:
         for store in self.layers:
             yield from (*store.ring_buffers, *store.paged)
 
+    @property
+    def page_tensors(self) -> Iterator[torch.Tensor]:
+        for store in self.layers:
+            for part in store.paged:
+                yield part.view(self._num_pages, -1, part.shape[1])
+
+    @property
+    def row_tensors(self) -> Iterator[torch.Tensor]:
+        for store in self.layers:
+            for ring_buffer in store.ring_buffers:
+                yield ring_buffer.view(self._table_rows, -1, ring_buffer.shape[1])
+
     def resize(self, num_pages: int) -> None:
         self._num_pages = num_pages
         self.layers: tuple[LayerStore, ...] = ()  # free the old pages first

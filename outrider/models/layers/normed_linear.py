@@ -52,11 +52,17 @@ def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
     return norm, gate
 
 
-def project_behind(norm: Norm, apart: SplitProjection) -> tuple[Norm, Projection]:
+def project_behind(
+    norm: Norm, apart: SplitProjection, *, num_ranks: int = 1
+) -> tuple[Norm, Projection]:
     """The norm that remains before the projection, and the projection.
 
-    The fused kernel has no norms of heads, which need whole heads, and no gates.
+    The fused kernel has no norms of heads, which need whole heads, and no gates. It marks values
+    that are not finite in the residual. Only rank 0 adds the residual, so the marks of other ranks
+    would be lost.
     """
+    if num_ranks > 1:
+        return norm, apart
     weight, bias = _weight_and_bias(apart.qkv)
     is_usual = not len(apart.head_norm.weight) and not apart.has_gates
     if not is_usual or not len(weight) or not _fits(weight, norm):

@@ -110,6 +110,18 @@ class RecurrentPool:
         yield from self._row_state
 
     @property
+    def page_tensors(self) -> Iterator[torch.Tensor]:
+        yield from self._kv.page_tensors
+
+    @property
+    def row_tensors(self) -> Iterator[torch.Tensor]:
+        rows = self.state_lengths.shape[0]
+        yield self.state_lengths
+        for layer in self._states:
+            yield layer.window.view(rows, -1, layer.window.shape[1])
+            yield from (layer.node_inputs, layer.state)
+
+    @property
     def _row_state(self) -> Iterator[torch.Tensor]:
         yield self.state_lengths
         for layer in self._states:

@@ -9,7 +9,8 @@ is NaN. So a pool stores numbers that are not finite in keys only:
       and the same channel of its key as NaN        and one that sees it does
 
 The kernel of `qkv_projection_triton.py` computes keys and values in different programs. It marks
-the hidden state of the token instead of the key: keys of later layers are then NaN.
+the hidden state of the token instead of the key. It runs steps without prompts, in which a token is
+sampled from every hidden state, so the mark is seen.
 """
 
 import math

@@ -1,0 +1,102 @@
+"""The rooms of a prefill engine. The engine's thread offers; the threads of readers ask."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider.wire.kv_transfer import SharedPrompt
+
+RoomState = Literal["unknown", "expected", "offered", "ended"]
+_MAX_ENDED = 4096  # rooms that are remembered, so that late readers do not wait for them
+
+
+@dataclass(slots=True)
+class Offer:
+    """A prompt that can be read until a moment, which every sign of its reader delays."""
+
+    prompt: SharedPrompt
+    ends_s: float  # of time.monotonic
+
+
+class OfferBoard:
+    """Owns what readers may know. A lease that has lapsed once is never confirmed."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._changed = threading.Condition()
+        self._expected: set[str] = set()
+        self._offers: dict[str, Offer] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._to_free: list[str] = []  # rooms whose pages the engine still holds
+
+    # The engine's thread.
+
+    def expect(self, room: str) -> None:
+        with self._changed:
+            self._expected.add(room)
+            self._ended.pop(room, None)  # a request may be computed again by the same name
+            self._changed.notify_all()
+
+    def offer(self, room: str, prompt: SharedPrompt) -> None:
+        with self._changed:
+            self._expected.discard(room)
+            self._offers[room] = Offer(prompt, time.monotonic() + self._lease_s)
+            self._changed.notify_all()
+
+    def end(self, room: str) -> None:
+        with self._changed:
+            self._end(room)
+
+    def take_ended(self) -> Sequence[str]:
+        with self._changed:
+            now_s = time.monotonic()
+            for room in [each for each, own in self._offers.items() if own.ends_s <= now_s]:
+                self._end(room)
+                self._to_free.append(room)
+            ended, self._to_free = self._to_free, []
+            return ended
+
+    def _end(self, room: str) -> None:
+        self._expected.discard(room)
+        self._offers.pop(room, None)
+        self._ended[room] = None
+        while len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+        self._changed.notify_all()
+
+    # The threads of readers.
+
+    def state(self, room: str, *, wait_s: float) -> RoomState:
+        """Where a prompt is; waits a while for an offer. An offer that is seen lives longer."""
+        with self._changed:
+            self._changed.wait_for(lambda: room in self._offers or room in self._ended, wait_s)
+            if self._renew(room) is not None:
+                return "offered"
+            if room in self._ended:
+                return "ended"
+            return "expected" if room in self._expected else "unknown"
+
+    def hold(self, room: str) -> SharedPrompt | None:
+        """The prompt of a room, whose lease begins anew; None once it has ended."""
+        with self._changed:
+            offer = self._renew(room)
+            return None if offer is None else offer.prompt
+
+    def confirm(self, room: str) -> bool:
+        """Whether the pages were held until now. The room ends."""
+        with self._changed:
+            was_held = self._renew(room) is not None
+            if was_held:
+                self._end(room)
+                self._to_free.append(room)
+            return was_held
+
+    def _renew(self, room: str) -> Offer | None:
+        now_s, offer = time.monotonic(), self._offers.get(room)
+        if offer is None or offer.ends_s <= now_s:
+            return None
+        offer.ends_s = now_s + self._lease_s
+        return offer

@@ -1,0 +1,64 @@
+"""Gives an engine its role: opens the side channel, and what moves pages."""
+
+import socket
+from pathlib import Path
+
+from outrider.config.engine_config import DisaggregationConfig, EngineConfig
+from outrider.config.node_address import read_key
+from outrider.disaggregation.offer_board import OfferBoard
+from outrider.disaggregation.page_bytes import PageBytes
+from outrider.disaggregation.page_fetches import PageFetches
+from outrider.disaggregation.prefill_server import PrefillServer
+from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
+from outrider.disaggregation.transfer_facts import transfer_facts
+from outrider.errors import ConfigError
+from outrider.runtime.runner import Runner
+from outrider.wire.kv_transfer import KVFetches, KVOffers
+from outrider.wire.runner_facts import RunnerFacts
+
+_BACKLOG = 128
+
+
+def open_offers(runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig) -> KVOffers:
+    """The rooms of a prefill engine, which decode engines can ask for from now on."""
+    own, pages = config.disaggregation, PageBytes(runner.pages)
+    board = OfferBoard(own.lease_s)
+    server = PrefillServer(
+        _listen(own),
+        read_key(),
+        board=board,
+        source=TcpSource(pages, board),
+        facts=transfer_facts(folder, config, facts, pages),
+    )
+    server.start()
+    return board
+
+
+def open_fetches(
+    runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig
+) -> KVFetches:
+    """Transfers of a decode engine."""
+    pages = PageBytes(runner.pages)
+    return PageFetches(
+        TcpSink(pages),
+        transfer_facts(folder, config, facts, pages),
+        read_key(),
+        stall_s=config.disaggregation.stall_s,
+    )
+
+
+def _listen(config: DisaggregationConfig) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM
+        )[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"a prefill engine cannot listen on {config.host} port {config.port} "
+            f"({error.strerror}); change --disaggregation-bootstrap-port or --host"
+        ) from error
+    return listener

@@ -1,0 +1,198 @@
+"""The decode side of transfers: threads that ask for a room, read its pages, confirm the lease."""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from outrider.disaggregation.page_transport import PageRead, PageSink
+from outrider.disaggregation.side_channel import Message, SideChannel
+from outrider.errors import ConfigError
+from outrider.runtime.node_connection import connect
+from outrider.wire.kv_transfer import SharedPrompt
+from outrider.wire.transfer_order import TransferOrder
+
+_NUM_THREADS = 16  # transfers at the same time
+_UNKNOWN_S = 5.0  # that a room may be unknown: its request may come later than ours
+_LOOK_S = 0.0005  # between two looks at a read
+_HOLD_S = 2.0  # between two signs of life to the prefill engine while a read lasts
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageFetch:
+    """One transfer."""
+
+    order: TransferOrder
+    prompt: SharedPrompt
+    outcome: "Future[str]" = field(default_factory=Future)
+    reads: list[PageRead] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def is_released(self) -> bool:
+        return self.outcome.done() and all(read.is_over() for read in self.reads)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChannel:
+    """A connection to a prefill engine that has accepted us, and what it said."""
+
+    channel: SideChannel
+    welcome: Message
+
+
+class PageFetches:
+    """Owns the threads and the connections that are not in use."""
+
+    def __init__(
+        self, sink: PageSink, facts: Mapping[str, str], key: bytes, *, stall_s: float
+    ) -> None:
+        self._sink = sink
+        self._facts = facts
+        self._key = key
+        self._stall_s = stall_s
+        self._lock = threading.Lock()
+        self._idle: defaultdict[tuple[str, int], list[OpenChannel]] = defaultdict(list)
+        self._down_until_s: dict[tuple[str, int], float] = {}
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        for _ in range(_NUM_THREADS):
+            threading.Thread(target=self._work, daemon=True, name="fetch").start()
+
+    def begin(self, order: TransferOrder, prompt: SharedPrompt) -> PageFetch:
+        fetch = PageFetch(order, prompt)
+        self._jobs.put(lambda: self._run(fetch))
+        return fetch
+
+    def decline(self, order: TransferOrder) -> None:
+        self._jobs.put(lambda: self._decline(order))
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+
+    def _run(self, fetch: PageFetch) -> None:
+        """Never raises: a transfer without an outcome would hold its requests for ever."""
+        try:
+            with self._channel(fetch.order) as opened:
+                self._fetch(fetch, opened)
+            reason = ""
+        except (OSError, ConfigError) as error:
+            reason = f"{fetch.order.host}:{fetch.order.port}: {error}"
+        except Exception as error:
+            _log.exception("a transfer failed")
+            reason = f"{type(error).__name__}: {error}"
+        fetch.outcome.set_result(reason)
+
+    def _fetch(self, fetch: PageFetch, opened: OpenChannel) -> None:
+        """Read, then ask whether the lease held: pages count only then."""
+        channel, room = opened.channel, fetch.order.room
+        offer = _await_offer(channel, fetch)
+        prompt, theirs = fetch.prompt, offer.get("pages")
+        if (offer.get("digest"), offer.get("num_tokens")) != (prompt.digest, prompt.num_tokens):
+            raise ConnectionError(f"room {room} holds the KV of another prompt")
+        if not isinstance(theirs, list) or len(theirs) < len(prompt.pages):
+            raise ConnectionError(f"room {room} has fewer pages than the prompt")
+        read = self._sink.read(channel, opened.welcome, room, theirs, prompt.pages)
+        fetch.reads.append(read)
+        self._finish(read, fetch, channel)
+        if not channel.ask({"kind": "confirm", "room": room}).get("is_held"):
+            raise ConnectionError("the lease lapsed while the pages were read")
+
+    def _finish(self, read: PageRead, fetch: PageFetch, channel: SideChannel) -> None:
+        """Wait for a read, with signs of life to the prefill engine."""
+        room, held_s = fetch.order.room, time.monotonic()
+        while not read.is_done():
+            if fetch.cancelled.is_set():
+                raise ConnectionAbortedError("the request has ended")
+            if time.monotonic() - held_s > _HOLD_S:
+                if not channel.ask({"kind": "hold", "room": room}).get("is_held"):
+                    raise ConnectionError("the lease lapsed while the pages were read")
+                held_s = time.monotonic()
+            time.sleep(_LOOK_S)
+
+    def _decline(self, order: TransferOrder) -> None:
+        """End a room that is not needed. Its lease would lapse anyway, but later."""
+        fetch = PageFetch(order, SharedPrompt(digest="", num_tokens=0, pages=(), row=0))
+        try:
+            with self._channel(order) as opened:
+                _await_offer(opened.channel, fetch)
+                opened.channel.ask({"kind": "confirm", "room": order.room})
+        except (OSError, ConfigError) as error:
+            _log.debug("room %s was not declined: %s", order.room, error)
+
+    @contextlib.contextmanager
+    def _channel(self, order: TransferOrder) -> Iterator[OpenChannel]:
+        """A connection for this thread alone. It is used again, unless the body fails."""
+        address = (order.host, order.port)
+        with self._lock:
+            idle = self._idle[address]
+            opened = idle.pop() if idle else None
+            is_down = self._down_until_s.get(address, 0.0) > time.monotonic()
+        if opened is None and is_down:
+            raise ConnectionError("the prefill engine did not answer a moment ago")
+        try:
+            opened = opened or self._connect(address)
+            yield opened
+        except BaseException as error:
+            if opened is not None:
+                opened.channel.close()
+            if isinstance(error, BlockingIOError | TimeoutError | ConnectionRefusedError):
+                self._note_down(address)
+            raise
+        with self._lock:
+            self._idle[address].append(opened)
+
+    def _note_down(self, address: tuple[str, int]) -> None:
+        """Let other requests not wait for an engine that has just been silent."""
+        with self._lock:
+            self._down_until_s[address] = time.monotonic() + self._stall_s
+            silent, self._idle[address] = self._idle[address], []
+        for each in silent:
+            each.channel.close()
+
+    def _connect(self, address: tuple[str, int]) -> OpenChannel:
+        try:
+            opened = connect(address, self._key, time.monotonic() + self._stall_s)
+        except ConfigError as error:
+            raise ConfigError(
+                "it is no prefill engine, or has another secret; set OUTRIDER_RANKS_KEY to the "
+                "same one on both"
+            ) from error
+        channel = SideChannel(opened, stall_s=self._stall_s)
+        try:
+            welcome = channel.ask({"facts": dict(self._facts)})
+        except OSError:
+            channel.close()
+            raise
+        if welcome.get("refused"):
+            channel.close()
+            _log.error("%s:%d refuses: %s", *address, welcome["refused"])
+            raise ConfigError(str(welcome["refused"]))
+        return OpenChannel(channel, welcome)
+
+
+def _await_offer(channel: SideChannel, fetch: PageFetch) -> Message:
+    """What is known of a room, once its prompt is computed."""
+    room, unknown_s = fetch.order.room, time.monotonic() + _UNKNOWN_S
+    while True:
+        if fetch.cancelled.is_set():
+            raise ConnectionAbortedError("the request has ended")
+        message = channel.ask({"kind": "state", "room": room})
+        match message.get("state"):
+            case "offered":
+                return message
+            case "expected":
+                unknown_s = time.monotonic() + _UNKNOWN_S
+            case "unknown" if time.monotonic() < unknown_s:
+                continue
+            case state:
+                raise ConnectionError(f"room {room} is {state} at the prefill engine")

@@ -1,0 +1,131 @@
+"""The side channel of a prefill engine: decode engines ask here for rooms, pages and leases."""
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+
+from outrider.disaggregation.offer_board import OfferBoard
+from outrider.disaggregation.page_transport import PageSource
+from outrider.disaggregation.side_channel import Message, SideChannel
+from outrider.disaggregation.transfer_facts import difference
+from outrider.runtime.node_connection import authenticate
+from outrider.wire.transfer_order import MAX_ROOM_CHARS
+
+_ROOM_WAIT_S = 0.5  # that one question waits for an offer
+_MAX_CONNECTIONS = 1024
+_IDLE_S = 3600.0  # after which a silent decode engine must connect again
+
+_log = logging.getLogger(__name__)
+
+
+class PrefillServer:
+    """Owns the listener, and a thread for each connection."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        key: bytes,
+        *,
+        board: OfferBoard,
+        source: PageSource,
+        facts: Mapping[str, str],
+    ) -> None:
+        self._listener = listener
+        self._key = key
+        self._board = board
+        self._source = source
+        self._facts = facts
+        self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def start(self) -> None:
+        threading.Thread(target=self._accept, daemon=True, name="side channel").start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            if self._room.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+            else:
+                link.close()
+
+    def _serve(self, link: socket.socket) -> None:
+        """Answer one decode engine until it leaves. What it sends wrongly ends its connection."""
+        try:
+            opened = authenticate(link, self._key)
+            if opened is None:
+                return
+            channel = SideChannel(opened, stall_s=_IDLE_S)
+            try:
+                if self._greet(channel):
+                    while True:
+                        self._answer(channel, channel.receive())
+            except (OSError, TypeError, ValueError) as error:
+                _log.debug("a decode engine left: %s", error)
+            finally:
+                channel.close()
+        finally:
+            self._room.release()
+
+    def _greet(self, channel: SideChannel) -> bool:
+        """Whether the decode engine has the same model, cut in the same pages."""
+        theirs = channel.receive().get("facts")
+        if not isinstance(theirs, dict):
+            raise ValueError("the first message has no facts")
+        reason = difference(theirs, self._facts)
+        if reason:
+            _log.error("a decode engine was refused: %s", reason)
+            channel.send({"refused": reason})
+            return False
+        channel.send({"refused": "", **self._source.describe()})
+        return True
+
+    def _answer(self, channel: SideChannel, message: Message) -> None:
+        room = message.get("room")
+        if not isinstance(room, str) or len(room) > MAX_ROOM_CHARS:
+            raise ValueError("a message names no room")
+        match message.get("kind"):
+            case "state":
+                channel.send(self._state(room))
+            case "hold":
+                channel.send({"is_held": self._board.hold(room) is not None})
+            case "confirm":
+                channel.send({"is_held": self._board.confirm(room)})
+            case "read":
+                self._send_pages(channel, room, int(message["first"]))
+            case kind:
+                raise ValueError(f"a message of kind {kind!r} is unknown")
+
+    def _state(self, room: str) -> Message:
+        state = self._board.state(room, wait_s=_ROOM_WAIT_S)
+        prompt = self._board.hold(room) if state == "offered" else None
+        if prompt is None:
+            return {"state": "ended" if state == "offered" else state}
+        return {
+            "state": state,
+            "digest": prompt.digest,
+            "num_tokens": prompt.num_tokens,
+            "pages": prompt.pages,
+        }
+
+    def _send_pages(self, channel: SideChannel, room: str, first: int) -> None:
+        prompt = self._board.hold(room)
+        if prompt is None or not 0 <= first <= len(prompt.pages):
+            channel.send({"is_held": False})
+            return
+        channel.send({"is_held": True})
+        self._source.send(channel, room, prompt, first=first)

@@ -1,0 +1,139 @@
+"""A decode engine: it fetches the KV of prompts into its prefix cache, then computes the rest.
+
+A request whose KV does not come is computed here, like any other.
+"""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass, field
+
+from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
+from outrider.engine.request import Placement, Request
+from outrider.errors import CapacityError
+from outrider.wire.engine_stats import TransferCounts
+from outrider.wire.kv_transfer import KVFetch, KVFetches, SharedPrompt, digest_of
+from outrider.wire.submission import Submission
+
+_WAIT_S = 0.02  # how long a step waits for a transfer; new messages must not wait longer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Arrival:
+    """Pages that a transfer writes, and the requests that wait for them."""
+
+    fetch: KVFetch
+    lease: Lease
+    tokens: tuple[int, ...]  # whose KV comes
+    requests: list[Request] = field(default_factory=list)
+    is_void: bool = False  # the pages are not published, whatever comes
+
+
+class DecodeRole:
+    """Owns the leases of pages that are being written, until nothing writes them any more."""
+
+    def __init__(self, cache: PrefixCache, fetches: KVFetches) -> None:
+        self._cache = cache
+        self._fetches = fetches
+        self._arrivals: dict[str, Arrival] = {}  # by room
+        self._quarantine: list[Arrival] = []  # given up, but perhaps still being written
+        self._total_done = 0
+        self._total_failed = 0
+
+    @property
+    def counts(self) -> TransferCounts:
+        held = [*self._arrivals.values(), *self._quarantine]
+        return TransferCounts(
+            offered=0,
+            arriving=len(held),
+            pages=sum(len(each.lease.pages) for each in held),
+            total_done=self._total_done,
+            total_failed=self._total_failed,
+        )
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(len(each.requests) for each in self._arrivals.values())
+
+    def keeps(self, request: Request) -> bool:
+        submission = request.submission
+        is_new = len(request.tokens) == len(submission.prompt)
+        if submission.transfer.kind != "fetch" or not is_new:
+            return False
+        arrival = self._arrivals.get(submission.transfer.room) or self._begin(request, submission)
+        if arrival is None:
+            self._fetches.decline(submission.transfer)
+            return False
+        arrival.requests.append(request)
+        return True
+
+    def _begin(self, request: Request, submission: Submission) -> Arrival | None:
+        """Start the transfer of the pages that are not cached; None if none is of use."""
+        cache, tokens = self._cache, submission.prompt[:-1]
+        num_tokens = cache.num_covered(tokens) * cache.page_size
+        if num_tokens > request.most_cached:  # its prompt must run, for log-probabilities
+            return None
+        lease = cache.open(tokens, salt=submission.cache_salt.encode())
+        try:
+            missing = cache.extend(lease, num_tokens)
+        except CapacityError as error:
+            _log.warning("request %s is computed here: %s", request.request_id, error)
+            missing = ()
+        if not missing:
+            cache.close(lease, ())
+            return None
+        prompt = SharedPrompt(
+            digest=digest_of(submission.prompt, submission.cache_salt),
+            num_tokens=num_tokens,
+            pages=missing,
+            row=0,
+        )
+        fetch = self._fetches.begin(submission.transfer, prompt)
+        arrival = Arrival(fetch=fetch, lease=lease, tokens=tokens)
+        self._arrivals[submission.transfer.room] = arrival
+        return arrival
+
+    def keeps_now(self, request: Request) -> bool:
+        arrival = self._arrivals.get(request.submission.transfer.room)
+        return arrival is not None and request in arrival.requests
+
+    def take_ready(self) -> Iterator[Request]:
+        for room in [each for each, own in self._arrivals.items() if own.fetch.outcome.done()]:
+            arrival = self._arrivals.pop(room)
+            reason = arrival.fetch.outcome.result()
+            if reason or arrival.is_void:
+                self._total_failed += 1
+                _log.warning("the KV of room %s is computed here: %s", room, reason or "a reset")
+                self._quarantine.append(arrival)
+            else:
+                self._total_done += 1
+                self._cache.close(arrival.lease, arrival.tokens)  # publishes the pages
+            yield from arrival.requests
+
+    def wait_briefly(self) -> None:
+        pending = [each.fetch.outcome for each in self._arrivals.values()]
+        wait(pending, _WAIT_S, return_when=FIRST_COMPLETED)
+
+    def offer(self, placement: Placement, lease: Lease) -> None:
+        raise AssertionError(f"{placement.request.request_id} has {lease} on a decode engine")
+
+    def discard(self, request: Request) -> None:
+        if not self.keeps_now(request):
+            return
+        arrival = self._arrivals[request.submission.transfer.room]
+        arrival.requests.remove(request)
+        if not arrival.requests:
+            arrival.fetch.cancel()
+
+    def tend(self) -> None:
+        for arrival in [each for each in self._quarantine if each.fetch.is_released()]:
+            self._quarantine.remove(arrival)
+            self._cache.discard(arrival.lease)
+
+    def drop(self) -> None:
+        for arrival in (*self._arrivals.values(), *self._quarantine):
+            arrival.is_void = True
+            arrival.fetch.cancel()
+            self._cache.keep_private(arrival.lease)

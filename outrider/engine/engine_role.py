@@ -1,0 +1,88 @@
+"""Which part of a request an engine computes. Without a role it computes all of it."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from outrider.engine.prefix_cache.prefix_cache import Lease
+from outrider.engine.request import Placement, Request
+from outrider.wire.engine_stats import NO_TRANSFERS, TransferCounts
+
+
+class EngineRole(Protocol):
+    """Owns the pages of transfers, and the requests that wait for one."""
+
+    @property
+    def counts(self) -> TransferCounts: ...
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait here and are in no other queue."""
+        ...
+
+    def keeps(self, request: Request) -> bool:
+        """Whether a new request waits here, instead of for its row."""
+        ...
+
+    def keeps_now(self, request: Request) -> bool:
+        """Whether a request waits here at the moment."""
+        ...
+
+    def take_ready(self) -> Iterator[Request]:
+        """Requests whose wait is over."""
+        ...
+
+    def wait_briefly(self) -> None:
+        """Wait a moment for any transfer."""
+        ...
+
+    def offer(self, placement: Placement, lease: Lease) -> None:
+        """Take over the pages of a request whose prompt is computed."""
+        ...
+
+    def discard(self, request: Request) -> None:
+        """A request has ended, wherever it was."""
+        ...
+
+    def tend(self) -> None:
+        """Take back the pages of transfers that have ended. Called often."""
+        ...
+
+    def drop(self) -> None:
+        """A step failed: no cached page can be trusted."""
+        ...
+
+
+class NoRole:
+    """The engine computes whole requests."""
+
+    counts = NO_TRANSFERS
+    num_waiting = 0
+
+    def keeps(self, request: Request) -> bool:
+        del request
+        return False
+
+    def keeps_now(self, request: Request) -> bool:
+        del request
+        return False
+
+    def take_ready(self) -> Iterator[Request]:
+        return iter(())
+
+    def wait_briefly(self) -> None:
+        pass
+
+    def offer(self, placement: Placement, lease: Lease) -> None:
+        raise AssertionError(f"{placement.request.request_id} has {lease}, and no role")
+
+    def discard(self, request: Request) -> None:
+        pass
+
+    def tend(self) -> None:
+        pass
+
+    def drop(self) -> None:
+        pass
+
+
+NO_ROLE = NoRole()

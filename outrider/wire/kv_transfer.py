@@ -1,0 +1,76 @@
+"""What an engine needs of the parts that move KV between processes."""
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from outrider.wire.transfer_order import TransferOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrompt:
+    """The KV of a prompt on one side of a transfer."""
+
+    digest: str  # of the prompt and its salt: both sides must mean the same text
+    num_tokens: int  # positions whose KV travels
+    pages: tuple[int, ...]  # where this side has it; the reader leaves out what it has cached
+    row: int  # whose row state travels too; 0 for a model that has none
+
+
+def digest_of(prompt: Sequence[int], salt: str) -> str:
+    """A name for the text of a prompt."""
+    found = hashlib.sha256(array("q", prompt).tobytes())
+    found.update(salt.encode())
+    return found.hexdigest()
+
+
+class KVOffers(Protocol):
+    """The rooms of a prefill engine."""
+
+    def expect(self, room: str) -> None:
+        """The prompt of this room will be computed: readers wait for it."""
+        ...
+
+    def offer(self, room: str, prompt: SharedPrompt) -> None:
+        """Let a reader have the pages, until the room is ended."""
+        ...
+
+    def end(self, room: str) -> None:
+        """No reader may have the pages of this room any more."""
+        ...
+
+    def take_ended(self) -> Sequence[str]:
+        """Rooms that were read, or that no reader asked for in time; each once."""
+        ...
+
+
+class KVFetch(Protocol):
+    """KV on its way into the pages of this engine."""
+
+    @property
+    def outcome(self) -> "Future[str]":
+        """Why the pages do not hold the KV; empty if they do."""
+        ...
+
+    def is_released(self) -> bool:
+        """Whether the transfer writes nothing into the pages any more."""
+        ...
+
+    def cancel(self) -> None:
+        """The KV is not needed any more."""
+        ...
+
+
+class KVFetches(Protocol):
+    """Brings the KV of prompts that prefill engines have computed."""
+
+    def begin(self, order: TransferOrder, prompt: SharedPrompt) -> KVFetch:
+        """Start to read into the pages, which are the last ones of the prompt."""
+        ...
+
+    def decline(self, order: TransferOrder) -> None:
+        """Tell the prefill engine that its KV is not needed."""
+        ...

@@ -1,0 +1,135 @@
+"""Prompts computed by one engine and decoded by another: tokens, drafts and pages."""
+
+from dataclasses import replace
+
+import pytest
+from support.engines import Shape, engine_of, make_submission, run_all
+from support.matrix import TREES, sampling_of
+from support.roles import pair_of
+
+from outrider.runtime.draft_kinds import NgramDraft, NoDraft
+
+PROMPTS = [
+    [(7 * i + i // 3 + 5 * n) % 60 + 3 for i in range(length)]
+    for n, length in enumerate((1, 5, 30))
+]
+NUM_TARGET_LAYERS = 3  # their pages come first
+DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "mtp", "modules"]
+
+
+def draft_of(models, name):
+    if name == "ngram":
+        return NgramDraft(budget=TREES["tree"], min_match=1, max_match=4)
+    tree = TREES["chain" if name == "modules" else "tree"]
+    return NoDraft() if name == "none" else models.draft(name, tree)
+
+
+def submissions(sampling="greedy", prompts=PROMPTS):
+    return [
+        make_submission(
+            f"r{i}", prompt, replace(sampling_of(sampling, i), trace=True), max_tokens=8
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def pair_traces(pair, asked):
+    for each in asked:
+        pair.offer(each, each.request_id)
+    return traces(pair.decode.engine, [pair.fetched(each, each.request_id) for each in asked])
+
+
+def traces(engine, submissions):
+    """Tokens and rounds of each request, which runs alone: rounds do not depend on the batch."""
+    found = {}
+    for submission in submissions:
+        engine.add(submission)
+        tokens, rounds, cached = [], [], 0
+        while engine.has_work:
+            for update in engine.step():
+                tokens += update.tokens
+                rounds += update.rounds
+                cached = update.progress.cached
+        found[submission.request_id] = (tokens, rounds, cached)
+    return found
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled", "warped"])
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.fast_cases(3)
+def test_tokens_and_rounds_are_those_of_one_engine(models, name, sampling):
+    draft, asked = draft_of(models, name), submissions(sampling)
+    alone = traces(engine_of(models.target, Shape(prefix_cache=False), draft), asked)
+    with pair_of(models.target, draft) as pair:
+        together = pair_traces(pair, asked)
+        pair.assert_no_leak()
+    for each in asked:
+        assert together[each.request_id][:2] == alone[each.request_id][:2]
+        num_covered = max(len(each.prompt) - 1 - draft.facts.lookahead, 0)
+        assert together[each.request_id][2] == num_covered // 4 * 4, "the KV did not come"
+
+
+@pytest.mark.parametrize("name", ["relative", "eagle3", "modules"])
+def test_lost_draft_pages_change_the_drafts_and_no_token(models, name):
+    draft, asked = draft_of(models, name), submissions()[2:]
+    alone = traces(engine_of(models.target, Shape(prefix_cache=False), draft), asked)
+    with pair_of(models.target, draft) as pair:
+        keep = pair.decode.pages.write
+
+        def write(part, pages, values):
+            keep(part, pages, values if part < NUM_TARGET_LAYERS else values * 0)
+
+        pair.decode.pages.write = write
+        tokens, rounds, _ = pair_traces(pair, asked)["r2"]
+    assert tokens == alone["r2"][0]
+    assert rounds != alone["r2"][1]
+
+
+def test_a_lapsed_lease_is_never_published(models):
+    asked = submissions()[2:]
+    alone = traces(engine_of(models.target, Shape(prefix_cache=False)), asked)
+    with pair_of(models.target, NoDraft()) as pair:
+        keep = pair.decode.pages.write
+
+        def write(part, pages, values):
+            """The lease ends in the middle of the read, and the pages belong to others."""
+            if part == 1:
+                pair.board.end("r2")
+                values = values * 0
+            keep(part, pages, values)
+
+        pair.decode.pages.write = write
+        tokens, _, cached = pair_traces(pair, asked)["r2"]
+        assert cached == 0
+        pair.prefill.engine._pending.role._close("r2")
+        pair.assert_no_leak()
+    assert tokens == alone["r2"][0]
+
+
+def test_requests_of_one_room_share_its_transfer(models):
+    (one,) = submissions()[2:]
+    both = [one, replace(one, request_id="again")]
+    with pair_of(models.target, NoDraft()) as pair:
+        pair.offer(one, "room")
+        answers = run_all(pair.decode.engine, [pair.fetched(each, "room") for each in both])
+        assert answers["r2"].tokens == answers["again"].tokens
+        assert pair.decode.engine.stats.transfers.total_done == 1
+        assert answers["again"].last.progress.cached == 28
+        pair.assert_no_leak()
+
+
+def test_only_the_pages_that_are_not_cached_travel(models):
+    (one,) = submissions()[2:]
+    with pair_of(models.target, NoDraft()) as pair:
+        run_all(pair.decode.engine, [replace(one, prompt=one.prompt[:18])])
+        moved = []
+        keep = pair.decode.pages.write
+        pair.decode.pages.write = lambda part, pages, values: (
+            moved.append(len(pages)),
+            keep(part, pages, values),
+        )
+        tokens, _, cached = pair_traces(pair, [one])["r2"]
+        assert set(moved) == {3}  # 28 tokens in pages of 4, of which 16 are cached
+        assert cached == 28
+        pair.assert_no_leak()
+    assert tokens == traces(engine_of(models.target, Shape()), [one])["r2"][0]

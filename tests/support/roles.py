@@ -1,0 +1,113 @@
+"""A prefill engine and a decode engine in one process, which talk over a real socket."""
+
+import socket
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from outrider.disaggregation.offer_board import OfferBoard
+from outrider.disaggregation.page_bytes import PageBytes
+from outrider.disaggregation.page_fetches import PageFetches
+from outrider.disaggregation.prefill_server import PrefillServer
+from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
+from outrider.engine.decode_role import DecodeRole
+from outrider.engine.engine import Engine
+from outrider.engine.prefill_role import PrefillRole
+from outrider.runtime.build_runner import assemble_runner
+from outrider.runtime.draft_kinds import DraftKind
+from outrider.runtime.runner import Runner
+from outrider.wire.submission import Submission
+from outrider.wire.transfer_order import TransferOrder
+from support.engines import CollectedOutput, Shape, buckets_of, run_all, settings_of
+
+KEY = b"a secret of the test"
+USUAL = Shape()
+
+
+@dataclass(frozen=True)
+class Half:
+    """One of the two engines."""
+
+    engine: Engine
+    runner: Runner
+    pages: PageBytes
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both engines, and where the first listens."""
+
+    prefill: Half
+    decode: Half
+    board: OfferBoard
+    port: int
+
+    def offer(self, submission: Submission, room: str) -> CollectedOutput:
+        """Let the prefill engine compute a prompt."""
+        order = TransferOrder(kind="offer", room=room)
+        outputs = run_all(self.prefill.engine, [replace(submission, transfer=order)])
+        return outputs[submission.request_id]
+
+    def fetched(self, submission: Submission, room: str) -> Submission:
+        order = TransferOrder(kind="fetch", room=room, host="127.0.0.1", port=self.port)
+        return replace(submission, transfer=order)
+
+    def answer(self, submissions: list[Submission]) -> dict[str, CollectedOutput]:
+        """All requests, prefilled by one engine and decoded by the other."""
+        for each in submissions:
+            self.offer(each, each.request_id)
+        return run_all(
+            self.decode.engine, [self.fetched(each, each.request_id) for each in submissions]
+        )
+
+    def assert_no_leak(self) -> None:
+        for half in (self.prefill, self.decode):
+            half.engine.tend()
+            stats = half.engine.stats
+            assert stats.pages.free == stats.pages.total, stats
+            assert stats.rows.free == stats.rows.total
+
+
+def make_half(model, shape: Shape, draft: DraftKind) -> Half:
+    runner, facts = assemble_runner(
+        model,
+        settings_of(shape),
+        draft=draft,
+        kv_tokens=shape.kv_tokens,
+        buckets=buckets_of(shape),
+    )
+    return Half(Engine(runner, facts, runner.grammars), runner, PageBytes(runner.pages))
+
+
+@contextmanager
+def pair_of(
+    model,
+    draft: DraftKind,
+    *,
+    shape: Shape = USUAL,
+    decode_shape: Shape | None = None,
+    lease_s: float = 30.0,
+    stall_s: float = 5.0,
+    key: bytes = KEY,
+    facts: tuple[dict[str, str], dict[str, str]] = ({}, {}),
+    make_sink: Callable[[PageBytes], TcpSink] = TcpSink,
+):
+    """The two engines; the listener is closed in the end."""
+    prefill = make_half(model, shape, draft)
+    decode = make_half(model, decode_shape or shape, draft)
+    board = OfferBoard(lease_s)
+    server = PrefillServer(
+        socket.create_server(("127.0.0.1", 0)),
+        KEY,
+        board=board,
+        source=TcpSource(prefill.pages, board),
+        facts=facts[0],
+    )
+    server.start()
+    prefill.engine.use_role(lambda cache: PrefillRole(cache, board))
+    fetches = PageFetches(make_sink(decode.pages), facts[1], key, stall_s=stall_s)
+    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches))
+    try:
+        yield Pair(prefill, decode, board, server.port)
+    finally:
+        server.close()
