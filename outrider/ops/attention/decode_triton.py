@@ -16,6 +16,12 @@ import triton.language as tl
 from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
+from outrider.ops.attention.softmax_blocks_triton import (
+    add_block,
+    block_keys,
+    load_block,
+    sum_places,
+)
 from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
@@ -69,8 +75,9 @@ def decode_tiles(
     shared: int = gpu_facts.HOPPER_SHARED,
 ) -> DecodeTiles:
     """The tiles of a model, for steps with `packed` (node, head) pairs per row and kv head."""
+    keys = block_keys(head_dim, dtype)
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return DecodeTiles(rows=16, keys=32, num_warps=8, num_stages=2)
+        return DecodeTiles(rows=16, keys=keys, num_warps=8, num_stages=2)
     # Smaller tiles read the history more often, but finish sooner while most SMs are idle.
     # Below a head dim of 64 the two sizes would lay out their warps differently.
     is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
@@ -78,7 +85,7 @@ def decode_tiles(
     # One more stage pays where a step fills the GPU about once.
     fills = is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS
     stages = 4 if fills and shared >= ROOMY else 3
-    return DecodeTiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
+    return DecodeTiles(rows=rows, keys=keys, num_stages=stages)
 
 
 @triton.jit
@@ -86,23 +93,11 @@ def _add_block(
     running_max, sums, acc, query, keys, slots, is_visible, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
-    """Add one block of keys and values to the running softmax, which is in base 2.
-
-    Weights are summed per place in the block, and over places at the end: this needs no barrier.
-    """
-    column = tl.arange(0, DIM)
-    source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
-    wanted = (slots >= 0)[:, None] & (column < HEAD_DIM)[None, :]
-    key = tl.load(source, mask=wanted, other=0.0)
-    value = tl.load(source + KV_HEADS * HEAD_DIM, mask=wanted, other=0.0)
+    """Add the keys and values at these slots to the running softmax."""
+    key, value = load_block(keys, slots, (slots >= 0)[:, None], KV_HEADS, HEAD_DIM, DIM)
     score = tl.dot(query, tl.trans(key), input_precision="ieee")
     score = tl.where(is_visible, score, float("-inf"))
-    new_max = tl.maximum(running_max, tl.max(score, 1) * scale)
-    weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
-    rescale = tl.exp2(running_max - new_max)
-    sums = sums * rescale[:, None] + weight
-    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
-    return new_max, sums, acc
+    return add_block(running_max, sums, acc, score, value, scale)
 
 
 @triton.jit
@@ -176,7 +171,7 @@ def _read_split(
             running_max, sums, acc, query, keys, pages, limits, tails, limit, node, nodes, length,
             tl.maximum(begin, border), end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
         )  # fmt: skip
-    return running_max, tl.sum(sums, 1), acc
+    return running_max, sum_places(sums, True), acc
 
 
 @triton.jit
@@ -227,13 +222,13 @@ def _read_whole(
         slots = ahead
         if start + BLOCK_N == border:
             total_max, total_sum, total = merge_softmax(
-                total_max, total_sum, total, running_max, tl.sum(sums, 1), acc
+                total_max, total_sum, total, running_max, sum_places(sums, True), acc
             )
             running_max, sums, acc = nothing, no_sums, no_acc
             split += 1
             border = split_start(split, SPLIT)
     total_max, total_sum, total = merge_softmax(
-        total_max, total_sum, total, running_max, tl.sum(sums, 1), acc
+        total_max, total_sum, total, running_max, sum_places(sums, True), acc
     )
     return total_sum, total
 
