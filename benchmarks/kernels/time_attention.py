@@ -118,7 +118,10 @@ def time_decode_rows(
     }
     rows = torch.arange(1, case.rows + 1, device=DEVICE)
     lengths = torch.full_like(rows, case.context)
-    paths.trace_paths(rows, lengths, make_ancestors(case), table, **views)
+    nothing = views["limits"][:0]
+    paths.trace_paths(
+        rows, lengths, make_ancestors(case), table, queries=nothing, out_queries=nothing, **views
+    )
     query = make_queries(model, case.rows * case.nodes)
     out = torch.empty(query.shape, dtype=query.dtype, device=DEVICE)
     split = tiles.split if tiles else splits.SPLIT
@@ -133,6 +136,7 @@ def time_decode_rows(
             out,
             pages=views["out_pages"],
             lengths=views["out_lengths"],
+            queries=nothing,
             limits=views["limits"],
             tails=views["tails"],
             partials=partials,

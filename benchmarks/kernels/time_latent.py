@@ -137,7 +137,10 @@ def _trace(step: LatentStep, table: torch.Tensor) -> dict[str, torch.Tensor]:
         masks.append(1 << node | (masks[parent] if node else 0))
     rows = torch.arange(1, step.rows + 1, device=DEVICE)
     ancestors = torch.tensor(masks, device=DEVICE).expand(step.rows, step.nodes)
-    paths.trace_paths(rows, torch.full_like(rows, step.context), ancestors, table, **views)
+    lengths, nothing = torch.full_like(rows, step.context), views["limits"][:0]
+    paths.trace_paths(
+        rows, lengths, ancestors, table, queries=nothing, out_queries=nothing, **views
+    )
     return views
 
 

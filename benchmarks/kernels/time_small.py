@@ -75,6 +75,7 @@ class SmallStep:
             out,
             pages=self.pages,
             lengths=self.lengths,
+            queries=self.limits[:0],
             limits=self.limits,
             tails=self.tails,
             partials=self.partials,

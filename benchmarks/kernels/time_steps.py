@@ -101,7 +101,9 @@ def filling(tree: Budget, rows: int) -> Call:
         page_table(rows),
     )
     nodes = chain(ints(rows, tree.nodes, most=99))
-    queries = Queries(tokens=ints(num), positions=ints(num), slots=ints(num))
+    queries = Queries(
+        tokens=ints(num), positions=ints(num), slots=ints(num), of_nodes=ints(rows, tree.nodes)
+    )
     sampled = Sampled(index=ints(num), rows=ints(num), positions=ints(num))
     return lambda: fill_queries(
         nodes,
@@ -139,7 +141,12 @@ def drafting(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
 
     def start() -> object:
         return start_round(
-            decode, last_tokens=root, hidden_states=table, level_lengths=root, lead=0
+            decode,
+            last_tokens=root,
+            hidden_states=table,
+            first_lengths=root,
+            level_lengths=root,
+            lead=0,
         )
 
     calls: dict[str, tuple[int, Call]] = {"start": (1, start), "grow": (tree.steps, grow)}
@@ -195,7 +202,12 @@ def catching_up(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
     result = VerifyResult(
         path=path, num_accepted=num_accepted, emitted=ints(rows, most), drafted=ints(rows)
     )
-    outcome = StepOutcome(aux_hidden_states=states, verify_result=result, chunk_choice=nothing)
+    outcome = StepOutcome(
+        aux_hidden_states=states,
+        node_queries=torch.arange(rows * tree.nodes, device=DEVICE).view(rows, tree.nodes),
+        verify_result=result,
+        chunk_choice=nothing,
+    )
 
     def gather() -> object:
         return gather_accepted(

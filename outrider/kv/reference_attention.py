@@ -27,10 +27,11 @@ from outrider.ops.attention.ordered_attention import (
     num_blocks,
     padded_keys,
 )
+from outrider.ops.graph_break import graph_break
+from outrider.ops.tree.place_nodes import node_of_query, values_of_nodes
 from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
-from outrider.step.graph_break import graph_break
 from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 
@@ -40,10 +41,13 @@ _KEYS_AND_VALUES = 0  # instead of the channels of a latent: vectors are keys, t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferencePlan(AttentionPlan):
-    """Decode rows in place; chunks are copied to a rectangle of [rows, width] places and back."""
+    """Decode rows in place, unless they are ragged; those and chunks are copied to a rectangle of
+    [rows, width] places and back.
+    """
 
     shape: StepShape
     decode: SeenKeys
+    queries: torch.Tensor  # [rows, nodes] int64 query token of each node, -1 if it does not run
     chunk: SeenKeys
     places: torch.Tensor  # [chunk.tokens] int64 place of each chunk token in the rectangle
 
@@ -63,6 +67,7 @@ class ReferenceAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
+            is_ragged=True,
             page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,
@@ -73,7 +78,8 @@ class ReferenceAttention:
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         keys, chunk = self._num_keys(largest), largest.chunk
         arena.reserve("attention.decode.slots", largest.rows * keys, torch.int64)
-        arena.reserve("attention.decode.mask", largest.num_decode_query * keys, torch.float32)
+        arena.reserve("attention.decode.mask", largest.num_nodes * keys, torch.float32)
+        arena.reserve("attention.decode.queries", largest.num_nodes, torch.int64)
         arena.reserve("attention.chunk.slots", chunk.rows * keys, torch.int64)
         # Chunks of one step share its token budget; `width * rows` can exceed it when they differ.
         arena.reserve("attention.chunk.mask", chunk.rows * chunk.width * keys, torch.float32)
@@ -90,6 +96,7 @@ class ReferenceAttention:
         return ReferencePlan(
             shape=shape,
             decode=self._bind_rows(arena, "decode", shape, (shape.rows, shape.nodes), order),
+            queries=arena.view("attention.decode.queries", shape.rows, shape.nodes),
             chunk=self._bind_rows(arena, "chunk", shape, (chunk.rows, chunk.width), SLOT_ORDER),
             places=arena.view("attention.chunk.places", chunk.tokens),
         )
@@ -98,6 +105,7 @@ class ReferenceAttention:
         assert isinstance(plan, ReferencePlan)
         if plan.shape.rows:
             self._fill_decode(plan.decode, scope)
+            plan.queries.copy_(scope.queries)
         if plan.shape.chunk.rows:
             self._fill_chunk(plan, scope)
 
@@ -127,11 +135,18 @@ class ReferenceAttention:
     def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
         shape, num_decode_query = plan.shape, plan.shape.num_decode_query
         if not shape.chunk.rows:
-            return attend(query, plan.decode)
+            return self._run_decode(query, plan, attend)
         chunk = self._run_chunks(query[num_decode_query:], plan, attend)
         if not num_decode_query:
             return chunk
-        return torch.cat([attend(query[:num_decode_query], plan.decode), chunk])
+        return torch.cat([self._run_decode(query[:num_decode_query], plan, attend), chunk])
+
+    def _run_decode(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
+        """Attention of decode rows; nodes that do not run attend with any query."""
+        if not plan.shape.ragged:
+            return attend(query, plan.decode)
+        rectangle = attend(values_of_nodes(query, plan.queries), plan.decode)
+        return rectangle.index_select(0, node_of_query(plan.queries, plan.shape.ragged))
 
     def _num_keys(self, shape: StepShape) -> int:
         return padded_keys(shape.pages * self._page_size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -28,6 +29,7 @@ class DecodePart:
 
     pages: torch.Tensor  # [rows, pages] int32, the pages of each row in order
     lengths: torch.Tensor  # [rows] int32 cached tokens
+    queries: torch.Tensor  # int32, as in `DecodeTexts`
     limits: torch.Tensor  # [rows * nodes] int32 length of each node's text, itself included
     tails: torch.Tensor  # [rows * nodes, 64] int32 nodes of its path in order, then the others
     partials: torch.Tensor  # float32 results of single splits, written and read by every layer
@@ -68,6 +70,7 @@ class TritonAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
+            is_ragged=not any(user.is_latent for user in self._users),
             page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=256,
             max_group=16,
@@ -76,9 +79,10 @@ class TritonAttention:
         )
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
-        rows, tokens, chunks = largest.rows, largest.num_decode_query, largest.chunk.rows
+        rows, tokens, chunks = largest.rows, largest.num_nodes, largest.chunk.rows
         arena.reserve("attention.decode.pages", rows * largest.pages, torch.int32)
         arena.reserve("attention.decode.lengths", rows, torch.int32)
+        arena.reserve("attention.decode.queries", tokens, torch.int32)
         arena.reserve("attention.decode.limits", tokens, torch.int32)
         arena.reserve("attention.decode.tails", tokens * MAX_NODES, torch.int32)
         arena.reserve("attention.decode.partials", self._num_partials(largest), torch.float32)
@@ -86,12 +90,13 @@ class TritonAttention:
         arena.reserve("attention.chunk.bounds", 3 * chunks, torch.int32)
 
     def bind(self, arena: Arena, shape: StepShape) -> TritonPlan:
-        tokens, chunks = shape.num_decode_query, shape.chunk.rows
+        tokens, chunks = shape.num_nodes, shape.chunk.rows
         return TritonPlan(
             shape=shape,
             decode=DecodePart(
                 pages=arena.view("attention.decode.pages", shape.rows, shape.pages),
                 lengths=arena.view("attention.decode.lengths", shape.rows),
+                queries=arena.view("attention.decode.queries", tokens if shape.ragged else 0),
                 limits=arena.view("attention.decode.limits", tokens),
                 tails=arena.view("attention.decode.tails", tokens, MAX_NODES),
                 partials=arena.view("attention.decode.partials", self._num_partials(shape)),
@@ -111,8 +116,10 @@ class TritonAttention:
                 decode.lengths,
                 scope.ancestors,
                 scope.page_table,
+                queries=scope.queries if plan.shape.ragged else scope.queries[:0],
                 out_pages=plan.decode.pages,
                 out_lengths=plan.decode.lengths,
+                out_queries=plan.decode.queries,
                 limits=plan.decode.limits,
                 tails=plan.decode.tails,
             )
@@ -135,7 +142,8 @@ class TritonAttention:
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, TritonPlan)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        _attend((attend_decode, attend_chunks), query, layer, out, plan, scale)
+        decode = partial(attend_decode, queries=plan.decode.queries)
+        _attend((decode, attend_chunks), query, layer, out, plan, scale)
         return out
 
     def run_latent(

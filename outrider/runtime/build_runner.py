@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.config.engine_config import Auto
-from outrider.config.settings import HostSettings, Settings
+from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
@@ -130,7 +130,7 @@ def _assemble(
     buckets: Buckets,
     on_progress: OnProgress,
 ) -> tuple[Runner, RunnerFacts]:
-    model, draft = loaded.model, loaded.draft
+    draft = loaded.draft
     largest = _largest(settings.host, draft, buckets)
     check_rows(loaded.layout, settings, draft)
     pages = PageFamily(num_pages=1, device=torch.device(settings.device))
@@ -142,9 +142,9 @@ def _assemble(
     if draft.attention:
         _check_backend(cache.room.backend, settings, draft)
     drafter = _drafter(loaded, room)
-    buckets = replace(buckets, lead=drafter.facts.lead)
+    buckets = _adapted(buckets, attention, drafter)
     program = StepProgram(
-        model=model,
+        model=loaded.model,
         drafter=drafter,
         attention=attention,
         verifier=loaded.verifier,
@@ -152,7 +152,7 @@ def _assemble(
         ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
-        planner = _planner(program, attention, room, drafter, buckets)
+        planner = _planner(program, attention, room, buckets)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -162,17 +162,23 @@ def _assemble(
     )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, _trees(draft, largest))
+        shapes = list_shapes(largest, buckets, _trees(draft, largest, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
-        vocab_size=model.config.vocab_size,
+        vocab_size=loaded.model.config.vocab_size,
         draft=draft.facts,
         max_chunks=MAX_CHUNKS,
         host=settings.host,
         depth=settings.execution.depth,
     )
     return runner, facts
+
+
+def _adapted(buckets: Buckets, attention: AttentionPlanner, drafter: GuardedDrafter) -> Buckets:
+    """The buckets with what attention can do, and what the drafter needs."""
+    is_ragged = attention.capabilities.is_ragged
+    return replace(buckets, lead=drafter.facts.lead, is_ragged=is_ragged)
 
 
 def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
@@ -193,8 +199,12 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
     )
 
 
-def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
-    """The draft trees that steps will have."""
+def _trees(
+    draft: DraftKind, largest: StepShape, execution: ExecutionSettings
+) -> tuple[Budget, ...]:
+    """The draft trees that steps will have; none on a prefill server, which has no decode rows."""
+    if not execution.can_decode:
+        return ()
     return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
 
 
@@ -293,13 +303,12 @@ def _planner(
     program: StepProgram,
     attention: AttentionPlanner,
     room: DraftRoom,
-    drafter: GuardedDrafter,
     buckets: Buckets,
 ) -> Planner:
     return Planner(
         arena=Arena(room.sampling.seed.device),
         attention=attention,
-        draft=drafter,
+        draft=program.drafter,
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,

@@ -11,10 +11,12 @@ import torch
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import AnyTarget
+from outrider.ops.graph_break import graph_break
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
 from outrider.ops.sampling.sample_token import SampledTokens
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.ops.tree.place_nodes import node_of_query, values_of_nodes
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
 from outrider.runtime.step_output import PackedOutput, pack_output
@@ -24,7 +26,6 @@ from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.fill_plan import fill, resolve_lengths
-from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.structured.row_grammars import StepGrammars, pack_trees
@@ -78,6 +79,8 @@ class StepProgram:
         node_choice, chunk_choice = torch.split(
             sampled.tokens, [plan.shape.num_decode_query, plan.shape.chunk.rows]
         )
+        if plan.shape.ragged:
+            node_choice = values_of_nodes(node_choice, plan.queries.of_nodes)
         verify_result = self._verifier(
             tree, node_choice.view_as(tree.tokens), plan.shape.tree.most_emitted
         )
@@ -85,6 +88,7 @@ class StepProgram:
         self._record(plan, verify_result, chunk_choice)
         outcome = StepOutcome(
             aux_hidden_states=output.aux_hidden_states,
+            node_queries=plan.queries.of_nodes,
             verify_result=verify_result,
             chunk_choice=chunk_choice,
         )
@@ -112,7 +116,10 @@ class StepProgram:
         logits = self._model.logits(hidden_states)
         path = sampled.rows.new_empty((sampled.rows.shape[0], 0))
         if sampling_flags.needs_path:
-            node_path = path_tokens(tree).flatten(0, 1)  # [decode query tokens, nodes - 1]
+            node_path = path_tokens(tree).flatten(0, 1)  # [rows * nodes, nodes - 1]
+            if plan.shape.ragged:
+                node = node_of_query(plan.queries.of_nodes, plan.shape.ragged)
+                node_path = node_path.index_select(0, node)
             chunk_path = node_path.new_full((plan.shape.chunk.rows, node_path.shape[1]), -1)
             path = torch.cat([node_path, chunk_path])
         # `sample_tokens` may overwrite the logits.

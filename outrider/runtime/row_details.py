@@ -87,7 +87,8 @@ def _places(
     """Index of each row's log-probabilities: of the query tokens that chose its tokens."""
     num_decodes = len(batch.decodes)
     for place, tokens in enumerate(emitted[:num_decodes]):
-        yield [place * shape.nodes + node for node in read.path[place][: len(tokens)]]
+        first = read.firsts[place]
+        yield [first + node for node in read.path[place][: len(tokens)]]
     for index, tokens in enumerate(emitted[num_decodes:]):
         yield [shape.num_decode_query + index] * len(tokens)
 

@@ -46,6 +46,7 @@ class UnpackedDetails:
     """The log-probabilities and trees that some rows want."""
 
     path: list[list[int]]  # [rows, most_emitted]
+    firsts: list[int]  # [rows] the query token of node 0
     logprobs: "UnpackedLogprobs"
     trees: "UnpackedTrees"
 
@@ -110,9 +111,17 @@ def unpack_tokens(packed: PackedOutput, shape: StepShape) -> UnpackedTokens:
         drafted=drafted.tolist(),
         emitted=emitted.reshape(shape.rows, shape.tree.most_emitted).tolist(),
         chunk_choice=chunk_choice.tolist(),
-        decode_faults=_on_paths(of_nodes, path, num_accepted, shape) if has_faults else {},
+        decode_faults=_on_paths(of_nodes, path, num_accepted, drafted, shape) if has_faults else {},
         chunk_faults=_of_chunks(of_chunks) if has_faults else {},
     )
+
+
+def first_queries(drafted: Sequence[int] | np.ndarray, shape: StepShape) -> np.ndarray:  # [rows]
+    """The query token of node 0 of each row; the others of the row follow it."""
+    if not shape.ragged:
+        return np.arange(shape.rows) * shape.nodes
+    counts = np.asarray(drafted, dtype=np.int64) + 1  # absent nodes do not run
+    return np.cumsum(counts) - counts
 
 
 def _of_chunks(faults: np.ndarray) -> dict[int, RowFault]:  # [chunk.rows]
@@ -125,12 +134,13 @@ def _on_paths(
     faults: np.ndarray,  # [num_decode_query]
     path: np.ndarray,  # [rows * most_emitted]
     num_accepted: np.ndarray,  # [rows]
+    drafted: np.ndarray,  # [rows]
     shape: StepShape,
 ) -> dict[int, RowFault]:
     """The first fault on the accepted path of each row that has one."""
-    by_row, found = faults.reshape(shape.rows, shape.nodes), {}
+    firsts, found = first_queries(drafted, shape), {}
     for row, nodes in enumerate(path.reshape(shape.rows, shape.tree.most_emitted)):
-        on_path = by_row[row, nodes[: num_accepted[row] + 1]]
+        on_path = faults[firsts[row] + nodes[: num_accepted[row] + 1]]
         if on_path.any():
             num_good = int((on_path != 0).argmax())
             found[row] = RowFault(kind=int(on_path[num_good]), num_good=num_good)
@@ -144,13 +154,14 @@ def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
         shape.sampling_flags.top_logprobs,
         shape.sampling_flags.named_logprobs,
     )
-    shown = shape.num_decode_query if shape.sampling_flags.trees else 0
+    shown = shape.num_nodes if shape.sampling_flags.trees else 0
     sizes = [*_token_sizes(shape), wanted, wanted * top, shown, shown]
-    _, _, path, _, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
+    _, drafted, path, _, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
     chosen, values, others = _cut(packed.reals, [wanted, wanted * top, wanted * named])
     trees = (shape.rows if shape.sampling_flags.trees else 0, shape.nodes)
     return UnpackedDetails(
         path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
+        firsts=first_queries(drafted, shape).tolist(),
         logprobs=UnpackedLogprobs(
             chosen=chosen.tolist(),
             rank=rank.tolist(),

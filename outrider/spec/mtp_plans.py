@@ -61,4 +61,4 @@ class WindowPlanner:
         """Windows have room for what a row can emit, and for what modules may run again."""
         width = max(self._num_modules, shape.tree.most_emitted)
         tree = Budget(steps=1, topk=1, nodes=width)
-        return replace(shape, rows=shape.rows + shape.chunk.rows, tree=tree)
+        return replace(shape, rows=shape.rows + shape.chunk.rows, tree=tree, ragged=0)

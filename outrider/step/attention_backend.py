@@ -17,6 +17,7 @@ class AttentionScope:
 
     decode: DecodeRows
     ancestors: torch.Tensor  # [rows, nodes] int64 bitmask over the nodes of the row's tree
+    queries: torch.Tensor  # [rows, nodes] int64 query token of each node, -1 if it does not run
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64
     first_node: int = 0  # index of the first node: earlier draft levels stored those before it
@@ -28,6 +29,7 @@ class Capabilities:
 
     max_nodes: int
     chain_only: bool  # every node has a position of its own: no trees
+    is_ragged: bool  # decode rows of a step may have different numbers of query tokens
     page_sizes: range
     max_head_dim: int
     max_group: int  # query heads that share a key

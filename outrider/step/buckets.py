@@ -6,7 +6,7 @@ from typing import Protocol
 
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes
-from outrider.wire.draft_budget import Budget
+from outrider.wire.draft_budget import Budget, draft_levels
 from outrider.wire.scheduled_batch import ScheduledBatch
 
 
@@ -75,6 +75,8 @@ class Buckets:
     chunk_rows: Sizes = EXACT
     tokens: Sizes = EXACT  # of a step with chunks: its decode rows' nodes and its chunks together
     is_width_free: bool = False  # one shape for chunks of any lengths with the same total
+    is_ragged: bool = False  # decode rows may have different numbers of query tokens
+    is_even: bool = False  # of a ragged step: few totals, as if every row had as many drafts
     pages: Sizes = EXACT
     chunk_pages: Sizes = EXACT  # of a step with chunks
 
@@ -82,13 +84,25 @@ class Buckets:
         """The padded shape of a batch of these sizes; its tree has room for the largest budget."""
         rows = self.rows.up(sizes.decodes) if sizes.decodes else 0
         pages = self.chunk_pages if sizes.chunks else self.pages
+        num_decode_query = self._num_decode_query(rows, sizes)
         return StepShape(
             rows=rows,
             tree=sizes.tree,
-            chunk=self._fit_chunks(sizes, rows * sizes.tree.nodes),
+            chunk=self._fit_chunks(sizes, num_decode_query),
             pages=pages.up(-(-self._most_keys(sizes) // self.page_size)),
             sampling_flags=sampling_flags,
+            ragged=num_decode_query if num_decode_query < rows * sizes.tree.nodes else 0,
         )
+
+    def _num_decode_query(self, rows: int, sizes: StepSizes) -> int:
+        """Query tokens of decode rows: node 0 of each, padding included, and their drafts."""
+        most = sizes.tree.nodes - 1  # drafts of a row
+        if not self.is_ragged:
+            return rows * (1 + most)
+        if not self.is_even:
+            return rows + sizes.drafts
+        enough = (num for num in draft_levels(most) if rows * num >= sizes.drafts)
+        return rows * (1 + next(enough, most))
 
     def _fit_chunks(self, sizes: StepSizes, num_decode_query: int) -> ChunkShape:
         if not sizes.chunks:
@@ -158,6 +172,7 @@ def device_buckets(*, page_size: int, max_rows: int, max_chunks: int, reach: int
         chunk_rows=Listed((max_chunks + 1,)),
         tokens=Listed(_TOKENS),
         is_width_free=True,
+        is_even=True,
         pages=_contexts(_LEAST_CONTEXT, page_size=page_size, reach=reach),
         chunk_pages=_contexts(_LEAST_CHUNK_CONTEXT, page_size=page_size, reach=reach),
     )

@@ -36,7 +36,8 @@ def _covers(large: StepShape, small: StepShape) -> bool:
 
 def _sizes(shape: StepShape) -> tuple[int, ...]:
     tree, chunk = shape.tree, shape.chunk
-    rows = (shape.rows, tree.steps, tree.topk, tree.nodes)
+    num_drafts = shape.num_decode_query - shape.rows
+    rows = (shape.rows, tree.steps, tree.topk, tree.nodes, num_drafts)
     return (*rows, chunk.rows, chunk.tokens, chunk.width, shape.pages)
 
 

@@ -4,6 +4,7 @@ import torch
 
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.ops.tree.fill_queries import fill_queries
+from outrider.ops.tree.place_nodes import place_nodes
 from outrider.step.attention_backend import AttentionPlanner, AttentionScope
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
@@ -27,6 +28,25 @@ def fill(
 
     Node n is stored at position L + first_node + n: a draft step keeps what earlier steps stored.
     """
+    ancestors, queries = tree.ancestors, plan.queries.of_nodes
+    if plan.shape.ragged:
+        ancestors = place_nodes(tree, queries, num_query=plan.shape.ragged)
+    place_queries(plan, tree, table=table, page_size=page_size, first_node=first_node)
+    scope = AttentionScope(
+        decode=plan.decode,
+        ancestors=ancestors,
+        queries=queries,
+        chunk=plan.chunk,
+        page_table=table.pages,
+        first_node=first_node,
+    )
+    attention.fill(plan.attention, scope)
+
+
+def place_queries(
+    plan: StepPlan, tree: DraftTree, *, table: RowTable, page_size: int, first_node: int = 0
+) -> None:
+    """Write all but the attention part: enough to write the KV of the query tokens."""
     fill_queries(
         tree,
         plan.decode,
@@ -37,11 +57,3 @@ def fill(
         page_size=page_size,
         first_node=first_node,
     )
-    scope = AttentionScope(
-        decode=plan.decode,
-        ancestors=tree.ancestors,
-        chunk=plan.chunk,
-        page_table=table.pages,
-        first_node=first_node,
-    )
-    attention.fill(plan.attention, scope)

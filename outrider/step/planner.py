@@ -43,6 +43,7 @@ class Binder:
         self._attention = attention
         for name in ("tokens", "positions", "slots"):
             arena.reserve(f"queries.{name}", largest.num_query, torch.int64)
+        arena.reserve("queries.of_nodes", largest.num_nodes, torch.int64)
         for name in ("index", "rows", "positions"):
             arena.reserve(f"sampled.{name}", largest.num_sampled, torch.int64)
         attention.reserve(arena, largest)
@@ -58,6 +59,7 @@ class Binder:
                 tokens=arena.view("queries.tokens", query),
                 positions=arena.view("queries.positions", query),
                 slots=arena.view("queries.slots", query),
+                of_nodes=arena.view("queries.of_nodes", shape.rows, shape.nodes),
             ),
             decode=decode,
             chunk=chunk,

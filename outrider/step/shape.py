@@ -50,21 +50,34 @@ class ChunkShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """Sizes after padding. Query tokens are flat: [rows * nodes] of decode rows, then chunks."""
+    """Sizes after padding. Query tokens are flat: those of decode rows, then those of chunks.
+
+    Every row has a query token for each of its nodes, or rows with small trees leave theirs to
+    others: then the step is ragged, and absent nodes do not run.
+    """
 
     rows: int  # decode rows
     tree: Budget  # the largest draft tree; each of its nodes is a query token
     chunk: ChunkShape
     pages: int  # page-table columns that attention may read
     sampling_flags: SamplingFlags
+    ragged: int = 0  # query tokens that the decode rows share; 0: every row has one for each node
+
+    def __post_init__(self) -> None:
+        assert not self.ragged or self.rows <= self.ragged < self.num_nodes, "node 0 always runs"
 
     @property
     def nodes(self) -> int:
         return self.tree.nodes
 
     @property
-    def num_decode_query(self) -> int:
+    def num_nodes(self) -> int:
+        """Nodes of all decode rows, absent ones included."""
         return self.rows * self.nodes
+
+    @property
+    def num_decode_query(self) -> int:
+        return self.ragged or self.num_nodes
 
     @property
     def num_query(self) -> int:

@@ -13,6 +13,7 @@ class StepSizes:
 
     decodes: int
     tree: Budget  # the largest of all rows
+    drafts: int  # nodes that all rows may draft together
     most_cached: int  # bound of cached tokens before the longest decode row
     chunks: int
     chunk_tokens: int  # all chunks together
@@ -26,6 +27,7 @@ def sizes_of(batch: ScheduledBatch) -> StepSizes:
     return StepSizes(
         decodes=len(batch.decodes),
         tree=_widest(batch.decodes.budgets),
+        drafts=sum([budget.nodes - 1 for budget in batch.decodes.budgets]),
         most_cached=max(batch.decodes.bounds, default=0),
         chunks=len(counts),
         chunk_tokens=sum(counts),
@@ -40,6 +42,7 @@ def joined_sizes(sizes: Sequence[StepSizes]) -> StepSizes:
     return StepSizes(
         decodes=max(each.decodes for each in sizes),
         tree=_widest([each.tree for each in sizes]),
+        drafts=max(each.drafts for each in sizes),
         most_cached=max(each.most_cached for each in sizes),
         chunks=max(each.chunks for each in sizes),
         chunk_tokens=chunk_tokens,

@@ -66,7 +66,7 @@ class _Trees:
 
     shape: StepShape
     copied: DeviceEvent
-    packed: torch.Tensor  # [2 * num_decode_query + num_sampled] tokens, parents, positions
+    packed: torch.Tensor  # [3 * num_nodes + num_sampled] tokens, parents, queries, positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,20 +237,26 @@ class RowGrammars:
         self._unread.clear()
 
     def _mask_tasks(self, trees: _Trees) -> list[MaskTask]:
-        num_decode_query, nodes = trees.shape.num_decode_query, trees.shape.nodes
-        sizes = [num_decode_query, num_decode_query, trees.shape.num_sampled]
-        tokens, parents, positions = (part.tolist() for part in torch.split(trees.packed, sizes))
+        num_nodes, nodes = trees.shape.num_nodes, trees.shape.nodes
+        sizes = [num_nodes, num_nodes, num_nodes, trees.shape.num_sampled]
+        tokens, parents, queries, positions = (
+            part.tolist() for part in torch.split(trees.packed, sizes)
+        )
         tasks = []
         for emitter in self._emitters:
-            first, count = emitter.place * nodes, nodes
-            if emitter.is_chunk:
-                first, count = num_decode_query + emitter.place, 1
-            own = slice(first, first + count)
+            place, own_tokens, own_parents = emitter.place, [0], [-1]
+            first = trees.shape.num_decode_query + place
+            if not emitter.is_chunk:
+                first, own = queries[place * nodes], slice(place * nodes, (place + 1) * nodes)
+                own_tokens, own_parents = tokens[own], parents[own]
+                if trees.shape.ragged:  # absent nodes come last, and have no masks
+                    own_tokens = [token for token in own_tokens if token >= 0]
+            count = len(own_tokens)
             task = MaskTask(
                 grammar=emitter.grammar,
-                tokens=[0] if emitter.is_chunk else tokens[own],
-                parents=[-1] if emitter.is_chunk else parents[own],
-                positions=positions[own],
+                tokens=own_tokens,
+                parents=own_parents[:count],
+                positions=positions[first : first + count],
                 first=first,
             )
             tasks.append(task)
@@ -269,7 +275,7 @@ class RowGrammars:
 
 def pack_trees(plan: StepPlan, tree: DraftTree) -> torch.Tensor:
     """Trees and positions in one tensor, which `send_trees` copies to the host."""
-    parts = (tree.tokens, tree.parents, plan.sampled.positions)
+    parts = (tree.tokens, tree.parents, plan.queries.of_nodes, plan.sampled.positions)
     return torch.cat([part.flatten() for part in parts])
 
 

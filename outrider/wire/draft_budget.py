@@ -39,6 +39,11 @@ UNBOUNDED = Budget(steps=63, topk=64, nodes=64)  # whatever the engine's own bud
 _SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
 
 
+def draft_levels(most: int) -> tuple[int, ...]:
+    """Drafts of a row on average: parts of the most that a row may have, ascending, then all."""
+    return tuple(dict.fromkeys(max(1, round(most * share)) for share in _SHARES)) if most else (0,)
+
+
 def ladder_of(budget: Budget) -> tuple[Budget, ...]:
     """The budgets that adaptive drafting chooses from: plain, parts of the budget, all of it."""
     rungs = {PLAIN: None}

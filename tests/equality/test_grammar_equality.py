@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from support.engines import Shape, engine_of, make_submission, run_all
+from support.engines import UNLIMITED, Shape, engine_of, make_submission, run_all
 from support.grammars import PlainMasks, decode_plainly, is_prefix_of, spelled
 from support.matchers import MatcherStates, match_in_this_process
 from support.matrix import TREES
@@ -26,6 +26,7 @@ pytest.importorskip("xgrammar")
 
 MAX_TOKENS = 24
 PROMPTS = [[7, 3, 44, 19, 60, 31, 8, 8, 25, 13, 21, 40], [50], [4, 66, 12, 9, 33], [7, 3, 44, 19]]
+NODES = [64, 3, 1, 5]  # of the budget of each request: steps are ragged
 SAMPLINGS = {
     "greedy": RowSampling(seed=0, temperature=0.0),
     "sampled": RowSampling(seed=11, temperature=1.0),
@@ -109,6 +110,7 @@ def make_submissions(sampling, *, specs=tuple(SPECS)):
             replace(SAMPLINGS[sampling], seed=SAMPLINGS[sampling].seed + 1000 * i, grammar=grammar),
             max_tokens=MAX_TOKENS,
             stop_ids=(END,),
+            budget=replace(UNLIMITED, nodes=NODES[i % len(NODES)]),
         )
         for i, (name, grammar) in enumerate(zip(specs, grammars, strict=True))
     ]

@@ -12,6 +12,7 @@ from support.attention_cases import (
     assert_chunks_equal_whole,
     assert_like_reference,
     assert_nodes_equal_decodes,
+    assert_ragged_like_whole,
     chain_ancestors,
     level_ancestors,
     make_case,
@@ -99,6 +100,19 @@ def test_a_node_has_the_bits_of_a_decode_in_any_head_geometry(head_dim, group):
     model = model_of(head_dim=head_dim, group=group)
     case = make_case(model, lengths=[29, 511, 1, 2, 3], nodes=7, seed=4)
     assert_nodes_equal_decodes(backend_of(model), case)
+
+
+@pytest.mark.parametrize("rows", [3, 40, 300])  # parallel splits, and tiles that read whole texts
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_ragged_rows_have_the_bits_of_rows_with_all_nodes(rows, is_chain):
+    lengths = [(37 * row) % 900 for row in range(rows)]
+    ancestors = {"ancestors": chain_ancestors(rows, 6)} if is_chain else {}
+    case = make_case(
+        LLAMA, lengths=lengths, nodes=6, chunks={rows + 1: (3, 9)}, seed=5, **ancestors
+    )
+    case = as_chain(case) if is_chain else case
+    absent = [row % 6 for row in range(rows)]
+    assert_ragged_like_whole(backend_of(LLAMA), case, absent=absent, padding=rows // 2)
 
 
 def test_a_chain_has_the_bits_of_a_decode_in_both_kernels():

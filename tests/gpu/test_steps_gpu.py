@@ -11,6 +11,8 @@ from support.step_kernels import (
     check_commit,
     check_fill,
     check_growth,
+    check_place,
+    check_ragged,
     check_start,
     check_states,
     check_verify,
@@ -32,6 +34,8 @@ from outrider.wire.draft_budget import Budget
 
 CHECKS = [
     check_fill,
+    check_ragged,
+    check_place,
     check_growth,
     check_verify,
     check_commit,

@@ -10,6 +10,7 @@ from support.attention_cases import (
     assert_chunks_equal_whole,
     assert_like_reference,
     assert_nodes_equal_decodes,
+    assert_ragged_like_whole,
     chain_ancestors,
     level_ancestors,
     make_case,
@@ -53,6 +54,12 @@ def test_half_precision_is_as_close_as_its_dtype_allows():
     model = Model(dtype=torch.float16, page_size=16)  # the interpreter has no dot of bf16
     case = make_case(model, lengths=[5, 70], nodes=4, chunks={3: (0, 9)})
     assert_like_reference(backend_of(model), case)
+
+
+def test_ragged_rows_have_the_bits_of_rows_with_all_nodes():
+    model = Model(kv_heads=1, group=2)
+    case = make_case(model, lengths=[0, 31, 5], nodes=4, chunks={4: (3, 5)}, seed=9)
+    assert_ragged_like_whole(backend_of(model), case, absent=[3, 0, 2], padding=2)
 
 
 @pytest.mark.slow

@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.attention_cases import SCALE, Model, chain_ancestors, make_case, run, trace
+from support.attention_cases import (
+    SCALE,
+    Model,
+    assert_same_bits,
+    chain_ancestors,
+    make_case,
+    ragged,
+    run,
+    trace,
+)
 
 from outrider.kv.reference_attention import ReferenceAttention
 
@@ -29,6 +38,7 @@ def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
         out,
         pages=views["out_pages"],
         lengths=views["out_lengths"],
+        queries=views["out_queries"],
         limits=views["limits"],
         tails=views["tails"],
         partials=torch.full((room,), float("nan")),
@@ -117,6 +127,15 @@ def test_one_split_written_directly_has_the_bits_of_a_merge():
     for is_whole in (False, True):
         merged = attend(longer, is_tree=True, tiles=tiles, is_whole=is_whole)
         assert torch.equal(direct, merged)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_ragged_rows_are_merged_from_splits_and_read_whole(is_whole):
+    case = make_case(Model(kv_heads=1, group=2), lengths=[40, 9, 33], nodes=3, seed=8)
+    part = ragged(case, absent=[1, 2, 0], padding=1)
+    whole = attend(case, is_tree=True, tiles=SMALL, is_whole=is_whole)
+    found = attend(part, is_tree=True, tiles=SMALL, is_whole=is_whole, rows_at_once=2)
+    assert_same_bits(part, found, whole)
 
 
 def test_rows_run_in_turns_when_the_workspace_is_small():

@@ -4,9 +4,19 @@ import pytest
 
 pytest.importorskip("triton")
 
-from support.step_kernels import check_fill
+from support.step_kernels import check_fill, check_place, check_ragged
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_queries_and_samples_of_random_poisoned_plans_are_those_of_the_reference(seed):
     check_fill(seed, "cpu")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nodes_of_ragged_steps_are_placed_as_in_the_reference(seed):
+    check_place(seed, "cpu")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ragged_plans_and_hidden_states_are_those_of_the_reference(seed):
+    check_ragged(seed, "cpu")

@@ -216,7 +216,10 @@ def outcome_of(emitted, *, num_accepted, chunk_choice=None) -> StepOutcome:
     )
     choice = torch.zeros(0, dtype=torch.int64) if chunk_choice is None else chunk_choice
     return StepOutcome(
-        aux_hidden_states=torch.zeros(0, 0), verify_result=verify_result, chunk_choice=choice
+        aux_hidden_states=torch.zeros(0, 0),
+        node_queries=torch.zeros_like(emitted),
+        verify_result=verify_result,
+        chunk_choice=choice,
     )
 
 

@@ -104,6 +104,7 @@ def make_case(
     scope = AttentionScope(
         decode=_decode(lengths, device),
         ancestors=ancestors.to(device),
+        queries=torch.arange(shape.num_nodes, device=device).view(-1, nodes),
         chunk=_chunk(chunks, device),
         page_table=table.to(device),
     )
@@ -113,6 +114,30 @@ def make_case(
         scope=scope,
         query=wide.to(device, model.dtype)[:, : model.heads],
         layer=layer.to(device, model.dtype),
+    )
+
+
+def ragged(case: Case, *, absent: list[int], padding: int = 0) -> Case:
+    """The same step without the last nodes of each row; query tokens of the others follow each
+    other, then those of padding.
+    """
+    from outrider.ops.tree.draft_tree import DraftTree
+    from outrider.ops.tree.place_nodes import node_of_query, place_nodes_reference
+
+    shape, ancestors = case.shape, case.scope.ancestors.cpu().clone()
+    gone = torch.arange(shape.nodes) >= shape.nodes - torch.tensor(absent)[:, None]
+    num_query, queries = shape.num_nodes - sum(absent) + padding, torch.empty_like(ancestors)
+    tree = DraftTree(
+        tokens=torch.where(gone, -1, 7), parents=ancestors, depths=ancestors, ancestors=ancestors
+    )
+    seen = place_nodes_reference(tree, queries, num_query=num_query)
+    node = node_of_query(queries, num_query).to(case.query.device)
+    chunks, there = case.query[shape.num_decode_query :], case.scope.ancestors.device
+    return replace(
+        case,
+        shape=replace(shape, ragged=num_query),
+        scope=replace(case.scope, ancestors=seen.to(there), queries=queries.to(there)),
+        query=torch.cat([case.query[node], chunks]),
     )
 
 
@@ -136,12 +161,16 @@ def trace(case: Case) -> dict[str, torch.Tensor]:
     sizes = {
         "out_pages": (shape.rows, shape.pages),
         "out_lengths": (shape.rows,),
-        "limits": (shape.num_decode_query,),
-        "tails": (shape.num_decode_query, 64),
+        "out_queries": (shape.num_nodes if shape.ragged else 0,),
+        "limits": (shape.num_nodes,),
+        "tails": (shape.num_nodes, 64),
     }
     views = {name: torch.full(size, -7, dtype=torch.int32) for name, size in sizes.items()}
     decode = scope.decode
-    trace_paths(decode.rows, decode.lengths, scope.ancestors, scope.page_table, **views)
+    queries = scope.queries if shape.ragged else scope.queries[:0]
+    trace_paths(
+        decode.rows, decode.lengths, scope.ancestors, scope.page_table, queries=queries, **views
+    )
     return views
 
 
@@ -202,6 +231,28 @@ def assert_nodes_equal_decodes(backend: AttentionBackend, case: Case) -> None:
             assert torch.equal(out[row * case.shape.nodes + node], alone[0]), (row, node)
 
 
+def assert_ragged_like_whole(
+    backend: AttentionBackend, case: Case, *, absent: list[int], padding: int = 0
+) -> None:
+    """The nodes that run have the bits of a step in which all nodes run, and so have chunks."""
+    part = ragged(case, absent=absent, padding=padding)
+    assert_same_bits(part, run(backend, part), run(backend, case))
+
+
+def assert_same_bits(part: Case, found: torch.Tensor, right: torch.Tensor) -> None:
+    """The query tokens of a ragged case have the values of their nodes; padding is finite."""
+    nodes, num_nodes = part.shape.nodes, part.shape.num_nodes
+    queries, count = part.scope.queries.flatten().tolist(), 0
+    is_node = (part.scope.ancestors != 1).flatten().tolist()  # absent nodes read node 0 alone
+    for node, query in enumerate(queries):
+        if is_node[node] or node % nodes == 0:
+            assert torch.equal(found[query], right[node]), divmod(node, nodes)
+            count += 1
+    assert count < num_nodes
+    assert torch.isfinite(found).all()
+    assert torch.equal(found[part.shape.num_decode_query :], right[num_nodes:])
+
+
 def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[int]) -> None:
     """Row 1 of the case is one chunk from position 0. Cut into chunks, it has the same bits."""
     whole = run(backend, case)
@@ -260,7 +311,12 @@ def row_alone(case: Case, row: int) -> Case:
     return replace(
         case,
         shape=shape,
-        scope=replace(scope, decode=decode, ancestors=scope.ancestors[row : row + 1]),
+        scope=replace(
+            scope,
+            decode=decode,
+            ancestors=scope.ancestors[row : row + 1],
+            queries=torch.arange(nodes, device=case.model.device)[None],
+        ),
         query=case.query[row * nodes : (row + 1) * nodes],
     )
 

@@ -21,7 +21,7 @@ from outrider.wire.row_sampling import (
     RowSampling,
     ThinkingBudget,
 )
-from support.engines import Shape, engine_of, make_submission, run_all
+from support.engines import UNLIMITED, Shape, engine_of, make_submission, run_all
 from support.reference import Answer, decode
 
 ASKED = LogprobsWanted(chosen=True, top=2)
@@ -107,12 +107,14 @@ class Case:
     drafter: str = "none"
     tree: str = "chain"
     target: str = "llama"
+    budgets: tuple[Budget, ...] = ()  # of each prompt; none: all have that of the tree
 
     def __str__(self) -> str:
         s = self.shape
         words = [f"page{s.page_size}", f"pad{s.pad}", s.executor, f"depth{s.depth}"]
         words += [f"chunk{s.step_tokens}", "hit" if self.is_prefix_hit else "cold", self.sampling]
         words += [self.target] if self.target != "llama" else []
+        words += ["nodes", *[str(budget.nodes) for budget in self.budgets]] if self.budgets else []
         return "-".join([*words, self.drafter, *([self.tree] if self.drafter != "none" else [])])
 
 
@@ -149,6 +151,17 @@ def all_cases() -> list[Case]:
     ]
 
 
+def with_own_budgets(case: Case, seed: int) -> Case:
+    """The same case; each prompt drafts as much as its own random budget allows."""
+    rng, tree = random.Random(seed), TREES[case.tree]
+    nodes = [rng.randint(1, tree.nodes) for _ in PROMPTS]
+    budgets = [
+        Budget(steps=rng.randint(1, tree.steps), topk=rng.randint(1, tree.topk), nodes=own)
+        for own in nodes
+    ]
+    return replace(case, budgets=tuple(budgets))
+
+
 def some_cases(num: int, seed: int, drafters: tuple[str, ...] = ()) -> list[Case]:
     cases = [case for case in all_cases() if not drafters or case.drafter in drafters]
     return random.Random(seed).sample(cases, num)
@@ -170,8 +183,15 @@ def right_answer(theirs, sampling: str, index: int) -> Answer:
 def run_case(models: Models, case: Case):
     """Outputs of all prompts in one batch, by request id."""
     engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
+    budgets = case.budgets or (UNLIMITED,) * len(PROMPTS)
     submissions = [
-        make_submission(f"r{i}", prompt, sampling_of(case.sampling, i), max_tokens=MAX_TOKENS)
+        make_submission(
+            f"r{i}",
+            prompt,
+            sampling_of(case.sampling, i),
+            max_tokens=MAX_TOKENS,
+            budget=budgets[i],
+        )
         for i, prompt in enumerate(PROMPTS)
     ]
     if case.is_prefix_hit:
@@ -196,7 +216,9 @@ def mismatches(models: Models, case: Case) -> list[str]:
         and case.sampling in ("greedy", "sampled")
         and case.tree in ("one-step", "chain")
     ):
-        found += _incomplete_acceptance(outputs)
+        budgets = case.budgets or (TREES[case.tree],) * len(PROMPTS)
+        drafting = [f"r{i}" for i, budget in enumerate(budgets) if budget.nodes > 1]
+        found += _incomplete_acceptance({name: outputs[name] for name in drafting})
     return found
 
 

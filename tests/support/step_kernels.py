@@ -19,6 +19,8 @@ from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.fill_queries import fill_queries_reference
 from outrider.ops.tree.fill_queries_triton import fill_queries_triton
 from outrider.ops.tree.grow_level_triton import grow_level_triton
+from outrider.ops.tree.place_nodes import place_nodes_reference
+from outrider.ops.tree.place_nodes_triton import place_nodes_triton
 from outrider.ops.tree.plan_rows import DecodeRows
 from outrider.ops.tree.select_nodes import select_nodes_reference
 from outrider.ops.tree.select_nodes_triton import select_nodes_triton
@@ -57,11 +59,14 @@ def assert_same(found: Any, right: Any, what: str = "") -> None:
         assert_same(getattr(found, field.name), getattr(right, field.name), field.name)
 
 
-def random_step(rng: random.Random, *, nodes: int, topk: int = 1) -> tuple[SmallDevice, Any]:
+def random_step(
+    rng: random.Random, *, nodes: int, topk: int = 1, is_ragged: bool = False
+) -> tuple[SmallDevice, Any]:
     """A plan over random rows, chunks and padding, with lengths resolved and nothing else."""
     page_size, pad = rng.choice([1, 3, 4, 16]), rng.choice([1, 2, 5])
     reach = 40 + nodes * topk  # of the longest row and the branches of a draft
-    device = small_device(rng, page_size=page_size, nodes=nodes, pad=pad, rows=9, reach=reach)
+    sizes = {"page_size": page_size, "nodes": nodes, "pad": pad, "rows": 9, "reach": reach}
+    device = small_device(rng, **sizes, is_ragged=is_ragged)
     rows = rng.sample(range(1, 10), rng.randint(1, 9))
     decodes = {row: rng.randint(0, 36) for row in rows[: rng.randint(0, len(rows))]}
     chunks = {
@@ -72,7 +77,8 @@ def random_step(rng: random.Random, *, nodes: int, topk: int = 1) -> tuple[Small
         decodes = {rows[0]: 3}
     for row, length in decodes.items():
         device.table.lengths[row] = length
-    batch = batch_of(decodes, chunks, nodes=nodes, slack=1, topk=topk)
+    own = [rng.randint(1, nodes) for _ in decodes] if is_ragged else None
+    batch = batch_of(decodes, chunks, nodes=nodes, slack=1, topk=topk, own_nodes=own)
     plan = device.planner.plan(batch, sampling_flags=NO_FLAGS)
     resolve_lengths(plan, device.table)
     followers = [rng.choice([-1, rng.randrange(50)]) for _ in range(plan.shape.chunk.rows)]
@@ -98,16 +104,35 @@ def moved_table(table: RowTable, device: str) -> RowTable:
     return new
 
 
-def check_fill(seed: int, device: str) -> None:
+def check_place(seed: int, device: str) -> None:
+    """Trees with as many nodes as there are query tokens, with fewer, and with too many."""
+    rng = random.Random(seed)
+    rows, nodes = rng.choice([1, 2, 9, 70]), rng.choice([2, 3, 16, 40])
+    tree = some_tree(rng, rows, nodes)
+    num_query = rng.choice([rows, rng.randint(rows, rows * nodes - 1), rows * nodes - 1])
+    there, queries = moved(tree, device), torch.full((rows, nodes), POISON)
+    found = queries.to(device, copy=True)
+    seen = place_nodes_triton(there, found, num_query=num_query)
+    assert_same(seen, place_nodes_reference(tree, queries, num_query=num_query))
+    assert_same(found, queries)
+    assert_same(there, tree)
+    used = queries[queries >= 0]
+    assert sorted(used.tolist()) == list(range(num_query))  # every query token once
+
+
+def check_fill(seed: int, device: str, *, is_ragged: bool = False) -> None:
     rng = random.Random(seed)
     nodes, first_node = rng.choice([1, 2, 3, 7, 16]), rng.choice([0, 0, 1, 3])
-    small, plan = random_step(rng, nodes=nodes)
-    tree = some_tree(rng, plan.shape.rows, nodes)
+    small, plan = random_step(rng, nodes=nodes, is_ragged=is_ragged)
+    tree = some_tree(rng, plan.shape.rows, plan.shape.nodes)
     there = replace(plan, **{p: moved(getattr(plan, p), device) for p in ("decode", "chunk")})
     there = replace(there, queries=moved(plan.queries, device), sampled=moved(plan.sampled, device))
     for record in (there.queries, there.sampled):
         for field in fields(record):
             getattr(record, field.name).fill_(POISON)
+    if plan.shape.ragged:
+        place_nodes_reference(tree, plan.queries.of_nodes, num_query=plan.shape.ragged)
+        there.queries.of_nodes.copy_(plan.queries.of_nodes)
     table = moved_table(small.table, device)
     size = {"page_size": small.page_size, "first_node": first_node}
     fill_queries_triton(
@@ -130,6 +155,11 @@ def check_fill(seed: int, device: str) -> None:
     )
     assert_same(there.queries, plan.queries)
     assert_same(there.sampled, plan.sampled)
+
+
+def check_ragged(seed: int, device: str) -> None:
+    check_fill(seed, device, is_ragged=True)
+    check_states(seed, device, is_ragged=True)
 
 
 def random_verify_result(rng: random.Random, tree: DraftTree) -> tuple[torch.Tensor, VerifyResult]:
@@ -256,18 +286,23 @@ def check_growth(seed: int, device: str) -> None:
     )
 
 
-def check_states(seed: int, device: str) -> None:
+def check_states(seed: int, device: str, *, is_ragged: bool = False) -> None:
     """The hidden states that a drafter copies between rows, and where its catch-up starts."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     nodes, lead, width = rng.choice([1, 2, 5, 16]), rng.choice([0, 1]), rng.choice([1, 24, 2100])
-    small, plan = random_step(rng, nodes=nodes)
+    small, plan = random_step(rng, nodes=nodes, is_ragged=is_ragged)
+    nodes = plan.shape.nodes
     tree = some_tree(rng, plan.shape.rows, nodes)
+    queries = torch.arange(plan.shape.num_nodes).view(-1, nodes)
+    if plan.shape.ragged:
+        place_nodes_reference(tree, queries, num_query=plan.shape.ragged)
     _, verify_result = random_verify_result(rng, tree)
     # A plan's trees are as deep as its nodes, so that all are emitted at most.
     pad = verify_result.path[:, -1:].expand(-1, nodes - verify_result.path.shape[1])
     verify_result = replace(verify_result, path=torch.cat([verify_result.path, pad], 1))
     outcome = StepOutcome(
         aux_hidden_states=torch.randn(plan.shape.num_query, width, generator=generator),
+        node_queries=queries,
         verify_result=verify_result,
         chunk_choice=torch.randint(0, 99, plan.chunk.rows.shape, generator=generator),
     )
@@ -306,8 +341,9 @@ def check_store(
 ) -> None:
     width = outcome.aux_hidden_states.shape[1]
     states = torch.randn(small.table.lengths.shape[0], width, generator=generator)
-    after = torch.randn(plan.shape.num_query, width, generator=generator)
-    ends = plan.shape.num_decode_query + (plan.chunk.counts.cumsum(0) - 1).clamp_min(0)
+    num_nodes, num_tokens = plan.shape.num_nodes, plan.shape.chunk.tokens  # never ragged
+    after = torch.randn(num_nodes + num_tokens, width, generator=generator)
+    ends = num_nodes + (plan.chunk.counts.cumsum(0) - 1).clamp_min(0)
     rows = {
         "num_accepted": outcome.verify_result.num_accepted,
         "decode_rows": plan.decode.rows,
@@ -341,10 +377,13 @@ def check_start(seed: int, device: str) -> None:
     )
     level_lengths = torch.full((rows,), POISON)
     found_lengths = level_lengths.clone().to(device)
+    first_lengths = level_lengths.clone()
+    found_first = first_lengths.clone().to(device)
     found_tips, found = kernels.start_round_triton(
         moved(decode, device),
         last_tokens=last_tokens.to(device),
         hidden_states=states.to(device),
+        first_lengths=found_first,
         level_lengths=found_lengths,
         lead=lead,
     )
@@ -352,9 +391,11 @@ def check_start(seed: int, device: str) -> None:
         decode,
         last_tokens=last_tokens,
         hidden_states=states,
+        first_lengths=first_lengths,
         level_lengths=level_lengths,
         lead=lead,
     )
     assert_same(found_tips, tips)
     assert_same(found, right)
     assert_same(found_lengths, decode.lengths + lead)
+    assert_same(found_first, (decode.lengths + lead - 1).clamp_min(0))

@@ -47,6 +47,7 @@ def small_device(
     reach: int = 40,
     most_chunk: int = 64,
     attention: AttentionBackend | None = None,  # another than the reference
+    is_ragged: bool = False,
 ) -> SmallDevice:
     sizes = Multiples(pad)
     buckets = Buckets(
@@ -56,6 +57,7 @@ def small_device(
         tokens=sizes,
         pages=sizes,
         chunk_pages=sizes,
+        is_ragged=is_ragged,
     )
     arena, device = Arena(torch.device("cpu")), torch.device("cpu")
     attention = attention or ReferenceAttention(page_size=page_size, dtype=torch.float32)
@@ -93,9 +95,12 @@ def batch_of(
     nodes: int,
     slack: int = 0,
     topk: int = 1,
+    own_nodes: list[int] | None = None,  # of each decode row; `nodes` if there are none
 ) -> ScheduledBatch:
     """Decodes by row with lengths (bounds exceed them by `slack`); chunks with (start, tokens)."""
-    budget = Budget(steps=nodes, topk=topk, nodes=nodes)
+    budgets = [
+        Budget(steps=own, topk=topk, nodes=own) for own in own_nodes or [nodes] * len(decodes)
+    ]
     return ScheduledBatch(
         step=1,
         admissions=(),
@@ -107,7 +112,7 @@ def batch_of(
         decodes=ScheduledDecodes(
             rows=tuple(decodes),
             bounds=tuple(length + slack for length in decodes.values()),
-            budgets=(budget,) * len(decodes),
+            budgets=tuple(budgets),
         ),
     )
 

@@ -50,6 +50,7 @@ def random_outcome(rng, plan, size):
     )
     return StepOutcome(
         aux_hidden_states=aux_hidden_states,
+        node_queries=torch.arange(rows * nodes).view(rows, nodes),
         verify_result=verify_result,
         chunk_choice=torch.empty(0, dtype=torch.int64),
     )

@@ -54,6 +54,7 @@ class CompressedAttention:
         return Capabilities(
             max_nodes=self._nodes,
             chain_only=True,
+            is_ragged=False,
             page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=_ANY,
             max_group=_ANY,

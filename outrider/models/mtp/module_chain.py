@@ -56,5 +56,10 @@ class ModuleChain:
     ) -> torch.Tensor:  # [num_query, width]
         return self.forward_module(0, plan, state, kv, attention)
 
+    def catch_up(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        return self.forward(plan, state, kv, attention)
+
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         return self.scores(0, state)

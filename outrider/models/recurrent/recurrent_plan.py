@@ -55,7 +55,8 @@ class RecurrentAttention:
     @property
     def capabilities(self) -> Capabilities:
         can = self._backend.capabilities
-        return replace(can, chain_only=True, max_nodes=min(can.max_nodes, self._nodes))
+        nodes = min(can.max_nodes, self._nodes)
+        return replace(can, chain_only=True, is_ragged=False, max_nodes=nodes)
 
     def reserve(self, arena: Arena, largest: StepShape) -> None:
         query, rows = largest.num_query, largest.rows + largest.chunk.rows

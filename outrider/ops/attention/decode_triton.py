@@ -6,7 +6,6 @@ absolute positions, so the bits of a node depend on its text only, not on tree, 
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +15,11 @@ import triton.language as tl
 from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
-from outrider.ops.attention.softmax_blocks_triton import (
-    add_block,
-    block_keys,
-    load_block,
-    sum_places,
-)
+from outrider.ops.attention.decode_tiles_triton import FEW_ROWS, DecodeTiles, decode_tiles
+from outrider.ops.attention.softmax_blocks_triton import add_block, load_block, sum_places
 from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
-    SPLIT,
     Partials,
     combine,
     cut,
@@ -39,53 +33,12 @@ from outrider.ops.attention.splits_triton import (
 )
 from outrider.ops.attention.tree_paths_triton import DecodeTexts, path_slots, slots_of
 
-FEW_ROWS = 4  # up to this many rows a step does not fill the GPU
-ROOMY = 128 << 10  # bytes of shared memory with room for one more stage at any head dim
 # Bytes of history per layer that the tiles of a tree may read again: the L2 cache holds them.
 CACHED_BYTES = 16 << 20  # measured at 8 rows of 16 nodes
 IDLE_CACHED_BYTES = 64 << 20  # up to FEW_ROWS rows
 LOG2_E = 1.4426950408889634
 
 _MAX_NODES = tl.constexpr(MAX_NODES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeTiles:
-    """Sizes of the decode kernel. Keys, split and warps depend on the model only; the others change
-    no bits.
-
-    Tiles of 16 and of 32 rows run the same mma instruction, with warps along keys and head dim.
-    """
-
-    rows: int = 32  # (node, head) pairs of a tile at most
-    keys: int = 64
-    split: int = SPLIT
-    num_warps: int = 4
-    num_stages: int = 3
-    many: int = 256  # tiles of a step that fill a GPU without parallel splits
-    worth: int = 64  # tiles for which one more sequential split costs less than a merge launch
-
-
-def decode_tiles(
-    head_dim: int,
-    dtype: torch.dtype,
-    *,
-    packed: int = 32,
-    num_rows: int = 1,
-    shared: int = gpu_facts.HOPPER_SHARED,
-) -> DecodeTiles:
-    """The tiles of a model, for steps with `packed` (node, head) pairs per row and kv head."""
-    keys = block_keys(head_dim, dtype)
-    if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return DecodeTiles(rows=16, keys=keys, num_warps=8, num_stages=2)
-    # Smaller tiles read the history more often, but finish sooner while most SMs are idle.
-    # Below a head dim of 64 the two sizes would lay out their warps differently.
-    is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
-    rows = 16 if is_small else 32
-    # One more stage pays where a step fills the GPU about once.
-    fills = is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS
-    stages = 4 if fills and shared >= ROOMY else 3
-    return DecodeTiles(rows=rows, keys=keys, num_stages=stages)
 
 
 @triton.jit
@@ -235,16 +188,16 @@ def _read_whole(
 
 @triton.jit(
     do_not_specialize=[
-        "pages", "lengths", "limits", "tails", "part_max", "part_sum",
+        "pages", "lengths", "queries", "limits", "tails", "part_max", "part_sum",
         "nodes", "spread", "num_pages", "num_tiles",
     ]
 )  # fmt: skip
 def _attend_kernel(
-    query, layer, out, pages, lengths, limits, tails, part_acc, part_max, part_sum,
+    query, layer, out, pages, lengths, queries, limits, tails, part_acc, part_max, part_sum,
     query_stride, nodes, spread, num_pages, num_tiles, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
-    TREE: tl.constexpr, WHOLE: tl.constexpr, PDL: tl.constexpr,
+    TREE: tl.constexpr, WHOLE: tl.constexpr, RAGGED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile reads one split or, if WHOLE, all splits one after another."""
     # Tiles of one row that read the same keys are neighbours; long splits start first.
@@ -255,13 +208,16 @@ def _attend_kernel(
     is_real = (channel < spread * GROUP) & (place < nodes * GROUP)
     node = tl.minimum(place // GROUP, tile * spread + spread - 1)
     token, head = row * nodes + node, kv_head * GROUP + place % GROUP
-    index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
-    wanted = is_real[:, None] & (column < HEAD_DIM)[None, :]
-    source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * HEAD_DIM
+    place_in_step = token.to(tl.int64)
     own_pages, keys = pages + row.to(tl.int64) * num_pages, layer + kv_head * HEAD_DIM
     own_limits, own_tails = limits + row * nodes, tails + row * nodes * _MAX_NODES
     begin, offset, most = split_start(split, SPLIT), tl.arange(0, BLOCK_N), num_pages * PAGE_SIZE
     overlap.begin(PDL)
+    if RAGGED:
+        place_in_step = tl.load(queries + token, mask=is_real, other=-1).to(tl.int64)
+        is_real = is_real & (place_in_step >= 0)
+    wanted = is_real[:, None] & (column < HEAD_DIM)[None, :]
+    source = query + place_in_step[:, None] * query_stride + head[:, None] * HEAD_DIM
     # Loads that do not depend on the limits are issued together with theirs.
     limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
     q = tl.load(source + column[None, :], mask=wanted, other=0.0)
@@ -278,6 +234,7 @@ def _attend_kernel(
                 q, keys, slots, own_pages, limit, scale,
                 KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT,
             )  # fmt: skip
+        index = place_in_step * (KV_HEADS * GROUP) + head
         target = out + index[:, None] * HEAD_DIM + column[None, :]
         tl.store(target, mean(total, total_sum, BLOCK_M).to(out.dtype.element_ty), mask=wanted)
     else:
@@ -288,6 +245,7 @@ def _attend_kernel(
                 begin, end, scale,
                 KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, TREE,
             )  # fmt: skip
+            index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
             index += tl.num_programs(1).to(tl.int64) * nodes * (KV_HEADS * GROUP) * split
             is_seen = is_real & (begin < limit)
             tl.store(part_max + index, running_max, mask=is_seen)
@@ -297,12 +255,13 @@ def _attend_kernel(
 
 
 def attend_decode(
-    query: torch.Tensor,  # [rows * nodes, heads, head_dim], heads side by side, any token stride
+    query: torch.Tensor,  # [num_decode_query, heads, head_dim], heads side by side
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] contiguous
-    out: torch.Tensor,  # [rows * nodes, heads, head_dim] contiguous
+    out: torch.Tensor,  # [num_decode_query, heads, head_dim] contiguous
     *,
     pages: torch.Tensor,  # [rows, pages] int32
     lengths: torch.Tensor,  # [rows] int32
+    queries: torch.Tensor,  # [rows * nodes] int32, or nothing, as in `DecodeTexts`
     limits: torch.Tensor,  # [rows * nodes] int32
     tails: torch.Tensor,  # [rows * nodes, 64] int32
     partials: torch.Tensor,  # [num_partials or more] float32
@@ -315,9 +274,9 @@ def attend_decode(
     Where rows fill the device, each tile reads its whole text. Otherwise splits run in parallel,
     with as many rows per launch as the workspace has room for.
     """
-    num_rows, (num_tokens, heads, head_dim) = lengths.shape[0], query.shape
+    num_rows, (heads, head_dim) = lengths.shape[0], query.shape[1:]
     assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
-    nodes, keys = num_tokens // num_rows, pages.shape[1] * layer.shape[1]
+    nodes, keys = limits.shape[0] // num_rows, pages.shape[1] * layer.shape[1]
     packed = nodes * heads // (layer.shape[2] // 2)
     shared = gpu_facts.shared_bytes(query)
     tiles = tiles or decode_tiles(
@@ -327,19 +286,20 @@ def attend_decode(
     is_whole = _is_whole(tiles, num_tiles=num_rows * layer.shape[2] // 2, splits=splits)
     per_row = nodes * splits * partial_width(heads, head_dim)
     at_once = num_rows if is_whole else min(num_rows, partials.numel() // per_row)
-    texts = DecodeTexts(pages=pages, lengths=lengths, limits=limits, tails=tails)
+    texts = DecodeTexts(pages=pages, lengths=lengths, queries=queries, limits=limits, tails=tails)
     unused = Partials(values=partials, maxima=partials, weights=partials)
     for first in range(0, num_rows, at_once):
         tokens = slice(first * nodes, (first + at_once) * nodes)
         some = texts.of_rows(slice(first, first + at_once), tokens)
         count = splits * some.limits.shape[0] * heads
         parts = unused if is_whole else cut(partials, count, head_dim)
+        own = slice(None) if texts.is_ragged else tokens
         _attend(
-            query[tokens], layer, out[tokens], some, parts,
+            query[own], layer, out[own], some, parts,
             1 if is_whole else splits, scale, tiles, is_tree=is_tree, is_whole=is_whole,
         )  # fmt: skip
         if not is_whole:
-            combine(parts, out[tokens], some.limits, tiles.split)
+            combine(parts, out[own], some, tiles.split)
 
 
 def _is_whole(tiles: DecodeTiles, *, num_tiles: int, splits: int) -> bool:
@@ -362,7 +322,7 @@ def _attend(
 ) -> None:
     heads, head_dim = query.shape[1:]
     num_rows, num_pages = texts.pages.shape
-    kv_heads, page_size, nodes = layer.shape[2] // 2, layer.shape[1], query.shape[0] // num_rows
+    kv_heads, page_size, nodes = layer.shape[2] // 2, layer.shape[1], texts.nodes
     group = heads // kv_heads
     spread = tiles.rows // group
     if is_tree:
@@ -371,13 +331,13 @@ def _attend(
     num_tiles = triton.cdiv(nodes, spread)
     kernel: Any = _attend_kernel[(num_tiles * kv_heads, num_rows, splits)]
     kernel(
-        query, layer, out, texts.pages, texts.lengths, texts.limits, texts.tails,
+        query, layer, out, texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
         parts.values, parts.maxima, parts.weights,
         query.stride(0), nodes, spread, num_pages, num_tiles, scale * LOG2_E,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split,
-        TREE=is_tree, WHOLE=is_whole, PDL=overlap.is_on(query),
+        TREE=is_tree, WHOLE=is_whole, RAGGED=texts.is_ragged, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
 

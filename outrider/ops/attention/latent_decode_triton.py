@@ -182,7 +182,9 @@ def attend_latent_decode(
             way for way in ways_to_slice(keys, tiles.split, room=room) if way.span == span
         )
     at_once = rows_at_once(num_rows, slices, room)
-    texts = DecodeTexts(pages=pages, lengths=lengths, limits=limits, tails=tails)
+    texts = DecodeTexts(
+        pages=pages, lengths=lengths, queries=limits[:0], limits=limits, tails=tails
+    )  # of a step that is not ragged
     for first in range(0, num_rows, at_once):
         tokens = slice(first * nodes, (first + at_once) * nodes)
         some = texts.of_rows(slice(first, first + at_once), tokens)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.tree_paths_triton import DecodeTexts
 
 SPLIT = 256  # positions of a split
 # The first 32 splits have 256 positions each: [0, 8192). Then every doubling of the length adds 8
@@ -104,17 +105,22 @@ def mean(total, total_sum, ROWS: tl.constexpr):
     return total * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), total_sum)[:, None]
 
 
-@triton.jit(do_not_specialize=["part_max", "part_sum", "limits", "num_pairs"])
+@triton.jit(do_not_specialize=["part_max", "part_sum", "queries", "limits", "num_pairs"])
 def _combine_kernel(
-    part_acc, part_max, part_sum, out, limits, num_pairs,
+    part_acc, part_max, part_sum, out, queries, limits, num_pairs,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
-    PAIRS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    PAIRS: tl.constexpr, AHEAD: tl.constexpr, RAGGED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of some (token, head) pairs in order of position."""
+    """Merge the splits of some (node, head) pairs in order of position."""
     pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
     is_real, index = pair < num_pairs, pair.to(tl.int64)
-    inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
+    goal = index
     overlap.begin(PDL)
+    if RAGGED:
+        query = tl.load(queries + index // HEADS, mask=is_real, other=-1).to(tl.int64)
+        is_real = is_real & (query >= 0)
+        goal = query * HEADS + index % HEADS
+    inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
     limit = tl.load(limits + index // HEADS, mask=is_real, other=0)
     total_max = tl.full([PAIRS], NOTHING_SEEN, tl.float32)
     total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
@@ -127,18 +133,19 @@ def _combine_kernel(
         total_max, total_sum, total = merge_softmax(
             total_max, total_sum, total, running_max, running_sum, acc
         )
-    target = out + index[:, None] * HEAD_DIM + column[None, :]
+    target = out + goal[:, None] * HEAD_DIM + column[None, :]
     tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
 
 
-def combine(parts: Partials, out: torch.Tensor, limits: torch.Tensor, split: int) -> None:
-    """Write the merged splits of every head of every token."""
-    num_tokens, heads, head_dim = out.shape
-    kernel: Any = _combine_kernel[(triton.cdiv(num_tokens * heads, _PAIRS),)]
+def combine(parts: Partials, out: torch.Tensor, texts: DecodeTexts, split: int) -> None:
+    """Write the merged splits of every head of every node that runs."""
+    num_nodes, (heads, head_dim) = texts.limits.shape[0], out.shape[1:]
+    kernel: Any = _combine_kernel[(triton.cdiv(num_nodes * heads, _PAIRS),)]
     kernel(
-        parts.values, parts.maxima, parts.weights, out, limits, num_tokens * heads,
+        parts.values, parts.maxima, parts.weights, out, texts.queries, texts.limits,
+        num_nodes * heads,
         HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
-        PAIRS=_PAIRS, AHEAD=_AHEAD, PDL=overlap.is_on(out),
+        PAIRS=_PAIRS, AHEAD=_AHEAD, RAGGED=texts.is_ragged, PDL=overlap.is_on(out),
         num_warps=2, **EXACT, **overlap.options(out),
     )  # fmt: skip
 

@@ -25,14 +25,26 @@ class DecodeTexts:
 
     pages: torch.Tensor  # [rows, pages] of each row in order
     lengths: torch.Tensor  # [rows] cached tokens
+    queries: torch.Tensor  # [rows * nodes] query token of each node, -1 if it does not run;
+    # or nothing: the query tokens are the nodes
     limits: torch.Tensor  # [rows * nodes] length of each node's text, itself included
     tails: torch.Tensor  # [rows * nodes, 64] nodes of each path in order, then the others
+
+    @property
+    def nodes(self) -> int:
+        """Of each row."""
+        return self.limits.shape[0] // self.lengths.shape[0]
+
+    @property
+    def is_ragged(self) -> bool:
+        return self.queries.shape[0] > 0
 
     def of_rows(self, rows: slice, tokens: slice) -> "DecodeTexts":
         """The same for some rows and their nodes."""
         return DecodeTexts(
             pages=self.pages[rows],
             lengths=self.lengths[rows],
+            queries=self.queries[tokens],
             limits=self.limits[tokens],
             tails=self.tails[tokens],
         )
@@ -41,13 +53,13 @@ class DecodeTexts:
 # Views into packed buffers have any alignment, and sizes change from step to step.
 @triton.jit(
     do_not_specialize=[
-        "rows", "lengths", "ancestors", "nodes", "num_pages", "row_stride", "node_stride"
+        "rows", "lengths", "ancestors", "queries", "nodes", "num_pages", "row_stride", "node_stride"
     ]
 )  # fmt: skip
 def _fill_kernel(
-    rows, lengths, ancestors, table, pages, out_lengths, limits, tails,
+    rows, lengths, ancestors, queries, table, pages, out_lengths, out_queries, limits, tails,
     nodes, num_pages, table_stride, row_stride, node_stride,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, RAGGED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     overlap.begin(PDL)
     row, part = tl.program_id(0), tl.program_id(1)
@@ -69,6 +81,8 @@ def _fill_kernel(
         token = row * nodes + part
         tl.store(tails + token * _MAX_NODES + place, bit)
         tl.store(limits + token, length + depth)
+        if RAGGED:
+            tl.store(out_queries + token, tl.load(queries + token).to(tl.int32))
 
 
 def trace_paths(
@@ -77,8 +91,10 @@ def trace_paths(
     ancestors: torch.Tensor,  # [rows, nodes] int64, any strides
     page_table: torch.Tensor,  # [table_rows, max_pages] int64
     *,
+    queries: torch.Tensor,  # [rows, nodes] int64 contiguous: those of a ragged step, or nothing
     out_pages: torch.Tensor,  # [rows, pages] int32
     out_lengths: torch.Tensor,  # [rows] int32
+    out_queries: torch.Tensor,  # [rows * nodes] int32, or nothing
     limits: torch.Tensor,  # [rows * nodes] int32
     tails: torch.Tensor,  # [rows * nodes, 64] int32
 ) -> None:
@@ -89,9 +105,11 @@ def trace_paths(
         rows,
         lengths,
         ancestors,
+        queries,
         page_table,
         out_pages,
         out_lengths,
+        out_queries,
         limits,
         tails,
         nodes,
@@ -100,6 +118,7 @@ def trace_paths(
         ancestors.stride(0),
         ancestors.stride(1),
         BLOCK=COPY_BLOCK,
+        RAGGED=queries.shape[0] > 0,
         PDL=overlap.is_on(rows),
         **overlap.options(rows),
     )

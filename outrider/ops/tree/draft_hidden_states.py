@@ -12,11 +12,12 @@ def start_round(
     decode: DecodeRows,
     *,
     last_tokens: torch.Tensor,  # [table_rows]
-    hidden_states: torch.Tensor,  # [table_rows, width] after the last known token of each row
+    hidden_states: torch.Tensor,  # [table_rows, width] of each row, as its catch-up left it
+    first_lengths: torch.Tensor,  # [rows] written: where the KV of the last token is
     level_lengths: torch.Tensor,  # [rows] written: where the round's own KV begins
     lead: int,
 ) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
-    """Node 0 of every row as the frontier, and the hidden state after it. Its KV is cached."""
+    """Node 0 of every row as the frontier, and its hidden state. Its KV is cached."""
     if hidden_states.is_cuda:
         from outrider.ops.tree.draft_hidden_states_triton import start_round_triton as start
     else:
@@ -25,6 +26,7 @@ def start_round(
         decode,
         last_tokens=last_tokens,
         hidden_states=hidden_states,
+        first_lengths=first_lengths,
         level_lengths=level_lengths,
         lead=lead,
     )
@@ -35,12 +37,14 @@ def start_round_reference(
     *,
     last_tokens: torch.Tensor,  # [table_rows]
     hidden_states: torch.Tensor,  # [table_rows, width]
+    first_lengths: torch.Tensor,  # [rows] written
     level_lengths: torch.Tensor,  # [rows] written
     lead: int,
 ) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
     """The same in plain torch."""
     rows, lengths = decode.rows, decode.lengths
     torch.add(lengths, lead, out=level_lengths)
+    torch.sub(level_lengths, 1, out=first_lengths).clamp_min_(0)  # padding has no tokens
     zeros = rows.new_zeros(rows.shape[0], 1)
     tokens = last_tokens.index_select(0, rows)[:, None]
     tips = Frontier(
@@ -112,11 +116,9 @@ def gather_accepted_reference(
 def _along_path(outcome: StepOutcome, *, num_chunk_tokens: int) -> torch.Tensor:
     """Aux hidden states in the order of the accepted paths, then those of the chunks."""
     states, path = outcome.aux_hidden_states, outcome.verify_result.path
-    num_decode_query, rows = states.shape[0] - num_chunk_tokens, path.shape[0]
-    decodes, chunks = torch.split(states, [num_decode_query, num_chunk_tokens])
-    by_row = decodes.view(rows, num_decode_query // max(rows, 1), states.shape[1])
-    index = path[:, :, None].expand(-1, -1, states.shape[1])
-    return torch.cat([by_row.gather(1, index).flatten(0, 1), chunks])
+    chunks = states[states.shape[0] - num_chunk_tokens :]
+    queries = outcome.node_queries.gather(1, path).flatten()
+    return torch.cat([states.index_select(0, queries), chunks])
 
 
 def store_hidden_states(
@@ -129,7 +131,7 @@ def store_hidden_states(
     chunk_ends: torch.Tensor,  # [chunk.rows] or none: the last query token of each chunk
     chunk_rows: torch.Tensor,  # [chunk.rows] or none
 ) -> None:
-    """Store the hidden state after the last known token of each row."""
+    """Store the hidden state of the last known token of each row."""
     if after.is_cuda:
         from outrider.ops.tree.draft_hidden_states_triton import store_hidden_states_triton as store
     else:

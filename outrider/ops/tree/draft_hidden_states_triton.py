@@ -29,9 +29,9 @@ def _copy(source, goal, width, block, BLOCK: tl.constexpr):
 
 # By argument index. Indices are views with any alignment, and sizes change with the step: neither
 # may compile a kernel again.
-_START_POINTERS, _START_SIZES = (0, 1, 2, 4, *range(6, 11)), (11,)
+_START_POINTERS, _START_SIZES = (0, 1, 2, 4, 5, *range(7, 12)), (12,)
 _PARENT_POINTERS, _PARENT_SIZES = (1,), (3, 4)
-_GATHER_POINTERS, _GATHER_SIZES = (*range(1, 8), 9, 10), range(13, 19)
+_GATHER_POINTERS, _GATHER_SIZES = (*range(1, 9), 10, 11), range(14, 20)
 _STORE_POINTERS, _STORE_SIZES = range(1, 5), range(8, 10)
 
 
@@ -41,7 +41,8 @@ def _start_kernel(
     lengths,
     last_tokens,
     states,  # [table_rows, width]
-    level_lengths,  # [rows], written, as all below
+    first_lengths,  # [rows], written, as all below
+    level_lengths,  # [rows]
     out_states,  # [rows, width]
     scores,
     numbers,
@@ -60,7 +61,9 @@ def _start_kernel(
     _copy(states + row * width, out_states + place * width, width, block, BLOCK)
     is_first = block == 0
     length = tl.load(lengths + place)
-    tl.store(level_lengths + place, length + lead, mask=is_first)
+    level_length = length + lead
+    tl.store(level_lengths + place, level_length, mask=is_first)
+    tl.store(first_lengths + place, tl.maximum(level_length - 1, 0), mask=is_first)
     tl.store(scores + place, 0.0, mask=is_first)
     tl.store(numbers + place, -1, mask=is_first)
     tl.store(zeros + place, 0, mask=is_first)
@@ -73,6 +76,7 @@ def start_round_triton(
     *,
     last_tokens: torch.Tensor,  # [table_rows]
     hidden_states: torch.Tensor,  # [table_rows, width]
+    first_lengths: torch.Tensor,  # [rows] written
     level_lengths: torch.Tensor,  # [rows] written
     lead: int,
 ) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
@@ -88,6 +92,7 @@ def start_round_triton(
         decode.lengths,
         last_tokens,
         hidden_states,
+        first_lengths,
         level_lengths,
         out,
         scores,
@@ -142,6 +147,7 @@ def parent_hidden_states_triton(
 @triton.jit(do_not_specialize=_GATHER_SIZES, do_not_specialize_on_alignment=_GATHER_POINTERS)
 def _gather_kernel(
     aux_hidden_states,  # [num_query, width]
+    node_queries,  # [rows, nodes]
     path,  # [rows, most_emitted]
     lengths,
     chunk_counts,
@@ -157,7 +163,7 @@ def _gather_kernel(
     nodes,
     most_emitted,
     num_decode_query,  # rows * most_emitted
-    num_rows,
+    first_chunk,  # query token of the step
     num_chunks,
     lead,
     CHUNKS: tl.constexpr,
@@ -170,8 +176,9 @@ def _gather_kernel(
     place = item // most_emitted
     is_decode = item < num_decode_query
     node = tl.load(path + item, mask=is_decode, other=0)
+    first = tl.load(node_queries + place * nodes, mask=is_decode, other=0)  # nodes follow it
     flat = item - num_decode_query
-    source = tl.where(is_decode, place * nodes + node, num_rows * nodes + flat)
+    source = tl.where(is_decode, first + node, first_chunk + flat)
     goal = out + item.to(tl.int64) * width
     _copy(aux_hidden_states + source * aux_stride, goal, width, block, BLOCK)
 
@@ -205,14 +212,14 @@ def gather_accepted_triton(
 ) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, aux_width]
     """`gather_accepted` in one launch."""
     states, path = outcome.aux_hidden_states, outcome.verify_result.path
-    (rows, most_emitted), num_tokens = path.shape, new_tokens.shape[0]
-    num_nodes, width = states.shape[0] - num_tokens, states.shape[1]
+    most_emitted, num_tokens, width = path.shape[1], new_tokens.shape[0], states.shape[1]
     out = states.new_empty(path.numel() + num_tokens, width)
     block = min(_BLOCK, triton.next_power_of_2(max(width, 1)))
     num_chunks = chunk.counts.shape[0]
     kernel: Any = _gather_kernel[(out.shape[0], max(triton.cdiv(width, block), 1))]
     kernel(
         states,
+        outcome.node_queries,
         path,
         decode.lengths,
         chunk.counts,
@@ -225,10 +232,10 @@ def gather_accepted_triton(
         new_tokens,
         width,
         states.stride(0),
-        num_nodes // max(rows, 1),
+        outcome.node_queries.shape[1],
         most_emitted,
         path.numel(),
-        rows,
+        states.shape[0] - num_tokens,
         num_chunks,
         lead,
         CHUNKS=max(_CHUNKS, triton.next_power_of_2(num_chunks)),

@@ -33,5 +33,6 @@ class StepOutcome:
     """The result of a target's step, as a drafter needs it."""
 
     aux_hidden_states: torch.Tensor  # [num_query, aux_width] of every query token
+    node_queries: torch.Tensor  # [rows, nodes] query token of each node; -1 if it did not run
     verify_result: VerifyResult
     chunk_choice: torch.Tensor  # [chunk.rows] the target's token after each chunk

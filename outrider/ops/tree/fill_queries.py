@@ -3,6 +3,7 @@
 import torch
 
 from outrider.ops.tree.draft_tree import DraftTree
+from outrider.ops.tree.place_nodes import node_of_query
 from outrider.ops.tree.plan_rows import (
     ChunkRows,
     DecodeRows,
@@ -24,7 +25,10 @@ def fill_queries(
     page_size: int,
     first_node: int,
 ) -> None:
-    """Write every query token and every sampled one. Node n is stored at L + first_node + n."""
+    """Write every query token and every sampled one. Node n is stored at L + first_node + n.
+
+    In a ragged step `queries.of_nodes` is written before (`place_nodes`), otherwise here.
+    """
     if queries.tokens.is_cuda:
         from outrider.ops.tree.fill_queries_triton import fill_queries_triton
 
@@ -55,33 +59,48 @@ def fill_queries_reference(
     first_node: int,
 ) -> None:
     """The same in plain torch."""
-    split = [tree.tokens.numel(), chunk.tokens.shape[0]]
+    num_decode_query = queries.tokens.shape[0] - chunk.tokens.shape[0]
+    is_ragged = num_decode_query < tree.tokens.numel()
+    split = [num_decode_query, chunk.tokens.shape[0]]
     positions, chunk_positions = torch.split(queries.positions, split)
     slots, chunk_slots = torch.split(queries.slots, split)
     # A node is seen at its depth (siblings share a position) but stored at its own index.
     last_node = first_node + tree.tokens.shape[1]
     stored = decode.lengths[:, None] + torch.arange(first_node, last_node, device=slots.device)
-    torch.cat([tree.tokens.flatten(), chunk.tokens], out=queries.tokens)
-    queries.tokens.clamp_min_(0)  # an absent node runs as token 0; its result is not used
-    positions.copy_((decode.lengths[:, None] + tree.depths).flatten())
     rows = decode.rows[:, None].expand_as(stored)
-    slots.copy_(page_slots(pages, rows, stored, page_size).flatten())
+    seen = decode.lengths[:, None] + tree.depths
+    node_slots = page_slots(pages, rows, stored, page_size)
+    if is_ragged:
+        node = node_of_query(queries.of_nodes, num_decode_query)
+        is_padding = tree.tokens < 0  # as row 0 at position 0
+        seen, node_slots = seen.masked_fill(is_padding, 0), node_slots.masked_fill(is_padding, 0)
+        rows = rows.masked_fill(is_padding, 0)
+    else:
+        node = torch.arange(num_decode_query, device=slots.device)
+        queries.of_nodes.copy_(node.view_as(queries.of_nodes))
+    torch.cat([tree.tokens.flatten()[node], chunk.tokens], out=queries.tokens)
+    queries.tokens.clamp_min_(0)  # an absent node runs as token 0; its result is not used
+    positions.copy_(seen.flatten()[node])
+    slots.copy_(node_slots.flatten()[node])
     chunk_positions.copy_(chunk.starts[chunk.owners] + chunk_offsets(chunk))
     is_real = chunk.rows[chunk.owners] > 0
     chunk_positions.mul_(is_real)
     chunk_slots.copy_(page_slots(pages, chunk.rows[chunk.owners], chunk_positions, page_size))
-    _fill_sampled(tree, decode, chunk, queries, sampled)
+    _fill_sampled(rows.flatten()[node], chunk, queries, sampled)
 
 
 def _fill_sampled(
-    tree: DraftTree, decode: DecodeRows, chunk: ChunkRows, queries: Queries, sampled: Sampled
+    rows: torch.Tensor,  # [num_decode_query]
+    chunk: ChunkRows,
+    queries: Queries,
+    sampled: Sampled,
 ) -> None:
     """Write the index, row and position of every sampled token."""
-    num_decode_query, nodes = tree.tokens.numel(), tree.tokens.shape[1]
+    num_decode_query = rows.shape[0]
     index = torch.arange(num_decode_query, device=sampled.index.device)
     ends = num_decode_query + _last_tokens(chunk)
     torch.cat([index, ends], out=sampled.index)
-    torch.cat([decode.rows.repeat_interleave(nodes), chunk.rows], out=sampled.rows)
+    torch.cat([rows, chunk.rows], out=sampled.rows)
     torch.add(queries.positions[sampled.index], 1, out=sampled.positions)
 
 

@@ -67,15 +67,11 @@ def make_pair_table(*, rows: int, room: int, width: int, like: torch.Tensor) -> 
     )
 
 
-def pairs_of_decodes(
-    outcome: StepOutcome, old: Pairs, *, num_decode_query: int
-) -> Pairs:  # [rows, room + most_emitted]
+def pairs_of_decodes(outcome: StepOutcome, old: Pairs) -> Pairs:  # [rows, room + most_emitted]
     """The stored pairs of decode rows, then the new ones along the accepted paths."""
-    path, width = outcome.verify_result.path, outcome.aux_hidden_states.shape[1]
-    rows = path.shape[0]
-    decodes = outcome.aux_hidden_states[:num_decode_query]
-    nodes = decodes.view(rows, num_decode_query // max(rows, 1), width)
-    new = nodes.gather(1, path[:, :, None].expand(-1, -1, width))
+    path, states = outcome.verify_result.path, outcome.aux_hidden_states
+    queries = outcome.node_queries.gather(1, path).flatten()
+    new = states.index_select(0, queries).view(*path.shape, states.shape[1])
     return Pairs(
         tokens=torch.cat([old.tokens, outcome.verify_result.emitted], dim=1),
         aux_hidden_states=torch.cat([old.aux_hidden_states, new], dim=1),

@@ -109,7 +109,7 @@ def open_windows_reference(
     old_of_decodes, old_of_chunks = old.split(decode.rows.shape[0])
     following = next_tokens(chunk, outcome.chunk_choice)
     num_decode_query = outcome.aux_hidden_states.shape[0] - chunk.tokens.shape[0]
-    pairs = pairs_of_decodes(outcome, old_of_decodes, num_decode_query=num_decode_query)
+    pairs = pairs_of_decodes(outcome, old_of_decodes)
     columns = outcome.verify_result.emitted.shape[1] + num_modules + 1  # one column is never read
     chunk_tokens = tokens_of_chunks(chunk, following, old_of_chunks, columns)
     windows = _place_windows(

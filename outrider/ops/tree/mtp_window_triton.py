@@ -23,7 +23,7 @@ _LEAST = 16  # elements of a tile, so that short windows share one compiled kern
 # By argument index. Indices are views with any alignment, and sizes change with the step: neither
 # may compile a kernel again.
 _OPEN_POINTERS, _OPEN_SIZES = range(16), range(16, 20)
-_STATES_POINTERS, _STATES_SIZES = (0, 1, 2, 5), range(7, 11)
+_STATES_POINTERS, _STATES_SIZES = (0, 1, 2, 5, 6), range(8, 12)
 _STORE_POINTERS, _STORE_SIZES = (0, 1, 2, 3, 5, 7), range(8, 11)
 _DRAFTS_POINTERS, _DRAFTS_SIZES = range(7), range(7, 11)
 
@@ -179,7 +179,8 @@ def _states_kernel(
     first,
     num_real,
     old,  # [table_rows, room, size]
-    new,  # [rows, nodes, size]
+    new,  # [num_query, size]
+    node_queries,  # [rows, nodes]
     path,  # [rows, most_emitted]
     out,  # [rows * width, size], written
     room,
@@ -202,7 +203,7 @@ def _states_kernel(
     before = old + (tl.load(rows + index) * room + tl.minimum(column, room - 1)) * size
     depth = tl.maximum(column - room, 0)
     node = tl.load(path + index * most_emitted + depth)
-    after = new + (index * nodes + node) * size
+    after = new + (tl.load(node_queries + index * nodes) + node) * size
     stored = tl.load(before + channel, mask=wanted & is_old, other=0.0)
     fresh = tl.load(after + channel, mask=wanted & (column >= room), other=0.0)
     tl.store(out + place * size + channel, tl.where(is_old, stored, fresh), mask=inside)
@@ -227,11 +228,12 @@ def _states_in_windows(
         windows.num_real,
         old.aux_hidden_states,
         new,
+        outcome.node_queries,
         path,
         out,
         old.tokens.shape[1],
         path.shape[1],
-        new.shape[0] // max(num_rows, 1),
+        outcome.node_queries.shape[1],
         width,
         size,
         BLOCK=block,

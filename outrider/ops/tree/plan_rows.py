@@ -12,6 +12,7 @@ class Queries:
     tokens: torch.Tensor  # [num_query] int64
     positions: torch.Tensor  # [num_query] int64
     slots: torch.Tensor  # [num_query] int64, where the KV of each is written
+    of_nodes: torch.Tensor  # [rows, nodes] int64 query token of each node, -1 if it does not run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
