@@ -12,7 +12,7 @@ Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row do not depend on the shape
 CaptureTime = Literal["lazy", "at start"]
 RoleMode = Literal["null", "prefill", "decode"]  # null: one engine does both, as in SGLang
-TransferBackend = Literal["nixl", "tcp"]
+TransferBackend = Literal["tcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +74,12 @@ class DisaggregationConfig:
     mode: RoleMode = "null"
     host: str = "127.0.0.1"  # where a prefill engine listens for decode engines
     port: int = 8998
-    backend: TransferBackend = "nixl"
+    backend: TransferBackend = "tcp"
     lease_s: float = 30.0  # that offered KV waits for a sign of its reader
     stall_s: float = 5.0  # without an answer, after which a peer is given up
+
+
+WHOLE_REQUESTS = DisaggregationConfig()
 
 
 def choose_executor(requested: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
@@ -99,6 +102,6 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
     parallel: ParallelConfig = ParallelConfig()
-    disaggregation: DisaggregationConfig = DisaggregationConfig()
+    disaggregation: DisaggregationConfig = WHOLE_REQUESTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder
