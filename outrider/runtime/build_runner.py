@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.config.engine_config import Auto
-from outrider.config.settings import HostSettings, Settings
+from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
@@ -162,7 +162,7 @@ def _assemble(
     )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, _trees(draft, largest))
+        shapes = list_shapes(largest, buckets, _trees(draft, largest, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
@@ -199,8 +199,12 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
     )
 
 
-def _trees(draft: DraftKind, largest: StepShape) -> tuple[Budget, ...]:
-    """The draft trees that steps will have."""
+def _trees(
+    draft: DraftKind, largest: StepShape, execution: ExecutionSettings
+) -> tuple[Budget, ...]:
+    """The draft trees that steps will have; none on a prefill server, which has no decode rows."""
+    if not execution.can_decode:
+        return ()
     return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
 
 

@@ -76,6 +76,16 @@ class TransferCounts:
     total_done: int  # prompts offered, or read
     total_failed: int  # prompts that were computed here, because their KV did not come
 
+    def plus(self, other: "TransferCounts") -> "TransferCounts":
+        """Of both."""
+        return TransferCounts(
+            offered=self.offered + other.offered,
+            arriving=self.arriving + other.arriving,
+            pages=self.pages + other.pages,
+            total_done=self.total_done + other.total_done,
+            total_failed=self.total_failed + other.total_failed,
+        )
+
 
 NO_TRANSFERS = TransferCounts(offered=0, arriving=0, pages=0, total_done=0, total_failed=0)
 
@@ -117,6 +127,7 @@ def joined_replicas(stats: Sequence[EngineStats]) -> EngineStats:
             drafter_failures=sum(each.faults.drafter_failures for each in stats),
         ),
         work=work,
+        transfers=reduce(TransferCounts.plus, (each.transfers for each in stats), NO_TRANSFERS),
     )
 
 
