@@ -115,9 +115,8 @@ class Meter:
         self._window = OccupancyWindow()
         self.forward_occupancy = 0.0  # share of the last seconds with requests
         self.totals = ServerTotals()
-        # Of the current worker of each replica:
-        self._latest: dict[int, EngineStats] = {}
-        self._worker_sums: dict[int, dict[Counter, float]] = {}
+        self._latest: dict[int, EngineStats] = {}  # of the current worker of each replica
+        self._worker_sums: dict[int, dict[Counter, float]] = {}  # the same, as totals
 
     @property
     def accept_length(self) -> float:

@@ -114,24 +114,11 @@ async def _serve(
         async_engine = AsyncEngine(
             RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer
         )
-        model = replace(settings.model, sampling_defaults=opened.sampling_defaults)
-        app = make_app(
+        server = _open_server(
+            settings,
             async_engine,
-            model,
-            api_key=settings.api_key,
-            memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
-            web=settings.web,
-        )
-        events = ServerEvents(
+            replace(settings.model, sampling_defaults=opened.sampling_defaults),
             ready=lambda: display.ready(_url(listener, settings.web), facts),
-            draining=async_engine.drain,
-        )
-        server = HttpServer(
-            app,
-            events,
-            client_timeout_s=settings.timeouts.client_s,
-            grace_s=settings.timeouts.grace_s,
-            web=settings.web,
         )
         runs = zip(supervisors, async_engine.replicas, strict=True)
         supervising = asyncio.gather(*(each.run(replica) for each, replica in runs))
@@ -147,6 +134,29 @@ async def _serve(
     finally:
         tracer.close()
         await asyncio.gather(*(each.stop() for each in supervisors))
+
+
+def _open_server(
+    settings: ServeSettings,
+    async_engine: AsyncEngine,
+    model: ServedModel,
+    *,
+    ready: Callable[[], None],
+) -> HttpServer:
+    app = make_app(
+        async_engine,
+        model,
+        api_key=settings.api_key,
+        memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
+        web=settings.web,
+    )
+    return HttpServer(
+        app,
+        ServerEvents(ready=ready, draining=async_engine.drain),
+        client_timeout_s=settings.timeouts.client_s,
+        grace_s=settings.timeouts.grace_s,
+        web=settings.web,
+    )
 
 
 def _url(listener: socket.socket, web: WebSettings) -> str:
